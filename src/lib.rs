@@ -1,0 +1,2 @@
+//! Warmpath: a KV-cache-aware request router for LLM fleets.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The `warmpath` command.
+fn main() {}
