@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocks;
+pub mod cost;
 pub mod ids;
 pub mod namespace;
 pub mod overlap;

@@ -1,0 +1,54 @@
+//! A weight in a cost function.
+
+use serde::{Deserialize, Serialize};
+
+/// Finite and at least 0. A bad value fails while it is parsed, so the error has its line and column.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Weight(f64);
+
+/// Why a number is not a [`Weight`].
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("weight must be finite and at least 0, got {0}")]
+pub struct NotAWeight(f64);
+
+impl Weight {
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
+    /// For constants of this crate, all of which are valid.
+    pub(crate) const fn constant(value: f64) -> Self {
+        Self(value)
+    }
+}
+
+impl TryFrom<f64> for Weight {
+    type Error = NotAWeight;
+
+    fn try_from(value: f64) -> Result<Self, NotAWeight> {
+        if value.is_finite() && value >= 0.0 { Ok(Self(value)) } else { Err(NotAWeight(value)) }
+    }
+}
+
+impl From<Weight> for f64 {
+    fn from(weight: Weight) -> f64 {
+        weight.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_finite_numbers_from_zero_up_are_weights() {
+        assert_eq!(Weight::try_from(0.3).map(Weight::get), Ok(0.3));
+        for bad in [-2.0, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(Weight::try_from(bad), Err(NotAWeight(bad)));
+        }
+        assert!(Weight::try_from(f64::NAN).is_err());
+        assert_eq!(Weight::try_from(-2.0).unwrap_err().to_string(), "weight must be finite and at least 0, got -2");
+    }
+}
