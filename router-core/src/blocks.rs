@@ -93,11 +93,10 @@ pub fn step(previous: SequenceHash, block: BlockHash) -> SequenceHash {
     SequenceHash(half(low) ^ half(high))
 }
 
-/// Replaces `hashes` by one sequence hash for each full block of `tokens`. O(tokens); allocates only while `hashes`
+/// Appends one sequence hash for each full block of `tokens` to `hashes`. O(tokens); allocates only while `hashes`
 /// grows.
 pub fn hash_blocks(root: &Root, tokens: &[TokenId], media: &[MediaSpan], hashes: &mut Vec<SequenceHash>) {
     let size = root.block_size.len();
-    hashes.clear();
     hashes.reserve(tokens.len() / size);
     let mut sequence = root.sequence;
     if media.is_empty() {

@@ -1,49 +1,166 @@
-//! What a candidate costs.
+//! What sending a request to a worker costs: the vocabulary of all policies.
 
+use std::time::Instant;
+
+use crate::ids::Slot;
+use crate::overlap::TierBlocks;
+use crate::shape::Shape;
+use crate::units::{Blocks, Tokens};
+
+pub mod baselines;
+pub mod kv;
+pub mod logit;
 pub mod weight;
 pub use weight::Weight;
 
-use serde::{Deserialize, Serialize};
+/// What a candidate costs. Lower is better; comparable within one call only.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Cost(pub f64);
 
-/// Weights of the `kv` policy. Defaults and formula: Dynamo 0.1's scheduler.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct KvWeights {
-    /// Weight of the load deviation while the fleet is balanced; missing prefill weighs `1 − alpha`.
-    pub alpha: Weight,
-    /// The same while it is not.
-    pub alpha_imbalanced: Weight,
-    /// Weight of the share of occupied slots.
-    pub gamma: Weight,
-    /// The fleet counts as imbalanced when the loads' deviation exceeds this share of their average.
-    pub imbalance: Weight,
+/// Whether a candidate can be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has room.
+    Open,
+    /// Its slots or its blocks are all taken.
+    Full,
+    /// It is unhealthy or draining, or has failed this request before.
+    Out,
 }
 
-impl Default for KvWeights {
-    fn default() -> Self {
-        Self {
-            alpha: Weight::constant(0.3),
-            alpha_imbalanced: Weight::constant(0.7),
-            gamma: Weight::constant(0.1),
-            imbalance: Weight::constant(0.1),
+/// A target as a cost function sees it: what it holds of this prompt, and its load. A value: nothing can change while
+/// the function looks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Which target.
+    pub slot: Slot,
+    /// Whether it can be chosen.
+    pub standing: Standing,
+    /// Leading blocks that it holds, over all prompts, capped at what an engine can reuse.
+    pub overlap: TierBlocks,
+    /// Prompt tokens that it would have to compute.
+    pub new_tokens: Tokens,
+    /// Blocks of the requests in flight on it.
+    pub active_blocks: Blocks,
+    /// Blocks of its KV cache.
+    pub total_blocks: Blocks,
+    /// Sequences in flight on it.
+    pub active_slots: u32,
+    /// Sequences that it runs at once.
+    pub total_slots: u32,
+    /// Requests in flight on it.
+    pub requests: u32,
+    /// Requests beyond its slots, or without a first token yet.
+    pub waiting: u32,
+    /// Uncached prompt tokens that it has still to compute.
+    pub prefill_tokens: Tokens,
+}
+
+impl Candidate {
+    /// Share of the KV cache that requests in flight take; 0 where the cache's size is unknown.
+    pub fn kv_load(&self) -> f64 {
+        ratio(self.active_blocks.0, self.total_blocks.0)
+    }
+
+    /// Share of the slots that are taken.
+    pub fn slot_load(&self) -> f64 {
+        ratio(self.active_slots, self.total_slots)
+    }
+}
+
+/// `part / whole`; 0 for a whole of 0.
+pub(crate) fn ratio(part: u32, whole: u32) -> f64 {
+    if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
+}
+
+/// A policy declines: the fallback policy decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoChoice {
+    /// Every candidate scores zero, so that the scores say nothing.
+    AllZero,
+}
+
+/// Gives every candidate a cost. Lower is better, within one call only; an implementation states its formula and source.
+pub trait CostFunction: Send + Sync {
+    /// Pushes one cost for each candidate, in order; for full ones too, since formulas average over the fleet. Pure in
+    /// its arguments and in what the policy has observed.
+    ///
+    /// # Errors
+    /// [`NoChoice`] when the policy has no opinion.
+    fn score(
+        &self,
+        now: Instant,
+        shape: &Shape,
+        candidates: &[Candidate],
+        costs: &mut Vec<Cost>,
+    ) -> Result<(), NoChoice>;
+}
+
+/// Mean and population standard deviation; zeros for none.
+pub(crate) fn mean_and_deviation(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let (count, sum) = values.clone().fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
+    if count == 0.0 {
+        return (0.0, 0.0);
+    }
+    let mean = sum / count;
+    let squares = values.fold(0.0, |squares, value| squares + (value - mean) * (value - mean));
+    (mean, (squares / count).sqrt())
+}
+
+/// How uneven the fleet's load is: standard deviation over mean of [`Candidate::kv_load`], 0 when idle.
+pub fn load_balance_score(loads: impl Iterator<Item = f64> + Clone) -> f64 {
+    let (mean, deviation) = mean_and_deviation(loads);
+    if mean == 0.0 { 0.0 } else { deviation / mean }
+}
+
+#[cfg(test)]
+pub(crate) mod small_worlds {
+    //! Fleets small enough to compute by hand.
+    use super::*;
+    use crate::units::BlockSize;
+
+    /// A prompt of this many tokens, in blocks of 16.
+    pub(crate) fn shape(prompt: u32) -> Shape {
+        Shape::of(Tokens(prompt), BlockSize::new(16).unwrap())
+    }
+
+    /// A candidate with `(active, total)` blocks and slots, which holds `overlap` blocks of a prompt of 256 tokens.
+    pub(crate) fn candidate(slot: u16, blocks: (u32, u32), slots: (u32, u32), overlap: u32) -> Candidate {
+        let full = blocks.0 >= blocks.1 || slots.0 >= slots.1;
+        Candidate {
+            slot: Slot(slot),
+            standing: if full { Standing::Full } else { Standing::Open },
+            overlap: TierBlocks::device(Blocks(overlap)),
+            new_tokens: crate::overlap::new_tokens(Tokens(256), Tokens(overlap * 16)),
+            active_blocks: Blocks(blocks.0),
+            total_blocks: Blocks(blocks.1),
+            active_slots: slots.0,
+            total_slots: slots.1,
+            requests: slots.0,
+            waiting: 0,
+            prefill_tokens: Tokens(0),
+        }
+    }
+
+    /// Costs to 1e-12.
+    pub(crate) fn assert_costs(costs: &[Cost], expected: &[f64]) {
+        assert_eq!(costs.len(), expected.len());
+        for (cost, expected) in costs.iter().zip(expected) {
+            assert!((cost.0 - expected).abs() < 1e-12, "cost {} is not {expected}", cost.0);
         }
     }
 }
 
-/// Weights of the `logit` policy. Defaults and formula: Dynamo 0.1's example router.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogitWeights {
-    /// Weight of the share of the prompt that is cached.
-    pub hit: Weight,
-    /// Weight of the share of the KV cache that is in use.
-    pub usage: Weight,
-    /// Weight of the waiting requests, relative to the most that any worker has.
-    pub waiting: Weight,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Default for LogitWeights {
-    fn default() -> Self {
-        Self { hit: Weight::constant(2.0), usage: Weight::constant(1.0), waiting: Weight::constant(1.0) }
+    ///
+    #[test]
+    fn the_balance_score_is_deviation_over_mean() {
+        assert!((load_balance_score([0.6, 0.4].into_iter()) - 0.2).abs() < 1e-12);
+        assert!(load_balance_score([0.5, 0.5].into_iter()).abs() < 1e-12);
+        assert!(load_balance_score([0.0, 0.0].into_iter()).abs() < 1e-12);
+        assert!(load_balance_score(std::iter::empty()).abs() < 1e-12);
     }
 }

@@ -2,10 +2,18 @@
 //! deterministic, without I/O: time and chance are arguments.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod blocks;
 pub mod cost;
 pub mod ids;
+pub mod ledger;
 pub mod namespace;
+pub mod observe;
 pub mod overlap;
+pub mod pick;
+pub mod policy;
+pub mod scheduler;
+pub mod shape;
 pub mod slot_set;
 pub mod units;
+pub mod workers;

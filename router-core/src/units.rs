@@ -54,6 +54,7 @@ impl Blocks {
     }
 }
 
+#[expect(clippy::len_without_is_empty, reason = "a block is never empty")]
 impl BlockSize {
     /// A block size; `None` for zero.
     pub fn new(tokens: u32) -> Option<Self> {

@@ -1,0 +1,104 @@
+//! Whether a target has room, and what happens when none has.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cost::{Candidate, Standing};
+use crate::ledger::InFlight;
+use crate::slot_set::SlotSet;
+use crate::units::Blocks;
+use crate::workers::Target;
+
+/// What to do with a request while every worker is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnAllBusy {
+    /// Send it where least is in flight: the engine queues it.
+    #[default]
+    LeastLoaded,
+    /// Refuse it; the client is told to retry.
+    Error,
+}
+
+/// Blocks of the target's cache: the configured or reported number, else the most seen in use.
+pub fn total_blocks(target: &Target, load: &InFlight) -> Blocks {
+    target.limits.blocks.unwrap_or(load.peak_blocks)
+}
+
+/// Whether `target` can be chosen. A learned block count never makes it full: it is a lower bound.
+pub fn standing(target: &Target, load: &InFlight, avoid: &SlotSet) -> Standing {
+    if !target.available || avoid.contains(target.slot) {
+        Standing::Out
+    } else if load.sequences >= target.limits.sequences
+        || target.limits.blocks.is_some_and(|total| load.active_blocks >= total)
+    {
+        Standing::Full
+    } else {
+        Standing::Open
+    }
+}
+
+/// The full candidate with the least in flight, by the fuller of its slots and its blocks; the lowest slot among
+/// equals. None when every candidate is out.
+pub fn least_loaded(candidates: &[Candidate]) -> Option<usize> {
+    let load = |candidate: &Candidate| candidate.slot_load().max(candidate.kv_load());
+    let full = candidates.iter().enumerate().filter(|(_, candidate)| candidate.standing == Standing::Full);
+    full.min_by(|(_, a), (_, b)| load(a).total_cmp(&load(b)).then(a.slot.cmp(&b.slot))).map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cost::small_worlds::candidate;
+    use crate::ids::{Rank, Slot, WorkerId};
+    use crate::workers::{Limits, Role};
+
+    fn target(blocks: Option<u32>) -> Target {
+        Target {
+            slot: Slot(0),
+            worker: WorkerId::from("w"),
+            rank: Rank(0),
+            role: Role::Both,
+            limits: Limits { blocks: blocks.map(Blocks), sequences: 16 },
+            available: true,
+            account: Arc::default(),
+        }
+    }
+
+    fn load(active_blocks: u32, sequences: u32) -> InFlight {
+        InFlight { active_blocks: Blocks(active_blocks), sequences, peak_blocks: Blocks(1000), ..InFlight::default() }
+    }
+
+    #[test]
+    fn r021_full_slots_or_full_blocks_skip_a_worker() {
+        let none = SlotSet::new();
+        assert_eq!(standing(&target(Some(1000)), &load(1000, 0), &none), Standing::Full);
+        assert_eq!(standing(&target(Some(1000)), &load(400, 16), &none), Standing::Full);
+        assert_eq!(standing(&target(Some(1000)), &load(400, 4), &none), Standing::Open);
+    }
+
+    #[test]
+    fn a_learned_block_count_is_a_load_but_never_a_limit() {
+        assert_eq!(total_blocks(&target(None), &load(500, 0)), Blocks(1000));
+        assert_eq!(standing(&target(None), &load(1000, 0), &SlotSet::new()), Standing::Open);
+    }
+
+    #[test]
+    fn a_target_that_failed_the_request_is_out() {
+        let avoid = [Slot(0)].into_iter().collect();
+        assert_eq!(standing(&target(None), &load(0, 0), &avoid), Standing::Out);
+    }
+
+    #[test]
+    fn the_least_loaded_of_the_full_is_found_by_its_fuller_side() {
+        let fleet = [
+            candidate(0, (10, 10), (1, 16), 0),
+            candidate(1, (1, 10), (20, 16), 0),
+            candidate(2, (11, 10), (1, 16), 0),
+        ];
+        assert_eq!(least_loaded(&fleet), Some(0));
+        assert_eq!(least_loaded(&fleet[1..]), Some(1));
+        assert_eq!(least_loaded(&[]), None);
+    }
+}

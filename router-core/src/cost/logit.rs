@@ -1,0 +1,81 @@
+//! The `logit` policy: cached share of the prompt against use and queue.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Candidate, Cost, CostFunction, NoChoice, Weight, ratio};
+use crate::shape::Shape;
+
+/// Weights of the `logit` policy. Defaults and formula: Dynamo 0.1's example router.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogitWeights {
+    /// Weight of the share of the prompt that is cached.
+    pub hit: Weight,
+    /// Weight of the share of the KV cache that is in use.
+    pub usage: Weight,
+    /// Weight of the waiting requests, relative to the most that any worker has.
+    pub waiting: Weight,
+}
+
+impl Default for LogitWeights {
+    fn default() -> Self {
+        Self { hit: Weight::constant(2.0), usage: Weight::constant(1.0), waiting: Weight::constant(1.0) }
+    }
+}
+
+/// `−(2·hit − cache_usage − waiting/max_waiting)`: the highest logit is the lowest cost (R-011…R-015).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Logit(pub LogitWeights);
+
+impl CostFunction for Logit {
+    fn score(
+        &self,
+        _now: Instant,
+        shape: &Shape,
+        candidates: &[Candidate],
+        costs: &mut Vec<Cost>,
+    ) -> Result<(), NoChoice> {
+        let most_waiting = candidates.iter().map(|candidate| candidate.waiting).max().unwrap_or(0);
+        costs.extend(candidates.iter().map(|candidate| {
+            let hit = ratio(candidate.overlap.total().tokens(shape.block_size).0, shape.prompt.0);
+            let waiting = ratio(candidate.waiting, most_waiting);
+            let penalty = self.0.usage.get() * candidate.kv_load() + self.0.waiting.get() * waiting;
+            Cost(penalty - self.0.hit.get() * hit)
+        }));
+        if costs.iter().all(|cost| cost.0 == 0.0) { Err(NoChoice::AllZero) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::small_worlds::{assert_costs, candidate, shape};
+    use super::*;
+
+    fn costs(candidates: &[Candidate]) -> Result<Vec<Cost>, NoChoice> {
+        let mut costs = Vec::new();
+        Logit::default().score(Instant::now(), &shape(256), candidates, &mut costs)?;
+        Ok(costs)
+    }
+
+    fn world(slot: u16, score: u32, usage_percent: u32, waiting: u32) -> Candidate {
+        Candidate { waiting, ..candidate(slot, (usage_percent, 100), (0, 16), score) }
+    }
+
+    #[test]
+    fn r011_golden() {
+        let fleet = [world(0, 4, 20, 0), world(1, 8, 90, 4), world(2, 0, 0, 2)];
+        assert_costs(&costs(&fleet).unwrap(), &[-0.3, 0.9, 0.5]);
+    }
+
+    #[test]
+    fn r012_r013_a_worker_without_metrics_has_twice_its_hit() {
+        assert_costs(&costs(&[world(0, 8, 0, 0), world(1, 0, 10, 0)]).unwrap(), &[-1.0, 0.1]);
+    }
+
+    #[test]
+    fn r014_all_zero_is_no_choice() {
+        assert_eq!(costs(&[world(0, 0, 0, 0), world(1, 0, 0, 0)]), Err(NoChoice::AllZero));
+    }
+}

@@ -1,0 +1,80 @@
+//! What happened to requests: all that policies learn from. The gateway and the simulator report the same things.
+
+use std::time::Instant;
+
+use crate::ids::{RequestKey, Slot};
+use crate::overlap::TierBlocks;
+use crate::shape::Shape;
+use crate::units::Tokens;
+
+/// Whose fault a failure was. Only a worker's faults count against the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The client left or sent nonsense.
+    Client,
+    /// The worker failed.
+    Worker,
+    /// The router failed.
+    Router,
+}
+
+/// What an engine said a request had cost it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens as the engine counted them.
+    pub prompt: Option<Tokens>,
+    /// Of these, taken from its cache.
+    pub cached: Option<Tokens>,
+    /// Tokens that it generated.
+    pub completion: Option<Tokens>,
+}
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Observation {
+    /// When.
+    pub at: Instant,
+    /// To which request.
+    pub request: RequestKey,
+    /// On which target.
+    pub slot: Slot,
+    /// What.
+    pub event: Event,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// It was sent there.
+    Placed {
+        /// Its shape.
+        shape: Shape,
+        /// What the index promised.
+        overlap: TierBlocks,
+        /// Tokens that the worker will have to compute, by that promise.
+        new_tokens: Tokens,
+    },
+    /// Its first token came.
+    FirstToken,
+    /// More tokens came.
+    Progress {
+        /// How many, as far as the stream tells.
+        tokens: Tokens,
+    },
+    /// It ended as it should.
+    Finished {
+        /// What the engine reported.
+        usage: Usage,
+    },
+    /// It ended otherwise.
+    Failed {
+        /// Through whose fault.
+        side: Side,
+    },
+}
+
+/// Something that learns from observations. Everything that a policy remembers comes through here.
+pub trait Learn: Send + Sync {
+    /// Takes note. Cheap: it is called for every chunk of every stream.
+    fn observe(&self, observation: &Observation);
+}

@@ -1,0 +1,115 @@
+//! From costs to one candidate. How ties end belongs to the policy: its sources disagree.
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use crate::cost::{Candidate, Cost, Standing};
+
+/// How a policy's costs become a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// The cheapest; among equals the lowest slot.
+    CheapestLowestSlot,
+    /// The cheapest; among equals one at random.
+    CheapestAtRandom,
+    /// The cheaper of two that are drawn at random; among equals the first drawn.
+    CheaperOfTwo,
+}
+
+impl Pick {
+    /// The index of the chosen candidate; none when no candidate is open. O(candidates), no allocation.
+    pub fn choose(self, candidates: &[Candidate], costs: &[Cost], rng: &mut StdRng) -> Option<usize> {
+        let open = || {
+            let all = candidates.iter().zip(costs).enumerate();
+            all.filter(|(_, (candidate, _))| candidate.standing == Standing::Open)
+                .map(|(index, (candidate, cost))| (index, candidate.slot, cost.0))
+        };
+        match self {
+            Pick::CheapestLowestSlot => {
+                open().min_by(|a, b| a.2.total_cmp(&b.2).then(a.1.cmp(&b.1))).map(|(index, _, _)| index)
+            }
+            Pick::CheapestAtRandom => {
+                let lowest = open().map(|(_, _, cost)| cost).min_by(f64::total_cmp)?;
+                draw(open().filter(|(_, _, cost)| *cost <= lowest).map(|(index, _, _)| index), rng)
+            }
+            Pick::CheaperOfTwo => {
+                let (first, first_cost) = draw(open().map(|(index, _, cost)| (index, cost)), rng)?;
+                let others = open().filter(|(index, _, _)| *index != first).map(|(index, _, cost)| (index, cost));
+                match draw(others, rng) {
+                    Some((second, cost)) if cost < first_cost => Some(second),
+                    _ => Some(first),
+                }
+            }
+        }
+    }
+}
+
+/// One item, each as likely as any other: the n-th replaces the one held with chance 1/n.
+fn draw<T>(items: impl Iterator<Item = T>, rng: &mut StdRng) -> Option<T> {
+    let mut held = None;
+    for (item, seen) in items.zip(1_u32..) {
+        if rng.random_range(0..seen) == 0 {
+            held = Some(item);
+        }
+    }
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+    use crate::cost::small_worlds::candidate;
+
+    fn fleet(size: u16) -> Vec<Candidate> {
+        (0..size).map(|slot| candidate(slot, (0, 10), (0, 16), 0)).collect()
+    }
+
+    fn rng() -> StdRng {
+        StdRng::seed_from_u64(1)
+    }
+
+    #[test]
+    fn r023_the_lowest_slot_wins_ties() {
+        let costs = [Cost(2.0), Cost(1.0), Cost(1.0)];
+        assert_eq!(Pick::CheapestLowestSlot.choose(&fleet(3), &costs, &mut rng()), Some(1));
+    }
+
+    /// Of 10 000 draws between two equals each wins 5000 ± 200.
+    #[test]
+    fn r015_ties_at_random_are_even() {
+        let (fleet, mut rng) = (fleet(3), rng());
+        let costs = [Cost(1.0), Cost(1.0), Cost(2.0)];
+        let mut wins = [0_u32; 3];
+        for _ in 0..10_000 {
+            wins[Pick::CheapestAtRandom.choose(&fleet, &costs, &mut rng).unwrap()] += 1;
+        }
+        assert!((4_800..=5_200).contains(&wins[0]), "{wins:?}");
+        assert_eq!(wins[2], 0);
+    }
+
+    #[test]
+    fn the_dearest_of_three_never_wins_the_choice_of_two() {
+        let (fleet, mut rng) = (fleet(3), rng());
+        let costs = [Cost(1.0), Cost(3.0), Cost(2.0)];
+        let mut wins = [0_u32; 3];
+        for _ in 0..3_000 {
+            wins[Pick::CheaperOfTwo.choose(&fleet, &costs, &mut rng).unwrap()] += 1;
+        }
+        // The cheapest is in two of the three pairs, the middle one wins the third.
+        assert_eq!(wins[1], 0);
+        assert!((1_850..=2_150).contains(&wins[0]), "{wins:?}");
+    }
+
+    #[test]
+    fn only_open_candidates_are_chosen() {
+        let mut fleet = fleet(2);
+        fleet[0].standing = Standing::Full;
+        for pick in [Pick::CheapestLowestSlot, Pick::CheapestAtRandom, Pick::CheaperOfTwo] {
+            assert_eq!(pick.choose(&fleet, &[Cost(0.0), Cost(9.0)], &mut rng()), Some(1));
+        }
+        fleet[1].standing = Standing::Out;
+        assert_eq!(Pick::CheaperOfTwo.choose(&fleet, &[Cost(0.0), Cost(9.0)], &mut rng()), None);
+    }
+}

@@ -1,0 +1,273 @@
+//! The whole synchronous path from a prompt to a reserved worker.
+
+use std::time::Instant;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use crate::admission::{self, OnAllBusy};
+use crate::blocks::hash_blocks;
+use crate::cost::{Candidate, Cost, NoChoice, Standing};
+use crate::ids::SequenceHash;
+use crate::ledger::{Reservation, Share};
+use crate::observe::{Event, Observation};
+use crate::overlap::{Overlaps, PrefixIndex, TierBlocks, new_tokens};
+use crate::policy::Policy;
+use crate::shape::{Request, Shape};
+use crate::units::{BlockSize, Blocks, Tokens};
+use crate::workers::{Pool, Target, WorkerTable};
+
+/// Places the requests of one pool.
+#[derive(Debug)]
+pub struct Scheduler {
+    policy: Policy,
+    fallback: Policy,
+    on_all_busy: OnAllBusy,
+}
+
+/// Buffers and chance of one caller, reused from request to request.
+#[derive(Debug)]
+pub struct Scratch {
+    hashes: Vec<SequenceHash>,
+    overlaps: Overlaps,
+    held: Vec<TierBlocks>,
+    uncached: Vec<Tokens>,
+    prompt_held: Vec<TierBlocks>,
+    taken: Vec<u32>,
+    candidates: Vec<Candidate>,
+    costs: Vec<Cost>,
+    rng: StdRng,
+}
+
+impl Scratch {
+    /// Empty buffers; equal seeds draw equally.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            hashes: Vec::new(),
+            overlaps: Overlaps::default(),
+            held: Vec::new(),
+            uncached: Vec::new(),
+            prompt_held: Vec::new(),
+            taken: Vec::new(),
+            candidates: Vec::new(),
+            costs: Vec::new(),
+            rng: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    /// The candidates of the last placement, in the order of their slots.
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// Their costs, by the policy that decided; none where it was not asked.
+    pub fn costs(&self) -> &[Cost] {
+        &self.costs
+    }
+}
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecidedBy {
+    /// The pool's policy.
+    Policy,
+    /// The fallback policy, since the pool's had no choice.
+    Fallback(NoChoice),
+    /// The fallback policy, since the prompt's tokens are unknown.
+    Load,
+    /// Every worker was full; the least loaded one was taken.
+    LeastLoaded,
+}
+
+/// A decision, and the worker's share that goes with it.
+#[derive(Debug)]
+pub struct Placement {
+    /// Where to send the request.
+    pub target: Target,
+    /// What the index promises it there, over all prompts.
+    pub overlap: TierBlocks,
+    /// The same in tokens: what the engine should report as cached.
+    pub overlap_tokens: Tokens,
+    /// Tokens that the worker will have to compute.
+    pub new_tokens: Tokens,
+    /// Who decided.
+    pub decided_by: DecidedBy,
+    /// The worker's share; dropping it gives the share back.
+    pub reservation: Reservation,
+}
+
+/// Why a request was not placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// No worker that serves the pool is up, or each has failed this request already.
+    #[error("no worker is available")]
+    NoWorker,
+    /// Each is at its limit; a retry may help.
+    #[error("all workers are busy")]
+    AllBusy,
+}
+
+impl Scheduler {
+    /// A scheduler with fresh policies.
+    pub fn new(policy: Policy, fallback: Policy, on_all_busy: OnAllBusy) -> Self {
+        Self { policy, fallback, on_all_busy }
+    }
+
+    /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); never waits; allocates nothing once
+    /// `scratch` is warm. Two placements that race may read one load.
+    ///
+    /// # Errors
+    /// [`PlaceError::NoWorker`]: none is up. [`PlaceError::AllBusy`]: each is at its limit, a retry may help.
+    pub fn place(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        index: &dyn PrefixIndex,
+        (workers, pool): (&WorkerTable, &Pool),
+        scratch: &mut Scratch,
+    ) -> Result<Placement, PlaceError> {
+        find_overlaps(request, index, workers.slots(), scratch);
+        list_candidates(request, workers, pool, scratch);
+        let (chosen, decided_by) = self.decide(now, request, scratch)?;
+        let candidate = scratch.candidates[chosen];
+        let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
+        let share = share(request, candidate.new_tokens);
+        let reservation = target.account.reserve(share, &scratch.hashes);
+        let placement = Placement {
+            overlap: candidate.overlap,
+            overlap_tokens: candidate.overlap.total().tokens(request.shape.block_size),
+            new_tokens: candidate.new_tokens,
+            target,
+            decided_by,
+            reservation,
+        };
+        let event =
+            Event::Placed { shape: request.shape, overlap: placement.overlap, new_tokens: placement.new_tokens };
+        self.observe(&Observation { at: now, request: request.key, slot: candidate.slot, event });
+        Ok(placement)
+    }
+
+    /// Tells the policies what happened to a request.
+    pub fn observe(&self, observation: &Observation) {
+        for learn in [&self.policy.learn, &self.fallback.learn].into_iter().flatten() {
+            learn.observe(observation);
+        }
+    }
+
+    /// The pool's policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    fn decide(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<(usize, DecidedBy), PlaceError> {
+        let Scratch { candidates, costs, rng, .. } = scratch;
+        let has = |standing| candidates.iter().any(|candidate: &Candidate| candidate.standing == standing);
+        costs.clear();
+        if !has(Standing::Open) {
+            if self.on_all_busy == OnAllBusy::Error && has(Standing::Full) {
+                return Err(PlaceError::AllBusy);
+            }
+            let chosen = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;
+            return Ok((chosen, DecidedBy::LeastLoaded));
+        }
+        let decided_by = if request.prompts.is_empty() {
+            DecidedBy::Load
+        } else {
+            match self.policy.cost.score(now, &request.shape, candidates, costs) {
+                Ok(()) => DecidedBy::Policy,
+                Err(reason) => DecidedBy::Fallback(reason),
+            }
+        };
+        let mut pick = self.policy.pick;
+        if decided_by != DecidedBy::Policy {
+            costs.clear();
+            pick = self.fallback.pick;
+            self.fallback.cost.score(now, &request.shape, candidates, costs).or(Err(PlaceError::NoWorker))?;
+        }
+        let chosen = pick.choose(candidates, costs, rng).ok_or(PlaceError::NoWorker)?;
+        Ok((chosen, decided_by))
+    }
+}
+
+/// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap
+/// of what an engine can reuse is applied here and nowhere else.
+fn find_overlaps(request: &Request<'_>, index: &dyn PrefixIndex, slots: usize, scratch: &mut Scratch) {
+    let Scratch { hashes, overlaps, held, uncached, prompt_held, taken, .. } = scratch;
+    hashes.clear();
+    held.clear();
+    held.resize(slots, TierBlocks::default());
+    uncached.clear();
+    uncached.resize(slots, Tokens(0));
+    for prompt in request.prompts {
+        let start = hashes.len();
+        hash_blocks(&prompt.root, prompt.tokens, prompt.media, hashes);
+        overlaps.clear();
+        index.match_prefix(&hashes[start..], overlaps);
+        let size = prompt.root.block_size();
+        let tokens = token_count(prompt.tokens);
+        prompt_held.clear();
+        prompt_held.resize(slots, TierBlocks::default());
+        overlaps.expand(tokens.reusable_blocks(size), prompt_held, taken);
+        for ((held, uncached), of_prompt) in held.iter_mut().zip(uncached.iter_mut()).zip(prompt_held.iter()) {
+            held.add_all(*of_prompt);
+            *uncached = uncached.saturating_add(new_tokens(tokens, of_prompt.total().tokens(size)));
+        }
+    }
+    if request.prompts.is_empty() {
+        uncached.fill(request.shape.prompt);
+    }
+}
+
+fn list_candidates(request: &Request<'_>, workers: &WorkerTable, pool: &Pool, scratch: &mut Scratch) {
+    scratch.candidates.clear();
+    for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
+        let load = target.account.read();
+        let place = target.slot.index();
+        scratch.candidates.push(Candidate {
+            slot: target.slot,
+            standing: admission::standing(target, &load, request.avoid),
+            overlap: scratch.held[place],
+            new_tokens: scratch.uncached[place],
+            active_blocks: load.active_blocks,
+            total_blocks: admission::total_blocks(target, &load),
+            active_slots: load.sequences,
+            total_slots: target.limits.sequences,
+            requests: load.requests,
+            waiting: load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences)),
+            prefill_tokens: load.prefill_tokens,
+        });
+    }
+}
+
+/// The request's share of a worker on which `new_tokens` are missing.
+fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
+    let Shape { prompt, block_size, sequences, .. } = request.shape;
+    let open = |tokens: Tokens, size: BlockSize| tokens.blocks_occupied(size).0 - tokens.whole_blocks(size).0;
+    let (tail, room) = match request.prompts {
+        [] => (prompt.blocks_occupied(block_size).0, free_room(prompt, block_size)),
+        [only] => {
+            let tokens = token_count(only.tokens);
+            (open(tokens, block_size), free_room(tokens, block_size))
+        }
+        several => {
+            let tails = several.iter().map(|prompt| open(token_count(prompt.tokens), block_size));
+            (tails.fold(0, u32::saturating_add), Tokens(0))
+        }
+    };
+    Share { sequences, new_tokens, tail: Blocks(tail), room, block_size }
+}
+
+/// Tokens that the last, partly filled block still takes.
+fn free_room(tokens: Tokens, size: BlockSize) -> Tokens {
+    tokens.blocks_occupied(size).tokens(size).saturating_sub(tokens)
+}
+
+/// The length of a prompt, saturating.
+fn token_count(tokens: &[u32]) -> Tokens {
+    Tokens(u32::try_from(tokens.len()).unwrap_or(u32::MAX))
+}

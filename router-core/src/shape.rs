@@ -1,0 +1,90 @@
+//! What the scheduler needs to know of a request.
+
+use std::time::Duration;
+
+use crate::blocks::{MediaSpan, Root};
+use crate::ids::{RequestKey, TokenId};
+use crate::slot_set::SlotSet;
+use crate::units::{BlockSize, Tokens};
+
+/// One prompt of a request, as token ids.
+#[derive(Clone, Copy, Debug)]
+pub struct Prompt<'a> {
+    /// Where its namespace's chains begin.
+    pub root: Root,
+    /// Its tokens, exactly as the engine will see them.
+    pub tokens: &'a [TokenId],
+    /// Images and other media among the tokens.
+    pub media: &'a [MediaSpan],
+}
+
+/// How urgent a request is; the lower the number, the sooner (as vLLM's `priority`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Class(pub i32);
+
+/// Who sent a request, as far as fair sharing is concerned; none until tenants are configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u32);
+
+/// Requests with equal keys prefer equal workers (a session, a user).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AffinityKey(pub u64);
+
+/// What a class promises its requests; none is no promise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Objectives {
+    /// Time to first token.
+    pub ttft: Option<Duration>,
+    /// Mean gap between tokens.
+    pub itl: Option<Duration>,
+}
+
+/// A request's size and standing: everything of it that a cost function may look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Prompt tokens over all prompts; estimated where no token ids are known.
+    pub prompt: Tokens,
+    /// Tokens in a block of the request's pool.
+    pub block_size: BlockSize,
+    /// Sequences that will be decoded: one slot each (`n` × prompts).
+    pub sequences: u32,
+    /// Tokens that each sequence may produce, where the request says so.
+    pub expected_output: Option<Tokens>,
+    /// Urgency.
+    pub class: Class,
+    /// Sender.
+    pub tenant: Option<TenantId>,
+    /// Session.
+    pub affinity: Option<AffinityKey>,
+    /// Promises.
+    pub objectives: Objectives,
+}
+
+impl Shape {
+    /// One sequence of one prompt, nothing else known.
+    pub fn of(prompt: Tokens, block_size: BlockSize) -> Self {
+        Self {
+            prompt,
+            block_size,
+            sequences: 1,
+            expected_output: None,
+            class: Class::default(),
+            tenant: None,
+            affinity: None,
+            objectives: Objectives::default(),
+        }
+    }
+}
+
+/// A request that looks for a worker.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The request's name in observations.
+    pub key: RequestKey,
+    /// Its size and standing.
+    pub shape: Shape,
+    /// Its prompts; none where token ids are unknown: then it is placed by load alone.
+    pub prompts: &'a [Prompt<'a>],
+    /// Targets that have failed it already.
+    pub avoid: &'a SlotSet,
+}

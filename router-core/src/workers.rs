@@ -1,0 +1,114 @@
+//! An immutable picture of the fleet. A change makes a whole new table; readers keep the one they have.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::ids::{Rank, Slot, WorkerId};
+use crate::ledger::Account;
+use crate::units::{BlockSize, Blocks};
+
+/// What a worker does for its model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Prefill and decode.
+    #[default]
+    Both,
+    /// Prefill only.
+    Prefill,
+    /// Decode only.
+    Decode,
+}
+
+/// The workers of one model.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// The model's name.
+    pub model: Arc<str>,
+    /// Other names of it.
+    pub aliases: Vec<Arc<str>>,
+    /// Tokens in a block.
+    pub block_size: BlockSize,
+    /// Its targets, ascending.
+    pub targets: Vec<Slot>,
+}
+
+/// How much a target holds at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Blocks of its KV cache; unknown until configured or reported. Then the most blocks seen stand in for it, and
+    /// never make the target count as full.
+    pub blocks: Option<Blocks>,
+    /// Sequences that it runs at once (`max_num_seqs`).
+    pub sequences: u32,
+}
+
+/// One routing target: a rank of a worker.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its dense index.
+    pub slot: Slot,
+    /// The worker.
+    pub worker: WorkerId,
+    /// The rank inside the worker.
+    pub rank: Rank,
+    /// What it does.
+    pub role: Role,
+    /// What it holds at once.
+    pub limits: Limits,
+    /// Whether new requests may go to it; its health and its operators decide.
+    pub available: bool,
+    /// What is in flight on it; lives on from table to table.
+    pub account: Arc<Account>,
+}
+
+/// The fleet.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerTable {
+    targets: Vec<Option<Target>>,
+    pools: Vec<Pool>,
+    names: HashMap<Arc<str>, usize, foldhash::fast::RandomState>,
+}
+
+impl WorkerTable {
+    /// A table of these targets. Pools name theirs by slot.
+    pub fn new(targets: Vec<Target>, pools: Vec<Pool>) -> Self {
+        let slots = targets.iter().map(|target| target.slot.index() + 1).max().unwrap_or(0);
+        let mut by_slot = vec![None; slots];
+        for target in targets {
+            let place = target.slot.index();
+            by_slot[place] = Some(target);
+        }
+        let mut names = HashMap::default();
+        for (place, pool) in pools.iter().enumerate() {
+            for name in pool.aliases.iter().chain([&pool.model]) {
+                names.insert(Arc::clone(name), place);
+            }
+        }
+        Self { targets: by_slot, pools, names }
+    }
+
+    /// One more than the highest slot in use.
+    pub fn slots(&self) -> usize {
+        self.targets.len()
+    }
+
+    /// The target in `slot`.
+    pub fn get(&self, slot: Slot) -> Option<&Target> {
+        self.targets.get(slot.index())?.as_ref()
+    }
+
+    /// Every target, ascending by slot.
+    pub fn iter(&self) -> impl Iterator<Item = &Target> {
+        self.targets.iter().flatten()
+    }
+
+    /// The pool that serves `model`, by its name or an alias.
+    pub fn pool(&self, model: &str) -> Option<&Pool> {
+        self.pools.get(*self.names.get(model)?)
+    }
+
+    /// Every pool.
+    pub fn pools(&self) -> &[Pool] {
+        &self.pools
+    }
+}

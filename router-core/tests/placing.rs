@@ -1,0 +1,218 @@
+//! The scheduler as its callers see it: who is chosen, what is promised, what is reserved.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use warmpath_core::admission::OnAllBusy;
+use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root};
+use warmpath_core::cost::NoChoice;
+use warmpath_core::ids::{Rank, RequestKey, SequenceHash, Slot, WorkerId};
+use warmpath_core::ledger::Reservation;
+use warmpath_core::namespace::Namespace;
+use warmpath_core::overlap::{Overlaps, PrefixIndex};
+use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::scheduler::{DecidedBy, PlaceError, Placement, Scheduler, Scratch};
+use warmpath_core::shape::{Prompt, Request, Shape};
+use warmpath_core::slot_set::SlotSet;
+use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
+use warmpath_core::workers::{Limits, Pool, Role, Target, WorkerTable};
+
+/// An index in which each worker holds so many leading blocks of every prompt.
+struct Holds(Vec<u32>);
+
+impl PrefixIndex for Holds {
+    fn match_prefix(&self, prompt: &[SequenceHash], overlaps: &mut Overlaps) {
+        let held = |slot: usize| self.0[slot].min(u32::try_from(prompt.len()).unwrap());
+        for block in 0..u32::try_from(prompt.len()).unwrap() {
+            let holders = (0..self.0.len()).filter(|slot| held(*slot) > block);
+            let holders: SlotSet = holders.map(|slot| Slot(u16::try_from(slot).unwrap())).collect();
+            overlaps.push(Blocks(1), Tier::Device, &holders);
+        }
+    }
+}
+
+struct World {
+    scheduler: Scheduler,
+    workers: WorkerTable,
+    scratch: Scratch,
+    index: Holds,
+    avoid: SlotSet,
+}
+
+impl World {
+    fn new(policy: PolicyName, workers: u16, limits: Limits) -> Self {
+        let weights = Weights::default();
+        let targets = (0..workers).map(|slot| Target {
+            slot: Slot(slot),
+            worker: WorkerId::from(format!("w{slot}").as_str()),
+            rank: Rank(0),
+            role: Role::Both,
+            limits,
+            available: true,
+            account: Arc::default(),
+        });
+        let pool = Pool {
+            model: "m".into(),
+            aliases: vec!["alias".into()],
+            block_size: BlockSize::new(4).unwrap(),
+            targets: (0..workers).map(Slot).collect(),
+        };
+        Self {
+            scheduler: Scheduler::new(
+                Policy::new(policy, &weights),
+                Policy::new(PolicyName::LeastRequests, &weights),
+                OnAllBusy::Error,
+            ),
+            workers: WorkerTable::new(targets.collect(), vec![pool]),
+            scratch: Scratch::new(7),
+            index: Holds(vec![0; usize::from(workers)]),
+            avoid: SlotSet::new(),
+        }
+    }
+
+    fn place(&mut self, prompts: &[&[u32]]) -> Result<Placement, PlaceError> {
+        let size = BlockSize::new(4).unwrap();
+        let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
+        let prompts: Vec<_> = prompts.iter().map(|tokens| Prompt { root, tokens, media: &[] }).collect();
+        let total: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let mut shape = Shape::of(Tokens(u32::try_from(total).unwrap()), size);
+        if prompts.is_empty() {
+            shape.prompt = Tokens(10);
+        }
+        let request = Request { key: RequestKey(1), shape, prompts: &prompts, avoid: &self.avoid };
+        let pool = self.workers.pool("m").unwrap();
+        self.scheduler.place(Instant::now(), &request, &self.index, (&self.workers, pool), &mut self.scratch)
+    }
+
+    fn places(&mut self, times: usize) -> (Vec<u16>, Vec<Reservation>) {
+        let placements = (0..times).map(|_| self.place(&[&[1, 2, 3, 4, 5]]).unwrap());
+        placements.map(|placement| (placement.target.slot.0, placement.reservation)).unzip()
+    }
+}
+
+fn roomy() -> Limits {
+    Limits { blocks: Some(Blocks(1000)), sequences: 16 }
+}
+
+#[test]
+fn r002_round_robin_goes_round() {
+    let mut world = World::new(PolicyName::RoundRobin, 3, roomy());
+    assert_eq!(world.places(9).0, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn r002_least_requests_takes_the_idle_one() {
+    let mut world = World::new(PolicyName::LeastRequests, 3, roomy());
+    let (slots, mut held) = world.places(4);
+    assert_eq!(slots, [0, 1, 2, 0]);
+    held.remove(1);
+    assert_eq!(world.places(1).0, [1]);
+}
+
+#[test]
+fn random_and_two_choices_reach_every_worker() {
+    for policy in [PolicyName::Random, PolicyName::PowerOfTwo] {
+        let mut seen = World::new(policy, 3, roomy()).places(16).0;
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, [0, 1, 2], "{policy}");
+    }
+}
+
+/// what was sent counts before any metric arrives; the γ term decides.
+#[test]
+fn r024_equal_workers_take_turns() {
+    let mut world = World::new(PolicyName::Kv, 2, Limits { blocks: None, sequences: 16 });
+    let (slots, held) = world.places(4);
+    assert_eq!(slots, [0, 1, 0, 1]);
+    drop(held);
+    let account = &world.workers.get(Slot(0)).unwrap().account;
+    assert_eq!((account.read().requests, account.read().active_blocks), (0, Blocks(0)));
+}
+
+/// the worker that holds the prefix gets the request, 100 times of 100.
+#[test]
+fn r001_the_holder_wins() {
+    let mut world = World::new(PolicyName::Kv, 2, roomy());
+    world.index = Holds(vec![0, 1]);
+    for _ in 0..100 {
+        let placement = world.place(&[&[1, 2, 3, 4, 5, 6, 7, 8]]).unwrap();
+        assert_eq!(placement.target.slot, Slot(1));
+        assert_eq!((placement.overlap_tokens, placement.new_tokens), (Tokens(4), Tokens(4)));
+        assert_eq!(placement.decided_by, DecidedBy::Policy);
+    }
+}
+
+/// of a prompt of two whole blocks, both held, one is promised.
+#[test]
+fn the_promise_leaves_a_token_to_compute() {
+    let mut world = World::new(PolicyName::Kv, 1, roomy());
+    world.index = Holds(vec![2]);
+    let placement = world.place(&[&[1, 2, 3, 4, 5, 6, 7, 8]]).unwrap();
+    assert_eq!((placement.overlap_tokens, placement.new_tokens), (Tokens(4), Tokens(4)));
+    assert_eq!(world.place(&[&[1, 2, 3, 4, 5, 6, 7, 8, 9]]).unwrap().overlap_tokens, Tokens(8));
+}
+
+#[test]
+fn several_prompts_are_summed_each_under_its_own_cap() {
+    let mut world = World::new(PolicyName::Kv, 1, roomy());
+    world.index = Holds(vec![2]);
+    let placement = world.place(&[&[1, 2, 3, 4, 5, 6, 7, 8], &[1, 2, 3, 4, 5]]).unwrap();
+    assert_eq!((placement.overlap_tokens, placement.new_tokens), (Tokens(8), Tokens(5)));
+    // Three distinct full blocks minus the shared first one, and one partly filled block.
+    assert_eq!(placement.target.account.read().active_blocks, Blocks(3));
+}
+
+#[test]
+fn a_prompt_without_tokens_goes_by_load() {
+    let mut world = World::new(PolicyName::Kv, 2, roomy());
+    let first = world.place(&[]).unwrap();
+    assert_eq!((first.target.slot, first.decided_by, first.new_tokens), (Slot(0), DecidedBy::Load, Tokens(10)));
+    assert_eq!(world.place(&[]).unwrap().target.slot, Slot(1));
+}
+
+///
+#[test]
+fn r014_no_choice_falls_back() {
+    let mut world = World::new(PolicyName::Logit, 2, roomy());
+    let placement = world.place(&[&[1, 2, 3, 4, 5]]).unwrap();
+    assert_eq!(placement.decided_by, DecidedBy::Fallback(NoChoice::AllZero));
+}
+
+///
+#[test]
+fn r025_all_full_is_an_error_or_the_least_loaded() {
+    let mut world = World::new(PolicyName::Kv, 2, Limits { blocks: None, sequences: 1 });
+    let (_, _held) = world.places(2);
+    assert_eq!(world.place(&[&[1]]).unwrap_err(), PlaceError::AllBusy);
+    let weights = Weights::default();
+    world.scheduler = Scheduler::new(
+        Policy::new(PolicyName::Kv, &weights),
+        Policy::new(PolicyName::RoundRobin, &weights),
+        OnAllBusy::LeastLoaded,
+    );
+    assert_eq!(world.place(&[&[1]]).unwrap().decided_by, DecidedBy::LeastLoaded);
+}
+
+#[test]
+fn a_worker_that_failed_the_request_is_not_asked_again() {
+    let mut world = World::new(PolicyName::Kv, 2, roomy());
+    world.index = Holds(vec![9, 0]);
+    world.avoid.insert(Slot(0));
+    assert_eq!(world.place(&[&[1, 2, 3, 4, 5]]).unwrap().target.slot, Slot(1));
+    world.avoid.insert(Slot(1));
+    assert_eq!(world.place(&[&[1, 2, 3, 4, 5]]).unwrap_err(), PlaceError::NoWorker);
+}
+
+#[test]
+fn a_pool_is_found_by_alias_too() {
+    let world = World::new(PolicyName::Kv, 1, roomy());
+    assert_eq!(&*world.workers.pool("alias").unwrap().model, "m");
+    assert!(world.workers.pool("other").is_none());
+}
+
+#[test]
+fn equal_seeds_draw_equally() {
+    let draw = || World::new(PolicyName::Random, 5, roomy()).places(20).0;
+    assert_eq!(draw(), draw());
+}
