@@ -119,6 +119,12 @@ pub(crate) mod small_worlds {
     use super::*;
     use crate::units::BlockSize;
 
+    /// Some instant: only differences matter.
+    #[expect(clippy::disallowed_methods, reason = "an origin for a pure function")]
+    pub(crate) fn origin() -> Instant {
+        Instant::now()
+    }
+
     /// A prompt of this many tokens, in blocks of 16.
     pub(crate) fn shape(prompt: u32) -> Shape {
         Shape::of(Tokens(prompt), BlockSize::new(16).unwrap())

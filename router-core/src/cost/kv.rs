@@ -61,12 +61,12 @@ impl CostFunction for Kv {
 
 #[cfg(test)]
 mod tests {
-    use super::super::small_worlds::{assert_costs, candidate, shape};
+    use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
 
     fn costs(candidates: &[Candidate]) -> Vec<Cost> {
         let mut costs = Vec::new();
-        Kv::default().score(Instant::now(), &shape(256), candidates, &mut costs).unwrap();
+        Kv::default().score(origin(), &shape(256), candidates, &mut costs).unwrap();
         costs
     }
 
@@ -136,7 +136,7 @@ mod tests {
         assert!(costs(&[]).is_empty());
         let mut costs = Vec::new();
         let idle = candidate(0, (0, 1), (0, 16), 0);
-        Kv::default().score(Instant::now(), &shape(0), &[idle], &mut costs).unwrap();
+        Kv::default().score(origin(), &shape(0), &[idle], &mut costs).unwrap();
         assert_costs(&costs, &[0.0]);
     }
 }

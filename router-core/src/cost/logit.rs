@@ -50,12 +50,12 @@ impl CostFunction for Logit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::small_worlds::{assert_costs, candidate, shape};
+    use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
 
     fn costs(candidates: &[Candidate]) -> Result<Vec<Cost>, NoChoice> {
         let mut costs = Vec::new();
-        Logit::default().score(Instant::now(), &shape(256), candidates, &mut costs)?;
+        Logit::default().score(origin(), &shape(256), candidates, &mut costs)?;
         Ok(costs)
     }
 
