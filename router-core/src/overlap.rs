@@ -91,7 +91,9 @@ impl Overlaps {
         taken.resize(held.len(), 0);
         for run in &self.runs[..self.used] {
             for slot in run.workers.iter() {
-                let (Some(held), Some(taken)) = (held.get_mut(slot.index()), taken.get_mut(slot.index())) else { break };
+                let (Some(held), Some(taken)) = (held.get_mut(slot.index()), taken.get_mut(slot.index())) else {
+                    break;
+                };
                 let blocks = run.len.0.min(cap.0.saturating_sub(*taken));
                 *taken += blocks;
                 held.add(run.tier, Blocks(blocks));
