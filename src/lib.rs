@@ -1,2 +1,4 @@
 //! Warmpath: a KV-cache-aware request router for LLM fleets.
 #![forbid(unsafe_code)]
+
+pub mod sim;

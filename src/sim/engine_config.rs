@@ -1,0 +1,171 @@
+//! How a simulated engine is set up.
+
+use std::ops::Range;
+
+use warmpath_core::ids::TokenId;
+use warmpath_core::units::BlockSize;
+
+use super::blocks::{PoolConfig, Reuse};
+use super::timing::Timing;
+
+/// Blocks that one engine may have for requests: about 0.5 GB of bookkeeping.
+pub const MAX_BLOCKS: u32 = 1 << 24;
+
+/// How an engine is set up. The fields are named as vLLM's options are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// Tokens in a block.
+    pub block_size: BlockSize,
+    /// Blocks in the cache, the null block included; requests get 1 to [`MAX_BLOCKS`].
+    pub blocks: u32,
+    /// Whether block 0 is set aside, as vLLM does.
+    pub null_block: bool,
+    /// Whether blocks are cached for later requests.
+    pub prefix_caching: bool,
+    /// What stays reusable.
+    pub reuse: Reuse,
+    /// Requests that run at once.
+    pub max_num_seqs: usize,
+    /// Tokens computed in one step.
+    pub max_num_batched_tokens: usize,
+    /// Whether a prompt may be computed in several steps.
+    pub chunked_prefill: bool,
+    /// Tokens of one prompt computed in one step; 0 means as many as fit.
+    pub long_prefill_token_threshold: usize,
+    /// Tokens that one request may reach, prompt and output; none means as many as the cache holds.
+    pub max_model_len: Option<usize>,
+    /// Generated tokens come from this range.
+    pub vocabulary: Range<TokenId>,
+    /// How long a step lasts.
+    pub timing: Timing,
+    /// The engine's own seed of block names.
+    pub seed: u64,
+}
+
+impl Default for EngineConfig {
+    /// vLLM's API server with an 8B model on one H100.
+    fn default() -> Self {
+        Self {
+            block_size: BlockSize::new(16).expect("16 is not 0"),
+            blocks: 24_000,
+            null_block: true,
+            prefix_caching: true,
+            reuse: Reuse::default(),
+            max_num_seqs: 1024,
+            max_num_batched_tokens: 8192,
+            chunked_prefill: true,
+            long_prefill_token_threshold: 0,
+            max_model_len: None,
+            vocabulary: 0..32_000,
+            timing: Timing::default(),
+            seed: 0,
+        }
+    }
+}
+
+/// Why an engine cannot be set up so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No block is left for requests, or there are too many to keep in memory.
+    #[error("an engine has 1 to {MAX_BLOCKS} blocks for requests, got {usable}")]
+    Blocks {
+        /// Blocks that requests could use.
+        usable: u32,
+    },
+    /// A limit that would stop everything.
+    #[error("`{field}` must be at least 1")]
+    Zero {
+        /// The limit's name.
+        field: &'static str,
+    },
+    /// There is no token to generate.
+    #[error("the vocabulary is empty")]
+    NoVocabulary,
+}
+
+impl EngineConfig {
+    /// Tokens that one request may reach: more could never be computed.
+    pub fn longest(&self) -> usize {
+        let blocks = usize::try_from(self.usable_blocks()).unwrap_or(usize::MAX);
+        let mut longest = blocks.saturating_mul(self.block_size.len());
+        if !self.chunked_prefill {
+            longest = longest.min(self.max_num_batched_tokens);
+        }
+        self.max_model_len.map_or(longest, |limit| longest.min(limit))
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if !(1..=MAX_BLOCKS).contains(&self.usable_blocks()) {
+            return Err(ConfigError::Blocks { usable: self.usable_blocks() });
+        }
+        let limits = [
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_model_len", self.max_model_len.unwrap_or(1)),
+        ];
+        if let Some((field, _)) = limits.into_iter().find(|(_, limit)| *limit == 0) {
+            return Err(ConfigError::Zero { field });
+        }
+        if self.vocabulary.is_empty() { Err(ConfigError::NoVocabulary) } else { Ok(()) }
+    }
+
+    pub(super) fn pool(&self) -> PoolConfig {
+        PoolConfig {
+            block_size: self.block_size,
+            blocks: self.blocks,
+            null_block: self.null_block,
+            prefix_caching: self.prefix_caching,
+            hash_seed: self.seed,
+            reuse: self.reuse,
+        }
+    }
+
+    /// How many of `want` tokens of one request are computed in one step at most.
+    pub(super) fn chunk(&self, want: usize) -> usize {
+        match self.long_prefill_token_threshold {
+            0 => want,
+            threshold => want.min(threshold),
+        }
+    }
+
+    fn usable_blocks(&self) -> u32 {
+        self.blocks.saturating_sub(u32::from(self.null_block))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_never_run_is_refused() {
+        let fault = |change: fn(&mut EngineConfig)| {
+            let mut config = EngineConfig::default();
+            change(&mut config);
+            config.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(fault(|_| ()), Ok(()));
+        let blocks = "an engine has 1 to 16777216 blocks for requests, got ".to_owned();
+        assert_eq!(fault(|config| config.blocks = 1), Err(blocks.clone() + "0"), "the null block alone");
+        assert_eq!(fault(|config| config.blocks = 0), Err(blocks.clone() + "0"));
+        assert_eq!(fault(|config| config.blocks = MAX_BLOCKS + 2), Err(blocks + "16777217"));
+        assert_eq!(fault(|config| config.max_num_seqs = 0), Err("`max_num_seqs` must be at least 1".to_owned()));
+        assert_eq!(
+            fault(|config| config.max_model_len = Some(0)),
+            Err("`max_model_len` must be at least 1".to_owned())
+        );
+        assert_eq!(fault(|config| config.vocabulary = 5..5), Err("the vocabulary is empty".to_owned()));
+    }
+
+    #[test]
+    fn a_request_can_reach_what_the_tightest_limit_allows() {
+        let mut config = EngineConfig { blocks: 101, ..EngineConfig::default() };
+        assert_eq!(config.longest(), 1600);
+        config.max_num_batched_tokens = 1000;
+        assert_eq!(config.longest(), 1600);
+        config.chunked_prefill = false;
+        assert_eq!(config.longest(), 1000);
+        config.max_model_len = Some(900);
+        assert_eq!(config.longest(), 900);
+    }
+}

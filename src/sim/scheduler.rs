@@ -1,0 +1,812 @@
+//! vLLM's scheduler (v1) over the block pool: a queue, the running requests, and one step at a time.
+
+use std::collections::{BTreeMap, HashMap};
+
+use foldhash::fast::FixedState;
+use warmpath_core::ids::{EngineHash, TokenId};
+
+use super::blocks::{BlockEvent, BlockPool, CacheInUse};
+use super::clock::{Ms, real};
+use super::engine_config::{ConfigError, EngineConfig};
+use super::free_queue::BlockId;
+use super::request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
+use super::sequence::Sequence;
+use super::timing::{Chunk, StepLoad};
+
+/// A request's place in the queue: priority, then arrival. A preempted request keeps its place, so that without
+/// priorities it stands in front of all who never ran.
+type Place = (i32, u64);
+
+/// A queued or running request.
+#[derive(Debug)]
+struct Request {
+    id: RequestId,
+    place: Place,
+    sequence: Sequence,
+    seed: u64,
+    stop: Vec<TokenId>,
+    max_tokens: usize,
+    /// Tokens generated so far, which are the last of `sequence`.
+    generated: usize,
+    /// Leading tokens whose KV is there.
+    computed: usize,
+    /// Tokens that the step at hand computes.
+    scheduled: usize,
+    submitted: Ms,
+    /// Set when it was first admitted.
+    first: Option<FirstToken>,
+}
+
+impl Request {
+    /// Whether the step at hand computes its newest generated token and nothing else.
+    fn decodes(&self) -> bool {
+        self.generated > 0 && self.scheduled == 1 && self.computed + 1 == self.sequence.len()
+    }
+
+    /// Whether the step at hand ends with a token from it.
+    fn emits(&self) -> bool {
+        self.scheduled > 0 && self.computed + self.scheduled == self.sequence.len()
+    }
+
+    /// Generates the next token.
+    fn generate(&mut self, config: &EngineConfig) -> TokenOut {
+        let index = self.generated;
+        let token = output_token(self.seed, index, &config.vocabulary);
+        self.sequence.push(token);
+        self.generated += 1;
+        let finished = if self.stop.contains(&token) {
+            Some(FinishReason::Stop)
+        } else if self.generated >= self.max_tokens || self.sequence.len() >= config.longest() {
+            Some(FinishReason::Length)
+        } else {
+            None
+        };
+        TokenOut { id: self.id, token, index, first: self.first.filter(|_| index == 0), finished }
+    }
+}
+
+/// What one step did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// How long it lasts. Its tokens come at its end; the next step begins then.
+    pub duration: Ms,
+    /// The generated tokens, at most one a request, in order of admission.
+    pub tokens: Vec<TokenOut>,
+    /// What changed in the cache, in the order in which it happened; all of it before the step's computation begins.
+    pub events: Vec<BlockEvent>,
+}
+
+/// What the engine counts, for its metrics. Totals are since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineStats {
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait, preempted ones included.
+    pub waiting: usize,
+    /// Share of the blocks in use, 0 to 1; cached but idle blocks are free.
+    pub kv_usage: f64,
+    /// Tokens of admitted prompts that were looked up in the cache. A preempted request counts once.
+    pub prefix_queries: usize,
+    /// Those of them that were found.
+    pub prefix_hits: usize,
+    /// Prompt tokens of requests that got their first token.
+    pub prompt_tokens: usize,
+    /// Tokens generated.
+    pub generation_tokens: usize,
+    /// Requests that ended by themselves.
+    pub finished: usize,
+    /// Times that a request lost its blocks to another.
+    pub preemptions: usize,
+    /// Requests that were aborted.
+    pub aborted: usize,
+}
+
+/// A simulated engine. Deterministic: the same calls give the same results.
+///
+/// The number of waiting requests has no bound of its own, as in the real engine; whoever submits them bounds it.
+#[derive(Debug)]
+pub struct Engine {
+    config: EngineConfig,
+    pool: BlockPool,
+    waiting: BTreeMap<Place, Request>,
+    /// In order of admission.
+    running: Vec<Request>,
+    places: HashMap<RequestId, Place, FixedState>,
+    arrivals: u64,
+    totals: EngineStats,
+    load: StepLoad,
+    hits: Vec<BlockId>,
+}
+
+impl Engine {
+    /// An engine with an empty cache. O(blocks).
+    ///
+    /// # Errors
+    /// [`ConfigError`] if nothing could ever run.
+    pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        let load = StepLoad { max_running: config.max_num_seqs, ..StepLoad::default() };
+        Ok(Self {
+            pool: BlockPool::new(config.pool()),
+            config,
+            waiting: BTreeMap::new(),
+            running: Vec::new(),
+            places: HashMap::default(),
+            arrivals: 0,
+            totals: EngineStats::default(),
+            load,
+            hits: Vec::new(),
+        })
+    }
+
+    /// Queues a request that arrives at `now`. O(prompt): names its blocks.
+    ///
+    /// # Errors
+    /// [`Refused`] if it could never run, or if one of its name is here already.
+    pub fn submit(&mut self, now: Ms, request: SimRequest) -> Result<(), Refused> {
+        let (tokens, limit) = (request.prompt.len(), self.config.longest());
+        if tokens == 0 {
+            return Err(Refused::EmptyPrompt);
+        }
+        if request.max_tokens == 0 {
+            return Err(Refused::NoOutput);
+        }
+        if tokens > limit {
+            return Err(Refused::TooLong { tokens, limit });
+        }
+        if self.places.contains_key(&request.id) {
+            return Err(Refused::Duplicate { id: request.id });
+        }
+        let place = (request.priority, self.arrivals);
+        self.arrivals += 1;
+        self.places.insert(request.id, place);
+        let queued = Request {
+            id: request.id,
+            place,
+            sequence: self.pool.sequence(request.prompt, request.salt, request.adapter),
+            seed: request.seed,
+            stop: request.stop,
+            max_tokens: request.max_tokens,
+            generated: 0,
+            computed: 0,
+            scheduled: 0,
+            submitted: now,
+            first: None,
+        };
+        self.waiting.insert(place, queued);
+        Ok(())
+    }
+
+    /// Ends a request early and frees its blocks, which stay cached. Returns false if there is none of this name.
+    pub fn abort(&mut self, id: RequestId) -> bool {
+        let Some(place) = self.places.remove(&id) else { return false };
+        if self.waiting.remove(&place).is_none()
+            && let Some(at) = self.running.iter().position(|request| request.id == id)
+        {
+            self.pool.free(&mut self.running.remove(at).sequence);
+        }
+        self.totals.aborted += 1;
+        true
+    }
+
+    /// Runs the step that begins at `now`; none while there is nothing to do. When it returns, the engine is as it is at
+    /// the step's end: what finished in it is gone.
+    pub fn step(&mut self, now: Ms) -> Option<Step> {
+        if self.is_idle() {
+            return None;
+        }
+        self.load.admitted = 0;
+        self.load.cached_tokens = 0;
+        if let Some(budget) = self.schedule_running() {
+            self.admit(now, budget);
+        }
+        self.weigh();
+        let duration = self.config.timing.step(&self.load);
+        let events = self.pool.take_events();
+        Some(Step { duration, tokens: self.finish_step(), events })
+    }
+
+    /// Whether no request waits or runs.
+    pub fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Resets the cache, as vLLM's `/reset_prefix_cache` does. The event leaves with the next step.
+    ///
+    /// # Errors
+    /// [`CacheInUse`] while any request runs.
+    pub fn clear(&mut self) -> Result<(), CacheInUse> {
+        self.pool.clear()
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> EngineStats {
+        EngineStats {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            kv_usage: self.pool.usage(),
+            ..self.totals
+        }
+    }
+
+    /// How it is set up.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// All cached blocks with their numbers of copies, in no particular order: the truth that events tell of.
+    pub fn cached(&self) -> impl Iterator<Item = (EngineHash, usize)> + '_ {
+        self.pool.cached()
+    }
+
+    /// Gives the running requests their tokens and blocks, in order of admission. Returns the budget that is left, none
+    /// if a request had to be preempted: then nothing is admitted in this step.
+    fn schedule_running(&mut self) -> Option<usize> {
+        let mut budget = self.config.max_num_batched_tokens;
+        let (mut at, mut preempted) = (0, false);
+        while budget > 0
+            && let Some(request) = self.running.get_mut(at)
+        {
+            let want = self.config.chunk(request.sequence.len() - request.computed).min(budget);
+            if self.pool.allocate(&mut request.sequence, &[], request.computed + want).is_ok() {
+                request.scheduled = want;
+                budget -= want;
+                at += 1;
+            } else {
+                self.preempt(at);
+                preempted = true;
+            }
+        }
+        (!preempted).then_some(budget)
+    }
+
+    /// Sends the last of the running requests, of those from `from` on, back to the queue. With priorities it is the last
+    /// of the lowest priority, which may be the one that asked for room; one that has its tokens for this step stays.
+    fn preempt(&mut self, from: usize) {
+        let Some(at) = (from..self.running.len()).max_by_key(|at| self.running[*at].place) else { return };
+        let mut request = self.running.remove(at);
+        self.pool.free(&mut request.sequence);
+        request.computed = 0;
+        self.totals.preemptions += 1;
+        self.waiting.insert(request.place, request);
+    }
+
+    /// Admits from the front of the queue while there is room; never skips a request.
+    fn admit(&mut self, now: Ms, mut budget: usize) {
+        while budget > 0
+            && self.running.len() < self.config.max_num_seqs
+            && let Some(mut entry) = self.waiting.first_entry()
+        {
+            let request = entry.get_mut();
+            self.pool.lookup(&request.sequence, &mut self.hits);
+            let cached = self.hits.len() * self.config.block_size.len();
+            let want = self.config.chunk(request.sequence.len() - cached);
+            if want > budget && !self.config.chunked_prefill {
+                break;
+            }
+            let want = want.min(budget);
+            if self.pool.allocate(&mut request.sequence, &self.hits, cached + want).is_err() {
+                break;
+            }
+            let mut request = entry.remove();
+            request.computed = cached;
+            request.scheduled = want;
+            budget -= want;
+            self.load.admitted += 1;
+            self.load.cached_tokens += cached;
+            if request.first.is_none() {
+                request.first = Some(FirstToken { cached_tokens: cached, queued: now - request.submitted });
+                if self.config.prefix_caching {
+                    self.totals.prefix_queries += request.sequence.len();
+                    self.totals.prefix_hits += cached;
+                }
+            }
+            self.running.push(request);
+        }
+    }
+
+    /// Sums up what the step at hand has to compute.
+    fn weigh(&mut self) {
+        let load = &mut self.load;
+        load.chunks.clear();
+        load.decodes.clear();
+        load.running = self.running.len();
+        load.emitting = 0;
+        let mut emitting_context = 0;
+        for request in self.running.iter().filter(|request| request.scheduled > 0) {
+            if request.decodes() {
+                load.decodes.push(request.sequence.len());
+            } else {
+                load.chunks.push(Chunk { tokens: request.scheduled, context: request.computed });
+            }
+            if request.emits() {
+                load.emitting += 1;
+                emitting_context += request.sequence.len();
+            }
+        }
+        let capacity = f64::from(self.config.blocks) * f64::from(self.config.block_size.get());
+        load.kv_use = (real(emitting_context) / capacity).min(1.0);
+    }
+
+    /// Ends the step: what reached its length gives a token, what gave its last is gone.
+    fn finish_step(&mut self) -> Vec<TokenOut> {
+        let mut tokens = Vec::with_capacity(self.load.emitting);
+        let (config, pool, places, totals) = (&self.config, &mut self.pool, &mut self.places, &mut self.totals);
+        self.running.retain_mut(|request| {
+            let emits = request.emits();
+            request.computed += std::mem::take(&mut request.scheduled);
+            if !emits {
+                return true;
+            }
+            let out = request.generate(config);
+            tokens.push(out);
+            totals.generation_tokens += 1;
+            if out.index == 0 {
+                totals.prompt_tokens += request.sequence.len() - 1;
+            }
+            if out.finished.is_none() {
+                return true;
+            }
+            totals.finished += 1;
+            places.remove(&request.id);
+            pool.free(&mut request.sequence);
+            false
+        });
+        tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+    use warmpath_core::units::BlockSize;
+
+    use super::*;
+    use crate::sim::Timing;
+    use crate::sim::check::Replica;
+
+    /// A small engine: blocks of 4, no null block, one millisecond a computed token.
+    fn engine_with(blocks: u32, change: impl FnOnce(&mut EngineConfig)) -> Engine {
+        let mut config = EngineConfig {
+            block_size: BlockSize::new(4).unwrap(),
+            blocks,
+            null_block: false,
+            timing: Timing::Linear { computed: Ms(1.0), cached: Ms(0.0) },
+            ..EngineConfig::default()
+        };
+        change(&mut config);
+        Engine::new(config).unwrap()
+    }
+
+    fn engine(blocks: u32) -> Engine {
+        engine_with(blocks, |_| ())
+    }
+
+    fn request(id: u64, prompt: std::ops::Range<u32>, max_tokens: usize) -> SimRequest {
+        SimRequest { seed: id, ..SimRequest::new(RequestId(id), prompt.collect(), max_tokens) }
+    }
+
+    fn submit(engine: &mut Engine, requests: impl IntoIterator<Item = SimRequest>) {
+        for request in requests {
+            engine.submit(Ms::ZERO, request).unwrap();
+        }
+    }
+
+    /// Steps until nothing is left to do.
+    fn run(engine: &mut Engine) -> Vec<Step> {
+        let mut now = Ms::ZERO;
+        std::iter::from_fn(|| {
+            let step = engine.step(now)?;
+            now += step.duration;
+            Some(step)
+        })
+        .collect()
+    }
+
+    fn tokens_of(steps: &[Step], id: u64) -> Vec<TokenOut> {
+        steps.iter().flat_map(|step| &step.tokens).filter(|out| out.id == RequestId(id)).copied().collect()
+    }
+
+    fn running(engine: &Engine) -> Vec<u64> {
+        engine.running.iter().map(|request| request.id.0).collect()
+    }
+
+    fn waiting(engine: &Engine) -> Vec<u64> {
+        engine.waiting.values().map(|request| request.id.0).collect()
+    }
+
+    fn free(engine: &Engine) -> Vec<u32> {
+        engine.pool.free_blocks().map(|id| id.0).collect()
+    }
+
+    fn chunks(engine: &Engine) -> Vec<(usize, usize)> {
+        engine.load.chunks.iter().map(|chunk| (chunk.tokens, chunk.context)).collect()
+    }
+
+    #[test]
+    fn a_lone_request_gets_a_token_a_step_and_is_gone_after_its_last() {
+        let mut engine = engine(10);
+        engine.submit(Ms(2.0), request(1, 0..10, 3)).unwrap();
+        let first = engine.step(Ms(5.0)).unwrap();
+        assert_eq!(first.duration, Ms(10.0));
+        let told = Some(FirstToken { cached_tokens: 0, queued: Ms(3.0) });
+        let token = |index| output_token(1, index, &(0..32_000));
+        assert_eq!(
+            first.tokens,
+            [TokenOut { id: RequestId(1), token: token(0), index: 0, first: told, finished: None }]
+        );
+        let rest = run(&mut engine);
+        assert_eq!(rest.iter().map(|step| step.duration).collect::<Vec<_>>(), [Ms(1.0), Ms(1.0)]);
+        let [second, third] = tokens_of(&rest, 1)[..] else { panic!("two more tokens") };
+        assert_eq!((second.token, second.first, second.finished), (token(1), None, None));
+        assert_eq!((third.token, third.index, third.finished), (token(2), 2, Some(FinishReason::Length)));
+        assert!(engine.is_idle());
+        assert_eq!(engine.step(Ms(9.0)), None);
+    }
+
+    #[test]
+    fn a_long_prompt_is_computed_in_chunks_beside_the_decodes() {
+        let mut engine = engine_with(20, |config| config.max_num_batched_tokens = 8);
+        submit(&mut engine, [request(1, 0..4, 4), request(2, 100..110, 1)]);
+        let mut seen = Vec::new();
+        while let Some(step) = engine.step(Ms::ZERO) {
+            seen.push((chunks(&engine), engine.load.decodes.clone(), step.tokens.len()));
+        }
+        let expected =
+            [(vec![(4, 0), (4, 0)], vec![], 1), (vec![(6, 4)], vec![5], 2), (vec![], vec![6], 1), (vec![], vec![7], 1)];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn the_threshold_keeps_one_long_prompt_from_taking_the_whole_step() {
+        let mut engine = engine_with(20, |config| config.long_prefill_token_threshold = 6);
+        submit(&mut engine, [request(1, 0..14, 1), request(2, 100..104, 1)]);
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!(chunks(&engine), [(6, 0), (4, 0)]);
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!(chunks(&engine), [(6, 6)]);
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!((chunks(&engine), engine.is_idle()), (vec![(2, 12)], true));
+    }
+
+    #[test]
+    fn without_chunks_a_prompt_waits_for_a_step_that_has_room_for_all_of_it() {
+        let mut engine = engine_with(20, |config| {
+            config.chunked_prefill = false;
+            config.max_num_batched_tokens = 8;
+        });
+        submit(&mut engine, [request(1, 0..4, 1), request(2, 100..105, 1), request(3, 200..202, 1)]);
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!((chunks(&engine), waiting(&engine)), (vec![(4, 0)], vec![2, 3]));
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!(chunks(&engine), [(5, 0), (2, 0)]);
+        let too_long = engine.submit(Ms::ZERO, request(4, 0..9, 1));
+        assert_eq!(too_long, Err(Refused::TooLong { tokens: 9, limit: 8 }));
+    }
+
+    #[test]
+    fn nobody_is_admitted_past_a_request_that_finds_no_room() {
+        let mut engine = engine(4);
+        submit(&mut engine, [request(1, 0..8, 2), request(2, 100..112, 1), request(3, 200..204, 1)]);
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!((running(&engine), waiting(&engine)), (vec![1], vec![2, 3]));
+        engine.step(Ms::ZERO).unwrap();
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!(engine.stats().finished, 3, "both fit once the first is gone");
+    }
+
+    #[test]
+    fn no_more_run_than_may() {
+        let mut engine = engine_with(20, |config| config.max_num_seqs = 2);
+        submit(&mut engine, (1..=3).map(|id| request(id, 0..4, 2)));
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!((running(&engine), waiting(&engine)), (vec![1, 2], vec![3]));
+        let stats = engine.stats();
+        assert_eq!((stats.running, stats.waiting), (2, 1));
+    }
+
+    /// Two requests of 8 prompt tokens in 6 blocks, run until the first needs a block that only the second can give.
+    fn until_preemption(engine: &mut Engine) {
+        submit(engine, [request(1, 0..8, 8), request(2, 100..108, 8)]);
+        for _ in 0..5 {
+            engine.step(Ms::ZERO).unwrap();
+        }
+        assert_eq!((free(engine), engine.stats().preemptions), (vec![], 0));
+        engine.step(Ms::ZERO).unwrap();
+    }
+
+    #[test]
+    fn the_last_running_request_is_preempted_and_comes_back_with_what_was_left_of_it() {
+        let mut engine = engine(6);
+        until_preemption(&mut engine);
+        assert_eq!((running(&engine), waiting(&engine), engine.stats().preemptions), (vec![1], vec![2], 1));
+        let table: Vec<u32> = engine.running[0].sequence.table().iter().map(|id| id.0).collect();
+        assert_eq!((table, free(&engine)), (vec![0, 1, 4, 5], vec![3, 2]), "it got the newest of the other's");
+        for _ in 0..2 {
+            engine.step(Ms::ZERO).unwrap();
+            assert_eq!(running(&engine), [1]);
+        }
+        assert_eq!(engine.stats().finished, 1);
+        let again = engine.step(Ms::ZERO).unwrap();
+        assert_eq!((chunks(&engine), engine.load.cached_tokens), (vec![(5, 8)], 8), "2 hits, then 5 of its 13 tokens");
+        assert_eq!((again.tokens[0].index, again.tokens[0].first), (5, None), "its 6th token, not another first");
+        let steps = run(&mut engine);
+        assert_eq!(tokens_of(&steps, 2).len(), 2);
+        let stats = engine.stats();
+        assert_eq!((stats.prompt_tokens, stats.generation_tokens), (16, 16));
+        assert_eq!((stats.prefix_queries, stats.prefix_hits), (16, 0), "a preempted request counts once");
+    }
+
+    #[test]
+    fn a_step_that_preempted_admits_nobody() {
+        let mut engine = engine_with(6, |config| {
+            config.prefix_caching = false;
+            config.long_prefill_token_threshold = 8;
+        });
+        until_preemption(&mut engine);
+        assert_eq!((engine.load.admitted, waiting(&engine), free(&engine)), (0, vec![2], vec![3, 2]));
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!((engine.load.admitted, running(&engine)), (1, vec![1, 2]), "a chunk of 8 had room all the time");
+    }
+
+    #[test]
+    fn a_lower_priority_number_goes_first_and_is_preempted_last() {
+        let mut engine = engine(6);
+        let urgent = SimRequest { priority: -1, ..request(2, 100..108, 8) };
+        submit(&mut engine, [request(1, 0..8, 8), urgent]);
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!(running(&engine), [2, 1]);
+        submit(&mut engine, [request(3, 200..208, 8), SimRequest { priority: -1, ..request(4, 300..308, 8) }]);
+        assert_eq!(waiting(&engine), [4, 3]);
+        for _ in 0..5 {
+            engine.step(Ms::ZERO).unwrap();
+        }
+        assert_eq!((running(&engine), waiting(&engine)), (vec![2], vec![4, 1, 3]));
+    }
+
+    #[test]
+    fn a_request_of_low_priority_preempts_itself_rather_than_one_that_matters_more() {
+        let mut engine = engine(6);
+        submit(&mut engine, [request(1, 0..8, 8)]);
+        engine.step(Ms::ZERO).unwrap();
+        submit(&mut engine, [SimRequest { priority: -1, ..request(2, 100..108, 8) }]);
+        while engine.stats().preemptions == 0 {
+            engine.step(Ms::ZERO).unwrap();
+        }
+        assert_eq!((running(&engine), waiting(&engine)), (vec![2], vec![1]));
+    }
+
+    #[test]
+    fn generated_tokens_become_cached_blocks_for_the_next_turn() {
+        let mut engine = engine(20);
+        submit(&mut engine, [request(1, 0..6, 7)]);
+        let turn = run(&mut engine);
+        let mut prompt: Vec<u32> = (0..6).collect();
+        prompt.extend(tokens_of(&turn, 1).iter().map(|out| out.token));
+        prompt.extend([900, 901, 902]);
+        submit(&mut engine, [SimRequest::new(RequestId(2), prompt, 1)]);
+        let next = engine.step(Ms::ZERO).unwrap();
+        let told = next.tokens[0].first.unwrap();
+        assert_eq!(told.cached_tokens, 12, "of 13 tokens the last was never computed");
+        assert_eq!(next.duration, Ms(4.0));
+        let stats = engine.stats();
+        assert_eq!((stats.prefix_queries, stats.prefix_hits), (22, 12));
+    }
+
+    #[test]
+    fn a_hit_shortens_the_prefill_and_never_the_decode() {
+        let mut engine = engine_with(200, |config| config.timing = "roofline:8b-h100".parse().unwrap());
+        let mut times = Vec::new();
+        for id in [1, 2] {
+            submit(&mut engine, [SimRequest { seed: 1, ..request(id, 0..500, 40) }]);
+            let steps = run(&mut engine);
+            times.push((steps[0].duration, steps[1..].iter().map(|step| step.duration).sum::<Ms>()));
+        }
+        let [(cold, decode), (warm, decode_after_hit)] = times[..] else { panic!("two requests") };
+        assert!(warm < cold);
+        assert_eq!(decode, decode_after_hit);
+    }
+
+    #[test]
+    fn blocks_are_announced_by_the_step_that_schedules_them() {
+        let mut engine = engine_with(20, |config| config.max_num_batched_tokens = 8);
+        submit(&mut engine, [request(1, 0..14, 1)]);
+        let steps = run(&mut engine);
+        let stored: Vec<Vec<usize>> = steps
+            .iter()
+            .map(|step| {
+                step.events
+                    .iter()
+                    .map(|event| match event {
+                        BlockEvent::Stored { hashes, .. } => hashes.len(),
+                        BlockEvent::Removed { .. } | BlockEvent::Cleared => panic!("only stores"),
+                    })
+                    .collect()
+            })
+            .collect();
+        assert_eq!(stored, [[2], [1]], "one event a request and step");
+    }
+
+    #[test]
+    fn without_prefix_caching_nothing_is_hit_announced_or_counted() {
+        let mut engine = engine_with(20, |config| config.prefix_caching = false);
+        submit(&mut engine, (1..=2).map(|id| request(id, 0..12, 5)));
+        let steps = run(&mut engine);
+        assert!(steps.iter().all(|step| step.events.is_empty()));
+        assert_eq!(tokens_of(&steps, 2)[0].first.unwrap().cached_tokens, 0);
+        assert_eq!((engine.stats().prefix_queries, engine.stats().prefix_hits), (0, 0));
+    }
+
+    #[test]
+    fn a_reset_waits_for_nothing_running_and_is_announced_by_the_next_step() {
+        let mut engine = engine(20);
+        submit(&mut engine, [request(1, 0..9, 2)]);
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!(engine.clear(), Err(CacheInUse { used: 3 }));
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!((engine.clear(), engine.cached().count()), (Ok(()), 0));
+        submit(&mut engine, [request(2, 0..9, 1)]);
+        let step = engine.step(Ms::ZERO).unwrap();
+        assert_eq!(step.events[0], BlockEvent::Cleared);
+        assert!(matches!(step.events[1..], [BlockEvent::Stored { .. }]));
+        assert_eq!(step.tokens[0].first.unwrap().cached_tokens, 0);
+    }
+
+    #[test]
+    fn an_aborted_request_is_gone_at_once_wherever_it_is() {
+        let mut engine = engine_with(20, |config| config.max_num_seqs = 1);
+        submit(&mut engine, [request(1, 0..8, 50), request(2, 100..108, 50)]);
+        engine.step(Ms::ZERO).unwrap();
+        assert!(engine.abort(RequestId(2)), "waiting");
+        assert!(engine.abort(RequestId(1)), "running");
+        assert!(!engine.abort(RequestId(1)));
+        let stats = engine.stats();
+        assert_eq!((stats.aborted, stats.finished, stats.kv_usage, engine.is_idle()), (2, 0, 0.0, true));
+        submit(&mut engine, [request(1, 0..8, 1)]);
+        assert_eq!(engine.step(Ms::ZERO).unwrap().tokens[0].first.unwrap().cached_tokens, 4, "its blocks stay cached");
+    }
+
+    #[test]
+    fn a_stop_token_ends_a_request_and_is_given_out() {
+        let mut engine = engine(20);
+        let stop = output_token(1, 2, &(0..32_000));
+        submit(&mut engine, [SimRequest { stop: vec![7, stop], ..request(1, 0..8, 50) }]);
+        let tokens = tokens_of(&run(&mut engine), 1);
+        assert_eq!((tokens.len(), tokens[2].token, tokens[2].finished), (3, stop, Some(FinishReason::Stop)));
+    }
+
+    #[test]
+    fn a_request_ends_where_the_engine_can_hold_no_more() {
+        let mut engine = engine(4);
+        submit(&mut engine, [request(1, 0..10, 1000)]);
+        let steps = run(&mut engine);
+        assert_eq!(tokens_of(&steps, 1).last().unwrap().finished, Some(FinishReason::Length));
+        assert_eq!(steps.len(), 6, "16 tokens fill its 4 blocks");
+        submit(&mut engine, [request(2, 0..16, 1000)]);
+        assert_eq!(run(&mut engine).len(), 1, "the longest prompt still gets its first token");
+    }
+
+    #[test]
+    fn what_can_never_run_is_refused_with_the_reason() {
+        let mut engine = engine(4);
+        let refused = |engine: &mut Engine, request| engine.submit(Ms::ZERO, request).unwrap_err().to_string();
+        assert_eq!(
+            refused(&mut engine, request(1, 0..17, 1)),
+            "the prompt has 17 tokens and this engine can hold 16 at most"
+        );
+        assert_eq!(refused(&mut engine, request(1, 0..0, 1)), "the prompt is empty");
+        assert_eq!(refused(&mut engine, request(1, 0..4, 0)), "max_tokens must be at least 1");
+        submit(&mut engine, [request(1, 0..4, 1)]);
+        assert_eq!(refused(&mut engine, request(1, 0..4, 1)), "request 1 is queued or runs already");
+        assert_eq!(engine.stats().waiting, 1);
+    }
+
+    #[test]
+    fn cache_use_counts_the_contexts_of_those_who_emit() {
+        let mut engine = engine(10);
+        submit(&mut engine, [request(1, 0..10, 2), request(2, 0..10, 2)]);
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!((engine.load.emitting, engine.load.kv_use), (2, 0.5), "2 × 10 of 40, the shared ones twice");
+        engine.step(Ms::ZERO).unwrap();
+        assert_eq!((engine.load.decodes.as_slice(), engine.load.kv_use), ([11, 11].as_slice(), 0.55));
+    }
+
+    #[test]
+    fn two_engines_name_equal_blocks_differently() {
+        let names = |seed| {
+            let mut engine = engine_with(20, |config| config.seed = seed);
+            submit(&mut engine, [request(1, 0..9, 1)]);
+            run(&mut engine);
+            engine.cached().map(|(hash, _)| hash).collect::<Vec<_>>()
+        };
+        let (one, two) = (names(1), names(2));
+        assert_eq!((one.len(), two.len()), (2, 2));
+        assert!(one.iter().all(|hash| !two.contains(hash)));
+    }
+
+    /// A random workload under pressure: shared prefixes, priorities, aborts and resets. Checks every invariant after
+    /// every step; returns all steps.
+    fn stress(seed: u64) -> (Vec<Step>, EngineStats) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut engine = engine_with(24, |config| {
+            config.null_block = true;
+            config.max_num_batched_tokens = 16;
+            config.max_num_seqs = 6;
+            config.chunked_prefill = seed.is_multiple_of(2);
+            config.long_prefill_token_threshold = if seed.is_multiple_of(3) { 7 } else { 0 };
+        });
+        let (mut replica, mut steps, mut now) = (Replica::default(), Vec::new(), Ms::ZERO);
+        for id in 0..400 {
+            let family = rng.random_range(0..4) * 1000;
+            let length = rng.random_range(1..=16);
+            let mut wanted = request(id, family..family + length, rng.random_range(1..40));
+            wanted.priority = rng.random_range(0..2);
+            wanted.salt = rng.random_bool(0.2).then(|| "salt".into());
+            engine.submit(now, wanted).unwrap();
+            if rng.random_bool(0.1) {
+                engine.abort(RequestId(rng.random_range(0..=id)));
+            }
+            if rng.random_bool(0.05) {
+                assert_eq!(engine.clear().is_ok(), engine.running.is_empty());
+            }
+            for _ in 0..rng.random_range(0..30) {
+                let Some(step) = engine.step(now) else { break };
+                now += step.duration;
+                assert!(step.duration > Ms::ZERO, "every step computes something");
+                let owners: Vec<_> = engine.running.iter().map(|request| &request.sequence).collect();
+                replica.check(&engine.pool, &step.events, &owners);
+                steps.push(step);
+            }
+        }
+        steps.extend(run(&mut engine));
+        (steps, engine.stats())
+    }
+
+    #[test]
+    fn under_pressure_every_invariant_holds_and_every_request_ends() {
+        for seed in 0..6 {
+            let (steps, stats) = stress(seed);
+            assert_eq!(stats.finished + stats.aborted, 400, "seed {seed}");
+            assert_eq!((stats.running, stats.waiting, stats.kv_usage), (0, 0, 0.0), "seed {seed}");
+            assert!(stats.preemptions > 20 && stats.prefix_hits > 0, "seed {seed} exerts no pressure: {stats:?}");
+            let mut next: HashMap<RequestId, usize> = HashMap::new();
+            for out in steps.iter().flat_map(|step| &step.tokens) {
+                let index = next.entry(out.id).or_default();
+                assert_eq!((out.index, out.first.is_some()), (*index, *index == 0), "seed {seed}");
+                assert_eq!(out.token, output_token(out.id.0, out.index, &(0..32_000)), "seed {seed}");
+                *index += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_calls_give_the_same_steps() {
+        assert_eq!(stress(1), stress(1));
+        assert_ne!(stress(1).1, stress(2).1);
+    }
+
+    #[test]
+    fn with_constant_service_and_random_arrivals_the_mean_wait_is_that_of_an_m_d_1_queue() {
+        let mut engine = engine_with(8, |config| {
+            config.max_num_seqs = 1;
+            config.prefix_caching = false;
+        });
+        let (service, load, requests) = (4.0, 0.7, 400_000);
+        let mut rng = StdRng::seed_from_u64(1);
+        let (mut arrival, mut now, mut waited) = (0.0, Ms::ZERO, 0.0);
+        for id in 0..requests {
+            arrival -= (1.0 - rng.random::<f64>()).ln() * service / load;
+            while now.0 < arrival
+                && let Some(step) = engine.step(now)
+            {
+                waited += step.tokens[0].first.unwrap().queued.0;
+                now += step.duration;
+            }
+            now = Ms(now.0.max(arrival));
+            engine.submit(Ms(arrival), request(id, 0..4, 1)).unwrap();
+        }
+        let (mean, expected) = (waited / f64::from(400_000), load * service / (2.0 * (1.0 - load)));
+        assert!((mean / expected - 1.0).abs() < 0.02, "mean wait {mean}, expected {expected}");
+    }
+}

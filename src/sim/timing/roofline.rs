@@ -1,0 +1,135 @@
+//! Flops and bytes of a step against what the hardware does: the longer of the two, plus fixed costs.
+
+use super::{Ms, StepLoad};
+use crate::sim::clock::real;
+
+/// An H100 SXM in bf16: floating-point operations a second.
+const H100_FLOPS: f64 = 989e12;
+/// Its memory's bytes a second.
+const H100_BYTES: f64 = 3.35e12;
+
+/// A model on some hardware.
+///
+/// It keeps what a router must see: a cached prefix still costs attention; a long chunk slows everyone's decode; a decode
+/// step of 1 to 64 requests lasts nearly as long, then memory makes it grow; reading the weights is the floor.
+/// `mfu`, `mbu` and `overhead` are estimates until they are fitted to a real engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Roofline {
+    /// Its name, behind `roofline:`.
+    pub name: &'static str,
+    /// Parameters of the model.
+    pub parameters: f64,
+    /// Bytes of each parameter.
+    pub parameter_bytes: f64,
+    /// Layers.
+    pub layers: f64,
+    /// Query heads.
+    pub query_heads: f64,
+    /// Size of a head.
+    pub head_size: f64,
+    /// Bytes of KV cache a token, over all layers.
+    pub kv_bytes: f64,
+    /// Over how many GPUs the model is spread.
+    pub tensor_parallel: f64,
+    /// Floating-point operations a second that one GPU could do.
+    pub gpu_flops: f64,
+    /// Bytes a second that its memory could give.
+    pub gpu_bytes: f64,
+    /// Share of `gpu_flops` that is reached.
+    pub mfu: f64,
+    /// Share of `gpu_bytes` that is reached.
+    pub mbu: f64,
+    /// Of every step: launching kernels, sampling, scheduling.
+    pub overhead: Ms,
+    /// Of one all-reduce; each layer has two.
+    pub all_reduce: Ms,
+}
+
+const LLAMA_8B: Roofline = Roofline {
+    name: "8b-h100",
+    parameters: 8.03e9,
+    parameter_bytes: 2.0,
+    layers: 32.0,
+    query_heads: 32.0,
+    head_size: 128.0,
+    kv_bytes: 131_072.0,
+    tensor_parallel: 1.0,
+    gpu_flops: H100_FLOPS,
+    gpu_bytes: H100_BYTES,
+    mfu: 0.50,
+    mbu: 0.75,
+    overhead: Ms(2.0),
+    all_reduce: Ms(0.0),
+};
+
+const LLAMA_70B_4: Roofline = Roofline {
+    name: "70b-h100x4",
+    parameters: 70.6e9,
+    layers: 80.0,
+    query_heads: 64.0,
+    kv_bytes: 327_680.0,
+    tensor_parallel: 4.0,
+    mbu: 0.70,
+    overhead: Ms(3.0),
+    all_reduce: Ms(0.012),
+    ..LLAMA_8B
+};
+
+const LLAMA_70B_8: Roofline =
+    Roofline { name: "70b-h100x8", tensor_parallel: 8.0, mfu: 0.45, mbu: 0.65, all_reduce: Ms(0.015), ..LLAMA_70B_4 };
+
+impl Roofline {
+    /// The known ones, the default first.
+    pub const PRESETS: [Self; 3] = [LLAMA_8B, LLAMA_70B_4, LLAMA_70B_8];
+
+    /// How long a step lasts. A decode counts as one token that attends to its whole context.
+    pub fn step(&self, load: &StepLoad) -> Ms {
+        let (mut attended, mut read) = (0.0, 0.0);
+        for chunk in &load.chunks {
+            let (tokens, context) = (real(chunk.tokens), real(chunk.context));
+            attended += tokens * context + tokens * (tokens + 1.0) / 2.0;
+            read += context + tokens;
+        }
+        for context in &load.decodes {
+            attended += real(*context);
+            read += real(*context);
+        }
+        let tokens = real(load.prefill_tokens() + load.decodes.len());
+        let attention = 4.0 * self.layers * self.query_heads * self.head_size * attended;
+        let flops = 2.0 * self.parameters * tokens + attention;
+        let bytes = self.parameters * self.parameter_bytes + self.kv_bytes * read;
+        let compute = flops / (self.tensor_parallel * self.gpu_flops * self.mfu);
+        let memory = bytes / (self.tensor_parallel * self.gpu_bytes * self.mbu);
+        Ms(self.overhead.0 + 1000.0 * compute.max(memory) + 2.0 * self.layers * self.all_reduce.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Chunk;
+    use super::*;
+
+    fn load(tokens: usize, context: usize, decodes: usize, decode_context: usize) -> StepLoad {
+        let chunks = if tokens == 0 { vec![] } else { vec![Chunk { tokens, context }] };
+        StepLoad { chunks, decodes: vec![decode_context; decodes], ..StepLoad::default() }
+    }
+
+    #[test]
+    fn the_presets_give_their_reference_times() {
+        let golden = [
+            (load(512, 0, 0, 0), [18.77, 41.64, 25.80]),
+            (load(2048, 0, 0, 0), [70.74, 153.90, 88.17]),
+            (load(8192, 0, 0, 0), [303.63, 634.18, 354.99]),
+            (load(8192, 32_768, 0, 0), [588.24, 989.94, 552.63]),
+            (load(0, 0, 1, 1024), [8.45, 20.01, 13.52]),
+            (load(0, 0, 64, 1024), [11.81, 22.26, 14.74]),
+            (load(0, 0, 256, 2048), [35.74, 38.29, 23.37]),
+            (load(2048, 0, 64, 1024), [72.89, 158.55, 90.75]),
+        ];
+        for (load, row) in golden {
+            for (preset, ms) in Roofline::PRESETS.iter().zip(row) {
+                assert_eq!((preset.step(&load).0 * 100.0).round() / 100.0, ms, "{} {load:?}", preset.name);
+            }
+        }
+    }
+}
