@@ -90,11 +90,15 @@ impl Timing {
 
     /// Every name that can be parsed, the default first.
     pub fn known() -> String {
-        let named = Roofline::PRESETS.into_iter().map(Self::Roofline);
-        let named = named.chain([Self::Polynomial]).chain(PerToken::PRESETS.into_iter().map(Self::PerToken));
-        let mut names: Vec<_> = named.map(|timing| timing.to_string()).collect();
+        let mut names: Vec<_> = Self::named().map(|timing| timing.to_string()).collect();
         names.push("linear:MS_PER_COMPUTED_TOKEN,MS_PER_CACHED_TOKEN".to_owned());
         names.join(", ")
+    }
+
+    /// All that have a name and no numbers of their own.
+    fn named() -> impl Iterator<Item = Self> {
+        let roofline = Roofline::PRESETS.into_iter().map(Self::Roofline);
+        roofline.chain([Self::Polynomial]).chain(PerToken::PRESETS.into_iter().map(Self::PerToken))
     }
 }
 
