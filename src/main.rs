@@ -1,2 +1,17 @@
-//! The `warmpath` command.
-fn main() {}
+//! The `warmpath` command: arguments -> runtime -> exit code.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use warmpath::cli::Cli;
+
+fn main() -> ExitCode {
+    match Cli::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("warmpath: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

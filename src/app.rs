@@ -1,0 +1,224 @@
+//! One gateway: from a configuration to bound sockets and running tasks, and back.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use warmpath_indexer::tree::SharedTree;
+
+use crate::config::Config;
+use crate::error::BoxError;
+use crate::events::local::LocalBus;
+use crate::fleet::Fleet;
+use crate::http::admin::{self, Admin, HealthReport};
+use crate::http::gateway::{Behaviour, Gateway};
+use crate::http::{ConnectionLimits, routes, serve};
+use crate::shutdown::{Tasks, interrupted};
+use crate::telemetry::metrics::Metrics;
+use crate::upstream::{Timeouts, Upstream};
+use sources::Sources;
+
+mod build;
+mod probe;
+mod sources;
+
+/// Between "not ready" and "no new connections", so that balancers can take the router out.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A running gateway.
+pub struct App {
+    data: SocketAddr,
+    admin: SocketAddr,
+    fleet: Arc<Fleet>,
+    sources: Arc<Sources>,
+    tasks: Tasks,
+    background: Tasks,
+    grace: Duration,
+    draining: Arc<AtomicBool>,
+    stop_accepting: CancellationToken,
+}
+
+/// Why a gateway did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A port could not be had.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The configuration cannot be carried out.
+    #[error("{what}")]
+    Setup {
+        /// What could not be set up.
+        what: String,
+        /// Why.
+        #[source]
+        source: BoxError,
+    },
+}
+
+impl App {
+    /// Binds, connects and serves. Workers with `events: local` publish on `local`.
+    ///
+    /// # Errors
+    /// When a port is taken or the event bus's settings make no sense. A bus that is down is no error.
+    pub async fn start(config: Config, local: Option<LocalBus>) -> Result<Self, StartError> {
+        let data = listen(config.listen.data.value).await?;
+        let admin = listen(config.listen.admin.value).await?;
+        let metrics = Metrics::new(&config.metrics.prefix);
+        let background = Tasks::new();
+        let fleet = Arc::new(build::fleet(&config, &metrics)?);
+        let index = Arc::new(SharedTree::default());
+        let sources = Sources::start(&config, local, (&fleet, &index), &metrics, &background).await?;
+        let probes = probe::start(&fleet, &background);
+        let draining = Arc::new(AtomicBool::new(false));
+        let timeouts = Timeouts {
+            connect: config.timeouts.connect.get(),
+            first_byte: config.timeouts.first_byte.get(),
+            idle: config.timeouts.stream_idle.get(),
+        };
+        let gateway =
+            Gateway::new(Arc::clone(&fleet), index, Upstream::new(timeouts), metrics.clone(), behaviour(&config));
+        let health = {
+            let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
+            let ready_when = config.ready_when;
+            move || HealthReport {
+                ready: !draining.load(Ordering::Relaxed) && probes.ready(&fleet, ready_when),
+                ..report(&sources, &probes)
+            }
+        };
+        let refresh = {
+            let sources = Arc::clone(&sources);
+            move || sources.measure()
+        };
+        let admin_state = Admin {
+            fleet: Arc::clone(&fleet),
+            metrics,
+            health: Box::new(health),
+            refresh: Box::new(refresh),
+            token: config.listen.admin_token.as_ref().map(|token| token.expose().to_owned()),
+        };
+        let app = Self {
+            data: data.1,
+            admin: admin.1,
+            fleet,
+            sources,
+            tasks: Tasks::new(),
+            background,
+            grace: config.timeouts.shutdown_grace.get(),
+            draining,
+            stop_accepting: CancellationToken::new(),
+        };
+        let limits = connection_limits(&config);
+        app.serve(data.0, routes::data(Arc::new(gateway)), limits, &app.tasks);
+        app.serve(admin.0, admin::routes(Arc::new(admin_state)), limits, &app.background);
+        Ok(app)
+    }
+
+    fn serve(&self, listener: TcpListener, router: axum::Router, limits: ConnectionLimits, tasks: &Tasks) {
+        let stop = self.stop_accepting.clone();
+        tasks.spawn(serve(listener, router, limits, tasks.clone(), async move { stop.cancelled().await }));
+    }
+
+    /// Where clients connect.
+    pub fn data_address(&self) -> SocketAddr {
+        self.data
+    }
+
+    /// Where operators connect.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Tasks alive.
+    pub fn tasks_alive(&self) -> usize {
+        self.tasks.len() + self.background.len()
+    }
+
+    /// Requests that were sent to workers and have not ended.
+    pub fn in_flight(&self) -> u32 {
+        self.fleet.table().iter().map(|target| target.account.read().requests).sum()
+    }
+
+    /// How uneven the fleet's load is at this moment.
+    pub fn load_balance_score(&self) -> f64 {
+        self.fleet.load_balance_score()
+    }
+
+    /// Waits until every event source is connected, or `patience` is over; returns whether all are.
+    pub async fn wait_for_events(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        while !self.sources.are_up() {
+            if start.elapsed() > patience {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        true
+    }
+
+    /// Serves until SIGINT or SIGTERM, then drains; a second signal ends it at once.
+    pub async fn run_until_signal(self) {
+        interrupted().await;
+        tracing::info!("draining");
+        tokio::select! {
+            cancelled = self.stop() => tracing::info!(cancelled, "stopped"),
+            () = interrupted() => tracing::warn!("stopped without waiting"),
+        }
+    }
+
+    /// Not ready, then no new connections, then what runs may finish within the grace. Returns how many connections
+    /// were cut.
+    pub async fn stop(self) -> usize {
+        self.draining.store(true, Ordering::Relaxed);
+        tokio::time::sleep(PAUSE).await;
+        self.stop_accepting.cancel();
+        let cut = self.tasks.drain(self.grace).await;
+        self.background.drain(Duration::ZERO).await;
+        cut
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+fn connection_limits(config: &Config) -> ConnectionLimits {
+    let count = |number: std::num::NonZeroU32| usize::try_from(number.get()).unwrap_or(usize::MAX);
+    ConnectionLimits {
+        connections: count(config.limits.connections),
+        header_timeout: config.timeouts.header_read.get(),
+        header_bytes: config.limits.header_bytes.as_usize(),
+        headers: count(config.limits.headers),
+    }
+}
+
+fn behaviour(config: &Config) -> Behaviour {
+    Behaviour {
+        body_max: config.limits.body_bytes.bytes(),
+        body_timeout: config.timeouts.body_read.get(),
+        messages_max: usize::try_from(config.limits.messages.get()).unwrap_or(usize::MAX),
+        total_timeout: config.timeouts.total.get(),
+        retries: u32::from(config.retries.attempts),
+        index_seed: config.index.seed,
+        seed: config.routing.seed.unwrap_or_else(rand::random),
+        expose_decisions: config.listen.routing_headers,
+    }
+}
+
+fn report(sources: &Sources, probes: &probe::Probes) -> HealthReport {
+    let mut degraded = sources.complaints();
+    degraded.extend(probes.complaints());
+    let status = if degraded.is_empty() { "ok" } else { "degraded" };
+    HealthReport { status, degraded, ready: true, version: env!("CARGO_PKG_VERSION") }
+}

@@ -1,0 +1,118 @@
+//! Config -> Fleet.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::HeaderValue;
+use warmpath_core::ids::{Rank, Slot};
+use warmpath_core::policy::{Policy, Weights};
+use warmpath_core::scheduler::Scheduler;
+use warmpath_core::units::Blocks;
+use warmpath_core::workers::{Limits, Pool, Role, Target};
+
+use super::StartError;
+use crate::config::{Config, Model, Worker as WorkerConfig};
+use crate::fleet::{Fleet, PoolState, Worker};
+use crate::telemetry::hit_rate::HitRate;
+use crate::telemetry::metrics::Metrics;
+use crate::tokenize::ModelTokenizer;
+
+/// The fleet that the configuration describes: slots in the order of `workers`, ranks of one worker side by side.
+pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Result<Fleet, StartError> {
+    let mut targets = Vec::new();
+    let mut workers = Vec::new();
+    for described in &config.workers {
+        let ranks = u32::from(described.dp_ranks.value.get());
+        for rank in 0..ranks {
+            let slot = next_slot(workers.len())?;
+            targets.push(target(described, slot, Rank(rank)));
+            workers.push(Arc::new(worker(described, slot, (ranks > 1).then_some(Rank(rank)), metrics)?));
+        }
+    }
+    let mut pools = Vec::new();
+    for (place, model) in config.models.iter().enumerate() {
+        let of_model = workers.iter().filter(|worker| *worker.model == *model.name.value);
+        let pool = Pool {
+            model: model.name.value.as_str().into(),
+            aliases: model.aliases.iter().map(|alias| alias.value.as_str().into()).collect(),
+            block_size: model.block_size,
+            targets: of_model.clone().map(|worker| worker.slot).collect(),
+        };
+        let engines = of_model.map(|worker| format!("{}://{}", worker.scheme, worker.authority)).collect();
+        let state = pool_state(config, (place, model), engines, metrics)?;
+        pools.push((pool, Arc::new(state)));
+    }
+    Ok(Fleet::new(targets, pools, workers))
+}
+
+fn next_slot(used: usize) -> Result<Slot, StartError> {
+    let slot = u16::try_from(used);
+    slot.map(Slot).map_err(|error| setup("too many workers: at most 65 536 routing targets", error))
+}
+
+fn target(described: &WorkerConfig, slot: Slot, rank: Rank) -> Target {
+    Target {
+        slot,
+        worker: described.id.value.clone(),
+        rank,
+        role: Role::Both,
+        limits: Limits {
+            blocks: described.capacity_blocks.map(|blocks| Blocks(blocks.get())),
+            sequences: described.max_num_seqs.get(),
+        },
+        available: true,
+        account: Arc::default(),
+    }
+}
+
+fn worker(
+    described: &WorkerConfig,
+    slot: Slot,
+    rank: Option<Rank>,
+    metrics: &Metrics,
+) -> Result<Worker, StartError> {
+    let authorization = described.api_key.as_ref().map(|key| {
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
+        if let Ok(value) = &mut value {
+            value.set_sensitive(true);
+        }
+        value.map_err(|error| setup(&format!("the api_key of worker `{}` is no header value", described.id.value), error))
+    });
+    Ok(Worker {
+        slot,
+        id: described.id.value.clone(),
+        rank,
+        model: described.model.value.as_str().into(),
+        scheme: described.url.value.scheme().clone(),
+        authority: described.url.value.authority().clone(),
+        authorization: authorization.transpose()?,
+        metrics: metrics.worker(slot.index(), described.id.value.as_str()),
+        hit_rate: HitRate::new(Instant::now()),
+    })
+}
+
+fn pool_state(
+    config: &Config,
+    (place, model): (usize, &Model),
+    engines: Vec<String>,
+    metrics: &Metrics,
+) -> Result<PoolState, StartError> {
+    let routing = &config.routing;
+    let weights = Weights { kv: routing.kv, logit: routing.logit };
+    let scheduler = Scheduler::new(
+        Policy::new(routing.policy, &weights),
+        Policy::new(routing.fallback.into(), &weights),
+        routing.on_all_busy,
+    );
+    Ok(PoolState {
+        model: model.name.value.as_str().into(),
+        block_size: model.block_size,
+        scheduler,
+        tokenizer: tokenizer(model, engines),
+        metrics: metrics.model(place, &model.name.value),
+    })
+}
+
+pub(super) fn setup(what: &str, source: impl Into<crate::error::BoxError>) -> StartError {
+    StartError::Setup { what: what.to_owned(), source: source.into() }
+}

@@ -1,0 +1,73 @@
+//! The commands. They compose; others do.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub mod check;
+pub mod demo;
+pub mod events;
+pub mod mock_engine;
+pub mod serve;
+
+/// A KV-cache-aware request router for LLM fleets.
+#[derive(Debug, Parser)]
+#[command(name = "warmpath", version, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = "Start with `warmpath demo`. Exit codes: 0 done, 1 failed or faults found, 2 wrong use or an \
+    unreadable file.")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show it working: simulated engines, the real router, a real conversation trace.
+    Demo(demo::DemoArgs),
+    /// Run the router.
+    Serve(serve::ServeArgs),
+    /// Run a simulated engine behind HTTP.
+    MockEngine(Box<mock_engine::MockEngineArgs>),
+    /// Say what is wrong with a configuration: one `FILE:line:column: message` a fault.
+    Check {
+        /// The configuration.
+        file: PathBuf,
+    },
+    /// Look at KV-cache events.
+    #[command(subcommand)]
+    Events(events::EventsCommand),
+}
+
+impl Cli {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// What `main` prints.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Demo(args) => args.run(),
+            Command::Serve(args) => args.run(),
+            Command::MockEngine(args) => args.run(),
+            Command::Check { file } => Ok(check::run(&file)),
+            Command::Events(command) => command.run(),
+        }
+    }
+}
+
+/// The runtime of every command that talks to the network.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

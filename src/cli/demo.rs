@@ -1,0 +1,84 @@
+//! `warmpath demo`.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::runtime;
+use crate::demo::{self, DemoOptions};
+use crate::telemetry::{self, LogFormat};
+
+/// Replays a slice of a real conversation trace through the router to simulated engines, first under `round_robin`, then
+/// under `kv`. Takes about a minute; needs no GPU, no server and no network but loopback.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Send the engines' events over this NATS server instead of inside the process.
+    #[arg(long, value_name = "NATS-URL")]
+    bus: Option<String>,
+    /// Leave the last fleet serving, and print a request to try.
+    #[arg(long)]
+    keep: bool,
+    /// Print one JSON document instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Simulated engines.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    workers: u16,
+    /// Replay only the first requests of the slice.
+    #[arg(long, value_name = "N")]
+    requests: Option<usize>,
+    /// How much faster than recorded requests arrive.
+    #[arg(long, default_value_t = DemoOptions::default().speed)]
+    speed: f64,
+    /// Blocks of 16 tokens in each engine's cache.
+    #[arg(long, default_value_t = DemoOptions::default().cache_blocks, value_parser = clap::value_parser!(u32).range(512..=1_000_000))]
+    cache_blocks: u32,
+    /// Seed of every chance.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl DemoArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be a number above 0, got {}", self.speed);
+        telemetry::log_to_stderr(LogFormat::Text, LevelFilter::WARN);
+        let options = DemoOptions {
+            bus: self.bus.clone(),
+            workers: usize::from(self.workers),
+            cache_blocks: self.cache_blocks,
+            requests: self.requests,
+            speed: self.speed,
+            seed: self.seed,
+            progress: std::io::stderr().is_terminal(),
+            ..DemoOptions::default()
+        };
+        runtime()?.block_on(self.show(&options))
+    }
+
+    async fn show(&self, options: &DemoOptions) -> anyhow::Result<ExitCode> {
+        let requests = demo::slice(options)?;
+        eprintln!("{}\n", demo::describe(options, &requests));
+        let (rows, fleet) = demo::run(options).await.context("the demo stopped")?;
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?);
+        } else {
+            print!("{}", demo::table(&rows));
+        }
+        if let Some(fleet) = fleet {
+            if self.keep {
+                println!("\n{}", fleet.invitation());
+                fleet.serve().await;
+            } else {
+                fleet.stop().await;
+            }
+        }
+        let whole = rows.iter().all(|row| row.completed == row.requests);
+        if !whole {
+            eprintln!("warmpath: some requests did not complete");
+        }
+        Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}

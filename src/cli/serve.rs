@@ -1,0 +1,39 @@
+//! `warmpath serve`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::runtime;
+use crate::app::App;
+use crate::config::Config;
+use crate::telemetry;
+
+/// Runs the router until it is interrupted; then it drains: not ready, no new connections, streams may finish.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The configuration; `config/warmpath.yaml` explains every key.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+impl ServeArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let config = match Config::load(&self.config) {
+            Ok(config) => config,
+            Err(error) => {
+                eprintln!("{error}");
+                return Ok(ExitCode::from(error.exit_code()));
+            }
+        };
+        telemetry::log_to_stderr(config.log.format(), config.log.level());
+        runtime()?.block_on(async {
+            let app = App::start(config, None).await.context("the router could not start")?;
+            eprintln!("serving on http://{}, admin on http://{}", app.data_address(), app.admin_address());
+            app.run_until_signal().await;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}

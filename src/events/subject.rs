@@ -1,0 +1,54 @@
+//! NATS subjects and headers of the event bus.
+
+use std::fmt::Write;
+
+/// Number of the batch, consecutive for each worker, rank and epoch.
+pub const SEQUENCE_HEADER: &str = "Warmpath-Seq";
+
+/// Raised whenever the engine's process changed.
+pub const EPOCH_HEADER: &str = "Warmpath-Epoch";
+
+/// What JetStream knows repeated messages by.
+pub const MESSAGE_ID_HEADER: &str = "Nats-Msg-Id";
+
+/// Where a worker's events are published: `<prefix>.kv.<model>.<worker>.<rank>`.
+pub fn events_of(prefix: &str, model: &str, worker: &str, rank: u32) -> String {
+    format!("{prefix}.kv.{}.{}.{rank}", token(model), token(worker))
+}
+
+/// Every event of every worker.
+pub fn all_events(prefix: &str) -> String {
+    format!("{prefix}.kv.>")
+}
+
+/// The stream that keeps events: `WARMPATH_KV` for the prefix `warmpath`.
+pub fn stream_name(prefix: &str) -> String {
+    let word: String = prefix.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+    format!("{word}_KV")
+}
+
+/// A name as one token of a subject: every byte outside `A–Z a–z 0–9 _ -` becomes `=XX`.
+fn token(name: &str) -> String {
+    let mut token = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' {
+            token.push(char::from(byte));
+        } else {
+            let _ = write!(token, "={byte:02X}");
+        }
+    }
+    token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_single_tokens() {
+        let subject = events_of("warmpath", "Qwen/Qwen3-0.6B", "gpu 1", 2);
+        assert_eq!(subject, "warmpath.kv.Qwen=2FQwen3-0=2E6B.gpu=201.2");
+        assert_eq!(stream_name("warmpath"), "WARMPATH_KV");
+        assert_eq!(stream_name("a.b"), "A_B_KV");
+    }
+}

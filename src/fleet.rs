@@ -1,0 +1,147 @@
+//! The workers that the gateway knows, and the pools that they form.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use http::HeaderValue;
+use http::uri::{Authority, Scheme};
+use warmpath_core::cost::load_balance_score;
+use warmpath_core::ids::{Rank, Slot, WorkerId};
+use warmpath_core::scheduler::Scheduler;
+use warmpath_core::units::BlockSize;
+use warmpath_core::workers::{Pool, Target, WorkerTable};
+
+use crate::telemetry::hit_rate::HitRate;
+use crate::telemetry::metrics::{ModelMetrics, WorkerMetrics};
+use crate::tokenize::ModelTokenizer;
+
+pub mod health;
+
+/// Swaps in a whole new [`WorkerTable`] when a worker comes or goes; requests keep the table that they began with.
+pub struct Fleet {
+    table: ArcSwap<WorkerTable>,
+    changes: Mutex<()>,
+    pools: HashMap<Arc<str>, Arc<PoolState>>,
+    workers: Vec<Arc<Worker>>,
+}
+
+/// What stays the same of a routing target while its availability changes: how it is reached, and what it is measured by.
+pub struct Worker {
+    /// Its place in tables.
+    pub slot: Slot,
+    /// The worker.
+    pub id: WorkerId,
+    /// The rank inside the worker; engines with several ranks are told it in a header.
+    pub rank: Option<Rank>,
+    /// The model that it serves.
+    pub model: Arc<str>,
+    /// `http` or `https`.
+    pub scheme: Scheme,
+    /// Host and port.
+    pub authority: Authority,
+    /// Replaces the client's `Authorization`.
+    pub authorization: Option<HeaderValue>,
+    /// Its metrics.
+    pub metrics: WorkerMetrics,
+    /// Predicted overlap over prompt tokens.
+    pub hit_rate: HitRate,
+}
+
+/// What the workers of one model share.
+pub struct PoolState {
+    /// The model's name.
+    pub model: Arc<str>,
+    /// Tokens in a block.
+    pub block_size: BlockSize,
+    /// Places its requests.
+    pub scheduler: Scheduler,
+    /// Makes token ids of its prompts.
+    pub tokenizer: ModelTokenizer,
+    /// Its metrics.
+    pub metrics: ModelMetrics,
+}
+
+impl Fleet {
+    /// A fleet of these pools. `workers[i]` is the target in slot `i`.
+    pub fn new(
+        targets: Vec<Target>,
+        pools: Vec<(Pool, Arc<PoolState>)>,
+        workers: Vec<Arc<Worker>>,
+    ) -> Self {
+        let mut by_name = HashMap::new();
+        let mut table_pools = Vec::new();
+        for (pool, state) in pools {
+            by_name.insert(Arc::clone(&pool.model), state);
+            table_pools.push(pool);
+        }
+        let table = ArcSwap::from_pointee(WorkerTable::new(targets, table_pools));
+        Self { table, changes: Mutex::new(()), pools: by_name, workers }
+    }
+
+    /// The fleet as it is now.
+    pub fn table(&self) -> Arc<WorkerTable> {
+        self.table.load_full()
+    }
+
+    /// What the pool of this model (by its name, not an alias) shares.
+    pub fn pool(&self, model: &str) -> Option<&Arc<PoolState>> {
+        self.pools.get(model)
+    }
+
+    /// Every pool.
+    pub fn pools(&self) -> impl Iterator<Item = &Arc<PoolState>> {
+        self.pools.values()
+    }
+
+    /// The worker in `slot`.
+    pub fn worker(&self, slot: Slot) -> Option<&Arc<Worker>> {
+        self.workers.get(slot.index())
+    }
+
+    /// Every worker, ascending by slot.
+    pub fn workers(&self) -> &[Arc<Worker>] {
+        &self.workers
+    }
+
+    /// Lets requests go to `slot`, or keeps them away. Returns whether that changed anything. O(workers).
+    pub fn set_available(&self, slot: Slot, available: bool) -> bool {
+        let _one_at_a_time = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.load();
+        if table.get(slot).is_none_or(|target| target.available == available) {
+            return false;
+        }
+        let mut targets: Vec<_> = table.iter().cloned().collect();
+        for target in targets.iter_mut().filter(|target| target.slot == slot) {
+            target.available = available;
+        }
+        self.table.store(Arc::new(WorkerTable::new(targets, table.pools().to_vec())));
+        true
+    }
+
+    /// Brings the gauges up to date; called when somebody looks.
+    pub fn measure(&self, now: Instant) {
+        let table = self.table.load();
+        for target in table.iter() {
+            let Some(worker) = self.worker(target.slot) else { continue };
+            let load = target.account.read();
+            worker.metrics.in_flight.set(f64::from(load.requests));
+            worker.metrics.kv_load.set(kv_load(target));
+            worker.metrics.up.set(if target.available { 1.0 } else { 0.0 });
+            worker.metrics.hit_rate.set(worker.hit_rate.read(now));
+        }
+        for pool in table.pools() {
+            let targets = pool.targets.iter().filter_map(|slot| table.get(*slot));
+            if let Some(state) = self.pool(&pool.model) {
+                state.metrics.balance.set(load_balance_score(targets.map(kv_load)));
+            }
+        }
+    }
+}
+
+fn kv_load(target: &Target) -> f64 {
+    let load = target.account.read();
+    let total = warmpath_core::admission::total_blocks(target, &load);
+    if total.0 == 0 { 0.0 } else { f64::from(load.active_blocks.0) / f64::from(total.0) }
+}

@@ -1,0 +1,105 @@
+//! The simulated engine behind a socket: OpenAI's HTTP, vLLM's events and metrics.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use warmpath_indexer::codec::encode;
+
+use crate::error::BoxError;
+use crate::events::publish::{Bus, Publisher};
+use crate::http::{ConnectionLimits, serve};
+use crate::shutdown::Tasks;
+use crate::sim::{Engine, EngineConfig};
+use driver::Driver;
+use exposition::Exposition;
+use voice::Voice;
+use wire::Wire;
+
+mod answer;
+mod api;
+mod driver;
+mod exposition;
+mod voice;
+mod wire;
+
+/// How a simulated engine is set up.
+#[derive(Clone, Debug)]
+pub struct MockSettings {
+    /// Where it listens; port 0 is any.
+    pub listen: SocketAddr,
+    /// Its id on the bus.
+    pub worker: String,
+    /// The model that it serves.
+    pub model: String,
+    /// The engine.
+    pub engine: EngineConfig,
+    /// Where its events go.
+    pub bus: Bus,
+    /// How they are written.
+    pub form: encode::Form,
+    /// How much faster than the timing model it runs.
+    pub speedup: f64,
+    /// A `tokenizer.json`; without it each byte is a token.
+    pub tokenizer: Option<PathBuf>,
+}
+
+/// A running simulated engine. It ends with its tasks.
+#[derive(Clone, Copy, Debug)]
+pub struct MockEngine {
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// What its handlers share.
+struct Shared {
+    model: String,
+    longest: usize,
+    voice: Voice,
+    commands: driver::Commands,
+    exposition: Arc<Exposition>,
+    requests: AtomicU64,
+}
+
+impl MockEngine {
+    /// Binds and serves.
+    ///
+    /// # Errors
+    /// When the port is taken, or the engine's settings make no sense.
+    pub async fn start(settings: MockSettings, tasks: &Tasks) -> Result<Self, BoxError> {
+        let listener = TcpListener::bind(settings.listen).await?;
+        let address = listener.local_addr()?;
+        if let Bus::Nats(bus) = &settings.bus {
+            let bus = bus.clone();
+            tasks.spawn(async move { bus.prepare().await });
+        }
+        let longest = settings.engine.longest();
+        let (block_size, blocks) = (settings.engine.block_size, settings.engine.blocks);
+        let engine = Engine::new(settings.engine)?;
+        let exposition = Arc::new(Exposition::new(&settings.model, block_size.get(), blocks));
+        let publisher = Publisher::new(settings.bus, &settings.model, &settings.worker, 0);
+        let wire = Wire::new(publisher, settings.form, block_size);
+        let (commands, queue) = driver::commands();
+        tasks.spawn(Driver::new(engine, queue, wire, Arc::clone(&exposition), settings.speedup).run());
+        let shared = Shared {
+            model: settings.model,
+            longest,
+            voice: Voice::load(settings.tokenizer.as_deref())?,
+            commands,
+            exposition,
+            requests: AtomicU64::new(0),
+        };
+        let limits = ConnectionLimits {
+            connections: 16_384,
+            header_timeout: Duration::from_secs(10),
+            header_bytes: 64 * 1024,
+            headers: 100,
+        };
+        let router = api::routes(Arc::new(shared));
+        tasks.spawn(serve(listener, router, limits, tasks.clone(), std::future::pending()));
+        Ok(Self { address })
+    }
+}

@@ -1,0 +1,152 @@
+//! The engine's HTTP: what vLLM answers, as far as routers and their tests care.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+use warmpath_core::ids::TokenId;
+
+use super::Shared;
+use super::answer::{Answer, Answering, Part};
+use super::driver::{Command, Submission};
+use crate::openai::{Endpoint, RequestView};
+use crate::sim::{RequestId, SimRequest};
+use crate::tokenize::Prompts;
+
+const BODY_MAX: usize = 64 * 1024 * 1024;
+
+/// Tokens when the request does not say, as in OpenAI's completions.
+const MAX_TOKENS: u32 = 16;
+
+/// Entries of a list of prompts or messages.
+const ITEMS_MAX: usize = 4096;
+
+pub(super) fn routes(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/completions", post(completions))
+        .route("/v1/chat/completions", post(chat_completions))
+        .route("/v1/models", get(models))
+        .route("/health", get(|| async { StatusCode::OK }))
+        .route("/metrics", get(metrics))
+        .route("/tokenize", post(tokenize))
+        .route("/reset_prefix_cache", post(reset))
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(shared)
+}
+
+/// An error in vLLM's shape.
+fn refuse(status: StatusCode, message: &str) -> Response {
+    let kind = status.canonical_reason().unwrap_or("error");
+    let error = json!({"message": message, "type": kind, "param": null, "code": status.as_u16()});
+    (status, Json(json!({ "error": error }))).into_response()
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], shared.exposition.render()).into_response()
+}
+
+async fn models(State(shared): State<Arc<Shared>>) -> Response {
+    let model = json!({"id": shared.model, "object": "model", "created": 0, "owned_by": "warmpath",
+        "root": shared.model, "parent": null, "max_model_len": shared.longest});
+    Json(json!({"object": "list", "data": [model]})).into_response()
+}
+
+async fn reset(State(shared): State<Arc<Shared>>) -> Response {
+    let (answer, done) = oneshot::channel();
+    if shared.commands.send(Command::Reset(answer)).await.is_ok() && done.await.unwrap_or(false) {
+        StatusCode::OK.into_response()
+    } else {
+        refuse(StatusCode::INTERNAL_SERVER_ERROR, "requests are running")
+    }
+}
+
+/// A body may be a chat or a completion, as the engines' own endpoint has it.
+async fn tokenize(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+    let chat = RequestView::parse(Endpoint::Chat, &body, ITEMS_MAX);
+    let view = match chat.or_else(|_| RequestView::parse(Endpoint::Completions, &body, ITEMS_MAX)) {
+        Ok(view) => view,
+        Err(fault) => return refuse(StatusCode::BAD_REQUEST, &fault.message),
+    };
+    match shared.voice.prompts(&view).await {
+        Prompts::Ids(prompts) => {
+            let tokens = prompts.into_iter().next().unwrap_or_default();
+            Json(json!({"count": tokens.len(), "max_model_len": shared.longest, "tokens": tokens})).into_response()
+        }
+        Prompts::Unknown(reason) => refuse(StatusCode::BAD_REQUEST, reason.label()),
+    }
+}
+
+async fn completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Response {
+    generate(shared, Endpoint::Completions, &headers, body).await
+}
+
+async fn chat_completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Response {
+    generate(shared, Endpoint::Chat, &headers, body).await
+}
+
+async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, body: Bytes) -> Response {
+    let view = match RequestView::parse(endpoint, &body, ITEMS_MAX) {
+        Ok(view) => view,
+        Err(fault) => return refuse(StatusCode::BAD_REQUEST, &fault.message),
+    };
+    if view.model.as_deref().is_some_and(|model| model != shared.model) {
+        let message = format!("The model `{}` does not exist.", view.model.unwrap_or_default());
+        return refuse(StatusCode::NOT_FOUND, &message);
+    }
+    let prompts = match shared.voice.prompts(&view).await {
+        Prompts::Ids(prompts) => prompts,
+        // Whatever it is, it is answered; only its tokens are made up.
+        Prompts::Unknown(_) => vec![body.iter().map(|byte| TokenId::from(*byte)).collect()],
+    };
+    let number = shared.requests.fetch_add(1, Ordering::Relaxed);
+    let name = headers.get("x-request-id").and_then(|id| id.to_str().ok()).map_or(number.to_string(), str::to_owned);
+    let answer = Answer::new(endpoint, &name, &shared.model, &view, &prompts);
+    match submit(&shared, &view, prompts, number).await {
+        Ok(parts) if view.stream => {
+            let body = Body::new(Answering::new(shared, answer, parts));
+            ([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], body).into_response()
+        }
+        Ok(parts) => Json(answer.whole(Answering::new(shared, answer.clone(), parts).all().await)).into_response(),
+        Err(message) => refuse(StatusCode::BAD_REQUEST, &message),
+    }
+}
+
+/// Queues every sequence of every prompt.
+async fn submit(
+    shared: &Arc<Shared>,
+    view: &RequestView<'_>,
+    prompts: Vec<Vec<TokenId>>,
+    number: u64,
+) -> Result<Vec<Part>, String> {
+    let max_tokens = usize::try_from(view.max_tokens.unwrap_or(MAX_TOKENS)).unwrap_or(usize::MAX);
+    let mut parts = Vec::new();
+    for prompt in prompts {
+        for _ in 0..view.n {
+            let place = u64::try_from(parts.len()).unwrap_or(0);
+            let id = RequestId((number << 20) | place);
+            let room = shared.longest.saturating_sub(prompt.len()).min(max_tokens).max(1);
+            let (tokens, out) = mpsc::channel(room);
+            let (queued, result) = oneshot::channel();
+            let request = SimRequest {
+                seed: number.wrapping_mul(31).wrapping_add(place),
+                priority: view.priority,
+                salt: view.cache_salt.as_deref().map(Into::into),
+                ..SimRequest::new(id, prompt.clone(), max_tokens)
+            };
+            let submission = Box::new(Submission { request, tokens, queued });
+            let gone = |_| "the engine is shutting down".to_owned();
+            shared.commands.send(Command::Submit(submission)).await.map_err(|_| gone(()))?;
+            let part = Part::new(id, out, shared.commands.clone());
+            result.await.map_err(|_| gone(()))?.map_err(|refused| refused.to_string())?;
+            parts.push(part);
+        }
+    }
+    Ok(parts)
+}

@@ -1,0 +1,152 @@
+//! The engine in scaled real time: the only owner of the simulated engine, and the clock of its steps.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use super::exposition::Exposition;
+use super::wire::Wire;
+use crate::sim::{Engine, Ms, Refused, RequestId, SimRequest, Step, TokenOut};
+
+/// Commands that wait for the end of a step.
+const COMMANDS: usize = 8192;
+
+/// What the HTTP side asks of the engine.
+pub enum Command {
+    /// Queue a request; its tokens go to the sender.
+    Submit(Box<Submission>),
+    /// Its client has left.
+    Abort(RequestId),
+    /// Empty the cache. Answered with whether nothing ran.
+    Reset(oneshot::Sender<bool>),
+}
+
+/// A request and where its tokens go.
+pub struct Submission {
+    /// The request.
+    pub request: SimRequest,
+    /// As many as it may generate, so that nobody's slowness stops the engine.
+    pub tokens: mpsc::Sender<TokenOut>,
+    /// Whether it was queued.
+    pub queued: oneshot::Sender<Result<(), Refused>>,
+}
+
+/// The way to the engine.
+pub type Commands = mpsc::Sender<Command>;
+
+/// A queue of commands.
+pub fn commands() -> (Commands, mpsc::Receiver<Command>) {
+    mpsc::channel(COMMANDS)
+}
+
+/// Runs the engine until nobody can command it any more.
+pub struct Driver {
+    engine: Engine,
+    commands: mpsc::Receiver<Command>,
+    wire: Wire,
+    exposition: Arc<Exposition>,
+    clients: HashMap<RequestId, mpsc::Sender<TokenOut>>,
+    clock: Clock,
+}
+
+/// Virtual time that runs `speedup` times as fast as real time while the engine is idle, and by the lengths of its steps
+/// while it is busy: a timer that fires late does not make the engine slower.
+struct Clock {
+    start: Instant,
+    speedup: f64,
+    now: Ms,
+}
+
+impl Clock {
+    fn real(&self, virtual_time: Ms) -> Instant {
+        self.start + Duration::from_secs_f64((virtual_time.0 / 1e3 / self.speedup).max(0.0))
+    }
+
+    fn catch_up(&mut self) {
+        let elapsed = Ms(self.start.elapsed().as_secs_f64() * 1e3 * self.speedup);
+        if elapsed > self.now {
+            self.now = elapsed;
+        }
+    }
+}
+
+impl Driver {
+    /// A driver of `engine`, `speedup` times as fast as the engine would be.
+    pub fn new(
+        engine: Engine,
+        commands: mpsc::Receiver<Command>,
+        wire: Wire,
+        exposition: Arc<Exposition>,
+        speedup: f64,
+    ) -> Self {
+        let clock = Clock { start: Instant::now(), speedup, now: Ms::ZERO };
+        Self { engine, commands, wire, exposition, clients: HashMap::new(), clock }
+    }
+
+    /// Steps while there is work, and sleeps otherwise.
+    pub async fn run(mut self) {
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                self.obey(command);
+            }
+            let Some(step) = self.engine.step(self.clock.now) else {
+                self.exposition.levels(&self.engine);
+                let Some(command) = self.commands.recv().await else { return };
+                self.clock.catch_up();
+                self.obey(command);
+                continue;
+            };
+            self.exposition.levels(&self.engine);
+            self.clock.now = self.clock.now + step.duration;
+            sleep_until(self.clock.real(self.clock.now)).await;
+            self.finish(step).await;
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit(submission) => {
+                let Submission { request, tokens, queued } = *submission;
+                let id = request.id;
+                let result = self.engine.submit(self.clock.now, request);
+                if result.is_ok() {
+                    self.exposition.arrived(id, self.clock.now);
+                    self.clients.insert(id, tokens);
+                }
+                if queued.send(result).is_err() {
+                    self.abort(id);
+                }
+            }
+            Command::Abort(id) => self.abort(id),
+            Command::Reset(answer) => {
+                // Nobody may be waiting for the answer any more.
+                let _ = answer.send(self.engine.clear().is_ok());
+            }
+        }
+    }
+
+    fn abort(&mut self, id: RequestId) {
+        if self.clients.remove(&id).is_some() {
+            self.exposition.left(id);
+            self.engine.abort(id);
+        }
+    }
+
+    async fn finish(&mut self, step: Step) {
+        self.wire.publish(&step.events).await;
+        for token in step.tokens {
+            self.exposition.token(&token, self.clock.now);
+            let id = token.id;
+            let finished = token.finished.is_some();
+            let gone = self.clients.get(&id).is_some_and(|client| client.try_send(token).is_err());
+            if finished {
+                self.clients.remove(&id);
+            } else if gone {
+                self.abort(id);
+            }
+        }
+    }
+}

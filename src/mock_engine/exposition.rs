@@ -1,0 +1,157 @@
+//! The engine's metrics, under vLLM's names.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use crate::sim::clock::real;
+use crate::sim::{Engine, Ms, RequestId, TokenOut};
+
+const SECONDS: [f64; 16] =
+    [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 60.0];
+const METADATA: Metadata<'static> = Metadata::new("mock_engine", Level::INFO, None);
+
+/// Handles of every metric that routers read.
+pub struct Exposition {
+    handle: PrometheusHandle,
+    running: Gauge,
+    waiting: Gauge,
+    usage: Gauge,
+    queries: Counter,
+    hits: Counter,
+    prompt_tokens: Counter,
+    generated_tokens: Counter,
+    finished: Counter,
+    preemptions: Counter,
+    ttft: Histogram,
+    itl: Histogram,
+    e2e: Histogram,
+    queue: Histogram,
+    lives: Mutex<HashMap<RequestId, Life>>,
+}
+
+/// When a request arrived, and when its last token came.
+#[derive(Clone, Copy)]
+struct Life {
+    arrived: Ms,
+    last: Option<Ms>,
+}
+
+struct Registry<'a> {
+    recorder: &'a PrometheusRecorder,
+    model: &'a str,
+}
+
+impl Registry<'_> {
+    fn key(&self, name: &str, more: &[(&'static str, String)]) -> Key {
+        let mut labels = vec![Label::new("model_name", self.model.to_owned()), Label::new("engine", "0")];
+        labels.extend(more.iter().map(|(name, value)| Label::new(*name, value.clone())));
+        Key::from_parts(format!("vllm:{name}"), labels)
+    }
+
+    fn gauge(&self, name: &str) -> Gauge {
+        self.recorder.register_gauge(&self.key(name, &[]), &METADATA)
+    }
+
+    fn counter(&self, name: &str) -> Counter {
+        self.recorder.register_counter(&self.key(name, &[]), &METADATA)
+    }
+
+    fn histogram(&self, name: &str) -> Histogram {
+        self.recorder.register_histogram(&self.key(name, &[]), &METADATA)
+    }
+}
+
+impl Exposition {
+    /// The metrics of an engine that serves `model` from `blocks` blocks.
+    pub fn new(model: &str, block_size: u32, blocks: u32) -> Self {
+        let builder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+            .expect("bounds are not empty");
+        let recorder = builder.build_recorder();
+        let registry = Registry { recorder: &recorder, model };
+        let sizes = [("block_size", block_size.to_string()), ("num_gpu_blocks", blocks.to_string())];
+        recorder.register_gauge(&registry.key("cache_config_info", &sizes), &METADATA).set(1.0);
+        let finished = [("finished_reason", "length".to_owned())];
+        Self {
+            running: registry.gauge("num_requests_running"),
+            waiting: registry.gauge("num_requests_waiting"),
+            usage: registry.gauge("kv_cache_usage_perc"),
+            queries: registry.counter("prefix_cache_queries_total"),
+            hits: registry.counter("prefix_cache_hits_total"),
+            prompt_tokens: registry.counter("prompt_tokens_total"),
+            generated_tokens: registry.counter("generation_tokens_total"),
+            finished: recorder.register_counter(&registry.key("request_success_total", &finished), &METADATA),
+            preemptions: registry.counter("num_preemptions_total"),
+            ttft: registry.histogram("time_to_first_token_seconds"),
+            itl: registry.histogram("inter_token_latency_seconds"),
+            e2e: registry.histogram("e2e_request_latency_seconds"),
+            queue: registry.histogram("request_queue_time_seconds"),
+            lives: Mutex::default(),
+            handle: recorder.handle(),
+        }
+    }
+
+    /// The exposition text.
+    pub fn render(&self) -> String {
+        self.handle.run_upkeep();
+        self.handle.render()
+    }
+
+    /// A request was queued.
+    pub fn arrived(&self, id: RequestId, now: Ms) {
+        self.lives().insert(id, Life { arrived: now, last: None });
+    }
+
+    /// A request's client has left.
+    pub fn left(&self, id: RequestId) {
+        self.lives().remove(&id);
+    }
+
+    /// A token was generated.
+    pub fn token(&self, token: &TokenOut, now: Ms) {
+        let mut lives = self.lives();
+        let Some(life) = lives.get_mut(&token.id) else { return };
+        match life.last {
+            None => self.ttft.record(seconds(now - life.arrived)),
+            Some(last) => self.itl.record(seconds(now - last)),
+        }
+        life.last = Some(now);
+        if let Some(first) = token.first {
+            self.queue.record(seconds(first.queued));
+        }
+        if token.finished.is_some() {
+            self.e2e.record(seconds(now - life.arrived));
+            self.finished.increment(1);
+            lives.remove(&token.id);
+        }
+    }
+
+    /// Levels and totals as they stand between two steps.
+    pub fn levels(&self, engine: &Engine) {
+        let stats = engine.stats();
+        self.running.set(real(stats.running));
+        self.waiting.set(real(stats.waiting));
+        self.usage.set(stats.kv_usage);
+        let totals = [
+            (&self.queries, stats.prefix_queries),
+            (&self.hits, stats.prefix_hits),
+            (&self.prompt_tokens, stats.prompt_tokens),
+            (&self.generated_tokens, stats.generation_tokens),
+            (&self.preemptions, stats.preemptions),
+        ];
+        for (counter, total) in totals {
+            counter.absolute(u64::try_from(total).unwrap_or(u64::MAX));
+        }
+    }
+
+    fn lives(&self) -> std::sync::MutexGuard<'_, HashMap<RequestId, Life>> {
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn seconds(span: Ms) -> f64 {
+    span.0 / 1e3
+}

@@ -1,0 +1,6 @@
+//! A trace of requests, through a live gateway.
+
+pub mod live;
+pub mod reachable;
+pub mod report;
+pub mod trace;

@@ -1,0 +1,98 @@
+//! A trace against a live gateway: open loop, over real HTTP.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use warmpath_core::observe::Usage;
+
+use crate::shutdown::Tasks;
+use crate::upstream::sse::SseScanner;
+use crate::upstream::usage;
+
+/// One request of a replay, ready to be sent.
+#[derive(Clone, Debug)]
+pub struct Shot {
+    /// When, since the replay began.
+    pub at: Duration,
+    /// Its body, a streaming completion.
+    pub body: Bytes,
+}
+
+/// What became of one request.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Whether its stream came whole.
+    pub completed: bool,
+    /// From sending to the first event.
+    pub ttft: Duration,
+    /// Gaps between events with tokens, in ms.
+    pub gaps_ms: Vec<f64>,
+    /// From sending to the end.
+    pub e2e: Duration,
+    /// What the engine reported.
+    pub usage: Usage,
+    /// What the router predicted (`x-warmpath-overlap-tokens`).
+    pub predicted: Option<u32>,
+    /// Who answered (`x-warmpath-worker`).
+    pub worker: Option<String>,
+}
+
+/// Sends every shot at its time, whatever became of the others, and hands its outcome on. Returns when all have ended.
+pub async fn fire(base: &str, shots: Vec<Shot>, to: mpsc::Sender<Outcome>) {
+    let client = reqwest::Client::builder().pool_idle_timeout(Duration::from_secs(4)).build();
+    let client = client.expect("a client without TLS has nothing to fail on");
+    let url = format!("{base}/v1/completions");
+    let tasks = Tasks::new();
+    let start = Instant::now();
+    for shot in shots {
+        tokio::time::sleep_until((start + shot.at).into()).await;
+        let (client, url, to) = (client.clone(), url.clone(), to.clone());
+        tasks.spawn(async move {
+            let outcome = send(&client, &url, shot.body).await;
+            // The receiver may have gone: then nobody wants to know.
+            let _ = to.send(outcome).await;
+        });
+    }
+    drop(to);
+    tasks.drain(Duration::MAX).await;
+}
+
+async fn send(client: &reqwest::Client, url: &str, body: Bytes) -> Outcome {
+    let sent = Instant::now();
+    let mut outcome = Outcome {
+        completed: false,
+        ttft: Duration::ZERO,
+        gaps_ms: Vec::new(),
+        e2e: Duration::ZERO,
+        usage: Usage::default(),
+        predicted: None,
+        worker: None,
+    };
+    let request = client.post(url).header("content-type", "application/json").body(body);
+    let Ok(mut response) = request.send().await else { return outcome };
+    let header = |name: &str| -> Option<String> { Some(response.headers().get(name)?.to_str().ok()?.to_owned()) };
+    outcome.predicted = header("x-warmpath-overlap-tokens").and_then(|tokens| tokens.parse().ok());
+    outcome.worker = header("x-warmpath-worker");
+    let ok = response.status().is_success();
+    let mut scanner = SseScanner::default();
+    let mut last: Option<Instant> = None;
+    while let Ok(Some(chunk)) = response.chunk().await {
+        let (events, had_usage) = (scanner.seen().events, scanner.seen().usage.is_some());
+        scanner.scan(&chunk);
+        // The event that bears the usage bears no token.
+        let bears_usage = u32::from(!had_usage && scanner.seen().usage.is_some());
+        let now = Instant::now();
+        for _ in 0..(scanner.seen().events - events).saturating_sub(bears_usage) {
+            match last {
+                None => outcome.ttft = now - sent,
+                Some(last) => outcome.gaps_ms.push((now - last).as_secs_f64() * 1e3),
+            }
+            last = Some(now);
+        }
+    }
+    outcome.e2e = sent.elapsed();
+    outcome.usage = scanner.seen().usage.as_deref().map(usage::read).unwrap_or_default();
+    outcome.completed = ok && scanner.seen().done && !scanner.seen().error;
+    outcome
+}

@@ -1,0 +1,68 @@
+//! What any router could reach: the hit rate of one cache as large as the fleet's together.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::trace::TraceRequest;
+
+/// Cached over input tokens of one LRU cache of `capacity` blocks over the requests in their order, untimed, under the
+/// engine's own rule: only full blocks are stored, of a prompt of `n` tokens at most `⌊(n−1)/block⌋` hit, and of blocks
+/// touched together the suffix is older than the prefix. O(blocks · log capacity).
+pub fn hit_rate(requests: &[TraceRequest], block: u32, capacity: usize) -> f64 {
+    let mut cache = Lru { capacity, ages: HashMap::new(), order: BTreeMap::new(), clock: 0 };
+    let (mut input, mut cached) = (0_u64, 0_u64);
+    for request in requests {
+        let full = usize::try_from(request.input_length / block).unwrap_or(usize::MAX);
+        let reusable = usize::try_from(request.input_length.saturating_sub(1) / block).unwrap_or(usize::MAX);
+        let full = &request.hash_ids[..full.min(request.hash_ids.len())];
+        let hits = full.iter().take(reusable).take_while(|id| cache.ages.contains_key(id)).count();
+        input += u64::from(request.input_length);
+        cached += u64::try_from(hits).unwrap_or(0) * u64::from(block);
+        full.iter().rev().for_each(|id| cache.touch(*id));
+    }
+    crate::telemetry::hit_rate::count(cached) / crate::telemetry::hit_rate::count(input.max(1))
+}
+
+struct Lru {
+    capacity: usize,
+    ages: HashMap<u64, u64>,
+    order: BTreeMap<u64, u64>,
+    clock: u64,
+}
+
+impl Lru {
+    fn touch(&mut self, id: u64) {
+        self.clock += 1;
+        if let Some(age) = self.ages.insert(id, self.clock) {
+            self.order.remove(&age);
+        }
+        self.order.insert(self.clock, id);
+        if self.ages.len() > self.capacity
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.ages.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(input_length: u32, hash_ids: &[u64]) -> TraceRequest {
+        TraceRequest { at_ms: 0, input_length, output_length: 1, hash_ids: hash_ids.to_vec() }
+    }
+
+    #[test]
+    fn the_last_full_block_of_a_prompt_is_never_a_hit() {
+        let requests = [request(8, &[1, 2]), request(8, &[1, 2]), request(9, &[1, 2, 3])];
+        // 0, then 4 of 8, then 8 of 9 tokens.
+        assert!((hit_rate(&requests, 4, 100) - 12.0 / 25.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_suffix_goes_before_the_prefix() {
+        // Room for two of three blocks: the prefix stays, so that its first two blocks hit.
+        let requests = [request(12, &[1, 2, 3]), request(13, &[1, 2, 3, 4])];
+        assert!((hit_rate(&requests, 4, 2) - 8.0 / 25.0).abs() < 1e-12);
+    }
+}

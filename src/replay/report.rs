@@ -1,0 +1,140 @@
+//! What a replay showed: rows, as a table and as JSON.
+
+use serde::Serialize;
+
+/// One policy on one fleet.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The policy.
+    pub policy: String,
+    /// Workers.
+    pub workers: usize,
+    /// How much faster than recorded requests arrived.
+    pub speed: f64,
+    /// Seed of chance.
+    pub seed: u64,
+    /// Requests sent.
+    pub requests: usize,
+    /// Requests answered whole.
+    pub completed: usize,
+    /// Prompt tokens as the engines counted them.
+    pub input_tokens: u64,
+    /// Of these, taken from the engines' caches.
+    pub cached_tokens: u64,
+    /// Cached over input tokens.
+    pub hit_rate: f64,
+    /// The same for one cache as large as the fleet's together.
+    pub reachable_hit_rate: f64,
+    /// Time to first token.
+    pub ttft_ms: Distribution,
+    /// Over all gaps between tokens.
+    pub itl_ms: Distribution,
+    /// Time to the last token.
+    pub e2e_ms: Distribution,
+    /// Completed requests over the time until the last one ended.
+    pub requests_per_s: f64,
+    /// Requests of the busiest worker over the mean.
+    pub requests_max_over_mean: f64,
+    /// Computed prompt tokens of the busiest worker over the mean.
+    pub new_tokens_max_over_mean: f64,
+    /// Deviation of the workers' KV load over its mean, averaged over the run.
+    pub load_balance_score: f64,
+    /// Seconds on the clock.
+    pub wall_s: f64,
+    /// Requests by worker.
+    pub requests_by_worker: Vec<usize>,
+    /// Cached tokens as the router predicted them.
+    pub predicted_cached_tokens: u64,
+    /// Requests whose prediction was exact.
+    pub predicted_exact_requests: usize,
+}
+
+/// A distribution, in ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Distribution {
+    /// Mean.
+    pub mean: f64,
+    /// Half are at or below.
+    pub p50: f64,
+    /// Nine in ten.
+    pub p90: f64,
+    /// Nineteen in twenty.
+    pub p95: f64,
+    /// Ninety-nine in a hundred.
+    pub p99: f64,
+}
+
+impl Distribution {
+    /// The distribution of these values; zeros for none. Percentiles by nearest rank.
+    pub fn of(mut values: Vec<f64>) -> Self {
+        if values.is_empty() {
+            return Self::default();
+        }
+        values.sort_by(f64::total_cmp);
+        let rank = |percent: usize| values[(values.len() * percent).div_ceil(100).max(1) - 1];
+        let mean = values.iter().sum::<f64>() / length(values.len());
+        Self { mean, p50: rank(50), p90: rank(90), p95: rank(95), p99: rank(99) }
+    }
+}
+
+/// The largest over the mean; 0 for none or zeros.
+pub fn max_over_mean(values: &[f64]) -> f64 {
+    let mean = values.iter().sum::<f64>() / length(values.len().max(1));
+    if mean == 0.0 { 0.0 } else { values.iter().copied().fold(0.0, f64::max) / mean }
+}
+
+/// A length as a float.
+pub fn length(length: usize) -> f64 {
+    crate::telemetry::hit_rate::count(u64::try_from(length).unwrap_or(u64::MAX))
+}
+
+/// A table with a row for each figure and a column for each policy.
+pub fn table(rows: &[Row]) -> String {
+    type Show = fn(&Row) -> String;
+    let figures: [(&str, Show); 13] = [
+        ("completed", |row| format!("{} of {}", row.completed, row.requests)),
+        ("hit rate", |row| format!("{:.1} %", row.hit_rate * 100.0)),
+        ("  reachable", |row| format!("{:.1} %", row.reachable_hit_rate * 100.0)),
+        ("TTFT mean", |row| format!("{:.1} ms", row.ttft_ms.mean)),
+        ("  p50", |row| format!("{:.1} ms", row.ttft_ms.p50)),
+        ("  p99", |row| format!("{:.1} ms", row.ttft_ms.p99)),
+        ("ITL mean", |row| format!("{:.2} ms", row.itl_ms.mean)),
+        ("  p99", |row| format!("{:.2} ms", row.itl_ms.p99)),
+        ("requests by worker", |row| {
+            let counts: Vec<String> = row.requests_by_worker.iter().map(ToString::to_string).collect();
+            counts.join(" ")
+        }),
+        ("busiest / mean", |row| format!("{:.2}", row.requests_max_over_mean)),
+        ("cached, reported", |row| row.cached_tokens.to_string()),
+        ("cached, predicted", |row| row.predicted_cached_tokens.to_string()),
+        ("predicted exactly", |row| format!("{} of {}", row.predicted_exact_requests, row.completed)),
+    ];
+    let mut text = format!("{:<20}", "");
+    rows.iter().for_each(|row| text += &format!("{:>20}", row.policy));
+    for (name, show) in figures {
+        text += &format!("\n{name:<20}");
+        rows.iter().for_each(|row| text += &format!("{:>20}", show(row)));
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_by_nearest_rank() {
+        let values = (1_u32..=200).map(f64::from).collect();
+        let expected = Distribution { mean: 100.5, p50: 100.0, p90: 180.0, p95: 190.0, p99: 198.0 };
+        assert_eq!(Distribution::of(values), expected);
+        assert_eq!(Distribution::of(Vec::new()), Distribution::default());
+        assert!((Distribution::of(vec![7.0]).p99 - 7.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn balance_is_the_busiest_over_the_mean() {
+        assert!((max_over_mean(&[1.0, 3.0]) - 1.5).abs() < 1e-12);
+        assert!(max_over_mean(&[]).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,84 @@
+//! Tasks that shutdown knows of.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The only way to start a task: what starts here is waited for, and cancelled if it does not end by itself.
+#[derive(Clone, Debug, Default)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    cancel: CancellationToken,
+}
+
+impl Tasks {
+    /// No tasks yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a task. It ends when `task` does, or when the grace of [`Tasks::drain`] is over.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let cancel = self.cancel.clone();
+        self.tracker.spawn(async move {
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = task => {}
+            }
+        });
+    }
+
+    /// How many tasks are alive.
+    pub fn len(&self) -> usize {
+        self.tracker.len()
+    }
+
+    /// Whether no task is alive.
+    pub fn is_empty(&self) -> bool {
+        self.tracker.is_empty()
+    }
+
+    /// Nothing new is waited for; what runs may finish within `grace`; the rest is cancelled. Returns how many were.
+    pub async fn drain(&self, grace: Duration) -> usize {
+        self.tracker.close();
+        if timeout(grace, self.tracker.wait()).await.is_ok() {
+            return 0;
+        }
+        let cancelled = self.tracker.len();
+        self.cancel.cancel();
+        self.tracker.wait().await;
+        cancelled
+    }
+}
+
+/// Waits for SIGINT or SIGTERM.
+pub async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminated = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut signal) => drop(signal.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ends_in_time_is_not_cancelled_and_the_rest_is() {
+        let tasks = Tasks::new();
+        tasks.spawn(tokio::time::sleep(Duration::from_secs(1)));
+        tasks.spawn(std::future::pending());
+        assert_eq!(tasks.drain(Duration::from_secs(2)).await, 1);
+        assert!(tasks.is_empty());
+    }
+}

@@ -1,0 +1,269 @@
+//! Towards the workers: one attempt, from the request to the first data of the answer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, Request, StatusCode, Uri, response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::timeout;
+
+use crate::error::{GatewayError, UpstreamFailure};
+use crate::fleet::Worker;
+use sse::SseScanner;
+
+pub mod progress;
+pub mod relay;
+pub mod sse;
+pub mod usage;
+
+/// Idle connections close before the engines close theirs: vLLM's server does after 5 s.
+const POOL_IDLE: Duration = Duration::from_secs(4);
+
+/// How engines with several data-parallel ranks are told which one was chosen (vLLM).
+const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+
+/// How long an attempt may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// For a connection.
+    pub connect: Duration,
+    /// Until the first data of the body.
+    pub first_byte: Duration,
+    /// Between two pieces of the body.
+    pub idle: Duration,
+}
+
+/// A pooled client.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    client: Client<HttpConnector, Full<Bytes>>,
+    timeouts: Timeouts,
+}
+
+/// What goes to a worker: the client's bytes as they came.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// The method.
+    pub method: Method,
+    /// Path and query.
+    pub path: PathAndQuery,
+    /// The client's headers without those of its connection: [`end_to_end`].
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// An answer whose first data is here.
+#[derive(Debug)]
+pub struct Answer {
+    /// Status and end-to-end headers.
+    pub parts: response::Parts,
+    /// The first data; none for an empty body.
+    pub first: Option<Bytes>,
+    /// The rest.
+    pub rest: Incoming,
+}
+
+impl Answer {
+    /// The whole body, of an answer that is no success: those are small.
+    ///
+    /// # Errors
+    /// When the worker breaks off, or sends more than `limit` bytes.
+    pub async fn collect(self, limit: usize) -> Result<(response::Parts, Bytes), crate::error::BoxError> {
+        let rest = http_body_util::Limited::new(self.rest, limit).collect().await?.to_bytes();
+        let body = match self.first {
+            Some(first) if rest.is_empty() => first,
+            Some(first) => [first, rest].concat().into(),
+            None => rest,
+        };
+        Ok((self.parts, body))
+    }
+
+    /// Whether it is a stream of server-sent events.
+    pub fn is_event_stream(&self) -> bool {
+        let content_type = self.parts.headers.get(header::CONTENT_TYPE);
+        content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+    }
+}
+
+impl Upstream {
+    /// A client without connections.
+    pub fn new(timeouts: Timeouts) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(timeouts.connect));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .pool_idle_timeout(POOL_IDLE)
+            .build(connector);
+        Self { client, timeouts }
+    }
+
+    /// The time-outs.
+    pub fn timeouts(&self) -> Timeouts {
+        self.timeouts
+    }
+
+    /// Sends a request and waits for the first data of the answer's body. Engines send a stream's head at once, before
+    /// prefill: only data says that work was done. Dropping the future closes the connection, and so cancels the work.
+    ///
+    /// # Errors
+    /// [`GatewayError::Upstream`], always before the client has seen anything.
+    pub async fn send(&self, worker: &Worker, outgoing: &Outgoing) -> Result<Answer, GatewayError> {
+        let attempt = self.attempt(worker, outgoing);
+        match timeout(self.timeouts.first_byte, attempt).await {
+            Ok(answer) => answer,
+            Err(_) => Err(failed(worker, UpstreamFailure::FirstByteTimeout, None)),
+        }
+    }
+
+    async fn attempt(&self, worker: &Worker, outgoing: &Outgoing) -> Result<Answer, GatewayError> {
+        let request = addressed(worker, outgoing)?;
+        let response = self.client.request(request).await.map_err(|error| {
+            let failure = if error.is_connect() { UpstreamFailure::Connect } else { UpstreamFailure::Broken };
+            failed(worker, failure, Some(error.into()))
+        })?;
+        let (mut parts, mut rest) = response.into_parts();
+        strip_connection_headers(&mut parts.headers);
+        match parts.status {
+            StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                return Err(failed(worker, UpstreamFailure::Unavailable, None));
+            }
+            StatusCode::TOO_MANY_REQUESTS => return Err(failed(worker, UpstreamFailure::TooManyRequests, None)),
+            _ => {}
+        }
+        let first = first_data(&mut rest).await.map_err(|error| failed(worker, UpstreamFailure::Broken, Some(error.into())))?;
+        let answer = Answer { parts, first, rest };
+        if answer.is_event_stream() && answer.first.as_deref().is_none_or(is_error) {
+            return Err(failed(worker, UpstreamFailure::Unavailable, None));
+        }
+        Ok(answer)
+    }
+}
+
+async fn first_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+    while let Some(frame) = body.frame().await {
+        match frame?.into_data() {
+            Ok(data) if !data.is_empty() => return Ok(Some(data)),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a stream begins with an error event: then nothing was done, and another worker may do it.
+fn is_error(first: &[u8]) -> bool {
+    let mut scanner = SseScanner::default();
+    scanner.scan(first);
+    let seen = scanner.seen();
+    seen.error && seen.events == 1
+}
+
+fn failed(worker: &Worker, failure: UpstreamFailure, source: Option<crate::error::BoxError>) -> GatewayError {
+    GatewayError::Upstream { worker: worker.id.clone(), failure, source }
+}
+
+fn addressed(worker: &Worker, outgoing: &Outgoing) -> Result<Request<Full<Bytes>>, GatewayError> {
+    let uri = Uri::builder()
+        .scheme(worker.scheme.clone())
+        .authority(worker.authority.clone())
+        .path_and_query(outgoing.path.clone())
+        .build()
+        .map_err(|error| failed(worker, UpstreamFailure::Connect, Some(error.into())))?;
+    let mut request = Request::new(Full::new(outgoing.body.clone()));
+    *request.method_mut() = outgoing.method.clone();
+    *request.uri_mut() = uri;
+    *request.headers_mut() = outgoing.headers.clone();
+    if let Some(authorization) = &worker.authorization {
+        request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+    }
+    if let Some(rank) = worker.rank {
+        request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.0));
+    }
+    Ok(request)
+}
+
+/// Headers that belong to one connection (RFC 9110, 7.6.1), and the framing that is written anew.
+const CONNECTION_HEADERS: [HeaderName; 10] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::HOST,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// A client's headers as a worker may see them: without those of the connection, and without names that are ours.
+pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
+    strip_connection_headers(&mut headers);
+    headers.remove(header::EXPECT);
+    let ours: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+    headers
+}
+
+fn is_ours(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-warmpath-") || name == "x-tenant-id" || *name == RANK_HEADER
+}
+
+fn strip_connection_headers(headers: &mut HeaderMap) {
+    let listed: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in listed.iter().chain(&CONNECTION_HEADERS) {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = pairs.iter().map(|(name, value)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        });
+        pairs.collect()
+    }
+
+    #[test]
+    fn only_end_to_end_headers_pass() {
+        let passed = end_to_end(headers(&[
+            ("authorization", "Bearer k"),
+            ("connection", "close, x-hop"),
+            ("x-hop", "1"),
+            ("x-custom", "2"),
+            ("content-length", "9"),
+            ("transfer-encoding", "chunked"),
+            ("x-warmpath-worker", "forged"),
+            ("x-tenant-id", "forged"),
+            ("x-data-parallel-rank", "3"),
+            ("host", "router"),
+        ]));
+        assert_eq!(passed, headers(&[("authorization", "Bearer k"), ("x-custom", "2")]));
+    }
+
+    #[test]
+    fn an_error_is_one_only_as_the_first_event() {
+        assert!(is_error(b"data: {\"error\":{\"message\":\"no\"}}\n\n"));
+        assert!(!is_error(b"data: {\"choices\":[]}\n\n"));
+        assert!(!is_error(b": ping\n\n"));
+    }
+}

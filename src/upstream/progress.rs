@@ -1,0 +1,178 @@
+//! What an answer has told so far: the reservation goes back in its two parts, policies and metrics learn.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use warmpath_core::ids::RequestKey;
+use warmpath_core::ledger::Reservation;
+use warmpath_core::observe::{Event, Observation, Side, Usage};
+use warmpath_core::units::Tokens;
+
+use super::sse::SseScanner;
+use super::usage;
+use crate::fleet::{PoolState, Worker};
+
+/// The most of a plain answer that is kept until its end, to read its usage.
+const WHOLE_MAX: usize = 1024 * 1024;
+
+/// One answered request, from its first data to its end. Dropping it gives back what is reserved: a client that hangs up
+/// is no special case.
+pub struct Progress {
+    reservation: Option<Reservation>,
+    ticket: Ticket,
+    form: Form,
+    started: bool,
+    ended: bool,
+}
+
+/// Who the request is, and whom it concerns.
+pub struct Ticket {
+    /// Its name in observations.
+    pub key: RequestKey,
+    /// Its pool.
+    pub pool: Arc<PoolState>,
+    /// Its worker.
+    pub worker: Arc<Worker>,
+    /// When it arrived.
+    pub arrived: Instant,
+    /// Cached tokens as the index promised, where they can be compared with the engine's: one prompt with known token
+    /// ids, one sequence.
+    pub predicted: Option<Tokens>,
+}
+
+/// How the answer is built.
+pub enum Form {
+    /// Server-sent events.
+    Events(SseScanner),
+    /// One JSON document, kept by reference until its end.
+    Whole {
+        /// What came so far.
+        pieces: Vec<Bytes>,
+        /// Its length in bytes.
+        len: usize,
+    },
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// As it should.
+    Complete,
+    /// The worker broke off, fell silent, or said that it failed.
+    WorkerFailed,
+    /// The client left.
+    ClientLeft,
+}
+
+impl Progress {
+    /// The progress of an answer of which nothing was seen yet.
+    pub fn new(reservation: Reservation, ticket: Ticket, form: Form) -> Self {
+        Self { reservation: Some(reservation), ticket, form, started: false, ended: false }
+    }
+
+    /// Looks at data on its way to the client.
+    pub fn on_data(&mut self, data: &Bytes) {
+        let now = Instant::now();
+        if !std::mem::replace(&mut self.started, true) {
+            self.ticket.pool.metrics.ttft.record(now.saturating_duration_since(self.ticket.arrived));
+            if let Some(reservation) = &mut self.reservation {
+                reservation.first_token();
+            }
+            self.observe(now, Event::FirstToken);
+        }
+        match &mut self.form {
+            Form::Events(scanner) => {
+                let before = scanner.seen().events;
+                scanner.scan(data);
+                let tokens = Tokens(scanner.seen().events - before);
+                if tokens > Tokens(0) {
+                    if let Some(reservation) = &mut self.reservation {
+                        reservation.generated(tokens);
+                    }
+                    self.observe(now, Event::Progress { tokens });
+                }
+            }
+            Form::Whole { pieces, len } => {
+                *len += data.len();
+                if *len <= WHOLE_MAX {
+                    pieces.push(data.clone());
+                }
+            }
+        }
+    }
+
+    /// Whether a stream that ends here ends whole: a stream without `[DONE]` was cut, though its framing may be clean.
+    pub fn may_end(&self) -> bool {
+        match &self.form {
+            Form::Events(scanner) => scanner.seen().done,
+            Form::Whole { .. } => true,
+        }
+    }
+
+    /// Whether the answer is a stream of events.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.form, Form::Events(_))
+    }
+
+    /// The answer ended. Only the first call counts.
+    pub fn end(&mut self, ending: Ending) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.reservation = None;
+        let now = Instant::now();
+        self.ticket.pool.metrics.duration.record(now.saturating_duration_since(self.ticket.arrived));
+        let told_error = matches!(&self.form, Form::Events(scanner) if scanner.seen().error);
+        match ending {
+            Ending::Complete if !told_error => {
+                let usage = self.usage();
+                self.compare(usage);
+                self.ticket.pool.metrics.request("ok");
+                self.observe(now, Event::Finished { usage });
+            }
+            Ending::Complete | Ending::WorkerFailed => {
+                self.ticket.pool.metrics.request("broken");
+                tracing::warn!(worker = %self.ticket.worker.id, request = self.ticket.key.0, "answer broke off");
+                self.observe(now, Event::Failed { side: Side::Worker });
+            }
+            Ending::ClientLeft => {
+                self.ticket.pool.metrics.request("client_left");
+                self.observe(now, Event::Failed { side: Side::Client });
+            }
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        match &self.form {
+            Form::Events(scanner) => scanner.seen().usage.as_deref().map(usage::read).unwrap_or_default(),
+            Form::Whole { pieces, len } if *len <= WHOLE_MAX => match pieces.as_slice() {
+                [only] => usage::read(only),
+                pieces => usage::read(&pieces.concat()),
+            },
+            Form::Whole { .. } => Usage::default(),
+        }
+    }
+
+    fn compare(&self, usage: Usage) {
+        let Some(reported) = usage.cached else { return };
+        let metrics = &self.ticket.worker.metrics;
+        metrics.cached_reported.increment(u64::from(reported.0));
+        if let Some(predicted) = self.ticket.predicted {
+            metrics.prediction(predicted.0, reported.0);
+        }
+    }
+
+    fn observe(&self, at: Instant, event: Event) {
+        let Ticket { key, pool, worker, .. } = &self.ticket;
+        pool.scheduler.observe(&Observation { at, request: *key, slot: worker.slot, event });
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        // Clients may close as soon as they read `[DONE]`: they have all of it.
+        let whole = matches!(&self.form, Form::Events(scanner) if scanner.seen().done);
+        self.end(if whole { Ending::Complete } else { Ending::ClientLeft });
+    }
+}

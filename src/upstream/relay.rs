@@ -1,0 +1,143 @@
+//! The response body on its way to the client.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use super::progress::{Ending, Progress};
+use crate::error::{BoxError, error_json};
+
+/// Passes a worker's bytes on as they came. Back-pressure is `poll_frame` itself; dropping it cancels the worker's
+/// request and gives back what is reserved.
+pub struct Relay<B> {
+    inner: B,
+    first: Option<Bytes>,
+    progress: Progress,
+    idle: Pin<Box<Sleep>>,
+    idle_timeout: Duration,
+    state: State,
+}
+
+enum State {
+    Passing,
+    /// The error event is out; the body must not end cleanly, or the client would take it for whole.
+    Aborting(Abort),
+    Done,
+}
+
+/// Why a body is cut.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+enum Abort {
+    #[error("the worker closed the stream before its end")]
+    Broken,
+    #[error("the worker fell silent")]
+    Idle,
+}
+
+impl<B> Relay<B> {
+    /// Passes on `first`, which was waited for before anything went to the client, and then `inner`.
+    pub fn new(first: Option<Bytes>, inner: B, progress: Progress, idle_timeout: Duration) -> Self {
+        let idle = Box::pin(tokio::time::sleep(idle_timeout));
+        Self { inner, first, progress, idle, idle_timeout, state: State::Passing }
+    }
+
+    fn abort(&mut self, why: Abort) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.progress.end(Ending::WorkerFailed);
+        if !self.progress.is_stream() {
+            self.state = State::Done;
+            return Poll::Ready(Some(Err(why.into())));
+        }
+        self.state = State::Aborting(why);
+        let code = match why {
+            Abort::Broken => "upstream_broken",
+            Abort::Idle => "upstream_idle",
+        };
+        let mut event = b"\n\ndata: ".to_vec();
+        event.extend(error_json(&why.to_string(), "upstream_error", None, Some(code)));
+        event.extend(b"\n\n");
+        Poll::Ready(Some(Ok(Frame::data(event.into()))))
+    }
+}
+
+impl<B: Body> Relay<B> {
+    /// Nobody polls a body again that says that it has ended.
+    fn end_with_the_last_frame(&mut self) {
+        if self.is_last() {
+            self.progress.end(Ending::Complete);
+        }
+    }
+
+    fn is_last(&self) -> bool {
+        self.first.is_none() && self.inner.is_end_stream() && self.progress.may_end()
+    }
+}
+
+impl<B> Body for Relay<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        match this.state {
+            State::Done => return Poll::Ready(None),
+            State::Aborting(why) => {
+                this.state = State::Done;
+                return Poll::Ready(Some(Err(why.into())));
+            }
+            State::Passing => {}
+        }
+        if let Some(first) = this.first.take() {
+            this.progress.on_data(&first);
+            this.end_with_the_last_frame();
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
+            ready!(this.idle.as_mut().poll(cx));
+            return this.abort(Abort::Idle);
+        };
+        match frame {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    this.progress.on_data(data);
+                }
+                this.end_with_the_last_frame();
+                this.idle.as_mut().reset(Instant::now() + this.idle_timeout);
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(_)) => this.abort(Abort::Broken),
+            None if this.progress.may_end() => {
+                this.progress.end(Ending::Complete);
+                this.state = State::Done;
+                Poll::Ready(None)
+            }
+            None => this.abort(Abort::Broken),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self.state {
+            State::Passing => self.is_last(),
+            State::Aborting(_) => false,
+            State::Done => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.progress.is_stream() {
+            return SizeHint::default();
+        }
+        let first = self.first.as_ref().map_or(0, |first| u64::try_from(first.len()).unwrap_or(u64::MAX));
+        match self.inner.size_hint().exact() {
+            Some(rest) => SizeHint::with_exact(rest + first),
+            None => SizeHint::default(),
+        }
+    }
+}

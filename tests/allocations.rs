@@ -1,0 +1,94 @@
+//! A warm placement allocates nothing: neither the policy nor the index nor the ledger.
+#![expect(unsafe_code, reason = "a counting allocator can only be written so")]
+#![expect(clippy::unwrap_used, reason = "a small world may panic")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Instant;
+
+use warmpath_core::admission::OnAllBusy;
+use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
+use warmpath_core::ids::{Rank, RequestKey, Slot, WorkerId};
+use warmpath_core::namespace::Namespace;
+use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::scheduler::{Scheduler, Scratch};
+use warmpath_core::shape::{Prompt, Request, Shape};
+use warmpath_core::slot_set::SlotSet;
+use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
+use warmpath_core::workers::{Limits, Pool, Role, Target, WorkerTable};
+use warmpath_indexer::tree::{IndexWriter, SharedTree};
+use warmpath_indexer::view::Change;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed on unchanged to the system's allocator; counting touches no allocated memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps `alloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps `dealloc`'s contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn workers(count: u16, size: BlockSize) -> WorkerTable {
+    let targets = (0..count).map(|slot| Target {
+        slot: Slot(slot),
+        worker: WorkerId::from(format!("w{slot}").as_str()),
+        rank: Rank(0),
+        role: Role::Both,
+        limits: Limits { blocks: Some(Blocks(100_000)), sequences: 256 },
+        available: true,
+        account: Arc::default(),
+    });
+    let slots = (0..count).map(Slot).collect();
+    let pool = Pool { model: "m".into(), aliases: Vec::new(), block_size: size, targets: slots };
+    WorkerTable::new(targets.collect(), vec![pool])
+}
+
+#[test]
+fn a_warm_placement_allocates_nothing() {
+    let size = BlockSize::new(16).unwrap();
+    let workers = workers(64, size);
+    let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
+    let tokens: Vec<u32> = (0..4096).collect();
+    let mut hashes = Vec::new();
+    hash_blocks(&root, &tokens, &[], &mut hashes);
+    let index = SharedTree::default();
+    for slot in 0..64 {
+        let held = &hashes[..usize::from(slot) + 1];
+        let stores: Vec<_> = held.iter().map(|hash| Change::Store { hash: *hash, tier: Tier::Device }).collect();
+        index.apply(Slot(slot), &stores);
+    }
+    let weights = Weights::default();
+    for policy in PolicyName::ALL {
+        let fallback = Policy::new(PolicyName::LeastRequests, &weights);
+        let scheduler = Scheduler::new(Policy::new(policy, &weights), fallback, OnAllBusy::LeastLoaded);
+        let mut scratch = Scratch::new(1);
+        let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
+        let shape = Shape::of(Tokens(4096), size);
+        let avoid = SlotSet::new();
+        let request = Request { key: RequestKey(1), shape, prompts: &prompts, avoid: &avoid };
+        let pool = workers.pool("m").unwrap();
+        let place = |scratch: &mut Scratch| {
+            drop(scheduler.place(Instant::now(), &request, &index, (&workers, pool), scratch).unwrap());
+        };
+        // Every worker's account has to be warm, and some policies choose at random.
+        (0..2_000).for_each(|_| place(&mut scratch));
+        let before = ALLOCATIONS.with(Cell::get);
+        (0..100).for_each(|_| place(&mut scratch));
+        assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{policy}");
+    }
+}

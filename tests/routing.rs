@@ -1,0 +1,160 @@
+//! Requests through the gateway to simulated engines: who gets them, and what comes back.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "support/fleet.rs"]
+mod support;
+
+use serde_json::json;
+use support::fleet;
+
+/// Tokens 100, 101, …
+fn tokens(count: u32) -> serde_json::Value {
+    (100..100 + count).collect::<Vec<_>>().into()
+}
+
+/// after the stored event of the first request, all that share its prefix go to the same worker.
+#[tokio::test]
+async fn a_shared_prefix_goes_where_it_is_cached() {
+    let fleet = fleet().start().await;
+    let first = fleet.complete(tokens(40)).await;
+    assert_eq!((first.status, first.predicted, first.cached()), (200, Some(0), 0));
+    fleet.until_metric("warmpath_index_blocks", &first.worker, 10.0).await;
+    for _ in 0..20 {
+        let again = fleet.complete(tokens(38)).await;
+        assert_eq!((again.worker.as_str(), again.predicted, again.cached()), (first.worker.as_str(), Some(36), 36));
+    }
+}
+
+#[tokio::test]
+async fn round_robin_does_not_care() {
+    let fleet = fleet().policy("round_robin").start().await;
+    let mut workers = Vec::new();
+    for _ in 0..4 {
+        workers.push(fleet.complete(tokens(40)).await.worker);
+    }
+    assert_eq!(workers, ["engine-1", "engine-2", "engine-1", "engine-2"]);
+}
+
+/// R-083 end to end: of a prompt of ten whole blocks nine are promised and nine are hit.
+#[tokio::test]
+async fn the_promise_is_what_the_engine_keeps() {
+    let fleet = fleet().engines(1).start().await;
+    fleet.complete(tokens(40)).await;
+    fleet.until_metric("warmpath_index_blocks", "engine-1", 10.0).await;
+    let again = fleet.complete(tokens(40)).await;
+    assert_eq!((again.predicted, again.cached()), (Some(36), 36));
+    assert!((fleet.metric("warmpath_predictions_total", "exact").await - 2.0).abs() < 1e-9);
+    assert!((fleet.metric("warmpath_cached_tokens_total", "predicted").await - 36.0).abs() < 1e-9);
+    assert!((fleet.metric("warmpath_cached_tokens_total", "reported").await - 36.0).abs() < 1e-9);
+}
+
+#[tokio::test]
+async fn text_chat_and_token_ids_share_one_index() {
+    let fleet = fleet().start().await;
+    let text = "the quick brown fox jumps over the lazy dog";
+    let first = fleet.complete(json!(text)).await;
+    fleet.until_metric("warmpath_index_blocks", &first.worker, 10.0).await;
+    let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+    let again = fleet.complete(json!(ids)).await;
+    assert_eq!((again.worker, again.predicted), (first.worker, Some(40)));
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": "Hello, how are you?"}], "max_tokens": 2});
+    let first = fleet.post("/v1/chat/completions", &chat).await;
+    assert_eq!(first.status, 200, "{first:?}");
+    fleet
+        .eventually("the chat is predicted where it was answered", async |fleet| {
+            let again = fleet.post("/v1/chat/completions", &chat).await;
+            again.predicted == Some(again.cached()) && again.cached() > 0
+        })
+        .await;
+}
+
+/// Overlap and new tokens of several prompts are summed; `n` counts as so many slots and one prefill.
+#[tokio::test]
+async fn several_prompts_and_several_sequences() {
+    let fleet = fleet().engines(1).start().await;
+    fleet.complete(tokens(40)).await;
+    fleet.until_metric("warmpath_index_blocks", "engine-1", 10.0).await;
+    let two = json!({"model": "m", "prompt": [tokens(40), tokens(21)], "max_tokens": 2, "n": 2});
+    let answer = fleet.post("/v1/completions", &two).await;
+    assert_eq!((answer.status, answer.predicted), (200, Some(36 + 20)));
+    assert_eq!(answer.body["choices"].as_array().unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn a_salt_keeps_prefixes_apart() {
+    let fleet = fleet().engines(1).start().await;
+    let salted = |salt| json!({"model": "m", "prompt": tokens(40), "max_tokens": 2, "cache_salt": salt});
+    fleet.post("/v1/completions", &salted("a")).await;
+    fleet.until_metric("warmpath_index_blocks", "engine-1", 10.0).await;
+    let same = fleet.post("/v1/completions", &salted("a")).await;
+    assert_eq!((same.predicted, same.cached()), (Some(36), 36));
+    let other = fleet.post("/v1/completions", &salted("b")).await;
+    assert_eq!((other.predicted, other.cached()), (Some(0), 0));
+}
+
+#[tokio::test]
+async fn without_a_tokenizer_text_goes_by_load_and_is_counted() {
+    let fleet = fleet().tokenizer("null").start().await;
+    let answer = fleet.complete(json!("some text")).await;
+    assert_eq!((answer.status, answer.predicted), (200, Some(0)));
+    assert_eq!(answer.headers["x-warmpath-decision"], "load");
+    assert!((fleet.metric("warmpath_untokenized_total", "no_tokenizer").await - 1.0).abs() < 1e-9);
+    // Token ids need no tokenizer.
+    let answer = fleet.complete(tokens(8)).await;
+    assert_eq!(answer.headers["x-warmpath-decision"], "policy");
+}
+
+#[tokio::test]
+async fn the_engines_own_tokenizer_can_be_asked() {
+    let fleet = fleet().engines(1).tokenizer("remote").start().await;
+    fleet.complete(json!("the quick brown fox jumps")).await;
+    fleet.until_metric("warmpath_index_blocks", "engine-1", 6.0).await;
+    let again = fleet.complete(json!("the quick brown fox jumps")).await;
+    assert_eq!((again.predicted, again.cached()), (Some(24), 24));
+}
+
+#[tokio::test]
+async fn a_request_with_media_goes_by_load() {
+    let fleet = fleet().start().await;
+    let content = json!([{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]);
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": content}], "max_tokens": 2});
+    let answer = fleet.post("/v1/chat/completions", &chat).await;
+    assert_eq!(answer.headers["x-warmpath-decision"], "load");
+    assert!((fleet.metric("warmpath_untokenized_total", "media").await - 1.0).abs() < 1e-9);
+}
+
+#[tokio::test]
+async fn models_are_listed_with_their_aliases() {
+    let fleet = fleet().start().await;
+    let (status, body) = fleet.get(fleet.url("/v1/models")).await;
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let ids: Vec<_> = body["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!((status, ids), (200, vec!["m", "alias/of-m"]));
+    assert_eq!(fleet.get(fleet.url("/v1/models/alias/of-m")).await.0, 200);
+    assert_eq!(fleet.get(fleet.url("/v1/models/other")).await.0, 404);
+}
+
+#[tokio::test]
+async fn health_readiness_and_metrics_tell_how_it_is() {
+    let fleet = fleet().start().await;
+    fleet.eventually("it is ready", async |fleet| fleet.admin("/readyz").await.0 == 200).await;
+    assert_eq!(fleet.admin("/livez").await.0, 200);
+    let (status, health) = fleet.admin("/healthz").await;
+    let health: serde_json::Value = serde_json::from_str(&health).unwrap();
+    assert_eq!((status, &health["status"], &health["version"]), (200, &json!("ok"), &json!(env!("CARGO_PKG_VERSION"))));
+    fleet.complete(tokens(8)).await;
+    let (_, metrics) = fleet.admin("/metrics").await;
+    for name in ["routing_latency_seconds_bucket", "kv_hit_rate", "load_balance_score", "in_flight_requests", "kv_load"] {
+        assert!(metrics.contains(&format!("warmpath_{name}")), "{name} is missing");
+    }
+}
+
+/// no task survives.
+#[tokio::test]
+async fn stopping_ends_every_task() {
+    let fleet = fleet().start().await;
+    fleet.complete(tokens(8)).await;
+    drop(fleet.client);
+    assert!(fleet.app.tasks_alive() > 0);
+    assert_eq!(fleet.app.stop().await, 0);
+}

@@ -1,0 +1,253 @@
+//! A gateway before simulated engines, all in this process, on real sockets.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use warmpath::app::App;
+use warmpath::config::Config;
+use warmpath::events::local::LocalBus;
+use warmpath::events::nats::{Credentials, NatsBus, NatsSettings};
+use warmpath::events::publish::Bus;
+use warmpath::mock_engine::{MockEngine, MockSettings};
+use warmpath::shutdown::Tasks;
+use warmpath::sim::EngineConfig;
+use warmpath_core::units::BlockSize;
+use warmpath_indexer::codec::encode;
+
+/// What a test's fleet is made of.
+pub struct FleetBuilder {
+    engines: usize,
+    policy: &'static str,
+    timing: &'static str,
+    tokenizer: &'static str,
+    blocks: u32,
+    nats: Option<String>,
+    more: String,
+    strangers: Vec<SocketAddr>,
+}
+
+/// A fleet of two fast engines under `kv`, events inside the process.
+pub fn fleet() -> FleetBuilder {
+    FleetBuilder {
+        engines: 2,
+        policy: "kv",
+        timing: "linear:0.01,0.001",
+        tokenizer: "bytes",
+        blocks: 1000,
+        nats: None,
+        more: String::new(),
+        strangers: Vec::new(),
+    }
+}
+
+impl FleetBuilder {
+    pub fn engines(mut self, engines: usize) -> Self {
+        self.engines = engines;
+        self
+    }
+
+    pub fn policy(mut self, policy: &'static str) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    pub fn timing(mut self, timing: &'static str) -> Self {
+        self.timing = timing;
+        self
+    }
+
+    pub fn tokenizer(mut self, tokenizer: &'static str) -> Self {
+        self.tokenizer = tokenizer;
+        self
+    }
+
+    pub fn nats(mut self, url: String) -> Self {
+        self.nats = Some(url);
+        self
+    }
+
+    /// More lines of configuration.
+    pub fn config(mut self, lines: &str) -> Self {
+        self.more += lines;
+        self.more.push('\n');
+        self
+    }
+
+    /// A worker that is no engine of ours; it comes first.
+    pub fn stranger(mut self, address: SocketAddr) -> Self {
+        self.strangers.push(address);
+        self
+    }
+
+    pub async fn start(self) -> TestFleet {
+        let local = LocalBus::new();
+        let bus = match &self.nats {
+            None => Bus::Local(local.clone()),
+            Some(url) => Bus::Nats(Box::new(connect(url).await)),
+        };
+        let tasks = Tasks::new();
+        let mut engines = Vec::new();
+        for number in 1..=self.engines {
+            let settings = self.engine(number, bus.clone());
+            engines.push(MockEngine::start(settings, &tasks).await.expect("the engine starts").address);
+        }
+        let config = Config::parse(&self.yaml(&engines)).expect("the configuration is good");
+        let app = App::start(config, Some(local)).await.expect("the gateway starts");
+        if self.nats.is_some() {
+            app.wait_for_events(Duration::from_secs(5)).await;
+        }
+        TestFleet { app, engines, tasks, client: reqwest::Client::new() }
+    }
+
+    fn engine(&self, number: usize, bus: Bus) -> MockSettings {
+        MockSettings {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            worker: format!("engine-{number}"),
+            model: "m".to_owned(),
+            engine: EngineConfig {
+                block_size: BlockSize::new(4).expect("4 is not 0"),
+                blocks: self.blocks + 1,
+                timing: self.timing.parse().expect("a timing model"),
+                seed: u64::try_from(number).expect("a small number"),
+                vocabulary: 97..123,
+                ..EngineConfig::default()
+            },
+            bus,
+            form: if number % 2 == 0 { encode::Form::Array } else { encode::Form::Map },
+            speedup: 1.0,
+            tokenizer: None,
+        }
+    }
+
+    fn yaml(&self, engines: &[SocketAddr]) -> String {
+        let mut text = format!(
+            "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
+             models: [{{name: m, aliases: [alias/of-m], tokenizer: {}, block_size: 4}}]\n{}",
+            self.tokenizer, self.more
+        );
+        if !self.more.contains("routing:") {
+            text += &format!("routing: {{policy: {}, seed: 1}}\n", self.policy);
+        }
+        let source = match &self.nats {
+            None => "local",
+            Some(url) => {
+                text += &format!("events: {{nats: {{url: '{url}'}}}}\n");
+                "nats"
+            }
+        };
+        text += "workers:\n";
+        for (address, number) in self.strangers.iter().zip(1..) {
+            text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, events: none}}\n");
+        }
+        for (address, number) in engines.iter().zip(1..) {
+            let blocks = self.blocks;
+            text += &format!(
+                "- {{id: engine-{number}, url: 'http://{address}', model: m, events: {source}, capacity_blocks: {blocks}}}\n"
+            );
+        }
+        text
+    }
+}
+
+async fn connect(url: &str) -> NatsBus {
+    let settings = NatsSettings {
+        url: url.to_owned(),
+        prefix: "warmpath".to_owned(),
+        jetstream: true,
+        credentials: Credentials::Anonymous,
+        ..NatsSettings::default()
+    };
+    NatsBus::connect(settings).await.expect("the settings are good")
+}
+
+/// A gateway and its engines. Dropping it ends the runtime's tasks with the test.
+pub struct TestFleet {
+    pub app: App,
+    pub engines: Vec<SocketAddr>,
+    pub tasks: Tasks,
+    pub client: reqwest::Client,
+}
+
+/// An answer, taken apart.
+#[derive(Debug)]
+pub struct Answered {
+    pub status: u16,
+    pub body: Value,
+    pub worker: String,
+    pub predicted: Option<u64>,
+    pub headers: reqwest::header::HeaderMap,
+}
+
+impl Answered {
+    pub fn cached(&self) -> u64 {
+        self.body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("the engine reports it")
+    }
+}
+
+impl TestFleet {
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.app.data_address())
+    }
+
+    /// A completion of token ids, not streamed.
+    pub async fn complete(&self, prompt: Value) -> Answered {
+        self.post("/v1/completions", &json!({"model": "m", "prompt": prompt, "max_tokens": 2})).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answered {
+        self.post_bytes(path, serde_json::to_vec(body).expect("JSON")).await
+    }
+
+    pub async fn post_bytes(&self, path: &str, body: Vec<u8>) -> Answered {
+        let request = self.client.post(self.url(path)).header("content-type", "application/json").body(body);
+        let response = request.send().await.expect("the gateway answers");
+        let header = |name: &str| -> Option<String> { Some(response.headers().get(name)?.to_str().ok()?.to_owned()) };
+        Answered {
+            status: response.status().as_u16(),
+            worker: header("x-warmpath-worker").unwrap_or_default(),
+            predicted: header("x-warmpath-overlap-tokens").and_then(|tokens| tokens.parse().ok()),
+            headers: response.headers().clone(),
+            body: response.json().await.unwrap_or(Value::Null),
+        }
+    }
+
+    pub async fn get(&self, url: String) -> (u16, String) {
+        let response = self.client.get(url).send().await.expect("an answer");
+        (response.status().as_u16(), response.text().await.expect("text"))
+    }
+
+    pub async fn admin(&self, path: &str) -> (u16, String) {
+        self.get(format!("http://{}{path}", self.app.admin_address())).await
+    }
+
+    /// The value of the metric's first series that contains `labels`; 0 where there is none.
+    pub async fn metric(&self, name: &str, labels: &str) -> f64 {
+        value_of(&self.admin("/metrics").await.1, name, labels)
+    }
+
+    /// Waits until `metric` reaches `least`.
+    pub async fn until_metric(&self, name: &str, labels: &str, least: f64) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.metric(name, labels).await < least {
+            assert!(Instant::now() < deadline, "{name}{{{labels}}} did not reach {least}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until `check` holds.
+    pub async fn eventually(&self, what: &str, check: impl AsyncFn(&Self) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !check(self).await {
+            assert!(Instant::now() < deadline, "it did not come true that {what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// See [`TestFleet::metric`].
+pub fn value_of(metrics: &str, name: &str, labels: &str) -> f64 {
+    let mut lines = metrics.lines().filter(|line| line.starts_with(name) && line.contains(labels));
+    let value = lines.find_map(|line| line.rsplit_once(' '));
+    value.map_or(0.0, |(_, value)| value.parse().expect("a number"))
+}

@@ -1,0 +1,87 @@
+//! A real `nats-server` of a test's own, on a free port.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Ends when dropped.
+pub struct NatsServer {
+    child: Option<Child>,
+    port: u16,
+    jetstream: bool,
+    store: PathBuf,
+}
+
+impl NatsServer {
+    /// A server without JetStream.
+    pub fn core() -> Self {
+        Self::start(false)
+    }
+
+    /// A server with JetStream.
+    pub fn jetstream() -> Self {
+        Self::start(true)
+    }
+
+    /// A port on which nothing listens; [`NatsServer::up`] starts a server there.
+    pub fn down(jetstream: bool) -> Self {
+        let port = free_port();
+        let store = std::env::temp_dir().join(format!("warmpath-nats-{}-{port}", std::process::id()));
+        Self { child: None, port, jetstream, store }
+    }
+
+    fn start(jetstream: bool) -> Self {
+        let mut server = Self::down(jetstream);
+        server.up();
+        server
+    }
+
+    /// Starts the server, with what it had kept.
+    pub fn up(&mut self) {
+        let mut command = Command::new(program());
+        command.args(["--addr", "127.0.0.1", "--port", &self.port.to_string()]);
+        if self.jetstream {
+            command.arg("--jetstream").arg("--store_dir").arg(&self.store);
+        }
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.child = Some(child.expect("nats-server is installed; scripts/check.sh does that"));
+        let address = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < deadline, "nats-server did not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Kills the server; its address stays.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for NatsServer {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.store);
+    }
+}
+
+/// Debian puts daemons where not every user looks.
+fn program() -> PathBuf {
+    let debian = PathBuf::from("/usr/sbin/nats-server");
+    if debian.exists() { debian } else { PathBuf::from("nats-server") }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
