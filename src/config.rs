@@ -28,13 +28,13 @@ pub use address::{BaseUrl, NatsUrl, Secret};
 pub use bounds::{Limits, Retries, Timeouts};
 pub use events::{Events, Index, JetStream, Nats};
 pub use fault::Fault;
-pub use fleet::{EventSource, Model, Role, TokenizerSource, Worker};
+pub use fleet::{EventSource, Model, TokenizerSource, Worker};
 pub use inputs::Environment;
 pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
 pub use place::{Place, Spanned};
 pub use quantity::{ByteSize, Period};
 pub use reading::Reading;
-pub use routing::{Baseline, OnAllBusy, Policy, Routing};
+pub use routing::Routing;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

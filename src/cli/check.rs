@@ -47,5 +47,5 @@ fn summary(config: &Config) -> String {
     let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let models = count(config.models.len(), "model");
     let workers = count(config.workers.len(), "worker");
-    format!("valid: {models}, {workers}, policy {}", config.routing.policy.name())
+    format!("valid: {models}, {workers}, policy {}", config.routing.policy)
 }

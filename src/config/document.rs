@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::NonFiniteFloatPolicy;
 use serde_saphyr::{DefaultMessageFormatter, Error, Location, MessageFormatter, Options};
 
@@ -296,11 +296,11 @@ impl<'de> Visitor<'de> for RawVisitor {
         Ok(Raw::Scalar { value: Value::Int(value), text: value.to_string() })
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Raw, E> {
         self.visit_i128(value.into())
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Raw, E> {
         self.visit_i128(value.into())
     }
 
@@ -312,7 +312,7 @@ impl<'de> Visitor<'de> for RawVisitor {
         Ok(Raw::Scalar { value: Value::Nothing, text: String::new() })
     }
 
-    fn visit_none<E>(self) -> Result<Raw, E> {
+    fn visit_none<E: de::Error>(self) -> Result<Raw, E> {
         self.visit_unit()
     }
 

@@ -3,9 +3,10 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use warmpath_core::ids::WorkerId;
 use warmpath_core::units::BlockSize;
+use warmpath_core::workers::Role;
 
 use super::address::{BaseUrl, Secret};
 use super::place::Spanned;
@@ -68,7 +69,7 @@ pub struct Worker {
     #[serde(default = "max_num_seqs")]
     pub max_num_seqs: NonZeroU32,
     /// Which phases of a request it serves.
-    #[serde(default)]
+    #[serde(default, serialize_with = "write_role", deserialize_with = "read_role")]
     pub role: Role,
 }
 
@@ -84,15 +85,6 @@ pub enum EventSource {
     None,
 }
 
-/// Which phases of a request a worker serves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", rename_all = "snake_case")]
-pub enum Role {
-    /// Prefill and decode.
-    #[default]
-    Both,
-}
-
 impl Worker {
     /// The source of its events: as configured, else NATS where a server is configured, else none.
     pub fn event_source(&self, has_nats: bool) -> EventSource {
@@ -100,18 +92,6 @@ impl Worker {
             Some(source) => source.value,
             None if has_nats => EventSource::Nats,
             None => EventSource::None,
-        }
-    }
-}
-
-impl TryFrom<String> for Role {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match text.as_str() {
-            "both" => Ok(Self::Both),
-            "prefill" | "decode" => Err(format!("role `{text}` is not served: only `both` is")),
-            _ => Err(format!("unknown role `{text}` (known: both)")),
         }
     }
 }
@@ -149,4 +129,21 @@ fn one() -> Spanned<NonZeroU16> {
 
 fn max_num_seqs() -> NonZeroU32 {
     NonZeroU32::new(256).expect("256 is not 0")
+}
+
+fn read_role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Role, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match text.as_str() {
+        "both" => Ok(Role::Both),
+        "prefill" | "decode" => Err(de::Error::custom(format_args!("role `{text}` is not served: only `both` is"))),
+        _ => Err(de::Error::unknown_variant(&text, &["both"])),
+    }
+}
+
+fn write_role<S: Serializer>(role: &Role, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match role {
+        Role::Both => "both",
+        Role::Prefill => "prefill",
+        Role::Decode => "decode",
+    })
 }

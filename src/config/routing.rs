@@ -1,16 +1,21 @@
 //! `routing`: which worker a request goes to.
 
-use serde::{Deserialize, Serialize};
-use warmpath_core::cost::{KvWeights, LogitWeights};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use warmpath_core::admission::OnAllBusy;
+use warmpath_core::cost::kv::KvWeights;
+use warmpath_core::cost::logit::LogitWeights;
+use warmpath_core::policy::{PolicyName, Weights};
 
 /// The policy, its weights, and what happens when it has no answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Routing {
     /// How a worker is chosen.
-    pub policy: Policy,
-    /// How a worker is chosen for a request whose token ids are unknown, and where `policy` prefers none.
-    pub fallback: Baseline,
+    pub policy: PolicyName,
+    /// How a worker is chosen for a request whose token ids are unknown, and where `policy` prefers none. A baseline:
+    /// it needs neither tokens nor events, and so always has an answer.
+    #[serde(deserialize_with = "baseline")]
+    pub fallback: PolicyName,
     /// What happens to a request while every worker computes as many as it can.
     pub on_all_busy: OnAllBusy,
     /// Makes every random choice repeatable; `None`: the operating system's chance. Replicas with equal seeds choose
@@ -22,89 +27,32 @@ pub struct Routing {
     pub logit: LogitWeights,
 }
 
-/// How a worker is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// The least cost of load, prefill that the cache does not save, and occupied slots.
-    #[default]
-    Kv,
-    /// The most of cached prompt against cache usage and waiting requests.
-    Logit,
-    /// One after the other.
-    RoundRobin,
-    /// Any.
-    Random,
-    /// The one with the fewest requests in flight.
-    LeastRequests,
-    /// The one with fewer requests of two drawn at random.
-    PowerOfTwo,
+impl Routing {
+    /// The weights of all policies.
+    pub fn weights(&self) -> Weights {
+        Weights { kv: self.kv, logit: self.logit }
+    }
 }
 
-/// A policy that needs neither tokens nor events, and so always has an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Baseline {
-    /// One after the other.
-    RoundRobin,
-    /// Any.
-    Random,
-    /// The one with the fewest requests in flight.
-    #[default]
-    LeastRequests,
-    /// The one with fewer requests of two drawn at random.
-    PowerOfTwo,
-}
-
-/// What happens to a request while every worker is busy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnAllBusy {
-    /// The least loaded worker gets it nevertheless, and queues it itself.
-    #[default]
-    LeastLoaded,
-    /// The client gets 503 with `Retry-After`.
-    Error,
-}
-
-impl Policy {
-    /// The name in a configuration, in metrics and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kv => "kv",
-            Self::Logit => "logit",
-            Self::RoundRobin => "round_robin",
-            Self::Random => "random",
-            Self::LeastRequests => "least_requests",
-            Self::PowerOfTwo => "power_of_two",
+impl Default for Routing {
+    fn default() -> Self {
+        Self {
+            policy: PolicyName::Kv,
+            fallback: PolicyName::LeastRequests,
+            on_all_busy: OnAllBusy::LeastLoaded,
+            seed: None,
+            kv: KvWeights::default(),
+            logit: LogitWeights::default(),
         }
     }
 }
 
-impl From<Baseline> for Policy {
-    fn from(baseline: Baseline) -> Self {
-        match baseline {
-            Baseline::RoundRobin => Self::RoundRobin,
-            Baseline::Random => Self::Random,
-            Baseline::LeastRequests => Self::LeastRequests,
-            Baseline::PowerOfTwo => Self::PowerOfTwo,
-        }
+fn baseline<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyName, D::Error> {
+    let policy = PolicyName::deserialize(deserializer)?;
+    if policy.is_baseline() {
+        return Ok(policy);
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_policy_is_written_by_its_name() {
-        use Policy::{Kv, LeastRequests, Logit, PowerOfTwo, Random, RoundRobin};
-        for policy in [Kv, Logit, RoundRobin, Random, LeastRequests, PowerOfTwo] {
-            assert_eq!(serde_json::to_value(policy).unwrap(), policy.name());
-        }
-        use Baseline as B;
-        for baseline in [B::RoundRobin, B::Random, B::LeastRequests, B::PowerOfTwo] {
-            assert_eq!(serde_json::to_value(baseline).unwrap(), Policy::from(baseline).name());
-        }
-    }
+    let baselines = PolicyName::ALL.iter().filter(|policy| policy.is_baseline()).map(|policy| policy.as_str());
+    let baselines = baselines.collect::<Vec<_>>().join(", ");
+    Err(de::Error::custom(format_args!("`{policy}` may have no answer; a fallback is one of {baselines}")))
 }
