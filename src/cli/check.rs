@@ -49,3 +49,26 @@ fn summary(config: &Config) -> String {
     let workers = count(config.workers.len(), "worker");
     format!("valid: {models}, {workers}, policy {}", config.routing.policy)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn carets_stand_below_the_faults_on_a_terminal_only() {
+        let path = std::env::temp_dir().join(format!("warmpath-check-{}.yaml", std::process::id()));
+        std::fs::write(&path, "models: [{name: m}]\nworkers: [{id: a, url: a, model: m}]\n").unwrap();
+        let environment: Environment = [("WARMPATH__USAGE", "never")].into_iter().collect();
+        let name = path.display();
+        let url = format!("{name}:2:24: expected a URL such as http://10.0.0.1:8000, got `a`\n");
+        let caret = format!("    workers: [{{id: a, url: a, model: m}}]\n    {:23}^\n", "");
+        let usage = "WARMPATH__USAGE:1:1: unknown value `never` (known: as_asked)\n";
+        for (carets, expected) in [(false, format!("{url}{usage}")), (true, format!("{url}{caret}{usage}"))] {
+            let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+            let code = report(&path, &environment, carets, &mut stdout, &mut stderr);
+            assert_eq!((code, stdout.as_slice()), (ExitCode::FAILURE, &b""[..]));
+            assert_eq!(String::from_utf8(stderr).unwrap(), expected);
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}

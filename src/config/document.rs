@@ -15,7 +15,6 @@ use super::place::Place;
 pub(super) const ROUNDS_MAX: usize = 64;
 
 /// A value with its place.
-#[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) place: Place,
     pub(super) content: Content,
@@ -24,7 +23,6 @@ pub(super) struct Node {
 }
 
 /// What a node holds.
-#[derive(Clone, Debug)]
 pub(super) enum Content {
     Scalar(Scalar),
     List(List),
@@ -32,21 +30,20 @@ pub(super) enum Content {
 }
 
 /// A sequence, and whether a faulty element was taken out.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub(super) struct List {
     pub(super) items: Vec<Node>,
     pub(super) damaged: bool,
 }
 
 /// A mapping in the order of the document, and the keys whose faulty values were taken out.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub(super) struct Map {
     pub(super) entries: Vec<Entry>,
     pub(super) removed: Vec<String>,
 }
 
 /// A key with its value.
-#[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) key: String,
     pub(super) place: Place,
@@ -54,7 +51,7 @@ pub(super) struct Entry {
 }
 
 /// A scalar: what it says, and what YAML takes it for. Which of the two counts is decided by the field.
-#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(Debug, PartialEq))]
 pub(super) struct Scalar {
     pub(super) text: String,
     pub(super) value: Value,
@@ -186,7 +183,7 @@ fn options() -> Options {
             max_events: 200_000,
             max_aliases: 5_000,
             max_anchors: 1_000,
-            max_documents: 1,
+            max_documents: 2,
         },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 50_000, max_replay_stack_depth: 16 },
         strict_booleans: true,
@@ -199,6 +196,7 @@ fn options() -> Options {
 
 fn message(error: &Error) -> String {
     match error.without_snippet() {
+        Error::AliasError { error, .. } => message(error),
         Error::DuplicateMappingKey { key: Some(key), .. } => format!("key `{key}` is given twice"),
         Error::MultipleDocuments { .. } => "a second document begins here: a configuration is one document".to_owned(),
         Error::AliasReplayLimitExceeded { max_total_replayed_events, .. } => {
@@ -353,7 +351,7 @@ mod tests {
             (&[1, 0], "5", Value::Text, 2, 6),
             (&[1, 1], "-2.50", Value::Float(-2.5), 2, 11),
             (&[3], "1_000", Value::Int(1_000), 4, 4),
-            (&[4], "", Value::Nothing, 5, 3),
+            (&[4], "", Value::Nothing, 5, 2),
         ] {
             let node = root.at(path).unwrap();
             let Content::Scalar(scalar) = &node.content else { panic!("not a scalar") };

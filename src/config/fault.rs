@@ -53,14 +53,16 @@ impl fmt::Display for Fault {
     }
 }
 
-/// `, did you mean …?` for a word that is at most two letters off one of `known`, else a list of them.
+/// `, did you mean …?` if one of `known` is near, that is one letter in three off and at most two, else a list of them.
 pub(super) fn hint(word: &str, known: &[impl AsRef<str>]) -> String {
     let known = known.iter().map(AsRef::as_ref);
+    let far = (word.chars().count() / 3).min(2);
     // Distances cost the product of both lengths, and no key of ours is that long.
     let near = known.clone().filter(|_| word.len() <= 64).map(|candidate| (distance(word, candidate), candidate));
     match near.min() {
-        Some((0..=2, candidate)) => format!(", did you mean `{candidate}`?"),
-        _ => format!(" (known: {})", known.collect::<Vec<_>>().join(", ")),
+        Some((letters, candidate)) if letters <= far => format!(", did you mean `{candidate}`?"),
+        Some(_) => format!(" (known: {})", known.collect::<Vec<_>>().join(", ")),
+        None => String::new(),
     }
 }
 
@@ -95,7 +97,8 @@ mod tests {
     #[test]
     fn a_near_miss_gets_a_suggestion_and_another_word_the_list() {
         assert_eq!(hint("polcy", &["seed", "policy"]), ", did you mean `policy`?");
-        assert_eq!(hint("colour", &["seed", "policy"]), " (known: seed, policy)");
+        assert_eq!(hint("foo", &["log", "policy"]), " (known: log, policy)");
+        assert_eq!(hint("colour", &[""; 0]), "");
     }
 
     #[test]

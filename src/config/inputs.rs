@@ -20,7 +20,7 @@ const CONFIG_BYTES_MAX: u64 = 1 << 20;
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 
 /// Environment variables. A value of its own, so that tests and programs can say what a configuration may see.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
