@@ -3,6 +3,19 @@
 //! `router-core` decides, `indexer` remembers, this crate talks to the world. `ARCHITECTURE.md` has the map.
 #![forbid(unsafe_code)]
 
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod demo;
+pub mod error;
+pub mod events;
+pub mod fleet;
+pub mod http;
+pub mod mock_engine;
 pub mod openai;
+pub mod replay;
+pub mod shutdown;
 pub mod sim;
+pub mod telemetry;
 pub mod tokenize;
+pub mod upstream;

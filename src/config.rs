@@ -1,0 +1,123 @@
+//! The configuration: one YAML file in which every key has a default.
+//!
+//! A value that does not fit fails while it is parsed, so a [`Config`] that was loaded needs no second look. All faults
+//! are reported at once, each with its place. Nothing else in Warmpath reads files or the environment to configure
+//! itself. `config/warmpath.yaml` has every key with its default and a reason.
+
+mod address;
+mod bounds;
+mod check;
+mod decode;
+mod document;
+mod events;
+mod fault;
+mod fleet;
+mod inputs;
+mod listen;
+mod place;
+mod quantity;
+mod reading;
+mod routing;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use address::{BaseUrl, NatsUrl, Secret};
+pub use bounds::{Limits, Retries, Timeouts};
+pub use events::{Events, Index, JetStream, Nats};
+pub use fault::Fault;
+pub use fleet::{EventSource, Model, TokenizerSource, Worker};
+pub use inputs::Environment;
+pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
+pub use place::{Place, Spanned};
+pub use quantity::{ByteSize, Period};
+pub use reading::Reading;
+pub use routing::Routing;
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where Warmpath is reached.
+    pub listen: Listen,
+    /// What is served.
+    pub models: Vec<Model>,
+    /// Who serves it.
+    pub workers: Vec<Worker>,
+    /// Which worker a request goes to.
+    pub routing: Routing,
+    /// How the engines' KV-cache events arrive.
+    pub events: Events,
+    /// What is remembered of them.
+    pub index: Index,
+    /// Bounds on what clients may send.
+    pub limits: Limits,
+    /// Bounds on waiting.
+    pub timeouts: Timeouts,
+    /// What is tried again.
+    pub retries: Retries,
+    /// How metrics are named.
+    pub metrics: Metrics,
+    /// What is logged and how.
+    pub log: Log,
+    /// When `/readyz` says yes.
+    pub ready_when: ReadyWhen,
+    /// When answers tell how many tokens they cost.
+    pub usage: Usage,
+}
+
+/// When the router counts as ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadyWhen {
+    /// One healthy worker for each model.
+    #[default]
+    Any,
+    /// Every worker is healthy.
+    All,
+}
+
+/// When answers tell how many tokens they cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Usage {
+    /// Where the client asked for it: bodies are forwarded as they came.
+    #[default]
+    AsAsked,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It can, but not be followed. Displays as one line a fault.
+    #[error("{}", .0.iter().map(Fault::to_string).collect::<Vec<_>>().join("\n"))]
+    Faulty(Vec<Fault>),
+}
+
+impl Config {
+    /// Reads a file, with the overrides and secrets of this process's environment.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has faults: all of them.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Reading::of_file(path, &Environment::of_process())
+            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?
+            .into_config()
+    }
+
+    /// Where the events of `worker` come from.
+    pub fn event_source(&self, worker: &Worker) -> EventSource {
+        worker.event_source(self.events.nats.url.is_some())
+    }
+}

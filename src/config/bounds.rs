@@ -1,0 +1,96 @@
+//! `limits`, `timeouts` and `retries`: everything that keeps one client or worker from costing others their answer.
+
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::quantity::{ByteSize, Period};
+
+/// Bounds on what clients may send, checked before memory is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// A request's body; beyond it 413.
+    pub body_bytes: ByteSize,
+    /// A request's head, all lines together; beyond it 431.
+    #[serde(deserialize_with = "header_bytes")]
+    pub header_bytes: ByteSize,
+    /// Header fields of a request; beyond it 431.
+    pub headers: NonZeroU32,
+    /// Client connections at once; further ones wait in the kernel's queue.
+    pub connections: NonZeroU32,
+    /// Messages of a chat, and prompts of a completion; beyond it 400.
+    pub messages: NonZeroU32,
+}
+
+/// Bounds on waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Timeouts {
+    /// A connection to a worker; then another worker is tried.
+    pub connect: Period,
+    /// A request's head from its first byte to its last.
+    pub header_read: Period,
+    /// A request's body.
+    pub body_read: Period,
+    /// From sending to the first data of the worker's answer; then another worker is tried, or the client gets 504.
+    pub first_byte: Period,
+    /// Between two pieces of an answer; then the stream ends with an error.
+    pub stream_idle: Period,
+    /// A request as a whole, retries included.
+    pub total: Period,
+    /// What runs at shutdown may take this long; then it is cancelled.
+    pub shutdown_grace: Period,
+}
+
+/// What is tried again, before the client has received anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retries {
+    /// Attempts after the first; 0: none.
+    pub attempts: u8,
+}
+
+/// The HTTP reader's smallest buffer.
+const HEADER_BYTES_MIN: ByteSize = ByteSize::kib(8);
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: ByteSize::mib(16),
+            header_bytes: ByteSize::kib(64),
+            headers: NonZeroU32::new(100).expect("100 is not 0"),
+            connections: NonZeroU32::new(16_384).expect("16 384 is not 0"),
+            messages: NonZeroU32::new(4_096).expect("4 096 is not 0"),
+        }
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Period::seconds(1),
+            header_read: Period::seconds(10),
+            body_read: Period::seconds(30),
+            first_byte: Period::seconds(300),
+            stream_idle: Period::seconds(60),
+            total: Period::seconds(3_600),
+            shutdown_grace: Period::seconds(30),
+        }
+    }
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { attempts: 2 }
+    }
+}
+
+fn header_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
+    let size = ByteSize::deserialize(deserializer)?;
+    if size >= HEADER_BYTES_MIN {
+        Ok(size)
+    } else {
+        Err(de::Error::custom(format_args!("must be at least {HEADER_BYTES_MIN}, got {size}")))
+    }
+}

@@ -1,0 +1,180 @@
+//! Rules across fields. A fault stands at one of the places that do not go together and names the other. Rules run on
+//! what is left of a faulty document; one that would misread a gap as a fault waits until the gap is filled.
+
+use std::collections::HashMap;
+
+use super::document::Node;
+use super::fault::{Fault, hint};
+use super::fleet::EventSource;
+use super::place::{Place, Spanned};
+use super::{Config, Listen, Nats};
+
+/// Slots are numbered in 16 bits.
+const SLOTS_MAX: u32 = 65_535;
+
+/// The most bytes of a worker's id or a model's name: they become labels, subjects and lines of logs.
+const NAME_BYTES_MAX: usize = 128;
+
+/// Appends what is wrong with `config`, which `root` was decoded to.
+pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
+    let mut rules = Rules { root, faults };
+    if root.is_section_whole("listen") {
+        rules.listen(&config.listen);
+    }
+    rules.models(config);
+    rules.worker_ids(config);
+    if root.is_section_whole("models") {
+        rules.workers_have_models(config);
+    }
+    if root.is_section_whole("workers") && config.workers.is_empty() {
+        let place = root.entry("workers").map_or(&root.place, |entry| &entry.place);
+        rules.fault(place.clone(), "there are no workers: nothing could be answered");
+    }
+    rules.slots(config);
+    if root.is_section_whole("events") {
+        rules.events(config);
+        rules.nats(&config.events.nats);
+    }
+}
+
+struct Rules<'a> {
+    root: &'a Node,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl Rules<'_> {
+    fn fault(&mut self, place: Place, message: &str) {
+        self.faults.push(Fault::new(place, message));
+    }
+
+    /// Where `value` was written; the document's beginning for a default.
+    fn place<T>(&self, value: &Spanned<T>) -> Place {
+        value.place.clone().unwrap_or_else(|| self.root.place.clone())
+    }
+
+    fn listen(&mut self, listen: &Listen) {
+        if !listen.admin.ip().is_loopback() && listen.admin_token.is_none() {
+            let place = self.place(&listen.admin);
+            self.fault(place, "an admin address beyond loopback needs `listen.admin_token`");
+        }
+        let clash = listen.data.port() != 0
+            && listen.data.port() == listen.admin.port()
+            && (listen.data.ip() == listen.admin.ip()
+                || listen.data.ip().is_unspecified()
+                || listen.admin.ip().is_unspecified());
+        if clash {
+            let (given, other, name) = match (&listen.admin.place, &listen.data.place) {
+                (None, Some(_)) => (self.place(&listen.data), None, "listen.admin"),
+                (_, other) => (self.place(&listen.admin), other.clone(), "listen.data"),
+            };
+            let other = other.map_or_else(String::new, |place| format!(" at {}", place.seen_from(&given)));
+            self.fault(given, &format!("the port is that of `{name}`{other}"));
+        }
+    }
+
+    fn models(&mut self, config: &Config) {
+        let mut taken: HashMap<&str, Place> = HashMap::new();
+        let names = config.models.iter().map(|model| (&model.name, "model name"));
+        let aliases = config.models.iter().flat_map(|model| &model.aliases).map(|alias| (alias, "alias"));
+        for (name, what) in names.chain(aliases) {
+            self.name(name, name, what);
+            self.unique(&mut taken, name, name, what);
+        }
+    }
+
+    fn worker_ids(&mut self, config: &Config) {
+        let mut taken: HashMap<&str, Place> = HashMap::new();
+        for worker in &config.workers {
+            self.name(&worker.id, worker.id.as_str(), "worker id");
+            self.unique(&mut taken, &worker.id, worker.id.as_str(), "worker id");
+        }
+    }
+
+    fn name<T>(&mut self, at: &Spanned<T>, name: &str, what: &str) {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+            let place = self.place(at);
+            self.fault(
+                place,
+                &format!("{what} must have 1 to {NAME_BYTES_MAX} bytes and no control characters, got `{name}`"),
+            );
+        }
+    }
+
+    fn unique<'n, T>(&mut self, taken: &mut HashMap<&'n str, Place>, at: &Spanned<T>, name: &'n str, what: &str) {
+        let place = self.place(at);
+        match taken.get(name) {
+            Some(first) => {
+                let message = format!("{what} `{name}` is already used at {}", first.seen_from(&place));
+                self.fault(place, &message);
+            }
+            None => {
+                taken.insert(name, place);
+            }
+        }
+    }
+
+    fn workers_have_models(&mut self, config: &Config) {
+        let names: Vec<&str> = config.models.iter().map(|model| model.name.as_str()).collect();
+        for worker in config.workers.iter().filter(|worker| !names.contains(&worker.model.as_str())) {
+            let asked = worker.model.as_str();
+            let place = self.place(&worker.model);
+            let alias = config.models.iter().find_map(|model| {
+                let alias = model.aliases.iter().find(|alias| alias.as_str() == asked)?;
+                Some((model.name.as_str(), self.place(alias)))
+            });
+            let message = match alias {
+                Some((name, at)) => {
+                    format!("`{asked}` is an alias at {}: name the model itself, `{name}`", at.seen_from(&place))
+                }
+                None => format!("no model is named `{asked}`{}", hint(asked, &names)),
+            };
+            self.fault(place, &message);
+        }
+    }
+
+    fn slots(&mut self, config: &Config) {
+        let mut slots = 0u32;
+        for worker in &config.workers {
+            slots = slots.saturating_add(u32::from(worker.dp_ranks.get()));
+            if slots > SLOTS_MAX {
+                let place = worker.dp_ranks.place.clone().unwrap_or_else(|| self.place(&worker.id));
+                let message = format!("workers and their ranks up to here are {slots}; at most {SLOTS_MAX} are served");
+                self.fault(place, &message);
+                return;
+            }
+        }
+    }
+
+    fn events(&mut self, config: &Config) {
+        if config.events.nats.url.is_some() {
+            return;
+        }
+        for events in config.workers.iter().filter_map(|worker| worker.events.as_ref()) {
+            if events.value == EventSource::Nats {
+                let place = self.place(events);
+                let message = match self.root.entry("events") {
+                    Some(entry) => format!("`events.nats.url` is not set at {}", entry.place.seen_from(&place)),
+                    None => "`events.nats.url` is not set".to_owned(),
+                };
+                self.fault(place, &message);
+            }
+        }
+    }
+
+    fn nats(&mut self, nats: &Nats) {
+        match (&nats.user, &nats.password) {
+            (Some(user), None) => self.fault(self.place(user), "`user` without `password`"),
+            (None, Some(password)) => self.fault(self.place(password), "`password` without `user`"),
+            _ => {}
+        }
+        let user = nats.user.as_ref().map(|user| ("user", self.place(user)));
+        let secret = |name, secret: &Option<Spanned<_>>| secret.as_ref().map(|secret| (name, self.place(secret)));
+        let token = secret("token", &nats.token);
+        let ways = [user, token, secret("nkey_seed", &nats.nkey_seed), secret("credentials", &nats.credentials)];
+        let mut ways = ways.into_iter().flatten();
+        if let (Some((first, at)), Some((second, place))) = (ways.next(), ways.next()) {
+            let message = format!("`{second}` beside `{first}` at {}: one way to authenticate", at.seen_from(&place));
+            self.fault(place, &message);
+        }
+    }
+}

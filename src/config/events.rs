@@ -1,0 +1,116 @@
+//! `events` and `index`: how the engines' KV-cache events reach the index.
+
+use std::num::{NonZeroU16, NonZeroU32};
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use super::address::{NatsUrl, Secret};
+use super::place::Spanned;
+use super::quantity::Period;
+
+/// Receiving and ordering.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Events {
+    /// The event bus of a fleet.
+    pub nats: Nats,
+    /// Batches of a worker that are held while an earlier one is missing; one more, and it counts as lost.
+    pub hold_batches: NonZeroU16,
+    /// How long a batch is held so.
+    pub hold_time: Period,
+}
+
+/// A NATS server and what is read from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Nats {
+    /// The server; `None`: NATS is not used. Further servers of a cluster are learned from it.
+    pub url: Option<Spanned<NatsUrl>>,
+    /// First token of the subjects: `<prefix>.kv.<model>.<worker>.<rank>`.
+    #[serde(deserialize_with = "subject_prefix")]
+    pub prefix: String,
+    /// Whether a stream of the server is read where it has one.
+    pub jetstream: JetStream,
+    /// Authentication by user name, together with `password`.
+    pub user: Option<Spanned<String>>,
+    /// See `user`.
+    pub password: Option<Spanned<Secret>>,
+    /// Authentication by token.
+    pub token: Option<Spanned<Secret>>,
+    /// Authentication by the seed of an nkey.
+    pub nkey_seed: Option<Spanned<Secret>>,
+    /// Authentication by the text of a `.creds` file (JWT and seed).
+    pub credentials: Option<Spanned<Secret>>,
+    /// Bound on establishing a connection.
+    pub connect_timeout: Period,
+    /// Bound on the pause between two attempts to connect. They never end: a bus may be down for hours.
+    pub reconnect_delay_max: Period,
+    /// Messages that may wait, for each subscription. Beyond it they are dropped, and the gap is seen as such.
+    pub queue_messages: NonZeroU32,
+}
+
+/// Whether a stream of the server is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JetStream {
+    /// If the server has one: what was missed can then be read again.
+    #[default]
+    Auto,
+    /// Plain subscriptions only.
+    Never,
+}
+
+/// The index of prefixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Index {
+    /// Seed of the root hashes.
+    pub seed: u64,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self {
+            nats: Nats::default(),
+            hold_batches: NonZeroU16::new(64).expect("64 is not 0"),
+            hold_time: Period::milliseconds(50),
+        }
+    }
+}
+
+impl Default for Nats {
+    fn default() -> Self {
+        Self {
+            url: None,
+            prefix: "warmpath".to_owned(),
+            jetstream: JetStream::Auto,
+            user: None,
+            password: None,
+            token: None,
+            nkey_seed: None,
+            credentials: None,
+            connect_timeout: Period::seconds(2),
+            reconnect_delay_max: Period::milliseconds(250),
+            queue_messages: NonZeroU32::new(16_384).expect("16 384 is not 0"),
+        }
+    }
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self { seed: 1337 }
+    }
+}
+
+fn subject_prefix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let prefix = String::deserialize(deserializer)?;
+    let is_token = |token: &str| {
+        !token.is_empty() && token.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '='))
+    };
+    if prefix.len() <= 128 && prefix.split('.').all(is_token) {
+        Ok(prefix)
+    } else {
+        let expected = "a subject prefix is letters, digits, `_`, `-` and dots between them, at most 128";
+        Err(de::Error::custom(format_args!("{expected}; got `{prefix}`")))
+    }
+}

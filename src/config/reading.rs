@@ -1,0 +1,117 @@
+//! Text -> configuration, or every fault that stands in the way.
+
+use std::io;
+use std::path::Path;
+
+use super::decode::{Misfit, decode};
+use super::document::{self, Node, ROUNDS_MAX};
+use super::fault::Fault;
+use super::fleet::TokenizerSource;
+use super::inputs::{Environment, is_too_large, override_values, read_config, substitute};
+use super::place::Place;
+use super::{Config, ConfigError, check};
+
+/// What came of reading a configuration.
+pub struct Reading {
+    /// What is left when all that is faulty counts as not given; `None` where nothing is.
+    pub config: Option<Config>,
+    /// All faults in the order of their places; at most 64 are looked for among the values.
+    pub faults: Vec<Fault>,
+    /// What was read, for excerpts.
+    pub text: String,
+}
+
+impl Reading {
+    /// Reads a file, with the overrides and secrets of `environment`.
+    ///
+    /// # Errors
+    /// The file cannot be read at all.
+    pub fn of_file(path: &Path, environment: &Environment) -> io::Result<Self> {
+        let bytes = read_config(path)?;
+        let name = path.display().to_string();
+        if is_too_large(&bytes) {
+            return Ok(Self::refused(Place::start(name), "a configuration has at most 1 MiB"));
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Self::of_text(&name, text, path.parent().unwrap_or(Path::new("")), environment)),
+            Err(error) => {
+                let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+                let valid = String::from_utf8_lossy(valid);
+                let line = valid.matches('\n').count() + 1;
+                let column = valid.chars().rev().take_while(|c| *c != '\n').count() + 1;
+                let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+                let place = Place { source: name.into(), line: number(line), column: number(column) };
+                Ok(Self::refused(place, "not UTF-8"))
+            }
+        }
+    }
+
+    /// Reads `text`, which messages call `name`. Relative paths in it start from `folder`.
+    pub fn of_text(name: &str, text: String, folder: &Path, environment: &Environment) -> Self {
+        let mut faults = Vec::new();
+        let config = document::parse(name, &text, &mut faults).and_then(|mut root| {
+            override_values(&mut root, environment, &mut faults);
+            substitute(&mut root, folder, environment, &mut faults);
+            let config = decode_all(&mut root, &mut faults)?;
+            check::check(&config, &root, &mut faults);
+            Some(from_folder(config, folder))
+        });
+        // What an override says comes after what the file says.
+        faults.sort_by(|a, b| (&*a.place.source != name, &a.place).cmp(&(&*b.place.source != name, &b.place)));
+        Self { config, faults, text }
+    }
+
+    /// The configuration, if it has no fault.
+    ///
+    /// # Errors
+    /// All its faults.
+    pub fn into_config(self) -> Result<Config, ConfigError> {
+        match self.config {
+            Some(config) if self.faults.is_empty() => Ok(config),
+            _ => Err(ConfigError::Faulty(self.faults)),
+        }
+    }
+
+    fn refused(place: Place, message: &str) -> Self {
+        Self { config: None, faults: vec![Fault::new(place, message)], text: String::new() }
+    }
+}
+
+/// Decodes the document; reports what does not fit, takes it out, and decodes again.
+fn decode_all(root: &mut Node, faults: &mut Vec<Fault>) -> Option<Config> {
+    for _ in 0..ROUNDS_MAX {
+        let misfit = match decode(root) {
+            Ok(config) => return Some(config),
+            Err(misfit) => misfit,
+        };
+        let path = misfit.path();
+        if !is_consequence(&misfit, root.at(&path)) {
+            let place = misfit.place.unwrap_or_else(|| root.place.clone());
+            faults.push(Fault::new(place, &misfit.message));
+        }
+        if !root.remove(&path) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Whether a key is missing only because its value was at fault and taken out.
+fn is_consequence(misfit: &Misfit, node: Option<&Node>) -> bool {
+    match (misfit.missing, node.map(|node| &node.content)) {
+        (Some(key), Some(document::Content::Map(map))) => map.removed.iter().any(|removed| removed == key),
+        _ => false,
+    }
+}
+
+fn from_folder(mut config: Config, folder: &Path) -> Config {
+    for model in &mut config.models {
+        if let Some(TokenizerSource::File(path)) = &mut model.tokenizer {
+            *path = folder.join(&*path);
+        }
+        if let Some(path) = &mut model.chat_template {
+            *path = folder.join(&*path);
+        }
+    }
+    config
+}

@@ -1,0 +1,419 @@
+//! The configuration as a user meets it: what is read, and what is said about what cannot be.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use warmpath::config::{Config, ConfigError, Environment, EventSource, Reading, TokenizerSource};
+use warmpath_core::policy::PolicyName;
+
+const FLEET: &str = "models: [{name: m}]\nworkers: [{id: a, url: http://a:1, model: m}]\n";
+
+fn shipped() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("config/warmpath.yaml")
+}
+
+fn read(text: &str, variables: &[(&str, &str)]) -> Reading {
+    let environment: Environment = variables.iter().copied().collect();
+    Reading::of_text("f.yaml", text.to_owned(), Path::new("/etc/warmpath"), &environment)
+}
+
+fn faults(text: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    let reading = read(text, variables);
+    reading.faults.iter().map(|fault| fault.to_string().replacen("f.yaml:", "", 1)).collect()
+}
+
+fn config(text: &str, variables: &[(&str, &str)]) -> Config {
+    read(text, variables).into_config().expect("the document has no fault")
+}
+
+/// A file that is gone with its owner.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, content: &[u8]) -> Self {
+        let path = std::env::temp_dir().join(format!("warmpath-{}-{name}", std::process::id()));
+        std::fs::write(&path, content).expect("the temporary folder can be written");
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Every key below `value` as a dotted path; entries of lists count as one.
+fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                found.insert(format!("{path}{key}"));
+                keys(value, &format!("{path}{key}."), found);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| keys(item, path, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_shipped_file_holds_the_defaults() {
+    let mut config = Reading::of_file(&shipped(), &Environment::default()).unwrap().into_config().unwrap();
+    assert_eq!((config.models.len(), config.workers.len()), (1, 2));
+    let [first, second] = config.workers.as_mut_slice() else { panic!("two workers") };
+    first.id = second.id.clone();
+    first.url = second.url.clone();
+    assert_eq!(first, second, "the first worker spells out what the second leaves out");
+    config.models.clear();
+    config.workers.clear();
+    assert_eq!(config, Config::default());
+}
+
+#[test]
+fn the_shipped_file_has_every_key_and_no_other() {
+    let text = std::fs::read_to_string(shipped()).unwrap();
+    let written: Value = serde_saphyr::from_str(&text).unwrap();
+    let config = Reading::of_file(&shipped(), &Environment::default()).unwrap().into_config().unwrap();
+    let (mut in_file, mut in_struct) = (BTreeSet::new(), BTreeSet::new());
+    keys(&written, "", &mut in_file);
+    keys(&serde_json::to_value(&config).unwrap(), "", &mut in_struct);
+    assert_eq!(in_file, in_struct);
+    assert!(in_file.contains("routing.kv.alpha_imbalanced") && in_file.contains("workers.max_num_seqs"));
+}
+
+#[test]
+fn check_passes_the_shipped_file_and_tells_faults_from_absence() {
+    let code = |path: &Path| format!("{:?}", warmpath::cli::check::run(path));
+    assert_eq!(code(&shipped()), format!("{:?}", ExitCode::SUCCESS));
+    assert_eq!(code(Path::new("/no/such/file.yaml")), format!("{:?}", ExitCode::from(2)));
+    let broken = Scratch::new("broken.yaml", b"routing: {policy: fast}\n");
+    assert_eq!(code(&broken.0), format!("{:?}", ExitCode::FAILURE));
+}
+
+#[test]
+fn loading_names_every_fault_on_a_line_of_its_own() {
+    let broken = Scratch::new("two.yaml", b"limits: {headers: 0}\nretries: {attempts: many}\nworkers: []\n");
+    let error = Config::load(&broken.0).unwrap_err();
+    let name = broken.0.display();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{name}:1:19: must be at least 1, got 0\n\
+             {name}:2:21: expected a whole number from 0 to 255, got `many`\n\
+             {name}:3:1: there are no workers: nothing could be answered"
+        )
+    );
+    let absent = Config::load(Path::new("/no/such/file.yaml")).unwrap_err();
+    assert!(matches!(absent, ConfigError::Unreadable { .. }));
+    assert_eq!(absent.to_string(), "/no/such/file.yaml: cannot be read");
+}
+
+#[test]
+fn a_small_configuration_is_enough() {
+    let config = config(
+        "models: [{name: m, tokenizer: tok/tokenizer.json}]\nworkers:\n- {id: 7, url: 'http://a:1', model: m}\n",
+        &[],
+    );
+    let (model, worker) = (&config.models[0], &config.workers[0]);
+    assert_eq!(model.tokenizer, Some(TokenizerSource::File("/etc/warmpath/tok/tokenizer.json".into())));
+    assert_eq!(model.block_size.get(), 16);
+    assert_eq!((worker.id.as_str(), worker.dp_ranks.get(), worker.max_num_seqs.get()), ("7", 1, 256));
+    assert_eq!(worker.url.authority(), "a:1");
+    assert_eq!(config.event_source(worker), EventSource::None);
+    assert_eq!(worker.id.place.as_ref().unwrap().to_string(), "f.yaml:3:8");
+}
+
+#[test]
+fn events_come_over_nats_where_a_server_is_named() {
+    let config = config(&format!("{FLEET}events: {{nats: {{url: 'nats://n:4222'}}}}\n"), &[]);
+    assert_eq!(config.event_source(&config.workers[0]), EventSource::Nats);
+}
+
+#[test]
+fn a_key_without_a_value_keeps_its_default() {
+    assert_eq!(config(&format!("{FLEET}routing:\nlimits: {{headers: ~}}\n"), &[]), config(FLEET, &[]));
+}
+
+/// Document, then what is said of it, without the file's name.
+const BROKEN: &[(&str, &[&str])] = &[
+    ("", &["1:1: there are no workers: nothing could be answered"]),
+    ("# nothing\n", &["2:1: there are no workers: nothing could be answered"]),
+    ("workers: []\n", &["1:1: there are no workers: nothing could be answered"]),
+    ("just text", &["1:1: expected a section with keys, got `just text`"]),
+    ("- 1\n", &["1:1: expected a section with keys, got a list"]),
+    ("listen: {data: [\n", &["1:16: unclosed bracket '['"]),
+    ("listen:\n  data: 1\n   admin: 2\n", &["3:9: mapping values are not allowed in this context"]),
+    ("listen: *nowhere\n", &["1:9: alias references unknown anchor"]),
+    ("log: {}\n---\nlog: {}\n", &["3:1: a second document begins here: a configuration is one document"]),
+    ("log: !include other.yaml\n", &["1:15: unsupported tag `!include`"]),
+    ("log: {}\nlog: {}\n", &["2:1: key `log` is given twice", "1:1: there are no workers: nothing could be answered"]),
+];
+
+/// The same, below a valid fleet of two lines.
+const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
+    ("routing: {kv: {alpha: -2}}", &["3:23: weight must be finite and at least 0, got -2"]),
+    ("routing: {kv: {gamma: .inf}}", &["3:23: weight must be finite and at least 0, got inf"]),
+    ("routing: {kv: {gamma: .nan}}", &["3:23: weight must be finite and at least 0, got NaN"]),
+    ("routing: {logit: {hit: much}}", &["3:24: expected a number, got `much`"]),
+    ("routing: {logit: {hit: '2'}}", &["3:24: expected a number, got `2`"]),
+    ("routing: {polcy: kv}", &["3:11: unknown key `polcy`, did you mean `policy`?"]),
+    ("rooting: {policy: kv}", &["3:1: unknown key `rooting`, did you mean `routing`?"]),
+    ("metrics: {colour: red}", &["3:11: unknown key `colour` (known: prefix)"]),
+    ("routing: {policy: kvv}", &["3:19: unknown value `kvv`, did you mean `kv`?"]),
+    (
+        "routing: {policy: fastest}",
+        &["3:19: unknown value `fastest` (known: kv, logit, round_robin, random, least_requests, power_of_two)"],
+    ),
+    (
+        "routing: {fallback: logit}",
+        &["3:21: `logit` may have no answer; a fallback is one of round_robin, random, least_requests, power_of_two"],
+    ),
+    ("routing: {on_all_busy: queue}", &["3:24: unknown value `queue` (known: least_loaded, error)"]),
+    ("routing: [kv]", &["3:10: expected a section with keys, got a list"]),
+    ("routing: {seed: -1}", &["3:17: expected a whole number from 0 to 18446744073709551615, got `-1`"]),
+    (
+        "routing: {seed: 18446744073709551616}",
+        &["3:17: expected a whole number from 0 to 18446744073709551615, got `18446744073709551616`"],
+    ),
+    ("usage: always", &["3:8: unknown value `always` (known: as_asked)"]),
+    ("log: {level: loud}", &["3:14: unknown value `loud` (known: error, warn, info, debug, trace)"]),
+    ("timeouts: {connect: 5}", &["3:21: expected a duration such as 250ms, 5s, 2m or 1h, got `5`"]),
+    ("timeouts: {total: 0s}", &["3:19: a duration is at least 1ms and at most 168h, got `0s`"]),
+    ("limits: {body_bytes: 16MB}", &["3:22: expected a size such as 512B, 64KiB, 16MiB or 1GiB, got `16MB`"]),
+    ("limits: {header_bytes: 4KiB}", &["3:24: must be at least 8KiB, got 4KiB"]),
+    ("limits: {connections: 0}", &["3:23: must be at least 1, got 0"]),
+    ("listen: {data: localhost}", &["3:16: expected an address such as 127.0.0.1:8080 or [::]:8080, got `localhost`"]),
+    ("listen: {routing_headers: on}", &["3:27: expected true or false, got `on`"]),
+    ("listen: {admin: '0.0.0.0:9090'}", &["3:17: an admin address beyond loopback needs `listen.admin_token`"]),
+    ("listen: {data: 127.0.0.1:9090}", &["3:16: the port is that of `listen.admin`"]),
+    ("listen: {data: '0.0.0.0:80', admin: 127.0.0.1:80}", &["3:37: the port is that of `listen.data` at 3:16"]),
+    ("listen: {admin_token: ''}", &["3:23: a secret must not be empty"]),
+    ("listen: {admin_token: [a]}", &["3:23: expected text, got a list"]),
+    (
+        "metrics: {prefix: 9lives}",
+        &[
+            "3:19: a metrics prefix is a lower-case letter, then letters, digits and underscores, at most 64; got `9lives`",
+        ],
+    ),
+    (
+        "events: {nats: {prefix: 'kv.>'}}",
+        &["3:25: a subject prefix is letters, digits, `_`, `-` and dots between them, at most 128; got `kv.>`"],
+    ),
+    ("events: {nats: {user: u}}", &["3:23: `user` without `password`"]),
+    ("events: {nats: {password: p}}", &["3:27: `password` without `user`"]),
+    (
+        "events: {nats: {token: t, nkey_seed: s}}",
+        &["3:38: `nkey_seed` beside `token` at 3:24: one way to authenticate"],
+    ),
+    ("log: {format: \"a\\nb\"}", &["3:15: unknown value `a\\nb` (known: text, json)"]),
+    (
+        "log: {format: xml, level: loud}\nretries: {attempts: -1, wait: 1s}\nqueue: {}",
+        &[
+            "3:15: unknown value `xml` (known: text, json)",
+            "3:27: unknown value `loud` (known: error, warn, info, debug, trace)",
+            "4:21: expected a whole number from 0 to 255, got `-1`",
+            "4:25: unknown key `wait` (known: attempts)",
+            "5:1: unknown key `queue` (known: listen, models, workers, routing, events, index, limits, timeouts, retries, metrics, log, ready_when, usage)",
+        ],
+    ),
+];
+
+/// Whole fleets.
+const BROKEN_FLEETS: &[(&str, &[&str])] = &[
+    ("workers: [{id: a, url: 'http://a', model: m}]", &["1:43: no model is named `m`"]),
+    (
+        "models: [{name: llama}]\nworkers: [{id: a, url: 'http://a', model: lama}]",
+        &["2:43: no model is named `lama`, did you mean `llama`?"],
+    ),
+    (
+        "models: [{name: m, aliases: [n]}]\nworkers: [{id: a, url: 'http://a', model: n}]",
+        &["2:43: `n` is an alias at 1:30: name the model itself, `m`"],
+    ),
+    (
+        "models: [{name: m, aliases: [m, n]}, {name: n}]\nworkers:\n- {id: a, url: 'http://a', model: m}\n- {id: a, url: 'http://b', model: n}",
+        &[
+            "1:30: alias `m` is already used at 1:17",
+            "1:33: alias `n` is already used at 1:45",
+            "4:8: worker id `a` is already used at 3:8",
+        ],
+    ),
+    (
+        "models: [{name: m}]\nworkers:\n- {id: '', url: 'http://a', model: m, events: nats}\nevents: {hold_batches: 8}",
+        &[
+            "3:8: worker id must have 1 to 128 bytes and no control characters, got ``",
+            "3:47: `events.nats.url` is not set at 4:1",
+        ],
+    ),
+    (
+        "models: [{name: m, block_size: 0, tokenizer: ''}]\nworkers:\n- {url: 'ftp://a', id: a, model: m, dp_ranks: 0, role: decode}\n- {id: b, model: m}",
+        &[
+            "1:32: must be at least 1, got 0",
+            "1:46: expected `remote`, `bytes` or the path of a tokenizer.json, got ``",
+            "3:9: expected a URL such as http://10.0.0.1:8000, got `ftp://a`",
+            "3:47: must be at least 1, got 0",
+            "3:56: role `decode` is not served: only `both` is",
+            "4:3: key `url` is missing",
+        ],
+    ),
+    (
+        "models: [{name: m}]\nworkers:\n- {id: a, url: 'http://a', model: m, dp_ranks: 65535}\n- {id: b, url: 'http://b', model: m}",
+        &["4:8: workers and their ranks up to here are 65536; at most 65535 are served"],
+    ),
+    (
+        "models: [{name: m}]\nworkers: [a, ~]",
+        &["2:11: expected a section with keys, got `a`", "2:14: expected a section with keys, got nothing"],
+    ),
+];
+
+#[test]
+fn every_fault_is_named_with_its_place() {
+    for (text, expected) in BROKEN.iter().chain(BROKEN_FLEETS) {
+        let mut found = faults(text, &[]);
+        let mut expected = expected.to_vec();
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected, "{text}");
+    }
+    for (text, expected) in BROKEN_BELOW_A_FLEET {
+        assert_eq!(faults(&format!("{FLEET}{text}\n"), &[]), *expected, "{text}");
+    }
+}
+
+#[test]
+fn aliases_serve_but_cannot_explode() {
+    let shared = "models: [{name: &m m}]\nworkers:\n- &w {id: a, url: 'http://a:1', model: *m}\n- {<<: *w, id: b}\n";
+    assert_eq!(config(shared, &[]).workers[1].url.authority(), "a:1");
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..10 {
+        let below = vec![format!("*a{}", level - 1); 10].join(", ");
+        bomb.push_str(&format!("a{level}: &a{level} [{below}]\n"));
+    }
+    let found = faults(&bomb, &[]);
+    assert_eq!(found, ["5:20: aliases repeat more than 50000 nodes"]);
+}
+
+#[test]
+fn depth_and_size_are_bounded() {
+    assert_eq!(faults(&"[".repeat(1_000), &[]).len(), 1);
+    let huge = Scratch::new("huge.yaml", &vec![b'#'; (1 << 20) + 1]);
+    let reading = Reading::of_file(&huge.0, &Environment::default()).unwrap();
+    assert_eq!(reading.faults[0].to_string(), format!("{}:1:1: a configuration has at most 1 MiB", huge.0.display()));
+    let binary = Scratch::new("binary.yaml", b"log: {}\nlog\xff: {}\n");
+    let reading = Reading::of_file(&binary.0, &Environment::default()).unwrap();
+    assert_eq!(reading.faults[0].to_string(), format!("{}:2:4: not UTF-8", binary.0.display()));
+}
+
+#[test]
+fn at_most_sixty_four_faults_are_looked_for() {
+    let keys: String = (0..100).map(|key| format!("key{key}: 1\n")).collect();
+    assert_eq!(faults(&keys, &[]).len(), 64);
+    let repeated = "log: {}\n".repeat(100);
+    assert_eq!(faults(&repeated, &[]).len(), 65);
+}
+
+#[test]
+fn secrets_come_from_the_environment_and_from_files() {
+    let file = Scratch::new("token", b"from-a-file\n");
+    let text = format!(
+        "models: [{{name: m}}]\nworkers: [{{id: a, url: 'http://${{env:HOST}}:1', model: m, api_key: '${{env:KEY}}', max_num_seqs: '${{env:SEQS}}'}}]\nlisten: {{admin_token: '${{file:{}}}'}}\n",
+        file.0.display()
+    );
+    let config = config(&text, &[("HOST", "a"), ("KEY", "12345"), ("SEQS", "64")]);
+    let worker = &config.workers[0];
+    assert_eq!((worker.url.to_string().as_str(), worker.max_num_seqs.get()), ("http://a:1", 64));
+    assert_eq!(worker.api_key.as_ref().unwrap().expose(), "12345");
+    assert_eq!(config.listen.admin_token.as_ref().unwrap().expose(), "from-a-file");
+    let shown = format!("{config:?}{}", serde_json::to_string(&config).unwrap());
+    assert!(shown.contains("[secret]") && !shown.contains("12345") && !shown.contains("from-a-file"));
+}
+
+#[test]
+fn a_secret_that_is_not_there_is_a_fault_and_no_other_follows_from_it() {
+    let text = format!("{FLEET}listen: {{admin: '0.0.0.0:9090', admin_token: '${{env:TOKEN}}'}}\n");
+    assert_eq!(faults(&text, &[]), ["3:46: environment variable `TOKEN` is not set"]);
+    assert_eq!(faults(&text, &[("TOKEN", "")]), ["3:46: `${env:TOKEN}` is empty"]);
+    assert_eq!(faults(&text, &[("TOKEN", "~")]), Vec::<String>::new());
+    let worker = "models: [{name: m}]\nworkers: [{id: '${env:ID}', url: 'http://a', model: m}]\n";
+    assert_eq!(faults(worker, &[]), ["2:16: environment variable `ID` is not set"]);
+}
+
+#[test]
+fn messages_do_not_show_what_was_substituted() {
+    let text = format!("{FLEET}log: {{level: '${{env:KEY}}'}}\nindex: {{seed: '${{env:KEY}}'}}\n");
+    assert_eq!(
+        faults(&text, &[("KEY", "s3cret")]),
+        [
+            "3:14: unknown value `${env:KEY}` (known: error, warn, info, debug, trace)",
+            "4:15: expected a whole number from 0 to 18446744073709551615, got `${env:KEY}`",
+        ]
+    );
+}
+
+#[test]
+fn variables_override_the_file() {
+    let variables = [
+        ("WARMPATH__ROUTING__POLICY", "round_robin"),
+        ("WARMPATH__ROUTING__KV__ALPHA", "0.5"),
+        ("WARMPATH__LISTEN__DATA", "[::]:8000"),
+        ("WARMPATH__WORKERS__0__API_KEY", "${env:KEY}"),
+        ("WARMPATH__INDEX__SEED", "~"),
+        ("KEY", "k"),
+        ("WARMPATH_LOG", "not ours"),
+    ];
+    let config = config(&format!("{FLEET}routing: {{policy: logit}}\nindex: {{seed: 5}}\n"), &variables);
+    assert_eq!((config.routing.policy, config.routing.kv.alpha.get()), (PolicyName::RoundRobin, 0.5));
+    assert_eq!(config.listen.data.to_string(), "[::]:8000");
+    assert_eq!(config.workers[0].api_key.as_ref().unwrap().expose(), "k");
+    assert_eq!(config.index.seed, 1337);
+}
+
+#[test]
+fn a_faulty_override_is_named_by_its_variable() {
+    let text = format!("{FLEET}log: {{level: loud}}\nretries: 5\n");
+    let variables = [
+        ("WARMPATH__FOO", "1"),
+        ("WARMPATH__LIMITS__HEADERS", "0"),
+        ("WARMPATH__LOG__FORMAT", ""),
+        ("WARMPATH__RETRIES__ATTEMPTS", "1"),
+        ("WARMPATH__ROUTING__POLCY", "kv"),
+        ("WARMPATH__WORKERS__3__ID", "b"),
+    ];
+    assert_eq!(
+        faults(&text, &variables),
+        [
+            "3:14: unknown value `loud` (known: error, warn, info, debug, trace)",
+            "4:10: expected a section with keys, got `5`",
+            "WARMPATH__FOO:1:1: unknown key `foo` (known: listen, models, workers, routing, events, index, limits, timeouts, retries, metrics, log, ready_when, usage)",
+            "WARMPATH__LIMITS__HEADERS:1:1: must be at least 1, got 0",
+            "WARMPATH__LOG__FORMAT:1:1: the variable is empty: unset it, or give it a value",
+            "WARMPATH__RETRIES__ATTEMPTS:1:1: there is no section above `attempts`",
+            "WARMPATH__ROUTING__POLCY:1:1: unknown key `polcy`, did you mean `policy`?",
+            "WARMPATH__WORKERS__3__ID:1:1: the list has no item `3`",
+        ]
+    );
+}
+
+proptest! {
+    /// A reader that panics takes a running router with it at a reload.
+    #[test]
+    fn no_mutant_of_the_shipped_file_panics_or_breaks_a_line(
+        at in any::<prop::sample::Index>(),
+        length in 0usize..40,
+        inserted in "[-:\\[\\]{}&*!?|>'\"#$ \n\u{1b}éa-z0-9]{0,12}",
+    ) {
+        let mut characters: Vec<char> = std::fs::read_to_string(shipped()).unwrap().chars().collect();
+        let start = at.index(characters.len());
+        let end = (start + length).min(characters.len());
+        characters.splice(start..end, inserted.chars());
+        let reading = read(&characters.iter().collect::<String>(), &[]);
+        prop_assert!(reading.config.is_some() || !reading.faults.is_empty());
+        for fault in &reading.faults {
+            let line = fault.to_string();
+            prop_assert!(line.starts_with("f.yaml:") && !line.contains(char::is_control), "{line:?}");
+        }
+    }
+}
