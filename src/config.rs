@@ -105,6 +105,16 @@ pub enum ConfigError {
     Faulty(Vec<Fault>),
 }
 
+impl ConfigError {
+    /// What a command exits with: 2 where there was nothing to read, 1 where there are faults.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            ConfigError::Unreadable { .. } => 2,
+            ConfigError::Faulty(_) => 1,
+        }
+    }
+}
+
 impl Config {
     /// Reads a file, with the overrides and secrets of this process's environment.
     ///
@@ -114,6 +124,14 @@ impl Config {
         Reading::of_file(path, &Environment::of_process())
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?
             .into_config()
+    }
+
+    /// Reads a text that a program made; `name` stands for its file in messages. The environment is left out.
+    ///
+    /// # Errors
+    /// All its faults.
+    pub fn parse(name: &str, text: String) -> Result<Self, ConfigError> {
+        Reading::of_text(name, text, Path::new(""), &Environment::default()).into_config()
     }
 
     /// Where the events of `worker` come from.

@@ -1,11 +1,17 @@
 //! Events of the workers' caches: one task for each (worker, rank), which receives, decodes, orders and applies.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
+use warmpath_indexer::change::{Change, IndexWriter};
+use warmpath_indexer::codec::{DecodeError, decode, decode_json};
+use warmpath_indexer::event::EventBatch;
+use warmpath_indexer::feed::{Action, Patience, Stamp, WorkerFeed};
+use warmpath_indexer::view::{Applied, EngineView};
+
+use crate::fleet::Worker;
 
 pub mod local;
 pub mod nats;
@@ -21,4 +27,149 @@ pub struct Message {
     pub seq: Option<u64>,
     /// Which life of the engine's process it is from, where the bus tells it.
     pub epoch: Option<u64>,
+}
+
+/// Keeps the index true to one (worker, rank).
+pub struct EventTask {
+    worker: Arc<Worker>,
+    index: Arc<dyn IndexWriter>,
+    feed: WorkerFeed<EventBatch>,
+    view: EngineView,
+    actions: Vec<Action<EventBatch>>,
+    changes: Vec<Change>,
+}
+
+/// Why a message was left out.
+enum Refusal {
+    Undecodable(DecodeError),
+    /// It says that it is from another worker than its subject.
+    Foreign(String),
+}
+
+impl EventTask {
+    /// A task that knows nothing yet.
+    pub fn new(worker: Arc<Worker>, index: Arc<dyn IndexWriter>, patience: Patience, view: EngineView) -> Self {
+        let feed = WorkerFeed::new(patience);
+        Self { worker, index, feed, view, actions: Vec::new(), changes: Vec::new() }
+    }
+
+    /// Works until the bus is closed.
+    pub async fn run(mut self, mut from: mpsc::Receiver<Message>) {
+        loop {
+            let deadline = self.feed.deadline();
+            let overdue = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                message = from.recv() => match message {
+                    Some(message) => self.receive(&message),
+                    None => return,
+                },
+                () = overdue => self.feed.expire(Instant::now(), &mut self.actions),
+            }
+            self.act();
+        }
+    }
+
+    fn receive(&mut self, message: &Message) {
+        let (stamp, batch) = match self.read(message) {
+            Ok(read) => read,
+            Err(refusal) => return self.refuse(refusal),
+        };
+        let rejected = u64::try_from(batch.rejected_total()).unwrap_or(u64::MAX);
+        self.worker.metrics.events("rejected", rejected);
+        let duplicates = self.feed.counts().duplicates;
+        let view = &self.view;
+        let orphan = |batch: &EventBatch| batch.events.iter().any(|event| view.is_orphan(event));
+        self.feed.push(stamp, batch, orphan, Instant::now(), &mut self.actions);
+        self.worker.metrics.events("duplicate", self.feed.counts().duplicates - duplicates);
+    }
+
+    /// JSON begins with a brace, which begins no msgpack batch.
+    fn read(&self, message: &Message) -> Result<(Stamp, EventBatch), Refusal> {
+        if message.payload.first() == Some(&b'{') {
+            let event = decode_json(&message.payload).map_err(Refusal::Undecodable)?;
+            if event.worker_id != self.worker.id {
+                return Err(Refusal::Foreign(event.worker_id.as_str().chars().take(64).collect()));
+            }
+            let stamp = Stamp { seq: event.event_id, epoch: None, ts: None };
+            return Ok((stamp, event.batch));
+        }
+        let batch = decode(&message.payload).map_err(Refusal::Undecodable)?;
+        // A bus that numbers nothing is taken to lose nothing.
+        let seq = message.seq.unwrap_or_else(|| self.feed.next_seq());
+        Ok((Stamp { seq, epoch: message.epoch, ts: batch.ts }, batch))
+    }
+
+    fn refuse(&self, refusal: Refusal) {
+        self.worker.metrics.events("undecodable", 1);
+        match refusal {
+            Refusal::Undecodable(error) => tracing::warn!(worker = %self.worker.id, %error, "event batch refused"),
+            Refusal::Foreign(id) => tracing::warn!(worker = %self.worker.id, says = id, "foreign event refused"),
+        }
+    }
+
+    fn act(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Apply(batch) => self.apply(&batch),
+                Action::Lost(missing) => {
+                    self.worker.metrics.event_gaps.increment(1);
+                    if !self.view.is_empty() {
+                        let missing = missing.end - missing.start;
+                        tracing::warn!(worker = %self.worker.id, missing, "events lost; starting from an empty view");
+                    }
+                    self.forget();
+                }
+                Action::Restarted => {
+                    self.worker.metrics.event_restarts.increment(1);
+                    tracing::info!(worker = %self.worker.id, "the engine restarted");
+                    self.forget();
+                }
+            }
+        }
+        self.actions = actions;
+    }
+
+    fn forget(&mut self) {
+        self.view.clear();
+        self.index.forget(self.worker.slot);
+    }
+
+    fn apply(&mut self, batch: &EventBatch) {
+        let mut applied = Applied::default();
+        for event in &batch.events {
+            applied += self.view.apply(event, &mut self.changes);
+        }
+        self.index.apply(self.worker.slot, &self.changes);
+        self.changes.clear();
+        self.count(&applied);
+        if let Some(ts) = batch.ts {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            self.worker.metrics.event_lag.record((now - ts).max(0.0));
+        }
+    }
+
+    fn count(&self, applied: &Applied) {
+        let outcomes = [
+            ("stored", applied.stored),
+            ("copy", applied.copies),
+            ("reported", applied.reported),
+            ("removed", applied.removed),
+            ("orphan", applied.orphans),
+            ("wrong_block_size", applied.wrong_size),
+            ("filtered", applied.filtered),
+            ("conflict", applied.conflicts),
+            ("unknown", applied.unknown),
+            ("over_limit", applied.over_limit),
+            ("cut", applied.cut),
+        ];
+        for (outcome, count) in outcomes {
+            self.worker.metrics.events(outcome, u64::try_from(count).unwrap_or(u64::MAX));
+        }
+    }
 }

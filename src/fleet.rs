@@ -10,7 +10,7 @@ use http::uri::{Authority, Scheme};
 use warmpath_core::cost::load_balance_score;
 use warmpath_core::ids::{Rank, Slot, WorkerId};
 use warmpath_core::scheduler::Scheduler;
-use warmpath_core::units::BlockSize;
+use warmpath_core::units::{BlockSize, Blocks};
 use warmpath_core::workers::{Pool, Target, WorkerTable};
 
 use crate::telemetry::hit_rate::HitRate;
@@ -107,17 +107,35 @@ impl Fleet {
 
     /// Lets requests go to `slot`, or keeps them away. Returns whether that changed anything. O(workers).
     pub fn set_available(&self, slot: Slot, available: bool) -> bool {
-        let _one_at_a_time = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = self.table.load();
-        if table.get(slot).is_none_or(|target| target.available == available) {
+        if self.table.load().get(slot).is_none_or(|target| target.available == available) {
             return false;
         }
-        let mut targets: Vec<_> = table.iter().cloned().collect();
-        for target in targets.iter_mut().filter(|target| target.slot == slot) {
-            target.available = available;
-        }
-        self.table.store(Arc::new(WorkerTable::new(targets, table.pools().to_vec())));
+        self.change(slot, |target| target.available = available);
         true
+    }
+
+    /// Whether nobody has said yet how many blocks the cache of `slot` has.
+    pub fn wants_capacity(&self, slot: Slot) -> bool {
+        self.table.load().get(slot).is_some_and(|target| target.limits.blocks.is_none())
+    }
+
+    /// Takes note of how many blocks the cache of `slot` has. O(workers).
+    pub fn set_capacity(&self, slot: Slot, blocks: Blocks) {
+        self.change(slot, |target| target.limits.blocks = Some(blocks));
+    }
+
+    fn change(&self, slot: Slot, change: impl Fn(&mut Target)) {
+        let _one_at_a_time = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.load();
+        let mut targets: Vec<_> = table.iter().cloned().collect();
+        targets.iter_mut().filter(|target| target.slot == slot).for_each(change);
+        self.table.store(Arc::new(WorkerTable::new(targets, table.pools().to_vec())));
+    }
+
+    /// How uneven the load of all workers is.
+    pub fn load_balance_score(&self) -> f64 {
+        let table = self.table.load();
+        load_balance_score(table.iter().map(kv_load).collect::<Vec<_>>().into_iter())
     }
 
     /// Brings the gauges up to date; called when somebody looks.
@@ -132,9 +150,9 @@ impl Fleet {
             worker.metrics.hit_rate.set(worker.hit_rate.read(now));
         }
         for pool in table.pools() {
-            let targets = pool.targets.iter().filter_map(|slot| table.get(*slot));
+            let loads: Vec<f64> = pool.targets.iter().filter_map(|slot| table.get(*slot)).map(kv_load).collect();
             if let Some(state) = self.pool(&pool.model) {
-                state.metrics.balance.set(load_balance_score(targets.map(kv_load)));
+                state.metrics.balance.set(load_balance_score(loads.into_iter()));
             }
         }
     }

@@ -20,7 +20,6 @@ pub mod admin;
 pub mod completions;
 pub mod gateway;
 pub mod models;
-pub mod openai;
 pub mod routes;
 
 /// Pause of the accept loop when the process is out of file descriptors.

@@ -17,8 +17,8 @@ use warmpath_core::shape::{Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
 use warmpath_core::workers::{Limits, Pool, Role, Target, WorkerTable};
-use warmpath_indexer::tree::{IndexWriter, SharedTree};
-use warmpath_indexer::view::Change;
+use warmpath_indexer::change::{Change, IndexWriter};
+use warmpath_indexer::tree::SharedTree;
 
 struct Counting;
 

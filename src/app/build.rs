@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::HeaderValue;
+use http::uri::Authority;
 use warmpath_core::ids::{Rank, Slot};
-use warmpath_core::policy::{Policy, Weights};
+use warmpath_core::policy::Policy;
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::Blocks;
-use warmpath_core::workers::{Limits, Pool, Role, Target};
+use warmpath_core::workers::{Limits, Pool, Target};
 
 use super::StartError;
-use crate::config::{Config, Model, Worker as WorkerConfig};
+use crate::config::{Config, Model, TokenizerSource, Worker as WorkerConfig};
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::Metrics;
@@ -55,7 +56,7 @@ fn target(described: &WorkerConfig, slot: Slot, rank: Rank) -> Target {
         slot,
         worker: described.id.value.clone(),
         rank,
-        role: Role::Both,
+        role: described.role,
         limits: Limits {
             blocks: described.capacity_blocks.map(|blocks| Blocks(blocks.get())),
             sequences: described.max_num_seqs.get(),
@@ -83,12 +84,28 @@ fn worker(
         id: described.id.value.clone(),
         rank,
         model: described.model.value.as_str().into(),
-        scheme: described.url.value.scheme().clone(),
-        authority: described.url.value.authority().clone(),
+        scheme: http::uri::Scheme::HTTP,
+        authority: authority(described)?,
         authorization: authorization.transpose()?,
         metrics: metrics.worker(slot.index(), described.id.value.as_str()),
         hit_rate: HitRate::new(Instant::now()),
     })
+}
+
+fn authority(described: &WorkerConfig) -> Result<Authority, StartError> {
+    let authority = described.url.value.authority().parse();
+    authority.map_err(|error: http::uri::InvalidUri| {
+        setup(&format!("the url of worker `{}` has no host", described.id.value), error)
+    })
+}
+
+fn tokenizer(model: &Model, engines: Vec<String>) -> ModelTokenizer {
+    match &model.tokenizer {
+        None => ModelTokenizer::none(),
+        Some(TokenizerSource::Bytes) => ModelTokenizer::bytes(),
+        Some(TokenizerSource::Remote) => ModelTokenizer::remote(engines),
+        Some(TokenizerSource::File(file)) => ModelTokenizer::load_in_background(file, model.chat_template.as_deref()),
+    }
 }
 
 fn pool_state(
@@ -98,10 +115,10 @@ fn pool_state(
     metrics: &Metrics,
 ) -> Result<PoolState, StartError> {
     let routing = &config.routing;
-    let weights = Weights { kv: routing.kv, logit: routing.logit };
+    let weights = routing.weights();
     let scheduler = Scheduler::new(
         Policy::new(routing.policy, &weights),
-        Policy::new(routing.fallback.into(), &weights),
+        Policy::new(routing.fallback, &weights),
         routing.on_all_busy,
     );
     Ok(PoolState {

@@ -1,19 +1,20 @@
 //! Where the workers' events come from, and how that goes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use warmpath_core::blocks::Root;
-use warmpath_core::ids::Rank;
 use warmpath_core::namespace::Namespace;
+use warmpath_core::units::BlockSize;
+use warmpath_indexer::change::IndexWriter;
+use warmpath_indexer::feed::Patience;
 use warmpath_indexer::tree::SharedTree;
+use warmpath_indexer::view::EngineView;
 
 use super::StartError;
 use super::build::setup;
-use crate::config::{Config, EventSource, JetStream, Worker as WorkerConfig};
+use crate::config::{Config, EventSource, JetStream, Nats};
 use crate::events::local::LocalBus;
-use crate::events::nats::{self, NatsBus, NatsSettings};
+use crate::events::nats::{Credentials, NatsBus, NatsSettings};
 use crate::events::{EventTask, Message};
 use crate::fleet::{Fleet, Worker};
 use crate::shutdown::Tasks;
@@ -36,7 +37,7 @@ impl Sources {
         metrics: &Metrics,
         tasks: &Tasks,
     ) -> Result<Arc<Self>, StartError> {
-        let bus = match settings(config) {
+        let bus = match settings(&config.events.nats) {
             Some(settings) => {
                 let connecting = NatsBus::connect(settings).await;
                 Some(connecting.map_err(|error| setup("the NATS settings cannot be used", error))?)
@@ -46,12 +47,12 @@ impl Sources {
         for worker in fleet.workers() {
             let described = config.workers.iter().find(|described| described.id.value == worker.id);
             let described = described.expect("the fleet was built from this configuration");
-            let queue = match described.event_source(bus.is_some()) {
+            let (queue, patience) = match config.event_source(described) {
                 EventSource::None => continue,
-                EventSource::Local => local_queue(local.as_ref(), worker)?,
-                EventSource::Nats => nats_queue(bus.as_ref(), worker, tasks)?,
+                EventSource::Local => (local_queue(local.as_ref(), worker)?, Patience::NONE),
+                EventSource::Nats => (nats_queue(bus.as_ref(), worker, config, tasks)?, patience(config)),
             };
-            tasks.spawn(task(config, described, worker, index).run(queue));
+            tasks.spawn(task(config, fleet, worker, (index, patience)).run(queue));
         }
         let sources = Self {
             connected: bus.as_ref().map(NatsBus::connected),
@@ -79,7 +80,70 @@ impl Sources {
     pub(super) fn measure(&self) {
         self.metrics.bus_up.set(if self.are_up() { 1.0 } else { 0.0 });
         for worker in &self.workers {
-            worker.metrics.index_blocks.set(crate::telemetry::hit_rate::count(self.index.blocks_of(worker.slot)));
+            worker.metrics.index_blocks.set(crate::replay::report::length(self.index.entries(worker.slot)));
         }
     }
+}
+
+fn settings(nats: &Nats) -> Option<NatsSettings> {
+    let text = |secret: &Option<crate::config::Spanned<crate::config::Secret>>| {
+        secret.as_ref().map(|secret| secret.value.expose().to_owned())
+    };
+    let user = nats.user.as_ref().map(|user| user.value.clone());
+    let credentials = match (user, text(&nats.token), text(&nats.nkey_seed), text(&nats.credentials)) {
+        (Some(user), ..) => Credentials::User { user, password: text(&nats.password).unwrap_or_default() },
+        (_, Some(token), ..) => Credentials::Token(token),
+        (_, _, Some(seed), _) => Credentials::Nkey(seed),
+        (.., Some(text)) => Credentials::Creds(text),
+        _ => Credentials::Anonymous,
+    };
+    Some(NatsSettings {
+        url: nats.url.as_ref()?.value.as_str().to_owned(),
+        prefix: nats.prefix.clone(),
+        jetstream: nats.jetstream == JetStream::Auto,
+        credentials,
+        connect_timeout: nats.connect_timeout.get(),
+        reconnect_delay_max: nats.reconnect_delay_max.get(),
+        queue_messages: usize::try_from(nats.queue_messages.get()).unwrap_or(usize::MAX),
+    })
+}
+
+fn patience(config: &Config) -> Patience {
+    Patience { batches: usize::from(config.events.hold_batches.get()), wait: config.events.hold_time.get() }
+}
+
+fn local_queue(local: Option<&LocalBus>, worker: &Worker) -> Result<mpsc::Receiver<Message>, StartError> {
+    let bus = local.ok_or_else(|| {
+        setup(
+            &format!("worker `{}` has `events: local`", worker.id),
+            "there is no engine inside this process; use `nats` or `none`",
+        )
+    })?;
+    Ok(bus.subscribe(worker.id.as_str(), worker.rank.unwrap_or_default().0))
+}
+
+fn nats_queue(
+    bus: Option<&NatsBus>,
+    worker: &Worker,
+    config: &Config,
+    tasks: &Tasks,
+) -> Result<mpsc::Receiver<Message>, StartError> {
+    let missing = || setup(&format!("worker `{}` has `events: nats`", worker.id), "`events.nats.url` is not set");
+    let bus = bus.ok_or_else(missing)?.clone();
+    let (sender, queue) = mpsc::channel(usize::try_from(config.events.nats.queue_messages.get()).unwrap_or(usize::MAX));
+    let (model, id, rank) = (worker.model.to_string(), worker.id.to_string(), worker.rank.unwrap_or_default().0);
+    tasks.spawn(bus.follow(model, id, rank, sender));
+    Ok(queue)
+}
+
+/// Blocks that one engine's view may name: about 150 MB.
+const VIEW_MAX: usize = 2_000_000;
+
+fn task(config: &Config, fleet: &Fleet, worker: &Arc<Worker>, (index, patience): (&Arc<SharedTree>, Patience)) -> EventTask {
+    let block_size = fleet.pool(&worker.model).map(|pool| pool.block_size);
+    let block_size = block_size.or(BlockSize::new(16)).expect("16 is not 0");
+    let namespace = Namespace::plain(Arc::clone(&worker.model), block_size);
+    let view = EngineView::new(namespace, config.index.seed, VIEW_MAX);
+    let index: Arc<dyn IndexWriter> = Arc::<SharedTree>::clone(index);
+    EventTask::new(Arc::clone(worker), index, patience, view)
 }

@@ -12,7 +12,7 @@ use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
 use super::runtime;
-use crate::events::nats::{Credentials, NatsBus, NatsSettings};
+use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
 use crate::mock_engine::{MockEngine, MockSettings};
 use crate::shutdown::{Tasks, interrupted};
@@ -96,9 +96,8 @@ impl MockEngineArgs {
         let bus = match self.bus {
             None => Bus::Silent,
             Some(url) => {
-                let credentials = Credentials::Anonymous;
-                let settings = NatsSettings { url, prefix: self.prefix, jetstream: true, credentials };
-                Bus::Nats(Box::new(NatsBus::connect(settings).await?))
+                let bus = NatsBus::connect(NatsSettings::publisher(url, self.prefix)).await;
+                Bus::Nats(Box::new(bus.map_err(anyhow::Error::from_boxed)?))
             }
         };
         Ok(MockSettings {

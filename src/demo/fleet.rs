@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::config::Config;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
-use crate::events::nats::{Credentials, NatsBus, NatsSettings};
+use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
 use crate::mock_engine::{MockEngine, MockSettings};
 use crate::shutdown::Tasks;
@@ -58,7 +58,8 @@ impl DemoFleet {
             };
             addresses.push(MockEngine::start(settings, &engines).await?.address);
         }
-        let config = Config::parse(&yaml(options, policy, &prefix, &addresses))?;
+        let text = yaml(options, policy, &prefix, &addresses);
+        let config = Config::parse("the demo's configuration", text)?;
         let app = App::start(config, Some(local)).await?;
         app.wait_for_events(Duration::from_secs(10)).await;
         Ok(Self { app, engines })
@@ -99,13 +100,7 @@ impl DemoFleet {
 }
 
 async fn connect(url: &str, prefix: &str) -> Result<NatsBus, BoxError> {
-    let settings = NatsSettings {
-        url: url.to_owned(),
-        prefix: prefix.to_owned(),
-        jetstream: true,
-        credentials: Credentials::Anonymous,
-    };
-    let bus = NatsBus::connect(settings).await?;
+    let bus = NatsBus::connect(NatsSettings::publisher(url.to_owned(), prefix.to_owned())).await?;
     let mut connected = bus.connected();
     let up = tokio::time::timeout(Duration::from_secs(5), connected.wait_for(|up| *up)).await;
     if !matches!(up, Ok(Ok(_))) {
@@ -127,7 +122,7 @@ fn engine(options: &DemoOptions, number: usize) -> EngineConfig {
 
 fn yaml(options: &DemoOptions, policy: PolicyName, prefix: &str, addresses: &[SocketAddr]) -> String {
     let mut text = format!(
-        "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', expose_decisions: true}}\n\
+        "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
          models: [{{name: {MODEL}, tokenizer: bytes, block_size: {}}}]\n\
          routing: {{policy: {policy}, seed: {}}}\n",
         tally::BLOCK,

@@ -13,14 +13,8 @@ use tokio::sync::{mpsc, watch};
 use super::Message;
 use super::subject;
 
-/// Batches that wait to be applied; beyond, the server holds them back (JetStream) or drops them (core).
-const CAPACITY: usize = 4096;
-
 /// Waits between attempts to subscribe.
 const RETRY: Duration = Duration::from_millis(500);
-
-/// Longest wait between attempts to connect: the client's default of 4 s would be 4 s of stale views.
-const RECONNECT_MAX: Duration = Duration::from_millis(250);
 
 /// How long events are kept for routers that start or come back.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -36,6 +30,27 @@ pub struct NatsSettings {
     pub jetstream: bool,
     /// Who we are.
     pub credentials: Credentials,
+    /// Bound on making a connection.
+    pub connect_timeout: Duration,
+    /// Longest wait between attempts to connect: the client's default of 4 s would be 4 s of stale views.
+    pub reconnect_delay_max: Duration,
+    /// Messages that may wait in each subscription.
+    pub queue_messages: usize,
+}
+
+impl NatsSettings {
+    /// The settings of an engine or a demo that publishes to `url`.
+    pub fn publisher(url: String, prefix: String) -> Self {
+        Self {
+            url,
+            prefix,
+            jetstream: true,
+            credentials: Credentials::Anonymous,
+            connect_timeout: Duration::from_secs(2),
+            reconnect_delay_max: Duration::from_millis(250),
+            queue_messages: 16_384,
+        }
+    }
 }
 
 /// Who we are, to a NATS server.
@@ -53,6 +68,10 @@ pub enum Credentials {
     },
     /// A token.
     Token(String),
+    /// The seed of an nkey.
+    Nkey(String),
+    /// The text of a credentials file: a JWT and its seed.
+    Creds(String),
 }
 
 impl std::fmt::Debug for Credentials {
@@ -61,6 +80,8 @@ impl std::fmt::Debug for Credentials {
             Credentials::Anonymous => "Anonymous",
             Credentials::User { .. } => "User(redacted)",
             Credentials::Token(_) => "Token(redacted)",
+            Credentials::Nkey(_) => "Nkey(redacted)",
+            Credentials::Creds(_) => "Creds(redacted)",
         })
     }
 }
@@ -77,20 +98,25 @@ impl NatsBus {
     /// Starts to connect and returns at once: a bus that is down costs nobody a start.
     ///
     /// # Errors
-    /// When the URL cannot be read.
-    pub async fn connect(settings: NatsSettings) -> Result<Self, async_nats::ConnectError> {
+    /// When the URL or the credentials cannot be read.
+    pub async fn connect(settings: NatsSettings) -> Result<Self, async_nats::Error> {
         let (state, connected) = watch::channel(false);
         let options = match settings.credentials.clone() {
             Credentials::Anonymous => ConnectOptions::new(),
             Credentials::User { user, password } => ConnectOptions::with_user_and_password(user, password),
             Credentials::Token(token) => ConnectOptions::with_token(token),
+            Credentials::Nkey(seed) => ConnectOptions::with_nkey(seed),
+            Credentials::Creds(text) => ConnectOptions::with_credentials(&text)?,
         };
+        let longest = settings.reconnect_delay_max;
         let client = options
             .retry_on_initial_connect()
             .max_reconnects(None)
-            .reconnect_delay_callback(|attempt| {
+            .connection_timeout(settings.connect_timeout)
+            .subscription_capacity(settings.queue_messages)
+            .reconnect_delay_callback(move |attempt| {
                 let doubled = u32::try_from(attempt).unwrap_or(u32::MAX).min(6);
-                Duration::from_millis(5).saturating_mul(1 << doubled).min(RECONNECT_MAX)
+                Duration::from_millis(5).saturating_mul(1 << doubled).min(longest)
             })
             .event_callback(move |event| {
                 let state = state.clone();
@@ -222,7 +248,3 @@ fn plain(message: &async_nats::Message) -> Message {
     }
 }
 
-/// A queue for [`NatsBus::follow`].
-pub fn queue() -> (mpsc::Sender<Message>, mpsc::Receiver<Message>) {
-    mpsc::channel(CAPACITY)
-}

@@ -16,9 +16,9 @@ use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::Tokens;
 
 use super::gateway::Gateway;
-use super::openai::{Endpoint, RequestView};
 use crate::error::{GatewayError, UpstreamFailure};
 use crate::fleet::{PoolState, Worker};
+use crate::openai::{Endpoint, RequestView};
 use crate::tokenize::Prompts;
 use crate::upstream::progress::{Form, Progress, Ticket};
 use crate::upstream::relay::Relay;
@@ -111,7 +111,7 @@ async fn handle(
     let arrived = Instant::now();
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
-    let view = RequestView::parse(endpoint, &body).map_err(|fault| GatewayError::BadRequest {
+    let view = RequestView::parse(endpoint, &body, gateway.behaviour.messages_max).map_err(|fault| GatewayError::BadRequest {
         message: fault.message,
         param: fault.param.map(str::to_owned),
     })?;

@@ -42,6 +42,8 @@ pub struct Gateway {
 pub struct Behaviour {
     /// Bytes of a request's body.
     pub body_max: u64,
+    /// Messages of a chat, or prompts of a completion.
+    pub messages_max: usize,
     /// Time for a request's body.
     pub body_timeout: Duration,
     /// Time for a whole request, retries included.

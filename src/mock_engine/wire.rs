@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use warmpath_core::units::{BlockSize, Tier};
-use warmpath_indexer::codec::encode;
+use warmpath_indexer::codec::encode::{self, HashForm};
 use warmpath_indexer::event::{Attention, CacheEvent, Content, EventBatch, Removed, Stored};
 
 use crate::events::Message;
@@ -38,7 +38,10 @@ impl Wire {
             events: events.iter().map(|event| self.wire_event(event)).collect(),
             ..EventBatch::default()
         };
-        let payload = encode::msgpack(&batch, self.form).into();
+        let payload = match encode::encode(&batch, self.form, HashForm::Int) {
+            Ok(payload) => payload.into(),
+            Err(error) => return tracing::error!(%error, "a batch could not be written"),
+        };
         let message = Message { payload, seq: Some(self.next), epoch: Some(self.epoch) };
         self.next += 1;
         self.publisher.publish(message).await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use warmpath::app::App;
 use warmpath::config::Config;
 use warmpath::events::local::LocalBus;
-use warmpath::events::nats::{Credentials, NatsBus, NatsSettings};
+use warmpath::events::nats::{NatsBus, NatsSettings};
 use warmpath::events::publish::Bus;
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
@@ -92,7 +92,7 @@ impl FleetBuilder {
             let settings = self.engine(number, bus.clone());
             engines.push(MockEngine::start(settings, &tasks).await.expect("the engine starts").address);
         }
-        let config = Config::parse(&self.yaml(&engines)).expect("the configuration is good");
+        let config = Config::parse("a test", self.yaml(&engines)).expect("the configuration is good");
         let app = App::start(config, Some(local)).await.expect("the gateway starts");
         if self.nats.is_some() {
             app.wait_for_events(Duration::from_secs(5)).await;
@@ -151,13 +151,7 @@ impl FleetBuilder {
 }
 
 async fn connect(url: &str) -> NatsBus {
-    let settings = NatsSettings {
-        url: url.to_owned(),
-        prefix: "warmpath".to_owned(),
-        jetstream: true,
-        credentials: Credentials::Anonymous,
-        ..NatsSettings::default()
-    };
+    let settings = NatsSettings::publisher(url.to_owned(), "warmpath".to_owned());
     NatsBus::connect(settings).await.expect("the settings are good")
 }
 
