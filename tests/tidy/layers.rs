@@ -1,5 +1,5 @@
 //! Who may import whom: finds the modules that a file names, and judges them by a table.
-use crate::source::{closed, leading_name, line_of, mask, without_tests, words};
+use crate::source::{closed, inline_modules, leading_name, line_of, mask, without_tests, words};
 
 /// A module of a crate, with a `/*` behind it for the files in its folder where they have rules of their own, and the
 /// modules that it may import beside itself.
@@ -65,13 +65,15 @@ fn imports(code: &str, depth: usize) -> Vec<(usize, &str)> {
             collect(at, at + "crate::".len());
         }
     }
+    let inline = inline_modules(code);
     for at in words(code, "super") {
         if code[..at].ends_with("super::") || code[..at].ends_with("in ") {
             continue;
         }
         let rest = code[at..].trim_start_matches("super::");
         let chain = (code.len() - at - rest.len()) / "super::".len();
-        if chain == depth {
+        let depth_here = depth + inline.iter().filter(|module| module.contains(&at)).count();
+        if chain == depth_here {
             collect(at, code.len() - rest.len());
         }
     }
@@ -161,6 +163,8 @@ mod tests {
         assert_eq!(faults("fleet.rs", "use super::queue::Queue;\n").len(), 1);
         assert_eq!(faults("fleet/health.rs", "use super::super::queue::Queue;\n").len(), 1);
         assert_eq!(faults("fleet/health.rs", "use super::queue;\n").len(), 0);
+        assert_eq!(faults("fleet.rs", "mod inner {\n    use super::queue;\n}\n").len(), 0);
+        assert_eq!(faults("fleet.rs", "mod inner {\n    use super::super::queue;\n}\n").len(), 1);
     }
 
     #[test]

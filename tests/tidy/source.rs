@@ -233,9 +233,22 @@ pub(crate) fn test_modules(code: &str) -> Vec<Range<usize>> {
             let Some(end) = closed(code, rest + 1) else { break };
             rest = end + code[end..].len() - code[end..].trim_start().len();
         }
-        let item = code[rest..].trim_start_matches("pub ");
-        let Some(open) = body_of(code, rest) else { continue };
-        if item.starts_with("mod ")
+        let module = inline_modules(code).into_iter().find(|module| {
+            let visibility = code.get(rest..module.start).map(str::trim);
+            visibility.is_some_and(|text| {
+                text.is_empty() || text == "pub" || text.starts_with("pub(") && !text.contains([';', '{'])
+            })
+        });
+        found.extend(module.map(|module| at..module.end));
+    }
+    found
+}
+
+/// The bytes of masked code that are modules with a body, from `mod` to the closing brace; nested ones too.
+pub(crate) fn inline_modules(code: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    for at in words(code, "mod") {
+        if let Some(open) = body_of(code, at)
             && let Some(end) = closed(code, open)
         {
             found.push(at..end);
@@ -315,6 +328,12 @@ mod tests {
         assert_eq!(lines_outside_tests(code), 4);
         let kept = without_tests(code);
         assert_eq!((kept.contains("fn t()"), kept.contains("fn helper()"), kept.lines().count()), (false, true, 9));
+    }
+
+    #[test]
+    fn a_test_module_that_others_may_see_counts_as_tests_too() {
+        assert_eq!(lines_outside_tests("a\n#[cfg(test)]\npub(crate) mod support {\n    b\n}\n"), 1);
+        assert_eq!(lines_outside_tests("a\n#[cfg(test)]\nmod support;\nmod real {\n    b\n}\n"), 6);
     }
 
     #[test]
