@@ -70,8 +70,14 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
 ];
 
 /// `indexer/src/`, from bottom to top: what a module may import, beside `warmpath_core`.
-const INDEXER: &[(&str, &[&str])] =
-    &[("event", &[]), ("codec", &["event"]), ("feed", &["event"]), ("view", &["event"]), ("tree", &[])];
+const INDEXER: &[(&str, &[&str])] = &[
+    ("event", &[]),
+    ("change", &[]),
+    ("codec", &["event"]),
+    ("feed", &["event"]),
+    ("view", &["event", "change"]),
+    ("tree", &["change"]),
+];
 
 /// The packages that the two lower crates may depend on. A runtime, a socket or a clock is never among them.
 const DEPENDENCIES: &[(&str, &[&str])] = &[
