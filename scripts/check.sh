@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# The whole check: format, lints, all tests. This is all that CI runs.
+#
+#     scripts/check.sh
+#
+# It needs:
+#   - Rust 1.95 or newer with rustfmt and clippy (https://rustup.rs); never installed from here
+#   - a C compiler                   Debian: gcc, libc6-dev
+#   - nats-server                    Debian: nats-server. Tests start their own on a free port
+#   - python3 with venv              Debian: python3, python3-venv. For the test with OpenAI's SDK
+#   - npm and tar                    Debian: npm, tar. Only until the test tokenizer has been fetched
+# On Debian, as root, the packages that are missing are installed with apt-get. Elsewhere the script says what is missing
+# and fails. (Debian's nats-server also brings a system service, which the tests do not use.)
+#
+# It fetches once, into .cache/ (delete that folder to start afresh):
+#   - .cache/venv                    the Python package openai, version below
+#   - .cache/tokenizers/qwen3        a tokenizer.json with its chat template, by scripts/fetch-tokenizer.sh
+#
+# Tests get: WARMPATH_TEST_PYTHON, the Python that has the SDK; nats-server on PATH.
+set -euo pipefail
+
+readonly OPENAI_VERSION=3.52.0
+readonly RUST_MIN=1.95
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null                         # nothing here may wait for an answer
+export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"     # where Debian keeps nats-server, off an ordinary user's PATH
+[ -d "${HOME:-}/.cargo/bin" ] && PATH="$PATH:$HOME/.cargo/bin"
+
+readonly VENV="$PWD/.cache/venv"
+readonly TOKENIZER="$PWD/.cache/tokenizers/qwen3/tokenizer.json"
+export WARMPATH_TEST_PYTHON="$VENV/bin/python"
+
+step="start"
+finish() {
+    local status=$?
+    if [ "$status" -eq 0 ]; then
+        printf '\ncheck: passed in %s s\n' "$SECONDS"
+    else
+        printf '\ncheck: FAILED at: %s (exit %s, after %s s)\n' "$step" "$status" "$SECONDS" >&2
+    fi
+}
+trap finish EXIT
+
+header() {
+    step="$1"
+    printf '\n== %s\n' "$step"
+}
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# The first Python that can make a venv: one ahead on PATH may lack what Debian's own has.
+venv_python() {
+    local python
+    for python in python3 /usr/bin/python3; do
+        if has "$python" && "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then
+            echo "$python"
+            return
+        fi
+    done
+    return 1
+}
+
+sdk_ready() {
+    "$WARMPATH_TEST_PYTHON" -c "import openai, sys; sys.exit(openai.__version__ != '$OPENAI_VERSION')" >/dev/null 2>&1
+}
+
+# Prints the Debian packages of what is missing, one a line.
+missing_packages() {
+    has cc || printf '%s\n' gcc libc6-dev
+    has nats-server || echo nats-server
+    sdk_ready || venv_python >/dev/null || printf '%s\n' python3 python3-venv
+    if [ ! -s "$TOKENIZER" ]; then
+        has npm || echo npm
+        has tar || echo tar
+    fi
+}
+
+install_packages() {
+    local missing
+    mapfile -t missing < <(missing_packages)
+    if [ "${#missing[@]}" -eq 0 ]; then
+        echo "nothing to install"
+        return
+    fi
+    if [ "$(id -u)" -ne 0 ] || [ ! -e /etc/debian_version ] || ! has apt-get; then
+        echo "missing: ${missing[*]}" >&2
+        echo "(names of Debian packages; as root on Debian this script installs them:" >&2
+        echo "    apt-get update && apt-get install ${missing[*]}" >&2
+        echo "elsewhere install the same programs by the means of your system)" >&2
+        return 1
+    fi
+    echo "installing: ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -q -o Acquire::Retries=3 update
+    apt-get -q -y -o Acquire::Retries=3 install --no-install-recommends "${missing[@]}"
+    mapfile -t missing < <(missing_packages)
+    if [ "${#missing[@]}" -ne 0 ]; then
+        echo "still missing after the installation: ${missing[*]}" >&2
+        return 1
+    fi
+}
+
+check_rust() {
+    local tool version faults=0
+    for tool in cargo "cargo fmt" "cargo clippy"; do
+        # Unquoted on purpose: "cargo fmt" is a program and its first argument.
+        # shellcheck disable=SC2086
+        if ! $tool --version; then
+            echo "missing: \`$tool\`; install Rust from https://rustup.rs with rustfmt and clippy" >&2
+            faults=1
+        fi
+    done
+    [ "$faults" -eq 0 ] || return 1
+    version="$(rustc --version | cut -d ' ' -f 2)"
+    if [ "$(printf '%s\n' "$RUST_MIN" "$version" | sort -V | head -n 1)" != "$RUST_MIN" ]; then
+        echo "Rust $version is too old: $RUST_MIN or newer is needed (rustup update)" >&2
+        return 1
+    fi
+}
+
+install_sdk() {
+    if sdk_ready; then
+        echo "openai $OPENAI_VERSION is there"
+        return
+    fi
+    local python
+    python="$(venv_python)"
+    "$python" -m venv --clear "$VENV"
+    "$WARMPATH_TEST_PYTHON" -m pip install --quiet --no-input --disable-pip-version-check "openai==$OPENAI_VERSION"
+    if ! sdk_ready; then
+        echo "openai $OPENAI_VERSION does not load from $VENV" >&2
+        return 1
+    fi
+}
+
+header "Rust"
+check_rust
+
+header "programs that the tests need"
+install_packages
+
+header "Python with OpenAI's SDK"
+install_sdk
+
+header "test tokenizer"
+scripts/fetch-tokenizer.sh
+
+header "cargo fmt"
+cargo fmt --all --check
+
+header "cargo clippy"
+cargo clippy --workspace --all-targets --locked -- -D warnings
+
+header "cargo test"
+cargo test --workspace --locked

@@ -1,0 +1,404 @@
+//! House rules that the compiler does not know: who may import whom, how long files and functions may be, which names
+//! and words do not occur. Each test collects every breach before it fails. The tables below are the map of
+//! ARCHITECTURE.md; whoever changes one changes the other.
+
+#[path = "tidy/layers.rs"]
+mod layers;
+#[path = "tidy/source.rs"]
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use layers::Row;
+
+/// `src/`, from top to bottom. A module imports from its own line and the lines below it, and from both crates.
+/// `main.rs` and `lib.rs` stand above all.
+const SRC_ORDER: &[&[&str]] = &[
+    &["cli"],
+    &["app"],
+    &["http"],
+    &["queue", "mock_engine", "demo"],
+    &["tokenize"],
+    &["upstream"],
+    &["events"],
+    &["fleet"],
+    &["replay"],
+    &["sim"],
+    &["config"],
+    &["error"],
+    &["telemetry", "shutdown"],
+];
+
+/// `router-core/src/`, from bottom to top: what a module may import. `cost/*` are the files in the folder.
+const ROUTER_CORE: &[(&str, &[&str])] = &[
+    ("ids", &[]),
+    ("units", &[]),
+    ("namespace", &["ids", "units"]),
+    ("slot_set", &["ids"]),
+    ("blocks", &["ids", "units", "namespace"]),
+    ("shape", &["ids", "units", "namespace", "slot_set", "blocks"]),
+    ("overlap", &["ids", "units", "slot_set"]),
+    ("ledger", &["ids", "units"]),
+    ("workers", &["ids", "units", "namespace", "ledger"]),
+    ("observe", &["ids", "units", "shape", "overlap"]),
+    ("cost", &["ids", "units", "shape", "overlap"]),
+    ("cost/*", &["ids", "units", "shape", "overlap", "observe", "cost"]),
+    ("pick", &["ids", "cost"]),
+    ("policy", &["observe", "cost", "pick"]),
+    ("admission", &["ids", "units", "slot_set", "ledger", "workers", "cost"]),
+    (
+        "scheduler",
+        &[
+            "ids",
+            "units",
+            "namespace",
+            "slot_set",
+            "blocks",
+            "shape",
+            "overlap",
+            "ledger",
+            "workers",
+            "observe",
+            "cost",
+            "pick",
+            "policy",
+            "admission",
+        ],
+    ),
+];
+
+/// `indexer/src/`, from bottom to top: what a module may import, beside `warmpath_core`.
+const INDEXER: &[(&str, &[&str])] = &[
+    ("event", &[]),
+    ("change", &[]),
+    ("codec", &["event"]),
+    ("feed", &["event"]),
+    ("view", &["event", "change"]),
+    ("tree", &["change"]),
+];
+
+/// The packages that the two lower crates may depend on. A runtime, a socket or a clock is never among them.
+const DEPENDENCIES: &[(&str, &[&str])] = &[
+    ("router-core", &["bytemuck", "foldhash", "rand", "serde", "smallvec", "thiserror", "xxhash-rust"]),
+    ("indexer", &["warmpath-core", "foldhash", "rmp", "serde", "serde_json", "smallvec", "thiserror"]),
+];
+
+/// What they may use in tests besides.
+const DEV_DEPENDENCIES: &[&str] = &["proptest", "rand", "serde_json"];
+
+/// Lines of a file outside of its test modules.
+const FILE_LINES_MAX: usize = 400;
+/// Lines of a function, from `fn` to the closing brace.
+const FUNCTION_LINES_MAX: usize = 60;
+
+/// Names that say nothing of what is inside.
+const EMPTY_NAMES: &[&str] = &["utils", "common", "misc", "manager", "types", "helpers"];
+
+/// Macros that mark unfinished work.
+const UNFINISHED: &[&str] = &["todo", "unimplemented", "dbg"];
+
+/// What belongs to one machine or one registry and never into the repository.
+const BANNED_WORDS: &[&str] =
+    &["/work/", "/root/", "../shared", "crates.io", "registry.npmjs", "pypi.org", "deb.debian"];
+
+/// Files that name them for a good reason.
+const BANNED_WORDS_EXEMPT: &[&str] = &["tests/tidy.rs", "Cargo.lock"];
+
+/// Entries at any depth that hold nothing of ours.
+const FOREIGN_ENTRIES: &[&str] = &["target", ".git", ".cache"];
+
+#[test]
+fn modules_import_only_what_the_map_allows() {
+    let tables = [
+        ("src", layers::rows_of_order(SRC_ORDER)),
+        ("router-core/src", rows(ROUTER_CORE)),
+        ("indexer/src", rows(INDEXER)),
+    ];
+    let mut breaches = Vec::new();
+    for (folder, table) in &tables {
+        for (path, text) in rust_files() {
+            let Some(inside) = path.strip_prefix(&format!("{folder}/")) else { continue };
+            breaches
+                .extend(layers::breaches(table, inside, &text).into_iter().map(|fault| format!("{folder}/{fault}")));
+        }
+    }
+    report(&breaches);
+}
+
+#[test]
+fn the_maps_of_the_lower_crates_read_from_the_bottom_up() {
+    let mut breaches = Vec::new();
+    for (name, table) in [("ROUTER_CORE", ROUTER_CORE), ("INDEXER", INDEXER)] {
+        for (at, (module, allowed)) in table.iter().enumerate() {
+            let unknown = allowed.iter().filter(|import| !table[..at].iter().any(|(lower, _)| lower == *import));
+            breaches.extend(unknown.map(|import| {
+                format!(
+                    "{name}: `{module}` may import `{import}`, which has no row above it: no cycles, no unknown names"
+                )
+            }));
+        }
+    }
+    report(&breaches);
+}
+
+#[test]
+fn the_lower_crates_depend_only_on_what_they_may() {
+    let mut breaches = Vec::new();
+    for (folder, allowed) in DEPENDENCIES {
+        let manifest = format!("{folder}/Cargo.toml");
+        breaches.extend(breaches_of_manifest(&manifest, &read(&manifest), allowed));
+    }
+    report(&breaches);
+}
+
+#[test]
+fn no_file_is_too_long() {
+    report(&in_each_file(|path, code| {
+        let lines = source::lines_outside_tests(code);
+        let fault = format!(
+            "{path}: {lines} lines outside of its tests, {FILE_LINES_MAX} are allowed: move one concept into a file of its \
+             own, `x/part.rs` below `x.rs`"
+        );
+        Vec::from_iter((lines > FILE_LINES_MAX).then_some(fault))
+    }));
+}
+
+#[test]
+fn no_function_is_too_long() {
+    report(&in_each_file(|path, code| {
+        let long = source::functions(code).into_iter().filter(|function| function.lines > FUNCTION_LINES_MAX);
+        let fault = |f: source::Function| {
+            format!(
+                "{path}:{}: `{}` has {} lines, {FUNCTION_LINES_MAX} are allowed: split it at its steps",
+                f.line, f.name, f.lines
+            )
+        };
+        long.map(fault).collect()
+    }));
+}
+
+#[test]
+fn files_and_modules_are_named_for_what_they_hold() {
+    let mut breaches: Vec<String> = rust_files().iter().flat_map(|(path, _)| breaches_of_path(path)).collect();
+    breaches.extend(in_each_file(breaches_of_module_names));
+    report(&breaches);
+}
+
+#[test]
+fn lints_are_expected_with_a_reason_and_never_allowed() {
+    report(&in_each_file(breaches_of_attributes));
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    report(&in_each_file(breaches_of_macros));
+}
+
+#[test]
+fn no_text_names_a_machine_or_a_registry() {
+    let mut breaches = Vec::new();
+    for path in tracked_files() {
+        if BANNED_WORDS_EXEMPT.contains(&path.as_str()) {
+            continue;
+        }
+        // What is not UTF-8 is no text; what is tracked and gone is about to be removed.
+        if let Ok(text) = fs::read_to_string(root().join(&path)) {
+            breaches.extend(breaches_of_words(&path, &text));
+        }
+    }
+    report(&breaches);
+}
+
+fn breaches_of_manifest(path: &str, manifest: &str, allowed: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (section, name) in layers::dependencies(manifest) {
+        let in_tests = section == "dev-dependencies" && DEV_DEPENDENCIES.contains(&name.as_str());
+        if !in_tests && !allowed.contains(&name.as_str()) {
+            found.push(format!(
+                "{path}: [{section}] `{name}` is not for this crate: do what needs it in `src/`, or add it to the table in \
+                 tests/tidy.rs, with the reason in ARCHITECTURE.md"
+            ));
+        }
+    }
+    found
+}
+
+fn breaches_of_path(path: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for part in path.trim_end_matches(".rs").split('/') {
+        if EMPTY_NAMES.contains(&part) {
+            found.push(format!("{path}: `{part}` says nothing: name it for the noun that it holds"));
+        }
+    }
+    if path.ends_with("/mod.rs") {
+        found.push(format!("{path}: put `x.rs` beside `x/` (for tests: `#[path = \"x/part.rs\"] mod part;`)"));
+    }
+    found
+}
+
+fn breaches_of_module_names(path: &str, code: &str) -> Vec<String> {
+    let names = source::words(code, "mod").map(|at| (at, source::leading_name(code[at + 3..].trim_start())));
+    let empty = names.filter(|(_, name)| EMPTY_NAMES.contains(name));
+    let fault = |(at, name)| {
+        format!(
+            "{path}:{}: module `{name}` says nothing: name it for the noun that it holds",
+            source::line_of(code, at)
+        )
+    };
+    empty.map(fault).collect()
+}
+
+fn breaches_of_attributes(path: &str, code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (line, attribute) in source::attributes(code) {
+        if source::words(attribute, "allow").any(|at| attribute[at..].starts_with("allow(")) {
+            found.push(format!(
+                "{path}:{line}: write `#[expect(lint, reason = \"…\")]`, which ends when its cause does"
+            ));
+        }
+        let expects = source::words(attribute, "expect").any(|at| attribute[at..].starts_with("expect("));
+        if expects && source::words(attribute, "reason").next().is_none() {
+            found.push(format!("{path}:{line}: `#[expect(…)]` without `reason = \"…\"`"));
+        }
+    }
+    found
+}
+
+fn breaches_of_macros(path: &str, code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for name in UNFINISHED {
+        for at in source::words(code, name).filter(|at| code[at + name.len()..].starts_with('!')) {
+            found.push(format!("{path}:{}: `{name}!` is left: finish it or take it out", source::line_of(code, at)));
+        }
+    }
+    found
+}
+
+fn breaches_of_words(path: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for word in BANNED_WORDS.iter().filter(|word| line.contains(**word)) {
+            found.push(format!("{path}:{}: `{word}` means one machine or registry: leave it out", number + 1));
+        }
+    }
+    found
+}
+
+fn rows<'a>(table: &'a [(&'a str, &'a [&'a str])]) -> Vec<Row<'a>> {
+    table.iter().map(|(module, allowed)| (*module, allowed.to_vec())).collect()
+}
+
+/// Fails with all breaches, if there are any.
+#[track_caller]
+fn report(breaches: &[String]) {
+    assert!(breaches.is_empty(), "{} breaches of the house rules:\n{}\n", breaches.len(), breaches.join("\n"));
+}
+
+/// Runs `judge` on each Rust file's path and masked code.
+fn in_each_file(judge: impl Fn(&str, &str) -> Vec<String>) -> Vec<String> {
+    rust_files().iter().flat_map(|(path, text)| judge(path, &source::mask(text))).collect()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Path and text of every Rust file, tracked or not.
+fn rust_files() -> Vec<(String, String)> {
+    let files = walk().into_iter().filter(|path| path.ends_with(".rs"));
+    let files: Vec<_> = files.map(|path| (path.clone(), read(&path))).collect();
+    assert!(!files.is_empty(), "no Rust file found below {}", root().display());
+    files
+}
+
+/// What git tracks; every file, where there is no git or no repository, as in an unpacked archive.
+fn tracked_files() -> Vec<String> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "-z"]).current_dir(root());
+    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        git.env_remove(variable);
+    }
+    let listed = git.output().ok().filter(|output| output.status.success() && !output.stdout.is_empty());
+    let Some(output) = listed else { return walk() };
+    output.stdout.split(|byte| *byte == 0).filter_map(|path| String::from_utf8(path.to_vec()).ok()).collect()
+}
+
+/// Every file below the root, with `/` between the parts of its path, sorted.
+fn walk() -> Vec<String> {
+    let mut files = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root().join(&folder)).expect("a folder of the repository is readable") {
+            let entry = entry.expect("an entry of a folder is readable");
+            let path = folder.join(entry.file_name());
+            if FOREIGN_ENTRIES.iter().any(|name| entry.file_name() == *name) {
+                continue;
+            }
+            let kind = entry.file_type().expect("the kind of an entry is readable");
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() {
+                files.extend(path.to_str().map(|path| path.replace('\\', "/")));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_in_a_lower_crate_is_a_breach() {
+        let manifest =
+            "[dependencies]\nserde = \"1\"\ntokio = \"1\"\n[dev-dependencies]\nproptest = \"1\"\nhyper = \"1\"\n";
+        let found = breaches_of_manifest("core/Cargo.toml", manifest, &["serde"]);
+        assert_eq!(found.len(), 2);
+        assert!(found[0].starts_with("core/Cargo.toml: [dependencies] `tokio` is not for this crate"), "{}", found[0]);
+        assert!(found[1].contains("[dev-dependencies] `hyper`"), "{}", found[1]);
+    }
+
+    #[test]
+    fn an_empty_name_is_a_breach_as_file_folder_and_module() {
+        assert_eq!(breaches_of_path("src/utils.rs").len(), 1);
+        assert_eq!(breaches_of_path("src/common/ring.rs").len(), 1);
+        assert_eq!(breaches_of_path("src/http/mod.rs").len(), 1);
+        assert_eq!(breaches_of_path("src/http/types_of_event.rs").len(), 0);
+        assert_eq!(breaches_of_module_names("a.rs", "pub mod ring;\nmod helpers {}\n").len(), 1);
+    }
+
+    #[test]
+    fn an_allowed_lint_and_one_without_a_reason_are_breaches() {
+        assert_eq!(breaches_of_attributes("a.rs", "#![allow(dead_code)]\n").len(), 1);
+        assert_eq!(breaches_of_attributes("a.rs", "#[cfg_attr(test, allow(unused))]\n").len(), 1);
+        assert_eq!(breaches_of_attributes("a.rs", "#[expect(unused)]\n").len(), 1);
+        assert_eq!(
+            breaches_of_attributes("a.rs", "#[expect(unused, reason = \" \")]\n#[test]\nfn allow() {}\n").len(),
+            0
+        );
+    }
+
+    #[test]
+    fn an_unfinished_macro_is_a_breach_and_its_name_alone_is_not() {
+        assert_eq!(
+            breaches_of_macros("a.rs", "fn a() {\n    todo!()\n}\n"),
+            ["a.rs:2: `todo!` is left: finish it or take it out"]
+        );
+        assert_eq!(breaches_of_macros("a.rs", "let todo = dbg; a.todo != 1"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_banned_word_is_found_in_every_line_that_has_it() {
+        let found = breaches_of_words("a.md", "cd /root/x\nfine\nsee crates.io and /root/\n");
+        let places: Vec<_> = found.iter().map(|fault| &fault[..7]).collect();
+        assert_eq!(places, ["a.md:1:", "a.md:3:", "a.md:3:"]);
+    }
+}
