@@ -1,21 +1,14 @@
 //! Logs and metrics.
 
-use tracing_subscriber::filter::LevelFilter;
+use tracing::Level;
+
+use crate::config::LogFormat;
 
 pub mod hit_rate;
 pub mod metrics;
 
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
 /// Starts logging to standard error. Only the first call in a process counts.
-pub fn log_to_stderr(format: LogFormat, level: LevelFilter) {
+pub fn log_to_stderr(format: LogFormat, level: Level) {
     use std::io::IsTerminal;
     let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
     let started = match format {

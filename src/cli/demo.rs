@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use tracing_subscriber::filter::LevelFilter;
+use tracing::Level;
 
 use super::runtime;
 use crate::demo::{self, DemoOptions};
-use crate::telemetry::{self, LogFormat};
+use crate::config::LogFormat;
+use crate::telemetry;
 
 /// Replays a slice of a real conversation trace through the router to simulated engines, first under `round_robin`, then
 /// under `kv`. Takes about a minute; needs no GPU, no server and no network but loopback.
@@ -44,7 +45,7 @@ pub struct DemoArgs {
 impl DemoArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be a number above 0, got {}", self.speed);
-        telemetry::log_to_stderr(LogFormat::Text, LevelFilter::WARN);
+        telemetry::log_to_stderr(LogFormat::Text, Level::WARN);
         let options = DemoOptions {
             bus: self.bus.clone(),
             workers: usize::from(self.workers),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
-use tracing_subscriber::filter::LevelFilter;
+use tracing::Level;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
@@ -17,7 +17,8 @@ use crate::events::publish::Bus;
 use crate::mock_engine::{MockEngine, MockSettings};
 use crate::shutdown::{Tasks, interrupted};
 use crate::sim::{EngineConfig, Timing};
-use crate::telemetry::{self, LogFormat};
+use crate::config::LogFormat;
+use crate::telemetry;
 
 /// A simulated engine: vLLM's cache and scheduler in scaled real time, behind OpenAI's HTTP and with vLLM's events and
 /// metrics. It answers with made-up tokens.
@@ -79,11 +80,12 @@ enum Encoding {
 impl MockEngineArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         ensure!(self.speedup.is_finite() && self.speedup > 0.0, "--speedup must be a number above 0");
-        telemetry::log_to_stderr(LogFormat::Text, LevelFilter::INFO);
+        telemetry::log_to_stderr(LogFormat::Text, Level::INFO);
         runtime()?.block_on(async {
             let tasks = Tasks::new();
             let settings = self.settings().await?;
-            let engine = MockEngine::start(settings, &tasks).await.context("the engine could not start")?;
+            let engine = MockEngine::start(settings, &tasks).await.map_err(anyhow::Error::from_boxed);
+            let engine = engine.context("the engine could not start")?;
             eprintln!("simulated engine on http://{}", engine.address);
             interrupted().await;
             tasks.drain(Duration::ZERO).await;

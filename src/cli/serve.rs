@@ -28,7 +28,7 @@ impl ServeArgs {
                 return Ok(ExitCode::from(error.exit_code()));
             }
         };
-        telemetry::log_to_stderr(config.log.format(), config.log.level());
+        telemetry::log_to_stderr(config.log.format, config.log.level.into());
         runtime()?.block_on(async {
             let app = App::start(config, None).await.context("the router could not start")?;
             eprintln!("serving on http://{}, admin on http://{}", app.data_address(), app.admin_address());

@@ -87,8 +87,8 @@ impl TraceRequest {
     /// The same request with `parts` ids in place of each, so that an id stands for a smaller block.
     pub fn split(&self, parts: u32) -> TraceRequest {
         let parts = u64::from(parts);
-        let split = |id: &u64| (0..parts).map(move |part| id.wrapping_mul(parts).wrapping_add(part));
-        TraceRequest { hash_ids: self.hash_ids.iter().flat_map(split).collect(), ..self.clone() }
+        let split = |id: u64| (0..parts).map(move |part| id.wrapping_mul(parts).wrapping_add(part));
+        TraceRequest { hash_ids: self.hash_ids.iter().copied().flat_map(split).collect(), ..self.clone() }
     }
 
     /// The prompt as token ids: each block id becomes the same tokens every time, whatever request it is in.
