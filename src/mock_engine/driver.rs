@@ -15,7 +15,7 @@ use crate::sim::{Engine, Ms, Refused, RequestId, SimRequest, Step, TokenOut};
 const COMMANDS: usize = 8192;
 
 /// What the HTTP side asks of the engine.
-pub enum Command {
+pub(super) enum Command {
     /// Queue a request; its tokens go to the sender.
     Submit(Box<Submission>),
     /// Its client has left.
@@ -25,7 +25,7 @@ pub enum Command {
 }
 
 /// A request and where its tokens go.
-pub struct Submission {
+pub(super) struct Submission {
     /// The request.
     pub request: SimRequest,
     /// As many as it may generate, so that nobody's slowness stops the engine.
@@ -35,15 +35,15 @@ pub struct Submission {
 }
 
 /// The way to the engine.
-pub type Commands = mpsc::Sender<Command>;
+pub(super) type Commands = mpsc::Sender<Command>;
 
 /// A queue of commands.
-pub fn commands() -> (Commands, mpsc::Receiver<Command>) {
+pub(super) fn commands() -> (Commands, mpsc::Receiver<Command>) {
     mpsc::channel(COMMANDS)
 }
 
 /// Runs the engine until nobody can command it any more.
-pub struct Driver {
+pub(super) struct Driver {
     engine: Engine,
     commands: mpsc::Receiver<Command>,
     wire: Wire,
@@ -75,7 +75,7 @@ impl Clock {
 
 impl Driver {
     /// A driver of `engine`, `speedup` times as fast as the engine would be.
-    pub fn new(
+    pub(super) fn new(
         engine: Engine,
         commands: mpsc::Receiver<Command>,
         wire: Wire,
@@ -87,7 +87,7 @@ impl Driver {
     }
 
     /// Steps while there is work, and sleeps otherwise.
-    pub async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);

@@ -14,7 +14,7 @@ const SECONDS: [f64; 16] =
 const METADATA: Metadata<'static> = Metadata::new("mock_engine", Level::INFO, None);
 
 /// Handles of every metric that routers read.
-pub struct Exposition {
+pub(super) struct Exposition {
     handle: PrometheusHandle,
     running: Gauge,
     waiting: Gauge,
@@ -66,7 +66,7 @@ impl Registry<'_> {
 
 impl Exposition {
     /// The metrics of an engine that serves `model` from `blocks` blocks.
-    pub fn new(model: &str, block_size: u32, blocks: u32) -> Self {
+    pub(super) fn new(model: &str, block_size: u32, blocks: u32) -> Self {
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
             .expect("bounds are not empty");
@@ -95,23 +95,23 @@ impl Exposition {
     }
 
     /// The exposition text.
-    pub fn render(&self) -> String {
+    pub(super) fn render(&self) -> String {
         self.handle.run_upkeep();
         self.handle.render()
     }
 
     /// A request was queued.
-    pub fn arrived(&self, id: RequestId, now: Ms) {
+    pub(super) fn arrived(&self, id: RequestId, now: Ms) {
         self.lives().insert(id, Life { arrived: now, last: None });
     }
 
     /// A request's client has left.
-    pub fn left(&self, id: RequestId) {
+    pub(super) fn left(&self, id: RequestId) {
         self.lives().remove(&id);
     }
 
     /// A token was generated.
-    pub fn token(&self, token: &TokenOut, now: Ms) {
+    pub(super) fn token(&self, token: &TokenOut, now: Ms) {
         let mut lives = self.lives();
         let Some(life) = lives.get_mut(&token.id) else { return };
         match life.last {
@@ -130,7 +130,7 @@ impl Exposition {
     }
 
     /// Levels and totals as they stand between two steps.
-    pub fn levels(&self, engine: &Engine) {
+    pub(super) fn levels(&self, engine: &Engine) {
         let stats = engine.stats();
         self.running.set(real(stats.running));
         self.waiting.set(real(stats.waiting));

@@ -11,7 +11,7 @@ use crate::events::publish::Publisher;
 use crate::sim::BlockEvent;
 
 /// Encodes one batch a step, numbers it, and publishes it.
-pub struct Wire {
+pub(super) struct Wire {
     publisher: Publisher,
     form: encode::Form,
     block_size: BlockSize,
@@ -21,13 +21,13 @@ pub struct Wire {
 
 impl Wire {
     /// A wire of an engine process that starts now.
-    pub fn new(publisher: Publisher, form: encode::Form, block_size: BlockSize) -> Self {
+    pub(super) fn new(publisher: Publisher, form: encode::Form, block_size: BlockSize) -> Self {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         Self { publisher, form, block_size, epoch: u64::try_from(epoch).unwrap_or(0), next: 0 }
     }
 
     /// Publishes the events of one step; none is no batch.
-    pub async fn publish(&mut self, events: &[BlockEvent]) {
+    pub(super) async fn publish(&mut self, events: &[BlockEvent]) {
         if events.is_empty() {
             return;
         }
