@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::mpsc;
 use warmpath_core::policy::PolicyName;
 
+use crate::real::real;
 use crate::replay::live::{self, Outcome, Shot};
 use crate::replay::report::{self, Row};
 use crate::replay::trace::{self, TraceError, TraceRequest};
@@ -149,7 +150,7 @@ fn shot(request: &TraceRequest, options: &DemoOptions) -> Shot {
         stream_options: StreamOptions { include_usage: true },
     };
     let body = serde_json::to_vec(&body).expect("numbers always serialise").into();
-    let at_ms = crate::telemetry::hit_rate::count(request.at_ms);
+    let at_ms = real(request.at_ms);
     Shot { at: Duration::from_secs_f64(at_ms / 1e3 / options.speed), body }
 }
 

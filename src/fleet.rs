@@ -65,11 +65,7 @@ pub struct PoolState {
 
 impl Fleet {
     /// A fleet of these pools. `workers[i]` is the target in slot `i`.
-    pub fn new(
-        targets: Vec<Target>,
-        pools: Vec<(Pool, Arc<PoolState>)>,
-        workers: Vec<Arc<Worker>>,
-    ) -> Self {
+    pub fn new(targets: Vec<Target>, pools: Vec<(Pool, Arc<PoolState>)>, workers: Vec<Arc<Worker>>) -> Self {
         let mut by_name = HashMap::new();
         let mut table_pools = Vec::new();
         for (pool, state) in pools {

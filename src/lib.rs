@@ -13,6 +13,7 @@ pub mod fleet;
 pub mod http;
 pub mod mock_engine;
 pub mod openai;
+pub mod real;
 pub mod replay;
 pub mod shutdown;
 pub mod sim;

@@ -316,7 +316,21 @@ mod tests {
 
     #[test]
     fn bad_prompts_name_their_field() {
-        for prompt in ["[]", "\"\"", "[[]]", "[1, -2]", "[1.5]", "[4294967296]", "[1, \"a\"]", "[\"a\", 1]", "3", "{}", "[[[1]]]", "null", "[true]"] {
+        for prompt in [
+            "[]",
+            "\"\"",
+            "[[]]",
+            "[1, -2]",
+            "[1.5]",
+            "[4294967296]",
+            "[1, \"a\"]",
+            "[\"a\", 1]",
+            "3",
+            "{}",
+            "[[[1]]]",
+            "null",
+            "[true]",
+        ] {
             let body = format!("{{\"prompt\": {prompt}}}");
             assert_eq!(completion(&body).unwrap_err().param, Some("prompt"), "{prompt}");
         }
@@ -331,14 +345,23 @@ mod tests {
 
     #[test]
     fn bodies_that_are_no_request_are_refused() {
-        for body in ["", "[]", "{", "{\"prompt\": \"x\"} trailing", "nonsense", "{\"prompt\": \"x\", \"n\": 0}", "{\"prompt\": \"x\", \"stream\": 3}"] {
+        for body in [
+            "",
+            "[]",
+            "{",
+            "{\"prompt\": \"x\"} trailing",
+            "nonsense",
+            "{\"prompt\": \"x\", \"n\": 0}",
+            "{\"prompt\": \"x\", \"stream\": 3}",
+        ] {
             assert!(completion(body).is_err(), "{body}");
         }
     }
 
     #[test]
     fn nulls_are_as_good_as_absent() {
-        let view = completion(r#"{"prompt": "x", "n": null, "stream": null, "stream_options": null, "max_tokens": null}"#);
+        let view =
+            completion(r#"{"prompt": "x", "n": null, "stream": null, "stream_options": null, "max_tokens": null}"#);
         let view = view.unwrap();
         assert_eq!((view.n, view.stream, view.max_tokens), (1, false, None));
     }

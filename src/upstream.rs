@@ -139,7 +139,8 @@ impl Upstream {
             StatusCode::TOO_MANY_REQUESTS => return Err(failed(worker, UpstreamFailure::TooManyRequests, None)),
             _ => {}
         }
-        let first = first_data(&mut rest).await.map_err(|error| failed(worker, UpstreamFailure::Broken, Some(error.into())))?;
+        let first =
+            first_data(&mut rest).await.map_err(|error| failed(worker, UpstreamFailure::Broken, Some(error.into())))?;
         let answer = Answer { parts, first, rest };
         if answer.is_event_stream() && answer.first.as_deref().is_none_or(is_error) {
             return Err(failed(worker, UpstreamFailure::Unavailable, None));
@@ -237,9 +238,7 @@ mod tests {
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pairs = pairs.iter().map(|(name, value)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
-        });
+        let pairs = pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         pairs.collect()
     }
 

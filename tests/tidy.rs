@@ -17,18 +17,21 @@ use layers::Row;
 /// `main.rs` and `lib.rs` stand above all.
 const SRC_ORDER: &[&[&str]] = &[
     &["cli"],
+    &["demo"],
     &["app"],
+    &["mock_engine"],
     &["http"],
-    &["queue", "mock_engine", "demo"],
-    &["tokenize"],
+    &["replay"],
     &["upstream"],
     &["events"],
     &["fleet"],
-    &["replay"],
+    &["tokenize"],
+    &["openai"],
     &["sim"],
+    &["telemetry"],
     &["config"],
     &["error"],
-    &["telemetry", "shutdown"],
+    &["shutdown", "real"],
 ];
 
 /// `router-core/src/`, from bottom to top: what a module may import. `cost/*` are the files in the folder.

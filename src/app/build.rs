@@ -66,18 +66,15 @@ fn target(described: &WorkerConfig, slot: Slot, rank: Rank) -> Target {
     }
 }
 
-fn worker(
-    described: &WorkerConfig,
-    slot: Slot,
-    rank: Option<Rank>,
-    metrics: &Metrics,
-) -> Result<Worker, StartError> {
+fn worker(described: &WorkerConfig, slot: Slot, rank: Option<Rank>, metrics: &Metrics) -> Result<Worker, StartError> {
     let authorization = described.api_key.as_ref().map(|key| {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
         if let Ok(value) = &mut value {
             value.set_sensitive(true);
         }
-        value.map_err(|error| setup(&format!("the api_key of worker `{}` is no header value", described.id.value), error))
+        value.map_err(|error| {
+            setup(&format!("the api_key of worker `{}` is no header value", described.id.value), error)
+        })
     });
     Ok(Worker {
         slot,

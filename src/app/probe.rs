@@ -30,10 +30,8 @@ pub(super) struct Probes {
 pub(super) fn start(fleet: &Arc<Fleet>, tasks: &Tasks) -> Probes {
     let client = reqwest::Client::builder().timeout(PATIENCE).pool_idle_timeout(Duration::from_secs(4)).build();
     let client = client.expect("a client without TLS has nothing to fail on");
-    let probes = Probes {
-        healths: fleet.workers().iter().map(|_| Mutex::default()).collect(),
-        workers: fleet.workers().into(),
-    };
+    let probes =
+        Probes { healths: fleet.workers().iter().map(|_| Mutex::default()).collect(), workers: fleet.workers().into() };
     for worker in fleet.workers() {
         tasks.spawn(watch(client.clone(), Arc::clone(fleet), Arc::clone(worker), probes.clone()));
     }

@@ -17,6 +17,7 @@ use crate::events::local::LocalBus;
 use crate::events::nats::{Credentials, NatsBus, NatsSettings};
 use crate::events::{EventTask, Message};
 use crate::fleet::{Fleet, Worker};
+use crate::real::real_len;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
 
@@ -80,7 +81,7 @@ impl Sources {
     pub(super) fn measure(&self) {
         self.metrics.bus_up.set(if self.are_up() { 1.0 } else { 0.0 });
         for worker in &self.workers {
-            worker.metrics.index_blocks.set(crate::replay::report::length(self.index.entries(worker.slot)));
+            worker.metrics.index_blocks.set(real_len(self.index.entries(worker.slot)));
         }
     }
 }
@@ -139,7 +140,12 @@ fn nats_queue(
 /// Blocks that one engine's view may name: about 150 MB.
 const VIEW_MAX: usize = 2_000_000;
 
-fn task(config: &Config, fleet: &Fleet, worker: &Arc<Worker>, (index, patience): (&Arc<SharedTree>, Patience)) -> EventTask {
+fn task(
+    config: &Config,
+    fleet: &Fleet,
+    worker: &Arc<Worker>,
+    (index, patience): (&Arc<SharedTree>, Patience),
+) -> EventTask {
     let block_size = fleet.pool(&worker.model).map(|pool| pool.block_size);
     let block_size = block_size.or(BlockSize::new(16)).expect("16 is not 0");
     let namespace = Namespace::plain(Arc::clone(&worker.model), block_size);

@@ -8,8 +8,8 @@ use clap::Args;
 use tracing::Level;
 
 use super::runtime;
-use crate::demo::{self, DemoOptions};
 use crate::config::LogFormat;
+use crate::demo::{self, DemoOptions};
 use crate::telemetry;
 
 /// Replays a slice of a real conversation trace through the router to simulated engines, first under `round_robin`, then

@@ -12,12 +12,12 @@ use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
 use super::runtime;
+use crate::config::LogFormat;
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
 use crate::mock_engine::{MockEngine, MockSettings};
 use crate::shutdown::{Tasks, interrupted};
 use crate::sim::{EngineConfig, Timing};
-use crate::config::LogFormat;
 use crate::telemetry;
 
 /// A simulated engine: vLLM's cache and scheduler in scaled real time, behind OpenAI's HTTP and with vLLM's events and

@@ -6,8 +6,9 @@ use std::time::Duration;
 use warmpath_core::policy::PolicyName;
 
 use super::{DemoOptions, Outcome};
+use crate::real::{real, real_len};
 use crate::replay::reachable;
-use crate::replay::report::{Distribution, Row, length, max_over_mean};
+use crate::replay::report::{Distribution, Row, max_over_mean};
 use crate::replay::trace::TraceRequest;
 
 /// Tokens in a block of the demo's engines.
@@ -62,9 +63,8 @@ impl Tally {
         let fine: Vec<_> = requests.iter().map(|request| request.split(ids_in_block)).collect();
         let blocks = usize::try_from(options.cache_blocks).unwrap_or(usize::MAX);
         let per_worker: Vec<_> = self.by_worker.values().copied().collect();
-        let counts: Vec<_> = per_worker.iter().map(|(requests, _)| length(*requests)).collect();
+        let counts: Vec<_> = per_worker.iter().map(|(requests, _)| real_len(*requests)).collect();
         let tokens: Vec<_> = per_worker.iter().map(|(_, tokens)| *tokens).collect();
-        let as_float = crate::telemetry::hit_rate::count;
         Row {
             policy: policy.to_string(),
             workers: options.workers,
@@ -74,15 +74,15 @@ impl Tally {
             completed: self.completed,
             input_tokens: self.input,
             cached_tokens: self.cached,
-            hit_rate: as_float(self.cached) / as_float(self.input.max(1)),
+            hit_rate: real(self.cached) / real(self.input.max(1)),
             reachable_hit_rate: reachable::hit_rate(&fine, BLOCK, options.workers * blocks),
             ttft_ms: Distribution::of(self.ttft),
             itl_ms: Distribution::of(self.gaps),
             e2e_ms: Distribution::of(self.e2e),
-            requests_per_s: length(self.completed) / wall.as_secs_f64().max(1e-9),
+            requests_per_s: real_len(self.completed) / wall.as_secs_f64().max(1e-9),
             requests_max_over_mean: max_over_mean(&counts),
             new_tokens_max_over_mean: max_over_mean(&tokens),
-            load_balance_score: self.balance.iter().sum::<f64>() / length(self.balance.len().max(1)),
+            load_balance_score: self.balance.iter().sum::<f64>() / real_len(self.balance.len().max(1)),
             wall_s: wall.as_secs_f64(),
             requests_by_worker: per_worker.iter().map(|(requests, _)| *requests).collect(),
             predicted_cached_tokens: self.predicted,

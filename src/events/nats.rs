@@ -213,7 +213,8 @@ impl NatsBus {
 
     /// Makes sure that the server keeps events from now on, if it has JetStream.
     pub async fn prepare(&self) {
-        if self.settings.jetstream && self.has_jetstream().await
+        if self.settings.jetstream
+            && self.has_jetstream().await
             && let Err(error) = ensure_stream(&self.client, &self.settings.prefix).await
         {
             tracing::warn!(error = %error, "the event stream could not be made; events are not kept");
@@ -247,4 +248,3 @@ fn plain(message: &async_nats::Message) -> Message {
         epoch: number(subject::EPOCH_HEADER),
     }
 }
-

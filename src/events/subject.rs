@@ -23,7 +23,8 @@ pub fn all_events(prefix: &str) -> String {
 
 /// The stream that keeps events: `WARMPATH_KV` for the prefix `warmpath`.
 pub fn stream_name(prefix: &str) -> String {
-    let word: String = prefix.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+    let word: String =
+        prefix.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
     format!("{word}_KV")
 }
 

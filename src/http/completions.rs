@@ -111,10 +111,8 @@ async fn handle(
     let arrived = Instant::now();
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
-    let view = RequestView::parse(endpoint, &body, gateway.behaviour.messages_max).map_err(|fault| GatewayError::BadRequest {
-        message: fault.message,
-        param: fault.param.map(str::to_owned),
-    })?;
+    let view = RequestView::parse(endpoint, &body, gateway.behaviour.messages_max)
+        .map_err(|fault| GatewayError::BadRequest { message: fault.message, param: fault.param.map(str::to_owned) })?;
     let pool = find_pool(gateway, view.model.as_deref())?;
     let prompts = pool.tokenizer.prompts(&view).await;
     if let Prompts::Unknown(reason) = &prompts {

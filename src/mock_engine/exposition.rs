@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use crate::sim::clock::real;
+use crate::real::real_len;
 use crate::sim::{Engine, Ms, RequestId, TokenOut};
 
 const SECONDS: [f64; 16] =
@@ -132,8 +132,8 @@ impl Exposition {
     /// Levels and totals as they stand between two steps.
     pub(super) fn levels(&self, engine: &Engine) {
         let stats = engine.stats();
-        self.running.set(real(stats.running));
-        self.waiting.set(real(stats.waiting));
+        self.running.set(real_len(stats.running));
+        self.waiting.set(real_len(stats.waiting));
         self.usage.set(stats.kv_usage);
         let totals = [
             (&self.queries, stats.prefix_queries),

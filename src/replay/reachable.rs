@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::trace::TraceRequest;
+use crate::real::real;
 
 /// Cached over input tokens of one LRU cache of `capacity` blocks over the requests in their order, untimed, under the
 /// engine's own rule: only full blocks are stored, of a prompt of `n` tokens at most `⌊(n−1)/block⌋` hit, and of blocks
@@ -19,7 +20,7 @@ pub fn hit_rate(requests: &[TraceRequest], block: u32, capacity: usize) -> f64 {
         cached += u64::try_from(hits).unwrap_or(0) * u64::from(block);
         full.iter().rev().for_each(|id| cache.touch(*id));
     }
-    crate::telemetry::hit_rate::count(cached) / crate::telemetry::hit_rate::count(input.max(1))
+    real(cached) / real(input.max(1))
 }
 
 struct Lru {

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::real::real_len;
+
 /// One policy on one fleet.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -72,20 +74,15 @@ impl Distribution {
         }
         values.sort_by(f64::total_cmp);
         let rank = |percent: usize| values[(values.len() * percent).div_ceil(100).max(1) - 1];
-        let mean = values.iter().sum::<f64>() / length(values.len());
+        let mean = values.iter().sum::<f64>() / real_len(values.len());
         Self { mean, p50: rank(50), p90: rank(90), p95: rank(95), p99: rank(99) }
     }
 }
 
 /// The largest over the mean; 0 for none or zeros.
 pub fn max_over_mean(values: &[f64]) -> f64 {
-    let mean = values.iter().sum::<f64>() / length(values.len().max(1));
+    let mean = values.iter().sum::<f64>() / real_len(values.len().max(1));
     if mean == 0.0 { 0.0 } else { values.iter().copied().fold(0.0, f64::max) / mean }
-}
-
-/// A length as a float.
-pub fn length(length: usize) -> f64 {
-    crate::telemetry::hit_rate::count(u64::try_from(length).unwrap_or(u64::MAX))
 }
 
 /// A table with a row for each figure and a column for each policy.

@@ -61,8 +61,8 @@ fn lines(mut reader: impl BufRead) -> Result<Vec<TraceRequest>, TraceError> {
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let request = serde_json::from_slice(&text)
-            .map_err(|error| TraceError::Line { line, message: error.to_string() })?;
+        let request =
+            serde_json::from_slice(&text).map_err(|error| TraceError::Line { line, message: error.to_string() })?;
         requests.push(request);
     }
     Ok(requests)

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 use warmpath_core::ids::{EngineHash, TokenId};
 use warmpath_core::units::BlockSize;
 
-use super::clock::real;
 use super::free_queue::{BlockId, FreeQueue};
 use super::sequence::{Naming, Sequence};
+use crate::real::real_len;
 
 /// How a pool is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +220,7 @@ impl BlockPool {
 
     /// Share of the blocks that is in use, 0 to 1, as vLLM reports it: cached but idle blocks are free.
     pub fn usage(&self) -> f64 {
-        if self.usable() == 0 { 0.0 } else { 1.0 - real(self.free.len()) / real(self.usable()) }
+        if self.usable() == 0 { 0.0 } else { 1.0 - real_len(self.free.len()) / real_len(self.usable()) }
     }
 
     /// The free blocks in the order in which they will be taken.

@@ -47,12 +47,6 @@ impl fmt::Display for Ms {
     }
 }
 
-/// A count as a float: exact up to 2^53.
-#[expect(clippy::as_conversions, reason = "no lossless conversion exists; counts stay far below 2^53")]
-pub(crate) fn real(count: usize) -> f64 {
-    count as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

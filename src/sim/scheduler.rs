@@ -6,12 +6,13 @@ use foldhash::fast::FixedState;
 use warmpath_core::ids::{EngineHash, TokenId};
 
 use super::blocks::{BlockEvent, BlockPool, CacheInUse};
-use super::clock::{Ms, real};
+use super::clock::Ms;
 use super::engine_config::{ConfigError, EngineConfig};
 use super::free_queue::BlockId;
 use super::request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
 use super::sequence::Sequence;
 use super::timing::{Chunk, StepLoad};
+use crate::real::real_len;
 
 /// A request's place in the queue: priority, then arrival. A preempted request keeps its place, so that without
 /// priorities it stands in front of all who never ran.
@@ -325,7 +326,7 @@ impl Engine {
             }
         }
         let capacity = f64::from(self.config.blocks) * f64::from(self.config.block_size.get());
-        load.kv_use = (real(emitting_context) / capacity).min(1.0);
+        load.kv_use = (real_len(emitting_context) / capacity).min(1.0);
     }
 
     /// Ends the step: what reached its length gives a token, what gave its last is gone.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::clock::{Ms, real};
+use super::clock::Ms;
+use crate::real::real_len;
 
 mod per_token;
 mod roofline;
@@ -83,7 +84,7 @@ impl Timing {
             Self::PerToken(constants) => constants.step(load),
             Self::Linear { computed, cached } => {
                 let tokens = load.prefill_tokens() + load.decodes.len();
-                Ms(computed.0 * real(tokens) + cached.0 * real(load.cached_tokens))
+                Ms(computed.0 * real_len(tokens) + cached.0 * real_len(load.cached_tokens))
             }
         }
     }
@@ -107,7 +108,7 @@ fn polynomial(load: &StepLoad) -> Ms {
     let mut duration = Ms::ZERO;
     let tokens = load.prefill_tokens();
     if tokens > 0 {
-        let t = real(tokens);
+        let t = real_len(tokens);
         duration += Ms(4.209989e-7 * t * t + 1.518344e-2 * t + 16.50142);
     }
     if load.emitting > 0 {

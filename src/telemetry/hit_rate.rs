@@ -3,6 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::real::real;
+
 const BUCKETS: usize = 30;
 const BUCKET: Duration = Duration::from_secs(10);
 
@@ -44,7 +46,7 @@ impl HitRate {
         let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = buckets.iter().filter(|bucket| bucket.number + 30 > number);
         let (prompt, cached) = recent.fold((0, 0), |sum, bucket| (sum.0 + bucket.prompt, sum.1 + bucket.cached));
-        if prompt == 0 { 0.0 } else { count(cached) / count(prompt) }
+        if prompt == 0 { 0.0 } else { real(cached) / real(prompt) }
     }
 
     fn number(&self, now: Instant) -> u64 {
@@ -54,12 +56,6 @@ impl HitRate {
 
 fn place(number: u64) -> usize {
     usize::try_from(number).unwrap_or(0) % BUCKETS
-}
-
-/// A count as a float: exact up to 2^53.
-#[expect(clippy::as_conversions, reason = "no lossless conversion exists; counts stay far below 2^53")]
-pub(crate) fn count(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

@@ -41,12 +41,7 @@ impl ChatTemplate {
         environment.add_filter("tojson", to_json);
         let added = environment.add_template_owned(NAME, source.to_owned());
         added.map_err(|error| format!("chat template: {error}"))?;
-        Ok(Self {
-            environment,
-            bos: bos.to_owned(),
-            eos: eos.to_owned(),
-            parts_as_list: takes_parts(source),
-        })
+        Ok(Self { environment, bos: bos.to_owned(), eos: eos.to_owned(), parts_as_list: takes_parts(source) })
     }
 
     /// The text of a conversation. O(conversation).
@@ -118,7 +113,9 @@ impl ChatTemplate {
             Json::Null => Vec::new(),
             Json::String(text) if self.parts_as_list => vec![part(&text)],
             Json::String(text) => return Ok(text.into()),
-            Json::Array(parts) => parts.into_iter().map(text_of).collect::<Result<Vec<_>, _>>()?.iter().map(|text| part(text)).collect(),
+            Json::Array(parts) => {
+                parts.into_iter().map(text_of).collect::<Result<Vec<_>, _>>()?.iter().map(|text| part(text)).collect()
+            }
             _ => return Err(Reason::TemplateError),
         };
         if self.parts_as_list {
@@ -293,7 +290,11 @@ mod tests {
     #[test]
     fn the_last_message_is_continued_where_it_stops() {
         let template = "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}>{% endif %}";
-        let body = |more| format!(r#"{{"messages": [{{"role": "user", "content": "q"}}, {{"role": "assistant", "content": "so "}}], {more}}}"#);
+        let body = |more| {
+            format!(
+                r#"{{"messages": [{{"role": "user", "content": "q"}}, {{"role": "assistant", "content": "so "}}], {more}}}"#
+            )
+        };
         let cut = body("\"continue_final_message\": true, \"add_generation_prompt\": false");
         assert_eq!(render(template, &cut).unwrap(), "[q][so ");
         assert_eq!(render(template, &body("\"n\": 1")).unwrap(), "[q][so ]>");
@@ -302,7 +303,8 @@ mod tests {
 
     #[test]
     fn what_only_the_engine_can_know_is_not_guessed() {
-        let image = r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}"#;
+        let image =
+            r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}"#;
         assert_eq!(render("{{ messages[0].content }}", image), Err(Reason::Media));
         let plain = r#"{"messages": [{"role": "user", "content": "x"}]}"#;
         assert_eq!(render("{{ strftime_now('%d') }}", plain), Err(Reason::TemplateError));
@@ -311,7 +313,8 @@ mod tests {
 
     #[test]
     fn variables_of_the_request_reach_the_template() {
-        let body = r#"{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"enable_thinking": false}}"#;
+        let body =
+            r#"{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"enable_thinking": false}}"#;
         let template = "{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}";
         assert_eq!(render(template, body).unwrap(), "quiet");
     }

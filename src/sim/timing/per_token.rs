@@ -1,7 +1,7 @@
 //! So much a token, more under load: the constants of llm-d-inference-sim.
 
 use super::{Ms, StepLoad};
-use crate::sim::clock::real;
+use crate::real::real_len;
 
 /// Its constants. There, each request sleeps for itself; here requests share steps, so prompt tokens of one step add up,
 /// and a lone request takes exactly `overhead + uncached·prefill` to its first token and `decode` to each later one. The
@@ -29,7 +29,7 @@ impl PerToken {
 
     /// How long a step lasts.
     pub fn step(&self, load: &StepLoad) -> Ms {
-        let mut time = self.prefill.0 * real(load.prefill_tokens());
+        let mut time = self.prefill.0 * real_len(load.prefill_tokens());
         if load.admitted > 0 {
             time += self.overhead.0;
         }
@@ -41,7 +41,7 @@ impl PerToken {
 
     fn load_factor(&self, load: &StepLoad) -> f64 {
         let (others, most) = (load.running.saturating_sub(1), load.max_running.saturating_sub(1));
-        if most == 0 { 1.0 } else { 1.0 + (self.time_factor - 1.0) * real(others) / real(most) }
+        if most == 0 { 1.0 } else { 1.0 + (self.time_factor - 1.0) * real_len(others) / real_len(most) }
     }
 }
 

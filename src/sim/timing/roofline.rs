@@ -1,7 +1,7 @@
 //! Flops and bytes of a step against what the hardware does: the longer of the two, plus fixed costs.
 
 use super::{Ms, StepLoad};
-use crate::sim::clock::real;
+use crate::real::real_len;
 
 /// An H100 SXM in bf16: floating-point operations a second.
 const H100_FLOPS: f64 = 989e12;
@@ -86,15 +86,15 @@ impl Roofline {
     pub fn step(&self, load: &StepLoad) -> Ms {
         let (mut attended, mut read) = (0.0, 0.0);
         for chunk in &load.chunks {
-            let (tokens, context) = (real(chunk.tokens), real(chunk.context));
+            let (tokens, context) = (real_len(chunk.tokens), real_len(chunk.context));
             attended += tokens * context + tokens * (tokens + 1.0) / 2.0;
             read += context + tokens;
         }
         for context in &load.decodes {
-            attended += real(*context);
-            read += real(*context);
+            attended += real_len(*context);
+            read += real_len(*context);
         }
-        let tokens = real(load.prefill_tokens() + load.decodes.len());
+        let tokens = real_len(load.prefill_tokens() + load.decodes.len());
         let attention = 4.0 * self.layers * self.query_heads * self.head_size * attended;
         let flops = 2.0 * self.parameters * tokens + attention;
         let bytes = self.parameters * self.parameter_bytes + self.kv_bytes * read;

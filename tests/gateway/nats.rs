@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Ends when dropped.
-pub struct NatsServer {
+pub(crate) struct NatsServer {
     child: Option<Child>,
     port: u16,
     jetstream: bool,
@@ -15,17 +15,17 @@ pub struct NatsServer {
 
 impl NatsServer {
     /// A server without JetStream.
-    pub fn core() -> Self {
+    pub(crate) fn core() -> Self {
         Self::start(false)
     }
 
     /// A server with JetStream.
-    pub fn jetstream() -> Self {
+    pub(crate) fn jetstream() -> Self {
         Self::start(true)
     }
 
     /// A port on which nothing listens; [`NatsServer::up`] starts a server there.
-    pub fn down(jetstream: bool) -> Self {
+    pub(crate) fn down(jetstream: bool) -> Self {
         let port = free_port();
         let store = std::env::temp_dir().join(format!("warmpath-nats-{}-{port}", std::process::id()));
         Self { child: None, port, jetstream, store }
@@ -38,7 +38,7 @@ impl NatsServer {
     }
 
     /// Starts the server, with what it had kept.
-    pub fn up(&mut self) {
+    pub(crate) fn up(&mut self) {
         let mut command = Command::new(program());
         command.args(["--addr", "127.0.0.1", "--port", &self.port.to_string()]);
         if self.jetstream {
@@ -55,7 +55,7 @@ impl NatsServer {
     }
 
     /// Kills the server; its address stays.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -63,7 +63,7 @@ impl NatsServer {
     }
 
     /// Where it listens.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 }

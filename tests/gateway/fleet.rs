@@ -16,7 +16,7 @@ use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
 /// What a test's fleet is made of.
-pub struct FleetBuilder {
+pub(crate) struct FleetBuilder {
     engines: usize,
     policy: &'static str,
     timing: &'static str,
@@ -28,7 +28,7 @@ pub struct FleetBuilder {
 }
 
 /// A fleet of two fast engines under `kv`, events inside the process.
-pub fn fleet() -> FleetBuilder {
+pub(crate) fn fleet() -> FleetBuilder {
     FleetBuilder {
         engines: 2,
         policy: "kv",
@@ -42,45 +42,45 @@ pub fn fleet() -> FleetBuilder {
 }
 
 impl FleetBuilder {
-    pub fn engines(mut self, engines: usize) -> Self {
+    pub(crate) fn engines(mut self, engines: usize) -> Self {
         self.engines = engines;
         self
     }
 
-    pub fn policy(mut self, policy: &'static str) -> Self {
+    pub(crate) fn policy(mut self, policy: &'static str) -> Self {
         self.policy = policy;
         self
     }
 
-    pub fn timing(mut self, timing: &'static str) -> Self {
+    pub(crate) fn timing(mut self, timing: &'static str) -> Self {
         self.timing = timing;
         self
     }
 
-    pub fn tokenizer(mut self, tokenizer: &'static str) -> Self {
+    pub(crate) fn tokenizer(mut self, tokenizer: &'static str) -> Self {
         self.tokenizer = tokenizer;
         self
     }
 
-    pub fn nats(mut self, url: String) -> Self {
+    pub(crate) fn nats(mut self, url: String) -> Self {
         self.nats = Some(url);
         self
     }
 
     /// More lines of configuration.
-    pub fn config(mut self, lines: &str) -> Self {
+    pub(crate) fn config(mut self, lines: &str) -> Self {
         self.more += lines;
         self.more.push('\n');
         self
     }
 
     /// A worker that is no engine of ours; it comes first.
-    pub fn stranger(mut self, address: SocketAddr) -> Self {
+    pub(crate) fn stranger(mut self, address: SocketAddr) -> Self {
         self.strangers.push(address);
         self
     }
 
-    pub async fn start(self) -> TestFleet {
+    pub(crate) async fn start(self) -> TestFleet {
         let local = LocalBus::new();
         let bus = match &self.nats {
             None => Bus::Local(local.clone()),
@@ -156,44 +156,44 @@ async fn connect(url: &str) -> NatsBus {
 }
 
 /// A gateway and its engines. Dropping it ends the runtime's tasks with the test.
-pub struct TestFleet {
-    pub app: App,
-    pub engines: Vec<SocketAddr>,
-    pub tasks: Tasks,
-    pub client: reqwest::Client,
+pub(crate) struct TestFleet {
+    pub(crate) app: App,
+    pub(crate) engines: Vec<SocketAddr>,
+    pub(crate) tasks: Tasks,
+    pub(crate) client: reqwest::Client,
 }
 
 /// An answer, taken apart.
 #[derive(Debug)]
-pub struct Answered {
-    pub status: u16,
-    pub body: Value,
-    pub worker: String,
-    pub predicted: Option<u64>,
-    pub headers: reqwest::header::HeaderMap,
+pub(crate) struct Answered {
+    pub(crate) status: u16,
+    pub(crate) body: Value,
+    pub(crate) worker: String,
+    pub(crate) predicted: Option<u64>,
+    pub(crate) headers: reqwest::header::HeaderMap,
 }
 
 impl Answered {
-    pub fn cached(&self) -> u64 {
+    pub(crate) fn cached(&self) -> u64 {
         self.body["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("the engine reports it")
     }
 }
 
 impl TestFleet {
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.app.data_address())
     }
 
     /// A completion of token ids, not streamed.
-    pub async fn complete(&self, prompt: Value) -> Answered {
+    pub(crate) async fn complete(&self, prompt: Value) -> Answered {
         self.post("/v1/completions", &json!({"model": "m", "prompt": prompt, "max_tokens": 2})).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Answered {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answered {
         self.post_bytes(path, serde_json::to_vec(body).expect("JSON")).await
     }
 
-    pub async fn post_bytes(&self, path: &str, body: Vec<u8>) -> Answered {
+    pub(crate) async fn post_bytes(&self, path: &str, body: Vec<u8>) -> Answered {
         let request = self.client.post(self.url(path)).header("content-type", "application/json").body(body);
         let response = request.send().await.expect("the gateway answers");
         let header = |name: &str| -> Option<String> { Some(response.headers().get(name)?.to_str().ok()?.to_owned()) };
@@ -206,22 +206,22 @@ impl TestFleet {
         }
     }
 
-    pub async fn get(&self, url: String) -> (u16, String) {
+    pub(crate) async fn get(&self, url: String) -> (u16, String) {
         let response = self.client.get(url).send().await.expect("an answer");
         (response.status().as_u16(), response.text().await.expect("text"))
     }
 
-    pub async fn admin(&self, path: &str) -> (u16, String) {
+    pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
         self.get(format!("http://{}{path}", self.app.admin_address())).await
     }
 
     /// The value of the metric's first series that contains `labels`; 0 where there is none.
-    pub async fn metric(&self, name: &str, labels: &str) -> f64 {
+    pub(crate) async fn metric(&self, name: &str, labels: &str) -> f64 {
         value_of(&self.admin("/metrics").await.1, name, labels)
     }
 
     /// Waits until `metric` reaches `least`.
-    pub async fn until_metric(&self, name: &str, labels: &str, least: f64) {
+    pub(crate) async fn until_metric(&self, name: &str, labels: &str, least: f64) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.metric(name, labels).await < least {
             assert!(Instant::now() < deadline, "{name}{{{labels}}} did not reach {least}");
@@ -230,7 +230,7 @@ impl TestFleet {
     }
 
     /// Waits until `check` holds.
-    pub async fn eventually(&self, what: &str, check: impl AsyncFn(&Self) -> bool) {
+    pub(crate) async fn eventually(&self, what: &str, check: impl AsyncFn(&Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !check(self).await {
             assert!(Instant::now() < deadline, "it did not come true that {what}");
@@ -240,7 +240,7 @@ impl TestFleet {
 }
 
 /// See [`TestFleet::metric`].
-pub fn value_of(metrics: &str, name: &str, labels: &str) -> f64 {
+pub(crate) fn value_of(metrics: &str, name: &str, labels: &str) -> f64 {
     let mut lines = metrics.lines().filter(|line| line.starts_with(name) && line.contains(labels));
     let value = lines.find_map(|line| line.rsplit_once(' '));
     value.map_or(0.0, |(_, value)| value.parse().expect("a number"))

@@ -1,11 +1,8 @@
 //! Requests through the gateway to simulated engines: who gets them, and what comes back.
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "support/fleet.rs"]
-mod support;
 
 use serde_json::json;
-use support::fleet;
+
+use crate::fleet::fleet;
 
 /// Tokens 100, 101, …
 fn tokens(count: u32) -> serde_json::Value {
@@ -116,7 +113,8 @@ async fn the_engines_own_tokenizer_can_be_asked() {
 #[tokio::test]
 async fn a_request_with_media_goes_by_load() {
     let fleet = fleet().start().await;
-    let content = json!([{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]);
+    let content =
+        json!([{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]);
     let chat = json!({"model": "m", "messages": [{"role": "user", "content": content}], "max_tokens": 2});
     let answer = fleet.post("/v1/chat/completions", &chat).await;
     assert_eq!(answer.headers["x-warmpath-decision"], "load");
@@ -144,7 +142,8 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
     assert_eq!((status, &health["status"], &health["version"]), (200, &json!("ok"), &json!(env!("CARGO_PKG_VERSION"))));
     fleet.complete(tokens(8)).await;
     let (_, metrics) = fleet.admin("/metrics").await;
-    for name in ["routing_latency_seconds_bucket", "kv_hit_rate", "load_balance_score", "in_flight_requests", "kv_load"] {
+    for name in ["routing_latency_seconds_bucket", "kv_hit_rate", "load_balance_score", "in_flight_requests", "kv_load"]
+    {
         assert!(metrics.contains(&format!("warmpath_{name}")), "{name} is missing");
     }
 }

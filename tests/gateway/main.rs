@@ -1,0 +1,6 @@
+//! The gateway end to end: real sockets, simulated engines behind HTTP, a real NATS server.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod fleet;
+mod nats;
+mod routing;
