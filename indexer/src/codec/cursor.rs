@@ -1,0 +1,296 @@
+//! Reading MessagePack values one after the other, without recursion and without memory of its own.
+
+use rmp::Marker;
+
+use super::{DecodeError, MAX_TEXT_BYTES};
+
+/// A place in a message.
+#[derive(Clone, Copy)]
+pub(super) struct Cursor<'a> {
+    message: &'a [u8],
+    at: usize,
+}
+
+/// One value; of an array or a map only its length, the elements follow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Value<'a> {
+    Nil,
+    Bool,
+    Unsigned(u64),
+    Negative(i64),
+    Float(f64),
+    Text(&'a [u8]),
+    Bytes(&'a [u8]),
+    Array(u32),
+    Map(u32),
+    Extension,
+}
+
+impl Value<'_> {
+    /// The type's name, for error messages.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Nil => "nil",
+            Self::Bool => "a boolean",
+            Self::Unsigned(_) => "an integer",
+            Self::Negative(_) => "a negative integer",
+            Self::Float(_) => "a float",
+            Self::Text(_) => "text",
+            Self::Bytes(_) => "bytes",
+            Self::Array(_) => "an array",
+            Self::Map(_) => "a map",
+            Self::Extension => "an extension",
+        }
+    }
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(message: &'a [u8]) -> Self {
+        Self { message, at: 0 }
+    }
+
+    /// The byte that is read next.
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Bytes that are left: an upper bound of the number of values that can follow.
+    pub(super) fn left(&self) -> usize {
+        self.message.len().saturating_sub(self.at)
+    }
+
+    fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8], DecodeError> {
+        let end = self.at.checked_add(len).filter(|&end| end <= self.message.len());
+        let end = end.ok_or(DecodeError::Truncated { at: self.message.len(), field })?;
+        let bytes = &self.message[self.at..end];
+        self.at = end;
+        Ok(bytes)
+    }
+
+    fn number<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
+        let bytes = self.take(N, field)?;
+        Ok(bytes.try_into().expect("`take` gives as many bytes as asked for"))
+    }
+
+    fn len8(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+        Ok(u32::from(u8::from_be_bytes(self.number(field)?)))
+    }
+
+    fn len16(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+        Ok(u32::from(u16::from_be_bytes(self.number(field)?)))
+    }
+
+    fn len32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+        Ok(u32::from_be_bytes(self.number(field)?))
+    }
+
+    fn payload(&mut self, len: u32, field: &'static str) -> Result<&'a [u8], DecodeError> {
+        // A length that does not fit `usize` does not fit the message either: `take` refuses it.
+        self.take(usize::try_from(len).unwrap_or(usize::MAX), field)
+    }
+
+    fn extension(&mut self, len: u32, field: &'static str) -> Result<Value<'a>, DecodeError> {
+        self.take(1, field)?;
+        self.payload(len, field)?;
+        Ok(Value::Extension)
+    }
+
+    /// Reads one value; `field` names it in errors.
+    pub(super) fn value(&mut self, field: &'static str) -> Result<Value<'a>, DecodeError> {
+        let at = self.at;
+        let [byte] = self.number(field)?;
+        Ok(match Marker::from_u8(byte) {
+            Marker::Null => Value::Nil,
+            Marker::False | Marker::True => Value::Bool,
+            Marker::FixPos(n) => Value::Unsigned(u64::from(n)),
+            Marker::FixNeg(n) => Value::Negative(i64::from(n)),
+            Marker::U8 => Value::Unsigned(u64::from(u8::from_be_bytes(self.number(field)?))),
+            Marker::U16 => Value::Unsigned(u64::from(u16::from_be_bytes(self.number(field)?))),
+            Marker::U32 => Value::Unsigned(u64::from(u32::from_be_bytes(self.number(field)?))),
+            Marker::U64 => Value::Unsigned(u64::from_be_bytes(self.number(field)?)),
+            Marker::I8 => signed(i64::from(i8::from_be_bytes(self.number(field)?))),
+            Marker::I16 => signed(i64::from(i16::from_be_bytes(self.number(field)?))),
+            Marker::I32 => signed(i64::from(i32::from_be_bytes(self.number(field)?))),
+            Marker::I64 => signed(i64::from_be_bytes(self.number(field)?)),
+            Marker::F32 => Value::Float(f64::from(f32::from_be_bytes(self.number(field)?))),
+            Marker::F64 => Value::Float(f64::from_be_bytes(self.number(field)?)),
+            Marker::FixStr(len) => Value::Text(self.payload(u32::from(len), field)?),
+            Marker::Str8 => {
+                let len = self.len8(field)?;
+                Value::Text(self.payload(len, field)?)
+            }
+            Marker::Str16 => {
+                let len = self.len16(field)?;
+                Value::Text(self.payload(len, field)?)
+            }
+            Marker::Str32 => {
+                let len = self.len32(field)?;
+                Value::Text(self.payload(len, field)?)
+            }
+            Marker::Bin8 => {
+                let len = self.len8(field)?;
+                Value::Bytes(self.payload(len, field)?)
+            }
+            Marker::Bin16 => {
+                let len = self.len16(field)?;
+                Value::Bytes(self.payload(len, field)?)
+            }
+            Marker::Bin32 => {
+                let len = self.len32(field)?;
+                Value::Bytes(self.payload(len, field)?)
+            }
+            Marker::FixArray(len) => Value::Array(u32::from(len)),
+            Marker::Array16 => Value::Array(self.len16(field)?),
+            Marker::Array32 => Value::Array(self.len32(field)?),
+            Marker::FixMap(len) => Value::Map(u32::from(len)),
+            Marker::Map16 => Value::Map(self.len16(field)?),
+            Marker::Map32 => Value::Map(self.len32(field)?),
+            Marker::FixExt1 => self.extension(1, field)?,
+            Marker::FixExt2 => self.extension(2, field)?,
+            Marker::FixExt4 => self.extension(4, field)?,
+            Marker::FixExt8 => self.extension(8, field)?,
+            Marker::FixExt16 => self.extension(16, field)?,
+            Marker::Ext8 => {
+                let len = self.len8(field)?;
+                self.extension(len, field)?
+            }
+            Marker::Ext16 => {
+                let len = self.len16(field)?;
+                self.extension(len, field)?
+            }
+            Marker::Ext32 => {
+                let len = self.len32(field)?;
+                self.extension(len, field)?
+            }
+            Marker::Reserved => return Err(DecodeError::WrongType { at, field, found: "a reserved byte" }),
+        })
+    }
+
+    /// Passes over one value with all that is in it, however deep: a counter of values to come takes the place of
+    /// recursion.
+    pub(super) fn skip(&mut self, field: &'static str) -> Result<(), DecodeError> {
+        let mut to_come: u64 = 1;
+        while to_come > 0 {
+            to_come -= 1;
+            to_come = to_come.saturating_add(match self.value(field)? {
+                Value::Array(len) => u64::from(len),
+                Value::Map(len) => 2 * u64::from(len),
+                _ => 0,
+            });
+        }
+        Ok(())
+    }
+
+    /// Passes over one value and returns its bytes.
+    pub(super) fn skipped(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
+        let from = self.at;
+        self.skip(field)?;
+        Ok(&self.message[from..self.at])
+    }
+
+    /// Reads the next value as the length of an array of at most `limit`.
+    pub(super) fn array(&mut self, field: &'static str, limit: usize) -> Result<usize, DecodeError> {
+        let at = self.at;
+        match self.value(field)? {
+            Value::Array(len) => within(len, limit, field, at),
+            other => Err(DecodeError::WrongType { at, field, found: other.name() }),
+        }
+    }
+
+    /// Reads text of at most [`MAX_TEXT_BYTES`]; `None` for nil.
+    pub(super) fn text(&mut self, field: &'static str) -> Result<Option<&'a str>, DecodeError> {
+        let at = self.at;
+        match self.value(field)? {
+            Value::Nil => Ok(None),
+            Value::Text(bytes) => text(bytes, field, at).map(Some),
+            other => Err(DecodeError::WrongType { at, field, found: other.name() }),
+        }
+    }
+
+    /// Reads a count that fits `u32`; `None` for nil.
+    pub(super) fn count(&mut self, field: &'static str) -> Result<Option<u32>, DecodeError> {
+        let at = self.at;
+        match self.value(field)? {
+            Value::Nil => Ok(None),
+            Value::Unsigned(n) => u32::try_from(n).map(Some).map_err(|_| DecodeError::OutOfRange { at, field }),
+            Value::Negative(_) => Err(DecodeError::OutOfRange { at, field }),
+            other => Err(DecodeError::WrongType { at, field, found: other.name() }),
+        }
+    }
+}
+
+fn signed(n: i64) -> Value<'static> {
+    u64::try_from(n).map_or(Value::Negative(n), Value::Unsigned)
+}
+
+/// A length off the wire, if the limit allows it.
+fn within(len: u32, limit: usize, field: &'static str, at: usize) -> Result<usize, DecodeError> {
+    usize::try_from(len).ok().filter(|&len| len <= limit).ok_or(DecodeError::TooMany {
+        at,
+        field,
+        count: u64::from(len),
+        limit,
+    })
+}
+
+/// Bytes as text of at most [`MAX_TEXT_BYTES`].
+pub(super) fn text<'a>(bytes: &'a [u8], field: &'static str, at: usize) -> Result<&'a str, DecodeError> {
+    if bytes.len() > MAX_TEXT_BYTES {
+        let count = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        return Err(DecodeError::TooMany { at, field, count, limit: MAX_TEXT_BYTES });
+    }
+    std::str::from_utf8(bytes).map_err(|_| DecodeError::NotText { at, field })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(message: &[u8]) -> Result<Value<'_>, DecodeError> {
+        Cursor::new(message).value("x")
+    }
+
+    #[test]
+    fn integers_of_every_width_are_one_number() {
+        for message in [&[5][..], &[0xcc, 5], &[0xcd, 0, 5], &[0xce, 0, 0, 0, 5], &[0xd0, 5], &[0xd2, 0, 0, 0, 5]] {
+            assert_eq!(value(message), Ok(Value::Unsigned(5)), "{message:x?}");
+        }
+        assert_eq!(value(&[0xfb]), Ok(Value::Negative(-5)));
+        assert_eq!(value(&[0xd1, 0xff, 0xfb]), Ok(Value::Negative(-5)));
+        assert_eq!(value(&[0xcf, 255, 255, 255, 255, 255, 255, 255, 255]), Ok(Value::Unsigned(u64::MAX)));
+    }
+
+    #[test]
+    fn a_message_that_ends_inside_a_value_says_where_and_in_what() {
+        assert_eq!(value(&[]), Err(DecodeError::Truncated { at: 0, field: "x" }));
+        assert_eq!(value(&[0xcf, 1, 2]), Err(DecodeError::Truncated { at: 3, field: "x" }));
+        assert_eq!(value(&[0xdb, 0xff, 0xff, 0xff, 0xff, 1]), Err(DecodeError::Truncated { at: 6, field: "x" }));
+    }
+
+    #[test]
+    fn skipping_is_not_recursive() {
+        let mut message = vec![0x91; 200_000];
+        message.push(0xc0);
+        let mut cursor = Cursor::new(&message);
+        assert_eq!(cursor.skip("x"), Ok(()));
+        assert_eq!(cursor.at(), 200_001);
+        let mut cursor = Cursor::new(&message[..200_000]);
+        assert_eq!(cursor.skip("x"), Err(DecodeError::Truncated { at: 200_000, field: "x" }));
+    }
+
+    #[test]
+    fn a_skipped_map_takes_keys_and_values_along() {
+        let message = [0x82, 0xa1, b'a', 0x92, 1, 2, 0xa1, b'b', 0xc7, 1, 9, 9, 0x2a];
+        let mut cursor = Cursor::new(&message);
+        assert_eq!(cursor.skipped("x"), Ok(&message[..12]));
+        assert_eq!(cursor.value("x"), Ok(Value::Unsigned(42)));
+    }
+
+    #[test]
+    fn a_long_text_is_refused() {
+        let mut message = vec![0xda, 0x10, 0x01];
+        message.resize(3 + 4097, b'a');
+        let refused = DecodeError::TooMany { at: 0, field: "x", count: 4097, limit: 4096 };
+        assert_eq!(Cursor::new(&message).text("x"), Err(refused));
+    }
+}
