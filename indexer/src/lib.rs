@@ -3,5 +3,9 @@
 //! Synchronous, deterministic, without I/O: bytes and time are arguments.
 #![forbid(unsafe_code)]
 
+pub mod change;
 pub mod codec;
 pub mod event;
+pub mod feed;
+pub mod tree;
+pub mod view;
