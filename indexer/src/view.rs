@@ -1,6 +1,7 @@
 //! What one engine's cache holds, as its events tell it. The only place that knows the engine's names of blocks, and the
 //! only one that counts copies.
 
+mod chain;
 mod copies;
 mod roots;
 
@@ -9,13 +10,14 @@ use std::collections::hash_map::Entry;
 use std::ops::AddAssign;
 
 use foldhash::fast::RandomState;
-use warmpath_core::blocks::{Root, media_hash, step};
-use warmpath_core::ids::{BlockHash, EngineHash, SequenceHash};
+use warmpath_core::blocks::Root;
+use warmpath_core::ids::{EngineHash, SequenceHash};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::Tier;
 
 use crate::change::Change;
-use crate::event::{Attention, CacheEvent, Content, Medium, Removed, Stored};
+use crate::event::{Attention, CacheEvent, Content, Removed, Stored};
+use chain::Chain;
 use copies::Copies;
 use roots::Roots;
 
@@ -174,10 +176,12 @@ impl EngineView {
             Attention::Prefix => true,
             Attention::Other => false,
         };
-        match self.groups.iter_mut().find(|(known, _)| *known == group) {
-            Some(entry) => entry.1 = told,
-            None if self.groups.len() < GROUPS => self.groups.push((group, told)),
-            None => return false,
+        if let Some(entry) = self.groups.iter_mut().find(|(known, _)| *known == group) {
+            entry.1 = told;
+        } else if self.groups.len() < GROUPS {
+            self.groups.push((group, told));
+        } else {
+            return false;
         }
         told
     }
@@ -190,6 +194,7 @@ impl EngineView {
         let blocks = stored.hashes.len();
         let group = stored.group.unwrap_or(0);
         let mut applied = Applied { cut: stored.cut, ..Applied::default() };
+        self.zero_is_a_name |= stored.hashes.contains(&EngineHash(0));
         if !self.may_feed(group, stored.attention) {
             applied.filtered = blocks;
             return applied;
@@ -232,7 +237,7 @@ impl EngineView {
     ) {
         let group = stored.group.unwrap_or(0);
         let mut reporting = at_root && stored.hashes.len() >= 2;
-        let mut chain = Chain { root, content: &stored.content, media: &stored.media, sequence: above };
+        let mut chain = Chain::new(root, stored, above);
         for (block, &hash) in stored.hashes.iter().enumerate() {
             let Some(sequence) = chain.next(block) else { return };
             match self.place(hash, sequence, group, stored.tier, reporting, changes) {
@@ -274,7 +279,6 @@ impl EngineView {
         if reporting && place.copies.holds(group, tier) {
             return Placed::Reported;
         }
-        self.zero_is_a_name |= hash.0 == 0;
         if place.copies.add(group, tier) {
             hold(&mut self.held, sequence, tier, changes);
             Placed::First
@@ -365,39 +369,282 @@ fn release(held: &mut Held, hash: SequenceHash, tier: Tier, changes: &mut Vec<Ch
     }
 }
 
-/// The sequence hashes of an event's blocks, one after the other.
-struct Chain<'a> {
-    root: &'a Root,
-    content: &'a Content,
-    media: &'a [Medium],
-    sequence: SequenceHash,
-}
-
-impl Chain<'_> {
-    fn next(&mut self, block: usize) -> Option<SequenceHash> {
-        self.sequence = step(self.sequence, self.block_hash(block)?);
-        while let Some((medium, rest)) = self.media.split_first()
-            && medium.block == block
-        {
-            self.sequence = step(self.sequence, media_hash(&medium.identifier));
-            self.media = rest;
-        }
-        Some(self.sequence)
-    }
-
-    fn block_hash(&self, block: usize) -> Option<BlockHash> {
-        match self.content {
-            Content::Tokens(tokens) => {
-                let size = self.root.block_size().len();
-                let from = block.checked_mul(size)?;
-                let tokens = tokens.get(from..from.checked_add(size)?)?;
-                Some(self.root.block_hash(tokens))
-            }
-            Content::Hashes(hashes) => hashes.get(block).copied(),
-            Content::Nothing => None,
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::event::Medium;
+    use warmpath_core::blocks::{DEFAULT_ROOT_SEED, MediaSpan, hash_blocks, media_hash};
+    use warmpath_core::units::{BlockSize, Tokens};
+
+    /// A view of an engine with blocks of two tokens, and the changes that it made last.
+    struct Bench {
+        view: EngineView,
+        changes: Vec<Change>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let size = BlockSize::new(2).expect("not 0");
+            Self { view: EngineView::new(Namespace::plain("m", size), DEFAULT_ROOT_SEED, 100), changes: Vec::new() }
+        }
+
+        fn apply(&mut self, event: impl Into<CacheEvent>) -> Applied {
+            self.changes.clear();
+            self.view.apply(&event.into(), &mut self.changes)
+        }
+
+        fn remove(&mut self, hashes: &[u64], tier: Tier) -> Applied {
+            self.apply(removed(hashes, tier))
+        }
+    }
+
+    fn removed(hashes: &[u64], tier: Tier) -> CacheEvent {
+        let hashes = hashes.iter().copied().map(EngineHash).collect();
+        CacheEvent::Removed(Removed { hashes, tier, group: None, remaining_copy_counts: None })
+    }
+
+    /// Blocks of two tokens: hash 1 has tokens 1 1, hash 2 has 2 2, and so on.
+    fn stored(hashes: &[u64], parent: Option<u64>) -> Stored {
+        let tokens = hashes.iter().flat_map(|&hash| [u32::try_from(hash).expect("small"); 2]).collect();
+        Stored {
+            hashes: hashes.iter().copied().map(EngineHash).collect(),
+            parent: parent.map(EngineHash),
+            content: Content::Tokens(tokens),
+            block_size: Some(2),
+            tier: Tier::Device,
+            group: None,
+            attention: Attention::Unstated,
+            adapter: None,
+            salt: None,
+            media: Vec::new(),
+            cut: 0,
+        }
+    }
+
+    fn root(adapter: Option<&str>, salt: Option<&str>) -> Root {
+        let size = BlockSize::new(2).expect("not 0");
+        let plain = Namespace::plain("m", size);
+        let namespace = Namespace { adapter: adapter.map(Into::into), salt: salt.map(Into::into), ..plain };
+        Root::new(&namespace, DEFAULT_ROOT_SEED)
+    }
+
+    /// The hashes that a prompt of the blocks `names` has in the router.
+    fn prompt(names: &[u32]) -> Vec<SequenceHash> {
+        let tokens: Vec<u32> = names.iter().flat_map(|&name| [name; 2]).collect();
+        let mut hashes = Vec::new();
+        hash_blocks(&root(None, None), &tokens, &[], &mut hashes);
+        hashes
+    }
+
+    fn stores(hashes: &[SequenceHash], tier: Tier) -> Vec<Change> {
+        hashes.iter().map(|&hash| Change::Store { hash, tier }).collect()
+    }
+
+    fn removes(hashes: &[SequenceHash], tier: Tier) -> Vec<Change> {
+        hashes.iter().map(|&hash| Change::Remove { hash, tier }).collect()
+    }
+
+    #[test]
+    fn chains_continue_below_their_parents() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.apply(stored(&[1, 2], None)), Applied { stored: 2, ..Applied::default() });
+        assert_eq!(bench.changes, stores(&prompt(&[1, 2]), Tier::Device));
+        bench.apply(stored(&[3], Some(2)));
+        assert_eq!(bench.changes, stores(&prompt(&[1, 2, 3])[2..], Tier::Device));
+    }
+
+    #[test]
+    fn an_unknown_parent_is_never_the_root() {
+        let mut bench = Bench::new();
+        let orphan = stored(&[3, 4], Some(9));
+        assert!(bench.view.is_orphan(&orphan.clone().into()));
+        assert_eq!(bench.apply(orphan), Applied { orphans: 2, ..Applied::default() });
+        assert_eq!((bench.changes.len(), bench.view.len()), (0, 0));
+        assert_eq!(bench.apply(stored(&[5], Some(3))).orphans, 1);
+    }
+
+    #[test]
+    fn parent_0_means_none_until_a_block_is_called_0() {
+        let mut bench = Bench::new();
+        assert!(!bench.view.is_orphan(&stored(&[1], Some(0)).into()));
+        bench.apply(stored(&[1], Some(0)));
+        assert_eq!(bench.changes, stores(&prompt(&[1]), Tier::Device));
+        let mut zero = stored(&[2], Some(1));
+        zero.hashes = vec![EngineHash(0)];
+        bench.apply(zero);
+        bench.apply(stored(&[3], Some(0)));
+        assert_eq!(bench.changes, stores(&prompt(&[1, 2, 3])[2..], Tier::Device));
+        bench.remove(&[0], Tier::Device);
+        assert_eq!(bench.apply(stored(&[4], Some(0))).orphans, 1);
+        bench.view.clear();
+        assert_eq!(bench.apply(stored(&[4], Some(0))).stored, 1);
+    }
+
+    #[test]
+    fn copies_are_removed_one_by_one() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1, 2], None));
+        assert_eq!(bench.apply(stored(&[2], Some(1))), Applied { copies: 1, ..Applied::default() });
+        assert_eq!(bench.changes, []);
+        bench.remove(&[2], Tier::Device);
+        assert_eq!(bench.changes, []);
+        bench.remove(&[2], Tier::Device);
+        assert_eq!(bench.changes, removes(&prompt(&[1, 2])[1..], Tier::Device));
+        assert_eq!(bench.remove(&[2], Tier::Device), Applied { unknown: 1, ..Applied::default() });
+        assert_eq!(bench.changes, []);
+    }
+
+    #[test]
+    fn a_single_first_block_is_a_copy_and_a_longer_beginning_is_a_report() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1, 2, 3], None));
+        assert_eq!(bench.apply(stored(&[1], None)), Applied { copies: 1, ..Applied::default() });
+        let report = bench.apply(stored(&[1, 2, 4, 5], None));
+        assert_eq!(report, Applied { reported: 2, stored: 2, ..Applied::default() });
+        bench.remove(&[2], Tier::Device);
+        assert_eq!(bench.changes, removes(&prompt(&[1, 2])[1..], Tier::Device));
+        // In another tier it is news.
+        let offloaded = Stored { tier: Tier::Host, ..stored(&[1, 2], None) };
+        assert_eq!(bench.apply(offloaded), Applied { stored: 2, ..Applied::default() });
+    }
+
+    #[test]
+    fn remaining_counts_decide_where_the_engine_tells_them() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1], None));
+        bench.apply(stored(&[1], None));
+        bench.apply(stored(&[2], Some(1)));
+        let CacheEvent::Removed(removed) = removed(&[1, 2], Tier::Device) else { panic!() };
+        let counted = |counts: &[u32]| {
+            CacheEvent::Removed(Removed { remaining_copy_counts: Some(counts.to_vec()), ..removed.clone() })
+        };
+        bench.apply(counted(&[0, 4]));
+        assert_eq!(bench.changes, removes(&prompt(&[1]), Tier::Device));
+        assert_eq!(bench.apply(counted(&[3, 1])), Applied { removed: 1, unknown: 1, ..Applied::default() });
+        bench.remove(&[2], Tier::Device);
+        assert_eq!(bench.changes, removes(&prompt(&[1, 2])[1..], Tier::Device));
+        assert!(bench.view.is_empty());
+    }
+
+    #[test]
+    fn descendants_of_a_removed_block_stay_known() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1, 2, 3], None));
+        bench.remove(&[2], Tier::Device);
+        bench.apply(stored(&[4], Some(3)));
+        assert_eq!(bench.changes, stores(&prompt(&[1, 2, 3, 4])[3..], Tier::Device));
+        bench.apply(stored(&[2], Some(1)));
+        assert_eq!(bench.changes, stores(&prompt(&[1, 2])[1..], Tier::Device));
+    }
+
+    #[test]
+    fn a_block_may_lie_in_several_tiers() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1, 2], None));
+        let placeholder = Stored {
+            hashes: [2, 9].map(EngineHash).to_vec(),
+            content: Content::Nothing,
+            block_size: Some(0),
+            tier: Tier::Host,
+            ..stored(&[], None)
+        };
+        assert_eq!(bench.apply(placeholder.clone()), Applied { stored: 1, unknown: 1, ..Applied::default() });
+        assert_eq!(bench.changes, stores(&prompt(&[1, 2])[1..], Tier::Host));
+        assert_eq!(bench.apply(placeholder), Applied { reported: 1, unknown: 1, ..Applied::default() });
+        bench.apply(CacheEvent::Cleared);
+        assert_eq!(bench.view.len(), 1);
+        assert_eq!(bench.changes.len(), 2);
+        assert!(removes(&prompt(&[1, 2]), Tier::Device).iter().all(|change| bench.changes.contains(change)));
+        bench.remove(&[2], Tier::Host);
+        assert_eq!(bench.changes, removes(&prompt(&[1, 2])[1..], Tier::Host));
+        assert!(bench.view.is_empty() && bench.view.held.is_empty());
+    }
+
+    #[test]
+    fn two_names_of_one_block_are_both_taken_away_first() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1], None));
+        let alias = Stored { hashes: vec![EngineHash(11)], ..stored(&[1], None) };
+        assert_eq!(bench.apply(alias), Applied { stored: 1, ..Applied::default() });
+        assert_eq!(bench.changes, []);
+        bench.remove(&[1], Tier::Device);
+        assert_eq!(bench.changes, []);
+        bench.apply(stored(&[2], Some(11)));
+        assert_eq!(bench.changes, stores(&prompt(&[1, 2])[1..], Tier::Device));
+        bench.remove(&[11], Tier::Device);
+        assert_eq!(bench.changes, removes(&prompt(&[1]), Tier::Device));
+    }
+
+    #[test]
+    fn a_name_that_stands_for_another_block_is_refused_with_what_follows() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1, 2], None));
+        assert_eq!(bench.apply(stored(&[5, 2, 6], None)), Applied { stored: 1, conflicts: 2, ..Applied::default() });
+        assert_eq!(bench.changes, stores(&prompt(&[5]), Tier::Device));
+        assert_eq!(bench.view.len(), 3);
+    }
+
+    #[test]
+    fn groups_without_full_attention_are_passed_over() {
+        let mut bench = Bench::new();
+        let windowed = Stored { group: Some(1), attention: Attention::Other, ..stored(&[1], None) };
+        assert_eq!(bench.apply(windowed), Applied { filtered: 1, ..Applied::default() });
+        let unstated = |group| Stored { group, ..stored(&[1], None) };
+        assert_eq!(bench.apply(unstated(Some(1))).filtered, 1);
+        assert_eq!(bench.apply(unstated(Some(2))).filtered, 1);
+        assert_eq!(bench.apply(unstated(Some(0))).stored, 1);
+        // The same name in another group is another copy, and a removal takes from its own group.
+        let full = Stored { group: Some(3), attention: Attention::Prefix, ..stored(&[1], None) };
+        assert_eq!(bench.apply(full).stored, 1);
+        assert_eq!(bench.apply(unstated(Some(3))).copies, 1);
+        let CacheEvent::Removed(removed) = removed(&[1], Tier::Device) else { panic!() };
+        let mut remove = |group| bench.apply(CacheEvent::Removed(Removed { group: Some(group), ..removed.clone() }));
+        assert_eq!(remove(1), Applied { filtered: 1, ..Applied::default() });
+        assert_eq!(remove(2), Applied { unknown: 1, ..Applied::default() });
+        assert_eq!((remove(0).removed, remove(3).removed, remove(3).removed), (1, 1, 1));
+        assert_eq!(bench.changes, removes(&prompt(&[1]), Tier::Device));
+    }
+
+    #[test]
+    fn other_block_sizes_are_refused_and_what_does_not_say_has_the_pools() {
+        let mut bench = Bench::new();
+        let wrong = Stored { block_size: Some(1), ..stored(&[1, 2], None) };
+        assert_eq!(bench.apply(wrong), Applied { wrong_size: 2, ..Applied::default() });
+        let block = root(None, None).block_hash(&[1, 1]);
+        let bus = Stored { content: Content::Hashes(vec![block]), block_size: None, ..stored(&[1], None) };
+        bench.apply(bus);
+        assert_eq!(bench.changes, stores(&prompt(&[1]), Tier::Device));
+    }
+
+    #[test]
+    fn namespaces_and_media_lead_to_other_places() {
+        let mut bench = Bench::new();
+        let tokens = [1, 1, 2, 2];
+        let mut expected = Vec::new();
+        let salted = Stored { salt: Some("t".into()), adapter: Some("a".into()), ..stored(&[1], None) };
+        bench.apply(salted);
+        hash_blocks(&root(Some("a"), Some("t")), &tokens, &[], &mut expected);
+        assert_eq!(bench.changes, stores(&expected[..1], Tier::Device));
+        // The child says the adapter again, but not the salt: that comes from its parent.
+        bench.apply(Stored { adapter: Some("a".into()), ..stored(&[2], Some(1)) });
+        assert_eq!(bench.changes, stores(&expected[1..], Tier::Device));
+
+        let media = [0, 1].map(|block| Medium { block, identifier: "img-1".into() }).to_vec();
+        let mut pictured = Stored { media, ..stored(&[1, 2], None) };
+        pictured.hashes = [7, 8].map(EngineHash).to_vec();
+        bench.apply(pictured);
+        let span = MediaSpan { start: Tokens(1), len: Tokens(2), hash: media_hash("img-1") };
+        hash_blocks(&root(None, None), &tokens, &[span], &mut expected);
+        assert_eq!(bench.changes, stores(&expected, Tier::Device));
+    }
+
+    #[test]
+    fn a_full_view_takes_no_further_blocks_but_serves_those_it_has() {
+        let mut bench = Bench::new();
+        let hashes: Vec<u64> = (1..=120).collect();
+        assert_eq!(bench.apply(stored(&hashes, None)), Applied { stored: 100, over_limit: 20, ..Applied::default() });
+        assert_eq!(bench.apply(stored(&[100], Some(99))).copies, 1);
+        bench.remove(&[1], Tier::Device);
+        assert_eq!(bench.apply(stored(&[101], Some(100))).stored, 1);
+    }
+}

@@ -6,6 +6,8 @@ mod golden;
 mod hostile;
 #[path = "frames/recordings.rs"]
 mod recordings;
+#[path = "frames/views.rs"]
+mod views;
 
 use golden::{golden, hex};
 use recordings::{prompts, recording};
