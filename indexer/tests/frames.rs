@@ -212,7 +212,7 @@ fn a_message_that_cannot_be_walked_is_an_error() {
         decode(&hex("92c0ddffffffff")),
         Err(DecodeError::TooMany { at: 2, field: "events", count: 4_294_967_295, limit: 262_144 })
     );
-    assert_eq!(decode(&vec![0xc0; (32 << 20) + 1]), Err(DecodeError::TooLong { len: (32 << 20) + 1 }));
+    assert_eq!(decode(&vec![0xc0; (32 << 20) + 1]), Err(DecodeError::TooLong { len: (32 << 20) + 1, limit: 32 << 20 }));
 }
 
 #[test]
