@@ -1,5 +1,6 @@
 //! What engines say about their caches, once decoded: the same values whatever the wire format was.
 
+mod decode_error;
 mod machine_form;
 
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use smallvec::SmallVec;
 use warmpath_core::ids::{BlockHash, EngineHash, TokenId};
 use warmpath_core::units::Tier;
 
-use crate::codec::DecodeError;
+pub use decode_error::DecodeError;
 
 /// One message of one engine: events in the order in which they happened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,7 +20,7 @@ pub struct EventBatch {
     pub dp_rank: Option<u32>,
     /// What happened.
     pub events: Vec<CacheEvent>,
-    /// Events that could not be understood: the first [`crate::codec::MAX_LISTED_REJECTS`] of them.
+    /// Events that could not be understood: the first of them, as many as the decoder lists.
     pub rejected: Vec<Rejected>,
     /// Rejected events beyond those that are listed.
     pub rejected_unlisted: usize,

@@ -194,6 +194,7 @@ impl EngineView {
         let blocks = stored.hashes.len();
         let group = stored.group.unwrap_or(0);
         let mut applied = Applied { cut: stored.cut, ..Applied::default() };
+        self.zero_is_a_name |= stored.hashes.contains(&EngineHash(0));
         if !self.may_feed(group, stored.attention) {
             applied.filtered = blocks;
             return applied;
@@ -278,7 +279,6 @@ impl EngineView {
         if reporting && place.copies.holds(group, tier) {
             return Placed::Reported;
         }
-        self.zero_is_a_name |= hash.0 == 0;
         if place.copies.add(group, tier) {
             hold(&mut self.held, sequence, tier, changes);
             Placed::First
@@ -619,11 +619,14 @@ mod tests {
     #[test]
     fn namespaces_and_media_lead_to_other_places() {
         let mut bench = Bench::new();
-        let tokens = [1, 1, 2, 2];
-        let mut expected = Vec::new();
+        let expected_of = |root: &Root, media: &[MediaSpan]| {
+            let mut hashes = Vec::new();
+            hash_blocks(root, &[1, 1, 2, 2], media, &mut hashes);
+            hashes
+        };
         let salted = Stored { salt: Some("t".into()), adapter: Some("a".into()), ..stored(&[1], None) };
         bench.apply(salted);
-        hash_blocks(&root(Some("a"), Some("t")), &tokens, &[], &mut expected);
+        let expected = expected_of(&root(Some("a"), Some("t")), &[]);
         assert_eq!(bench.changes, stores(&expected[..1], Tier::Device));
         // The child says the adapter again, but not the salt: that comes from its parent.
         bench.apply(Stored { adapter: Some("a".into()), ..stored(&[2], Some(1)) });
@@ -634,8 +637,7 @@ mod tests {
         pictured.hashes = [7, 8].map(EngineHash).to_vec();
         bench.apply(pictured);
         let span = MediaSpan { start: Tokens(1), len: Tokens(2), hash: media_hash("img-1") };
-        hash_blocks(&root(None, None), &tokens, &[span], &mut expected);
-        assert_eq!(bench.changes, stores(&expected, Tier::Device));
+        assert_eq!(bench.changes, stores(&expected_of(&root(None, None), &[span]), Tier::Device));
     }
 
     #[test]

@@ -72,27 +72,9 @@ impl<'a> Cursor<'a> {
         Ok(bytes.try_into().expect("`take` gives as many bytes as asked for"))
     }
 
-    fn len8(&mut self, field: &'static str) -> Result<u32, DecodeError> {
-        Ok(u32::from(u8::from_be_bytes(self.number(field)?)))
-    }
-
-    fn len16(&mut self, field: &'static str) -> Result<u32, DecodeError> {
-        Ok(u32::from(u16::from_be_bytes(self.number(field)?)))
-    }
-
-    fn len32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
-        Ok(u32::from_be_bytes(self.number(field)?))
-    }
-
     fn payload(&mut self, len: u32, field: &'static str) -> Result<&'a [u8], DecodeError> {
         // A length that does not fit `usize` does not fit the message either: `take` refuses it.
         self.take(usize::try_from(len).unwrap_or(usize::MAX), field)
-    }
-
-    fn extension(&mut self, len: u32, field: &'static str) -> Result<Value<'a>, DecodeError> {
-        self.take(1, field)?;
-        self.payload(len, field)?;
-        Ok(Value::Extension)
     }
 
     /// Reads one value; `field` names it in errors.
@@ -114,55 +96,37 @@ impl<'a> Cursor<'a> {
             Marker::I64 => signed(i64::from_be_bytes(self.number(field)?)),
             Marker::F32 => Value::Float(f64::from(f32::from_be_bytes(self.number(field)?))),
             Marker::F64 => Value::Float(f64::from_be_bytes(self.number(field)?)),
-            Marker::FixStr(len) => Value::Text(self.payload(u32::from(len), field)?),
-            Marker::Str8 => {
-                let len = self.len8(field)?;
-                Value::Text(self.payload(len, field)?)
-            }
-            Marker::Str16 => {
-                let len = self.len16(field)?;
-                Value::Text(self.payload(len, field)?)
-            }
-            Marker::Str32 => {
-                let len = self.len32(field)?;
-                Value::Text(self.payload(len, field)?)
-            }
-            Marker::Bin8 => {
-                let len = self.len8(field)?;
-                Value::Bytes(self.payload(len, field)?)
-            }
-            Marker::Bin16 => {
-                let len = self.len16(field)?;
-                Value::Bytes(self.payload(len, field)?)
-            }
-            Marker::Bin32 => {
-                let len = self.len32(field)?;
-                Value::Bytes(self.payload(len, field)?)
-            }
-            Marker::FixArray(len) => Value::Array(u32::from(len)),
-            Marker::Array16 => Value::Array(self.len16(field)?),
-            Marker::Array32 => Value::Array(self.len32(field)?),
-            Marker::FixMap(len) => Value::Map(u32::from(len)),
-            Marker::Map16 => Value::Map(self.len16(field)?),
-            Marker::Map32 => Value::Map(self.len32(field)?),
-            Marker::FixExt1 => self.extension(1, field)?,
-            Marker::FixExt2 => self.extension(2, field)?,
-            Marker::FixExt4 => self.extension(4, field)?,
-            Marker::FixExt8 => self.extension(8, field)?,
-            Marker::FixExt16 => self.extension(16, field)?,
-            Marker::Ext8 => {
-                let len = self.len8(field)?;
-                self.extension(len, field)?
-            }
-            Marker::Ext16 => {
-                let len = self.len16(field)?;
-                self.extension(len, field)?
-            }
-            Marker::Ext32 => {
-                let len = self.len32(field)?;
-                self.extension(len, field)?
-            }
             Marker::Reserved => return Err(DecodeError::WrongType { at, field, found: "a reserved byte" }),
+            marker => self.sized(marker, field)?,
+        })
+    }
+
+    /// Reads what follows a marker of a value that has a length.
+    fn sized(&mut self, marker: Marker, field: &'static str) -> Result<Value<'a>, DecodeError> {
+        let len = match marker {
+            Marker::FixStr(len) | Marker::FixArray(len) | Marker::FixMap(len) => u32::from(len),
+            Marker::Str8 | Marker::Bin8 | Marker::Ext8 => u32::from(u8::from_be_bytes(self.number(field)?)),
+            Marker::Str16 | Marker::Bin16 | Marker::Ext16 | Marker::Array16 | Marker::Map16 => {
+                u32::from(u16::from_be_bytes(self.number(field)?))
+            }
+            Marker::FixExt1 => 1,
+            Marker::FixExt2 => 2,
+            Marker::FixExt4 => 4,
+            Marker::FixExt8 => 8,
+            Marker::FixExt16 => 16,
+            _ => u32::from_be_bytes(self.number(field)?),
+        };
+        Ok(match marker {
+            Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => Value::Array(len),
+            Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => Value::Map(len),
+            Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => Value::Text(self.payload(len, field)?),
+            Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => Value::Bytes(self.payload(len, field)?),
+            _ => {
+                // An extension: its type, then its bytes.
+                self.take(1, field)?;
+                self.payload(len, field)?;
+                Value::Extension
+            }
         })
     }
 
@@ -284,6 +248,30 @@ mod tests {
         let mut cursor = Cursor::new(&message);
         assert_eq!(cursor.skipped("x"), Ok(&message[..12]));
         assert_eq!(cursor.value("x"), Ok(Value::Unsigned(42)));
+    }
+
+    #[test]
+    fn every_kind_of_value_is_passed_over_whole() {
+        let mut kinds: Vec<Vec<u8>> =
+            vec![vec![0xc0], vec![0xc3], vec![0xe0], vec![0xca, 0, 0, 0, 0], vec![0x90], vec![0x80]];
+        for (marker, len) in [(0xd4, 1), (0xd5, 2), (0xd6, 4), (0xd7, 8), (0xd8, 16)] {
+            kinds.push([vec![marker], vec![0; len + 1]].concat());
+        }
+        for (marker, payload) in [(0xd9, 0), (0xc4, 0), (0xc7, 1)] {
+            for (wider, zeros) in [(0, 0), (1, 1), (2, 3)] {
+                kinds.push([vec![marker + wider], vec![0; zeros], vec![2], vec![0; 2 + payload]].concat());
+            }
+        }
+        for (marker, elements) in [(0xdc, 2), (0xde, 4)] {
+            kinds.push([vec![marker, 0, 2], vec![0xc0; elements]].concat());
+            kinds.push([vec![marker + 1, 0, 0, 0, 2], vec![0xc0; elements]].concat());
+        }
+        for message in kinds {
+            let mut cursor = Cursor::new(&message);
+            assert_eq!((cursor.skip("x"), cursor.left()), (Ok(()), 0), "{message:x?}");
+            let short = &message[..message.len() - 1];
+            assert_eq!(Cursor::new(short).skip("x"), Err(DecodeError::Truncated { at: short.len(), field: "x" }));
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct BusEvent {
 /// the batch, so that its `event_id` still counts.
 pub fn decode_json(message: &[u8]) -> Result<BusEvent, DecodeError> {
     if message.len() > MAX_MESSAGE_BYTES {
-        return Err(DecodeError::TooLong { len: message.len() });
+        return Err(DecodeError::TooLong { len: message.len(), limit: MAX_MESSAGE_BYTES });
     }
     let envelope: Envelope = serde_json::from_slice(message).map_err(|error| syntax_error(message, &error))?;
     let mut batch = EventBatch { dp_rank: Some(envelope.event.dp_rank.unwrap_or(0)), ..EventBatch::default() };

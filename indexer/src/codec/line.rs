@@ -39,7 +39,7 @@ fn json(value: &impl Serialize) -> String {
 fn unhex(line: &str) -> Result<Vec<u8>, DecodeError> {
     let (pairs, rest) = line.as_bytes().as_chunks::<2>();
     if pairs.len() > MAX_MESSAGE_BYTES {
-        return Err(DecodeError::TooLong { len: pairs.len() });
+        return Err(DecodeError::TooLong { len: pairs.len(), limit: MAX_MESSAGE_BYTES });
     }
     let mut bytes = Vec::with_capacity(pairs.len());
     for (place, &[high, low]) in pairs.iter().enumerate() {

@@ -13,7 +13,7 @@ use crate::event::{CacheEvent, EventBatch, Rejected};
 /// `batch.rejected`, they to `batch.events`.
 pub fn decode(message: &[u8]) -> Result<EventBatch, DecodeError> {
     if message.len() > MAX_MESSAGE_BYTES {
-        return Err(DecodeError::TooLong { len: message.len() });
+        return Err(DecodeError::TooLong { len: message.len(), limit: MAX_MESSAGE_BYTES });
     }
     let mut cursor = Cursor::new(message);
     let mut batch = EventBatch::default();
