@@ -1,6 +1,5 @@
 //! A warm placement allocates nothing: neither the policy nor the index nor the ledger.
 #![expect(unsafe_code, reason = "a counting allocator can only be written so")]
-#![expect(clippy::unwrap_used, reason = "a small world may panic")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
