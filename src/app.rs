@@ -77,12 +77,13 @@ impl App {
         let fleet = Arc::new(build::fleet(&config, &metrics)?);
         let index = Arc::new(SharedTree::default());
         let sources = Sources::start(&config, local, (&fleet, &index), &metrics, &background).await?;
-        let probes = probe::start(&fleet, &background);
+        let probes = probe::start(&fleet, &config.timeouts, &background);
         let draining = Arc::new(AtomicBool::new(false));
         let timeouts = Timeouts {
             connect: config.timeouts.connect.get(),
             first_byte: config.timeouts.first_byte.get(),
             idle: config.timeouts.stream_idle.get(),
+            connection_idle: config.timeouts.worker_idle.get(),
         };
         let gateway =
             Gateway::new(Arc::clone(&fleet), index, Upstream::new(timeouts), metrics.clone(), behaviour(&config));

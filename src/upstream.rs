@@ -22,9 +22,6 @@ pub mod relay;
 pub mod sse;
 pub mod usage;
 
-/// Idle connections close before the engines close theirs: vLLM's server does after 5 s.
-const POOL_IDLE: Duration = Duration::from_secs(4);
-
 /// How engines with several data-parallel ranks are told which one was chosen (vLLM).
 const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
@@ -37,6 +34,8 @@ pub struct Timeouts {
     pub first_byte: Duration,
     /// Between two pieces of the body.
     pub idle: Duration,
+    /// For a connection that nobody uses; shorter than the engines' own limit, 5 s in vLLM.
+    pub connection_idle: Duration,
 }
 
 /// A pooled client.
@@ -101,7 +100,7 @@ impl Upstream {
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
-            .pool_idle_timeout(POOL_IDLE)
+            .pool_idle_timeout(timeouts.connection_idle)
             .build(connector);
         Self { client, timeouts }
     }

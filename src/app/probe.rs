@@ -1,20 +1,14 @@
 //! Asks every worker how it is.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use tokio::time::{Interval, MissedTickBehavior};
 use warmpath_core::units::Blocks;
 
-use crate::config::ReadyWhen;
+use crate::config::{ReadyWhen, Timeouts};
 use crate::fleet::health::Health;
 use crate::fleet::{Fleet, Worker};
 use crate::shutdown::Tasks;
-
-/// Between two checks of one worker.
-const EVERY: Duration = Duration::from_secs(1);
-
-/// For one check.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most of an engine's metrics that is read: vLLM's are 56 kB.
 const METRICS_MAX: usize = 4 * 1024 * 1024;
@@ -27,21 +21,24 @@ pub(super) struct Probes {
 }
 
 /// Starts a task for each worker.
-pub(super) fn start(fleet: &Arc<Fleet>, tasks: &Tasks) -> Probes {
-    let client = reqwest::Client::builder().timeout(PATIENCE).pool_idle_timeout(Duration::from_secs(4)).build();
+pub(super) fn start(fleet: &Arc<Fleet>, timeouts: &Timeouts, tasks: &Tasks) -> Probes {
+    let client = reqwest::Client::builder()
+        .timeout(timeouts.health_check.get())
+        .pool_idle_timeout(timeouts.worker_idle.get())
+        .build();
     let client = client.expect("a client without TLS has nothing to fail on");
     let probes =
         Probes { healths: fleet.workers().iter().map(|_| Mutex::default()).collect(), workers: fleet.workers().into() };
     for worker in fleet.workers() {
-        tasks.spawn(watch(client.clone(), Arc::clone(fleet), Arc::clone(worker), probes.clone()));
+        let ticks = tokio::time::interval(timeouts.health_interval.get());
+        tasks.spawn(watch(client.clone(), ticks, Arc::clone(fleet), Arc::clone(worker), probes.clone()));
     }
     probes
 }
 
-async fn watch(client: reqwest::Client, fleet: Arc<Fleet>, worker: Arc<Worker>, probes: Probes) {
+async fn watch(client: reqwest::Client, mut ticks: Interval, fleet: Arc<Fleet>, worker: Arc<Worker>, probes: Probes) {
     let base = format!("{}://{}", worker.scheme, worker.authority);
-    let mut ticks = tokio::time::interval(EVERY);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asked_for_capacity = false;
     loop {
         ticks.tick().await;

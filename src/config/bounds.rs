@@ -39,6 +39,12 @@ pub struct Timeouts {
     pub stream_idle: Period,
     /// A request as a whole, retries included.
     pub total: Period,
+    /// An idle connection to a worker; then it is closed.
+    pub worker_idle: Period,
+    /// One check of a worker's health; then it has failed.
+    pub health_check: Period,
+    /// Between two checks of a worker.
+    pub health_interval: Period,
     /// What runs at shutdown may take this long; then it is cancelled.
     pub shutdown_grace: Period,
 }
@@ -75,6 +81,9 @@ impl Default for Timeouts {
             first_byte: Period::seconds(300),
             stream_idle: Period::seconds(60),
             total: Period::seconds(3_600),
+            worker_idle: Period::seconds(4),
+            health_check: Period::seconds(2),
+            health_interval: Period::seconds(1),
             shutdown_grace: Period::seconds(30),
         }
     }

@@ -267,7 +267,9 @@ async fn relay(
             Form::Whole { pieces: Vec::new(), len: 0 }
         };
         let progress = Progress::new(placement.reservation, ticket, form);
-        let relay = Relay::new(answer.first, answer.rest, progress, gateway.upstream.timeouts().idle);
+        let idle = gateway.upstream.timeouts().idle;
+        let deadline = request.arrived + gateway.behaviour.total_timeout;
+        let relay = Relay::new(answer.first, answer.rest, progress, idle, deadline);
         Response::from_parts(answer.parts, Body::new(relay))
     } else {
         request.pool.metrics.request("worker_refused");

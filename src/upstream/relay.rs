@@ -19,6 +19,7 @@ pub struct Relay<B> {
     progress: Progress,
     idle: Pin<Box<Sleep>>,
     idle_timeout: Duration,
+    deadline: Instant,
     state: State,
 }
 
@@ -36,13 +37,23 @@ enum Abort {
     Broken,
     #[error("the worker fell silent")]
     Idle,
+    #[error("the request took too long")]
+    Deadline,
 }
 
 impl<B> Relay<B> {
-    /// Passes on `first`, which was waited for before anything went to the client, and then `inner`.
-    pub fn new(first: Option<Bytes>, inner: B, progress: Progress, idle_timeout: Duration) -> Self {
-        let idle = Box::pin(tokio::time::sleep(idle_timeout));
-        Self { inner, first, progress, idle, idle_timeout, state: State::Passing }
+    /// Passes on `first`, which was waited for before anything went to the client, and then `inner`, until it is silent
+    /// for `idle_timeout` or `deadline` comes.
+    pub fn new(
+        first: Option<Bytes>,
+        inner: B,
+        progress: Progress,
+        idle_timeout: Duration,
+        deadline: std::time::Instant,
+    ) -> Self {
+        let deadline = Instant::from_std(deadline);
+        let idle = Box::pin(tokio::time::sleep_until((Instant::now() + idle_timeout).min(deadline)));
+        Self { inner, first, progress, idle, idle_timeout, deadline, state: State::Passing }
     }
 
     fn abort(&mut self, why: Abort) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
@@ -55,6 +66,7 @@ impl<B> Relay<B> {
         let code = match why {
             Abort::Broken => "upstream_broken",
             Abort::Idle => "upstream_idle",
+            Abort::Deadline => "deadline_exceeded",
         };
         let mut event = b"\n\ndata: ".to_vec();
         event.extend(error_json(&why.to_string(), "upstream_error", None, Some(code)));
@@ -101,7 +113,8 @@ where
         }
         let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
             ready!(this.idle.as_mut().poll(cx));
-            return this.abort(Abort::Idle);
+            let late = Instant::now() >= this.deadline;
+            return this.abort(if late { Abort::Deadline } else { Abort::Idle });
         };
         match frame {
             Some(Ok(frame)) => {
@@ -109,7 +122,7 @@ where
                     this.progress.on_data(data);
                 }
                 this.end_with_the_last_frame();
-                this.idle.as_mut().reset(Instant::now() + this.idle_timeout);
+                this.idle.as_mut().reset((Instant::now() + this.idle_timeout).min(this.deadline));
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(_)) => this.abort(Abort::Broken),
