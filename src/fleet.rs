@@ -15,7 +15,7 @@ use warmpath_core::workers::{Pool, Target, WorkerTable};
 
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::{ModelMetrics, WorkerMetrics};
-use crate::tokenize::ModelTokenizer;
+use crate::tokenize::TokenizerHandle;
 
 pub mod health;
 
@@ -58,7 +58,7 @@ pub struct PoolState {
     /// Places its requests.
     pub scheduler: Scheduler,
     /// Makes token ids of its prompts.
-    pub tokenizer: ModelTokenizer,
+    pub tokenizer: TokenizerHandle,
     /// Its metrics.
     pub metrics: ModelMetrics,
 }

@@ -1,286 +1,295 @@
-//! The few fields of a request that routing reads. The body itself goes on untouched.
+//! The few fields of an OpenAI-compatible request that routing reads. The body itself is forwarded untouched.
+//!
+//! The view borrows from the body. It looks at the top level only, decodes what it names and skips the rest: fields that
+//! are unknown here are the engine's business. It is strict where two readers could disagree about a body: a routed key
+//! that occurs twice is an error (Python takes the last one, other parsers the first), and so are trailing bytes.
+//! `null` counts as absent everywhere, since OpenAI's clients send it.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use warmpath_core::ids::TokenId;
 
-/// The most sequences of one prompt.
-const N_MAX: u32 = 128;
+mod field;
+mod nesting;
+mod prompt;
 
-/// Which API a request uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// `/v1/completions`.
-    Completions,
-    /// `/v1/chat/completions`.
-    Chat,
-}
+pub use prompt::Prompt;
 
-/// What is wrong with a request.
+/// Levels of arrays and objects that a body may nest.
+pub const DEPTH_MAX: usize = 64;
+/// Answers that one request may ask for (`n`).
+pub const CHOICES_MAX: u32 = 128;
+
+/// A request that is refused because of its body. Costs no worker anything.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct RequestFault {
-    /// What, and how to mend it.
+pub struct BadRequest {
+    /// What is wrong, for the client.
     pub message: String,
-    /// The field.
+    /// The field that is wrong: `param` of OpenAI's error object.
     pub param: Option<&'static str>,
 }
 
-/// A request, as far as routing goes; borrows from the body.
+impl BadRequest {
+    /// A fault of the body as a whole.
+    fn body(message: impl Into<String>) -> Self {
+        Self { message: message.into(), param: None }
+    }
+
+    /// A fault of one field.
+    fn field(param: &'static str, message: impl Into<String>) -> Self {
+        Self { message: message.into(), param: Some(param) }
+    }
+}
+
+/// Which of the two generating routes a body came in on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// `/v1/completions`
+    Completions,
+    /// `/v1/chat/completions`
+    Chat,
+}
+
+/// What routing reads of a request.
 #[derive(Debug)]
 pub struct RequestView<'a> {
-    /// The model asked for.
+    /// The model, its alias, or a LoRA adapter: the gateway resolves it. Engines that serve one model do not ask.
     pub model: Option<Cow<'a, str>>,
-    /// What is to be answered.
+    /// What the model is to go on from.
     pub input: Input<'a>,
+    /// Whether the tokenizer adds its special tokens; by default for completions, not for chats.
+    pub add_special_tokens: bool,
+    /// How much of an overlong prompt is kept.
+    pub truncation: Option<Truncation>,
+    /// Part of the namespace.
+    pub cache_salt: Option<Cow<'a, str>>,
     /// Whether the answer is streamed.
     pub stream: bool,
-    /// Whether the stream ends with its usage.
+    /// Whether a stream ends with a chunk of usage.
     pub include_usage: bool,
-    /// Sequences for each prompt.
+    /// Answers asked for, at least 1.
     pub n: u32,
-    /// Tokens of each sequence at most.
+    /// Tokens that an answer may have; `None` leaves it to the engine.
     pub max_tokens: Option<u32>,
-    /// As vLLM's: the lower, the sooner.
-    pub priority: i32,
-    /// Keeps this request's prefixes apart from those of other salts.
-    pub cache_salt: Option<Cow<'a, str>>,
-    /// Whether the tokenizer adds its special tokens; the API's default differs by endpoint.
-    pub add_special_tokens: Option<bool>,
-    /// Keep only the last so many tokens; −1 is as many as the engine takes.
-    pub truncate_prompt_tokens: Option<i64>,
+    /// Lower is served earlier, as in vLLM; 0 if not given.
+    pub priority: i64,
+    /// The end user, as the client names it.
+    pub user: Option<Cow<'a, str>>,
 }
 
-/// What is to be answered.
+/// What a request asks the model to go on from.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// Texts.
-    Texts(Vec<Cow<'a, str>>),
-    /// Token ids.
-    Ids(Vec<Vec<TokenId>>),
-    /// A conversation.
-    Chat(ChatInput<'a>),
+    /// Of `/v1/completions`.
+    Completion(Prompt<'a>),
+    /// Of `/v1/chat/completions`.
+    Chat(ChatView<'a>),
 }
 
-/// A conversation, and what its template may want to know. Parsed only if a template is rendered.
-#[derive(Debug)]
-pub struct ChatInput<'a> {
-    /// The messages.
-    pub messages: &'a RawValue,
-    /// The tools.
+/// The fields of a chat that its template reads.
+#[derive(Clone, Debug)]
+pub struct ChatView<'a> {
+    /// The messages, at least one, each a JSON object.
+    pub messages: Vec<&'a RawValue>,
+    /// A JSON array.
     pub tools: Option<&'a RawValue>,
-    /// Documents to answer from.
+    /// A JSON array.
     pub documents: Option<&'a RawValue>,
-    /// A template of the client's own.
+    /// A template of the client's own; engines refuse it unless they are told to trust it.
     pub chat_template: Option<&'a RawValue>,
-    /// Further variables of the template.
+    /// A JSON object of variables for the template.
     pub chat_template_kwargs: Option<&'a RawValue>,
-    /// Whether the template opens the answer.
+    /// Whether the template opens the assistant's turn; by default it does.
     pub add_generation_prompt: bool,
-    /// Whether the answer continues the last message.
+    /// Whether the last message is left open, to be continued.
     pub continue_final_message: bool,
+    /// A variable of the template, and the switch of `enable_thinking`.
+    pub reasoning_effort: Option<Cow<'a, str>>,
 }
 
+/// `truncate_prompt_tokens` and `truncation_side`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncation {
+    /// Tokens to keep; `None` stands for −1, as many as the model takes.
+    pub keep: Option<u64>,
+    /// Which end is kept. Engines keep the last tokens unless they are told otherwise.
+    pub side: Side,
+}
+
+/// The end of a prompt that truncation cuts off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// As vLLM does by default: keeps the last tokens.
+    Default,
+    /// Asked for by name: keeps the last tokens.
+    Left,
+    /// Keeps the first tokens.
+    Right,
+}
+
+/// The routed keys as they lie in the body. Unknown keys are skipped, a key that occurs twice is an error.
 #[derive(Deserialize)]
-struct Wire<'a> {
+struct Fields<'a> {
     #[serde(borrow)]
-    model: Option<Cow<'a, str>>,
-    #[serde(borrow)]
+    model: Option<&'a RawValue>,
     prompt: Option<&'a RawValue>,
-    #[serde(borrow)]
+    prompt_embeds: Option<&'a RawValue>,
     messages: Option<&'a RawValue>,
-    #[serde(borrow)]
     tools: Option<&'a RawValue>,
-    #[serde(borrow)]
     documents: Option<&'a RawValue>,
-    #[serde(borrow)]
     chat_template: Option<&'a RawValue>,
-    #[serde(borrow)]
     chat_template_kwargs: Option<&'a RawValue>,
-    add_generation_prompt: Option<bool>,
-    continue_final_message: Option<bool>,
-    add_special_tokens: Option<bool>,
-    truncate_prompt_tokens: Option<i64>,
-    #[serde(borrow)]
-    cache_salt: Option<Cow<'a, str>>,
-    stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    n: Option<u32>,
-    max_tokens: Option<u32>,
-    max_completion_tokens: Option<u32>,
-    priority: Option<i32>,
+    add_generation_prompt: Option<&'a RawValue>,
+    continue_final_message: Option<&'a RawValue>,
+    reasoning_effort: Option<&'a RawValue>,
+    add_special_tokens: Option<&'a RawValue>,
+    truncate_prompt_tokens: Option<&'a RawValue>,
+    truncation_side: Option<&'a RawValue>,
+    cache_salt: Option<&'a RawValue>,
+    stream: Option<&'a RawValue>,
+    stream_options: Option<&'a RawValue>,
+    n: Option<&'a RawValue>,
+    max_tokens: Option<&'a RawValue>,
+    max_completion_tokens: Option<&'a RawValue>,
+    priority: Option<&'a RawValue>,
+    user: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
 struct StreamOptions {
+    #[serde(default)]
     include_usage: Option<bool>,
 }
 
-fn fault(param: &'static str, message: impl Into<String>) -> RequestFault {
-    RequestFault { message: message.into(), param: Some(param) }
-}
-
 impl<'a> RequestView<'a> {
-    /// Reads a body. A field that stands twice is refused: readers disagree which of the two counts. O(body).
+    /// Reads the view of a body. One pass over the body, a second one over `prompt` or `messages`; copies only texts that
+    /// have escapes. `items_max` bounds the messages of a chat and the prompts of a completion.
     ///
     /// # Errors
-    /// With the field at fault, and the line and column where there is no field.
-    pub fn parse(endpoint: Endpoint, body: &'a [u8], items_max: usize) -> Result<Self, RequestFault> {
-        let wire: Wire<'a> = serde_json::from_slice(body).map_err(|error| RequestFault {
-            message: format!("the body is not a valid request: {error}"),
-            param: None,
-        })?;
-        let n = wire.n.unwrap_or(1);
-        if !(1..=N_MAX).contains(&n) {
-            return Err(fault("n", format!("`n` must be from 1 to {N_MAX}, got {n}")));
+    /// [`BadRequest`] if the body is no JSON object, nests deeper than [`DEPTH_MAX`], has a routed key twice, or one of
+    /// them has a value that no engine would take.
+    pub fn parse(endpoint: Endpoint, body: &'a [u8], items_max: usize) -> Result<Self, BadRequest> {
+        if nesting::exceeds(body, DEPTH_MAX) {
+            return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
         }
-        let input = match endpoint {
-            Endpoint::Completions => {
-                let prompt = wire.prompt.ok_or_else(|| fault("prompt", "`prompt` is missing"))?;
-                read_prompt(prompt.get(), items_max)?
-            }
-            Endpoint::Chat => Input::Chat(read_chat(&wire, items_max)?),
-        };
-        Ok(Self {
-            model: wire.model,
-            input,
-            stream: wire.stream.unwrap_or(false),
-            include_usage: wire.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
-            n,
-            max_tokens: wire.max_completion_tokens.or(wire.max_tokens),
-            priority: wire.priority.unwrap_or(0),
-            cache_salt: wire.cache_salt,
-            add_special_tokens: wire.add_special_tokens,
-            truncate_prompt_tokens: wire.truncate_prompt_tokens,
-        })
+        let fields: Fields<'a> = serde_json::from_slice(body).map_err(malformed)?;
+        Self::from_fields(endpoint, &fields, items_max)
     }
 
+    fn from_fields(endpoint: Endpoint, fields: &Fields<'a>, items_max: usize) -> Result<Self, BadRequest> {
+        let model = field::text("model", fields.model)?;
+        if model.as_deref() == Some("") {
+            return Err(BadRequest::field("model", "you must provide a model"));
+        }
+        let cache_salt = field::text("cache_salt", fields.cache_salt)?;
+        if cache_salt.as_deref() == Some("") {
+            return Err(BadRequest::field("cache_salt", "`cache_salt` must not be empty"));
+        }
+        let stream_options: Option<StreamOptions> =
+            field::value("stream_options", "an object with the boolean `include_usage`", fields.stream_options)?;
+        let max_tokens = field::count("max_tokens", fields.max_tokens)?;
+        let max_completion_tokens = field::count("max_completion_tokens", fields.max_completion_tokens)?;
+        let (input, max_tokens) = match endpoint {
+            Endpoint::Completions => {
+                (Input::Completion(Prompt::read(fields.prompt, fields.prompt_embeds, items_max)?), max_tokens)
+            }
+            Endpoint::Chat => (Input::Chat(ChatView::read(fields, items_max)?), max_completion_tokens.or(max_tokens)),
+        };
+        Ok(Self {
+            model,
+            input,
+            add_special_tokens: field::flag("add_special_tokens", fields.add_special_tokens)?
+                .unwrap_or(endpoint == Endpoint::Completions),
+            truncation: truncation(fields)?,
+            cache_salt,
+            stream: field::flag("stream", fields.stream)?.unwrap_or(false),
+            include_usage: stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+            n: choices(fields.n)?,
+            max_tokens,
+            priority: field::integer("priority", fields.priority)?.unwrap_or(0),
+            user: field::text("user", fields.user)?,
+        })
+    }
+}
+
+impl RequestView<'_> {
     /// Prompts in the request.
     pub fn prompt_count(&self) -> usize {
         match &self.input {
-            Input::Texts(texts) => texts.len(),
-            Input::Ids(lists) => lists.len(),
-            Input::Chat(_) => 1,
+            Input::Completion(Prompt::Texts(texts)) => texts.len(),
+            Input::Completion(Prompt::Ids(lists)) => lists.len(),
+            Input::Completion(Prompt::Embeddings) | Input::Chat(_) => 1,
         }
     }
 }
 
-fn read_chat<'a>(wire: &Wire<'a>, items_max: usize) -> Result<ChatInput<'a>, RequestFault> {
-    let messages = wire.messages.ok_or_else(|| fault("messages", "`messages` is missing"))?;
-    let count = count_items(messages.get()).map_err(|_| fault("messages", "`messages` must be a list of messages"))?;
-    if count == 0 {
-        return Err(fault("messages", "`messages` is empty"));
+impl<'a> ChatView<'a> {
+    fn read(fields: &Fields<'a>, items_max: usize) -> Result<Self, BadRequest> {
+        Ok(Self {
+            messages: messages(fields.messages, items_max)?,
+            tools: field::shaped("tools", b'[', fields.tools)?,
+            documents: field::shaped("documents", b'[', fields.documents)?,
+            chat_template: fields.chat_template,
+            chat_template_kwargs: field::shaped("chat_template_kwargs", b'{', fields.chat_template_kwargs)?,
+            add_generation_prompt: field::flag("add_generation_prompt", fields.add_generation_prompt)?.unwrap_or(true),
+            continue_final_message: field::flag("continue_final_message", fields.continue_final_message)?
+                .unwrap_or(false),
+            reasoning_effort: field::text("reasoning_effort", fields.reasoning_effort)?,
+        })
     }
-    if count > items_max {
-        return Err(fault("messages", format!("`messages` has {count} entries; at most {items_max} are taken")));
-    }
-    let continue_final_message = wire.continue_final_message.unwrap_or(false);
-    let add_generation_prompt = wire.add_generation_prompt.unwrap_or(true);
-    Ok(ChatInput {
-        messages,
-        tools: wire.tools,
-        documents: wire.documents,
-        chat_template: wire.chat_template,
-        chat_template_kwargs: wire.chat_template_kwargs,
-        add_generation_prompt,
-        continue_final_message,
-    })
 }
 
-/// Items of a JSON list, none of them kept.
-fn count_items(json: &str) -> Result<usize, serde_json::Error> {
-    struct Count;
-    impl<'de> Visitor<'de> for Count {
-        type Value = usize;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a list of messages")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<usize, A::Error> {
-            #[derive(Deserialize)]
-            struct Message {
-                #[serde(rename = "role")]
-                _role: serde::de::IgnoredAny,
-            }
-            let mut count = 0;
-            while items.next_element::<Message>()?.is_some() {
-                count += 1;
-            }
-            Ok(count)
-        }
+fn messages<'a>(raw: Option<&'a RawValue>, items_max: usize) -> Result<Vec<&'a RawValue>, BadRequest> {
+    let raw = field::shaped("messages", b'[', raw)?
+        .ok_or_else(|| BadRequest::field("messages", "you must provide `messages`"))?;
+    let messages: Vec<&'a RawValue> = field::list("messages", items_max, raw)?;
+    if messages.is_empty() {
+        return Err(BadRequest::field("messages", "`messages` must have at least one message"));
     }
-    let mut json = serde_json::Deserializer::from_str(json);
-    json.deserialize_seq(Count)
+    if let Some(at) = messages.iter().position(|message| !message.get().starts_with('{')) {
+        return Err(BadRequest::field("messages", format!("`messages[{at}]` must be an object")));
+    }
+    Ok(messages)
 }
 
-/// A text, a list of texts, a list of token ids, or a list of such lists.
-fn read_prompt(json: &str, items_max: usize) -> Result<Input<'_>, RequestFault> {
-    const FORMS: &str = "`prompt` must be a text, a list of texts, a list of token ids (0 to 4294967295), or a list of \
-        such lists";
-    let bad = |_| fault("prompt", FORMS);
-    let inside = json.strip_prefix('[').map(str::trim_start);
-    let input = match inside.map(|inside| inside.as_bytes().first()) {
-        None => {
-            let mut text = serde_json::Deserializer::from_str(json);
-            Input::Texts(vec![Text.deserialize(&mut text).map_err(bad)?])
-        }
-        Some(Some(b'"')) => {
-            let texts: Vec<Borrowed<'_>> = serde_json::from_str(json).map_err(bad)?;
-            Input::Texts(texts.into_iter().map(|text| text.0).collect())
-        }
-        Some(Some(b'[')) => Input::Ids(serde_json::from_str(json).map_err(bad)?),
-        Some(_) => Input::Ids(vec![serde_json::from_str(json).map_err(bad)?]),
+fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
+    let keep = field::integer("truncate_prompt_tokens", fields.truncate_prompt_tokens)?;
+    let side = match field::text("truncation_side", fields.truncation_side)?.as_deref() {
+        None => Side::Default,
+        Some("left") => Side::Left,
+        Some("right") => Side::Right,
+        Some(_) => return Err(BadRequest::field("truncation_side", "`truncation_side` must be `left` or `right`")),
     };
-    let (count, empty) = match &input {
-        Input::Texts(texts) => (texts.len(), texts.iter().any(|text| text.is_empty())),
-        Input::Ids(lists) => (lists.len(), lists.iter().any(Vec::is_empty)),
-        Input::Chat(_) => (1, false),
-    };
-    if count == 0 || empty {
-        return Err(fault("prompt", "`prompt` is empty"));
-    }
-    if count > items_max {
-        return Err(fault("prompt", format!("`prompt` has {count} entries; at most {items_max} are taken")));
-    }
-    Ok(input)
-}
-
-/// A text that borrows where it has no escapes, inside a list too.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Borrowed<'a>(#[serde(borrow, deserialize_with = "borrow")] Cow<'a, str>);
-
-fn borrow<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'de, str>, D::Error> {
-    Text.deserialize(deserializer)
-}
-
-struct Text;
-
-impl<'de> DeserializeSeed<'de> for Text {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
-        deserializer.deserialize_str(self)
+    match keep {
+        None => Ok(None),
+        Some(-1) => Ok(Some(Truncation { keep: None, side })),
+        Some(keep) => match u64::try_from(keep) {
+            Ok(keep) => Ok(Some(Truncation { keep: Some(keep), side })),
+            Err(_) => {
+                let message = format!("`truncate_prompt_tokens` must be at least -1, got {keep}");
+                Err(BadRequest::field("truncate_prompt_tokens", message))
+            }
+        },
     }
 }
 
-impl<'de> Visitor<'de> for Text {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a text")
+fn choices(raw: Option<&RawValue>) -> Result<u32, BadRequest> {
+    match field::integer("n", raw)? {
+        None => Ok(1),
+        Some(n) => match u32::try_from(n) {
+            Ok(n) if (1..=CHOICES_MAX).contains(&n) => Ok(n),
+            _ => Err(BadRequest::field("n", format!("`n` must be from 1 to {CHOICES_MAX}, got {n}"))),
+        },
     }
+}
 
-    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Cow<'de, str>, E> {
-        Ok(Cow::Borrowed(text))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Cow<'de, str>, E> {
-        Ok(Cow::Owned(text.to_owned()))
+/// The client's view of a fault that serde found in the body as a whole.
+fn malformed(error: serde_json::Error) -> BadRequest {
+    match error.classify() {
+        serde_json::error::Category::Data => BadRequest::body(format!("the body is not a valid request: {error}")),
+        _ => BadRequest::body(format!("the body is not valid JSON: {error}")),
     }
 }
 
@@ -288,91 +297,143 @@ impl<'de> Visitor<'de> for Text {
 mod tests {
     use super::*;
 
-    fn completion(body: &str) -> Result<RequestView<'_>, RequestFault> {
-        RequestView::parse(Endpoint::Completions, body.as_bytes(), 10)
+    fn completion(body: &str) -> Result<RequestView<'_>, BadRequest> {
+        RequestView::parse(Endpoint::Completions, body.as_bytes(), 4096)
+    }
+
+    fn chat(body: &str) -> Result<RequestView<'_>, BadRequest> {
+        RequestView::parse(Endpoint::Chat, body.as_bytes(), 4096)
+    }
+
+    fn fault(result: Result<RequestView<'_>, BadRequest>) -> (Option<&'static str>, String) {
+        let error = result.map(|view| panic!("accepted as {view:?}")).unwrap_err();
+        (error.param, error.message)
     }
 
     #[test]
-    fn every_form_of_prompt_is_read() {
-        let ids = |body| match completion(body).unwrap().input {
-            Input::Ids(ids) => ids,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(ids(r#"{"prompt": [1, 2]}"#), [[1, 2]]);
-        assert_eq!(ids(r#"{"prompt": [[1], [4294967295]]}"#), [[1], [4_294_967_295]]);
-        let texts = |body| match completion(body).unwrap().input {
-            Input::Texts(texts) => texts,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(texts(r#"{"prompt": "a\n"}"#), ["a\n"]);
-        assert_eq!(texts(r#"{"prompt": [ "a", "b\u00e9"]}"#), ["a", "bé"]);
+    fn a_completion_has_defaults() {
+        let view = completion(r#"{"model":"m","prompt":"Hello"}"#).unwrap();
+        assert_eq!((view.model.as_deref(), view.n, view.priority), (Some("m"), 1, 0));
+        assert!(view.add_special_tokens && !view.stream && !view.include_usage);
+        assert_eq!((view.max_tokens, view.truncation, view.cache_salt, view.user), (None, None, None, None));
+        assert!(matches!(&view.input, Input::Completion(Prompt::Texts(texts)) if texts[..] == ["Hello"]));
     }
 
     #[test]
-    fn text_without_escapes_is_not_copied() {
-        let view = completion(r#"{"prompt": ["abc"], "model": "m"}"#).unwrap();
-        assert!(matches!(&view.input, Input::Texts(texts) if matches!(texts[0], Cow::Borrowed(_))));
+    fn a_text_without_escapes_is_borrowed_and_one_with_escapes_is_decoded() {
+        let view = completion(r#"{"model":"m","prompt":["plain","a\n\u00e9"]}"#).unwrap();
+        let Input::Completion(Prompt::Texts(texts)) = view.input else { panic!() };
+        assert!(matches!(texts[0], Cow::Borrowed("plain")));
+        assert_eq!(texts[1], "a\né");
     }
 
     #[test]
-    fn bad_prompts_name_their_field() {
-        for prompt in [
-            "[]",
-            "\"\"",
-            "[[]]",
-            "[1, -2]",
-            "[1.5]",
-            "[4294967296]",
-            "[1, \"a\"]",
-            "[\"a\", 1]",
-            "3",
-            "{}",
-            "[[[1]]]",
-            "null",
-            "[true]",
-        ] {
-            let body = format!("{{\"prompt\": {prompt}}}");
-            assert_eq!(completion(&body).unwrap_err().param, Some("prompt"), "{prompt}");
-        }
-        assert_eq!(completion("{}").unwrap_err().message, "`prompt` is missing");
+    fn every_routed_field_is_read() {
+        let view = completion(
+            r#"{"model":"m","prompt":[1,2],"add_special_tokens":false,"truncate_prompt_tokens":-1,"cache_salt":"s",
+                "stream":true,"stream_options":{"include_usage":true,"other":1},"n":2,"max_tokens":16,"priority":-3,
+                "user":"u","temperature":0,"extra":{"prompt":"inner"}}"#,
+        )
+        .unwrap();
+        assert!(!view.add_special_tokens && view.stream && view.include_usage);
+        assert_eq!(view.truncation, Some(Truncation { keep: None, side: Side::Default }));
+        assert_eq!((view.cache_salt.as_deref(), view.user.as_deref()), (Some("s"), Some("u")));
+        assert_eq!((view.n, view.max_tokens, view.priority), (2, Some(16), -3));
     }
 
     #[test]
-    fn a_field_that_stands_twice_is_refused() {
-        let error = completion(r#"{"model": "a", "prompt": "x", "model": "b"}"#).unwrap_err();
-        assert!(error.message.contains("duplicate field `model`"), "{error}");
+    fn null_counts_as_absent() {
+        let view = chat(
+            r#"{"model":"m","messages":[{"role":"user","content":"x"}],"tools":null,"n":null,"stream":null,"user":null,
+                "stream_options":null,"max_tokens":null,"max_completion_tokens":null,"cache_salt":null,"prompt":null,
+                "chat_template":null,"chat_template_kwargs":null,"add_generation_prompt":null,"documents":null,
+                "truncate_prompt_tokens":null,"priority":null,"reasoning_effort":null,"add_special_tokens":null}"#,
+        )
+        .unwrap();
+        assert_eq!((view.n, view.stream, view.max_tokens, view.add_special_tokens), (1, false, None, false));
+        let Input::Chat(chat) = view.input else { panic!() };
+        assert!(chat.add_generation_prompt && !chat.continue_final_message);
+        assert!(chat.tools.is_none() && chat.documents.is_none() && chat.chat_template.is_none());
+        assert!(chat.chat_template_kwargs.is_none());
     }
 
     #[test]
-    fn bodies_that_are_no_request_are_refused() {
+    fn a_chat_prefers_max_completion_tokens() {
+        let body = r#"{"model":"m","messages":[{}],"max_tokens":5,"max_completion_tokens":7}"#;
+        assert_eq!(chat(body).unwrap().max_tokens, Some(7));
+    }
+
+    #[test]
+    fn a_routed_key_that_occurs_twice_is_refused_even_when_escaped() {
         for body in [
-            "",
-            "[]",
-            "{",
-            "{\"prompt\": \"x\"} trailing",
-            "nonsense",
-            "{\"prompt\": \"x\", \"n\": 0}",
-            "{\"prompt\": \"x\", \"stream\": 3}",
+            r#"{"model":"m","prompt":"a","prompt":"b"}"#,
+            r#"{"model":"m","prompt":"a","pro\u006dpt":"b"}"#,
+            r#"{"model":"m","prompt":"a","prompt":null}"#,
         ] {
-            assert!(completion(body).is_err(), "{body}");
+            let (param, message) = fault(completion(body));
+            assert_eq!(param, None);
+            assert!(message.contains("duplicate field `prompt`"), "{message}");
         }
     }
 
     #[test]
-    fn nulls_are_as_good_as_absent() {
-        let view =
-            completion(r#"{"prompt": "x", "n": null, "stream": null, "stream_options": null, "max_tokens": null}"#);
-        let view = view.unwrap();
-        assert_eq!((view.n, view.stream, view.max_tokens), (1, false, None));
+    fn bytes_after_the_body_and_broken_json_are_refused() {
+        for body in [r#"{"model":"m","prompt":"a"} x"#, r#"{"model":"m","prompt":"a""#, "", "\u{feff}{}"] {
+            let (param, message) = fault(completion(body));
+            assert_eq!(param, None);
+            assert!(message.starts_with("the body is not valid JSON: "), "{message}");
+        }
+        assert!(fault(completion("[]")).1.starts_with("the body is not a valid request: "));
     }
 
     #[test]
-    fn a_chat_needs_messages() {
-        let chat = |body: &str| RequestView::parse(Endpoint::Chat, body.as_bytes(), 2).map(|_| ()).unwrap_err();
-        assert_eq!(chat("{}").message, "`messages` is missing");
-        assert_eq!(chat("{\"messages\": []}").message, "`messages` is empty");
-        assert_eq!(chat("{\"messages\": [1]}").param, Some("messages"));
-        let three = r#"{"messages": [{"role": "a"}, {"role": "b"}, {"role": "c"}]}"#;
-        assert_eq!(chat(three).message, "`messages` has 3 entries; at most 2 are taken");
+    fn nesting_is_limited() {
+        let body = |levels: usize| {
+            let (open, close) = ("[".repeat(levels - 1), "]".repeat(levels - 1));
+            format!(r#"{{"model":"m","prompt":"[[[","x":{open}{close}}}"#)
+        };
+        assert!(completion(&body(DEPTH_MAX)).is_ok());
+        let deep = body(DEPTH_MAX + 1);
+        assert_eq!(fault(completion(&deep)), (None, "the body is nested deeper than 64 levels".to_owned()));
+        assert!(completion(&body(1_000_000)).is_err());
+    }
+
+    #[test]
+    fn wrong_values_name_their_field() {
+        let cases = [
+            (r#"{"model":"","prompt":"a"}"#, "model", "you must provide a model"),
+            (r#"{"model":3,"prompt":"a"}"#, "model", "`model` must be a string"),
+            (r#"{"model":"m","prompt":"a","n":0}"#, "n", "`n` must be from 1 to 128, got 0"),
+            (r#"{"model":"m","prompt":"a","n":129}"#, "n", "`n` must be from 1 to 128, got 129"),
+            (r#"{"model":"m","prompt":"a","n":1.5}"#, "n", "`n` must be an integer"),
+            (r#"{"model":"m","prompt":"a","max_tokens":-1}"#, "max_tokens", "`max_tokens` must be at least 0, got -1"),
+            (r#"{"model":"m","prompt":"a","stream":"yes"}"#, "stream", "`stream` must be a boolean"),
+            (r#"{"model":"m","prompt":"a","cache_salt":""}"#, "cache_salt", "`cache_salt` must not be empty"),
+            (
+                r#"{"model":"m","prompt":"a","truncate_prompt_tokens":-2}"#,
+                "truncate_prompt_tokens",
+                "`truncate_prompt_tokens` must be at least -1, got -2",
+            ),
+        ];
+        for (body, param, message) in cases {
+            assert_eq!(fault(completion(body)), (Some(param), message.to_owned()), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_chat_needs_messages_that_are_objects() {
+        let cases = [
+            (r#"{"model":"m"}"#.to_owned(), "you must provide `messages`"),
+            (r#"{"model":"m","messages":[]}"#.to_owned(), "`messages` must have at least one message"),
+            (r#"{"model":"m","messages":{}}"#.to_owned(), "`messages` must be an array"),
+            (r#"{"model":"m","messages":[{},"x"]}"#.to_owned(), "`messages[1]` must be an object"),
+            (
+                format!(r#"{{"model":"m","messages":[{}{{}}]}}"#, "{},".repeat(4096)),
+                "`messages` may have at most 4096 elements",
+            ),
+        ];
+        for (body, message) in cases {
+            assert_eq!(fault(chat(&body)), (Some("messages"), message.to_owned()));
+        }
     }
 }

@@ -1,45 +1,44 @@
-//! A request's token ids, exactly as the engine will see them, or the reason why they cannot be had.
+//! From a request to the token ids that the engine will see.
+//!
+//! The ids decide only where a request is sent, never what an engine answers: it tokenizes for itself. So a request whose
+//! ids cannot be reproduced is no error. It is [`Prompts::Unknown`], is routed by load and counted by its [`Reason`].
+//! The rules followed are those of vLLM 0.32 (its chat renderer and tokenization parameters) and of Hugging Face's
+//! `apply_chat_template`, which it calls.
 
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::SystemTime;
 
-use tokio::sync::Semaphore;
-use warmpath_core::ids::TokenId;
-
-use crate::openai::{ChatInput, Input, RequestView};
-use chat::ChatTemplate;
-use remote::Remote;
+use crate::openai::{Input, Prompt, RequestView, Side, Truncation};
 
 pub mod bytes;
 pub mod chat;
+mod handle;
 pub mod hf;
 pub mod remote;
 
-/// Texts up to this many bytes are encoded where they are; longer ones on a thread of their own.
-const INLINE_MAX: usize = 4096;
+pub use chat::ChatTemplate;
+pub use handle::{TokenizeLimits, TokenizerHandle, TokenizerState};
 
-/// Long texts that are encoded at once; a machine's cores are for requests, not for one hostile text.
-const ENCODERS: usize = 4;
-
-/// How long a request waits for such a place; then it is routed by load.
-const PATIENCE: Duration = Duration::from_millis(250);
-
-/// Turns a text into token ids. O(text).
+/// Turns text into token ids.
 pub trait Tokenizer: Send + Sync {
-    /// The ids of `text`, with the special tokens that the model puts around a prompt where `special` is set.
+    /// Appends the ids of `text` to `ids`, with the tokenizer's own special tokens (such as a BOS) if `special`. CPU-bound:
+    /// up to a second for a hostile megabyte.
     ///
     /// # Errors
-    /// In words, when the text cannot be encoded.
-    fn encode(&self, text: &str, special: bool) -> Result<Vec<TokenId>, String>;
+    /// [`TokenizeError`] if the tokenizer cannot encode the text; `ids` is then as before.
+    fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) -> Result<(), TokenizeError>;
 }
 
-/// Token ids, or why there are none.
+/// A text that a tokenizer cannot encode. Says nothing of the text itself, which may be private.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the tokenizer cannot encode the text")]
+pub struct TokenizeError;
+
+/// The token ids of a request's prompts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompts {
-    /// One list for each prompt.
-    Ids(Vec<Vec<TokenId>>),
-    /// The request is routed by load.
+    /// The ids of each prompt, in order, as the engine will see them.
+    Ids(Vec<Vec<u32>>),
+    /// The ids cannot be told; route by load.
     Unknown(Reason),
 }
 
@@ -50,242 +49,288 @@ impl Prompts {
     }
 }
 
-/// Why a request's token ids cannot be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a request's token ids are unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The model has no tokenizer here.
+    /// A message has an image, audio, video, or a part of unknown kind.
+    Media,
+    /// The prompt is made of vectors.
+    Embeddings,
+    /// The request brings a template of its own, which engines refuse unless they are told to trust it.
+    RequestTemplate,
+    /// A variable for the template has the name of a parameter of the engine's renderer.
+    TemplateVariables,
+    /// The template refuses the conversation, fails, or reads the time of day.
+    TemplateError,
+    /// The model's tokenizer has no chat template.
+    NoTemplate,
+    /// No tokenizer is configured for the model.
     NoTokenizer,
     /// The tokenizer is still being loaded.
     Loading,
     /// The tokenizer could not be loaded.
-    Broken,
-    /// Images, sounds or other media stand in the prompt.
-    Media,
-    /// The model has no chat template, or the request brings its own.
-    Template,
-    /// The template reads something that the request does not give, or refuses it.
-    TemplateError,
-    /// Truncation to a length that only the engine knows.
+    LoadFailed,
+    /// The request is longer than is worth tokenizing.
+    TooLong,
+    /// Too many long texts are being tokenized already.
+    TokenizerBusy,
+    /// The tokenizer failed on the text.
+    TokenizerError,
+    /// The prompt is truncated in a way that differs between engines.
     Truncation,
-    /// Too many long prompts at once.
-    Busy,
-    /// The text cannot be encoded.
-    Text,
-    /// The engine's `/tokenize` did not answer as it should.
+    /// The engine's `/tokenize` gave no usable answer.
     Remote,
 }
 
 impl Reason {
-    /// The label of `untokenized_total`.
+    /// Every reason, for metrics that exist before they first count.
+    pub const ALL: [Self; 14] = [
+        Self::Media,
+        Self::Embeddings,
+        Self::RequestTemplate,
+        Self::TemplateVariables,
+        Self::TemplateError,
+        Self::NoTemplate,
+        Self::NoTokenizer,
+        Self::Loading,
+        Self::LoadFailed,
+        Self::TooLong,
+        Self::TokenizerBusy,
+        Self::TokenizerError,
+        Self::Truncation,
+        Self::Remote,
+    ];
+
+    /// The reason as a metric's label.
     pub fn label(self) -> &'static str {
         match self {
-            Reason::NoTokenizer => "no_tokenizer",
-            Reason::Loading => "loading",
-            Reason::Broken => "broken",
-            Reason::Media => "media",
-            Reason::Template => "template",
-            Reason::TemplateError => "template_error",
-            Reason::Truncation => "truncation",
-            Reason::Busy => "busy",
-            Reason::Text => "text",
-            Reason::Remote => "remote",
+            Self::Media => "media",
+            Self::Embeddings => "prompt_embeds",
+            Self::RequestTemplate => "request_template",
+            Self::TemplateVariables => "template_variables",
+            Self::TemplateError => "template_error",
+            Self::NoTemplate => "no_template",
+            Self::NoTokenizer => "no_tokenizer",
+            Self::Loading => "loading",
+            Self::LoadFailed => "load_failed",
+            Self::TooLong => "too_long",
+            Self::TokenizerBusy => "tokenizer_busy",
+            Self::TokenizerError => "tokenizer_error",
+            Self::Truncation => "truncation",
+            Self::Remote => "remote_failed",
         }
+    }
+
+    /// Whether an engine's `/tokenize` may know the ids although we do not.
+    fn engine_may_know(self) -> bool {
+        matches!(
+            self,
+            Self::TemplateError
+                | Self::NoTemplate
+                | Self::NoTokenizer
+                | Self::Loading
+                | Self::LoadFailed
+                | Self::TokenizerBusy
+                | Self::TokenizerError
+        )
     }
 }
 
-/// How one model's prompts become token ids. Cheap to clone.
-#[derive(Clone)]
+/// A model's tokenizer with its chat template: everything that is needed to turn requests into ids.
 pub struct ModelTokenizer {
-    source: Source,
-    encoders: Arc<Semaphore>,
-}
-
-#[derive(Clone)]
-enum Source {
-    None,
-    Local(Arc<OnceLock<Option<Loaded>>>),
-    Remote(Arc<Remote>),
-}
-
-/// A tokenizer with its model's chat template.
-#[derive(Clone)]
-pub struct Loaded {
-    /// The tokenizer.
-    pub tokenizer: Arc<dyn Tokenizer>,
-    /// The template; some models have none.
-    pub template: Option<Arc<ChatTemplate>>,
+    tokenizer: Box<dyn Tokenizer>,
+    template: Option<ChatTemplate>,
+    model_tokens_max: Option<u32>,
 }
 
 impl ModelTokenizer {
-    fn of(source: Source) -> Self {
-        Self { source, encoders: Arc::new(Semaphore::new(ENCODERS)) }
+    /// A tokenizer; without a template it serves completions only.
+    pub fn new(tokenizer: impl Tokenizer + 'static, template: Option<ChatTemplate>) -> Self {
+        Self { tokenizer: Box::new(tokenizer), template, model_tokens_max: None }
     }
 
-    /// No tokenizer: only token ids in the request are known.
-    pub fn none() -> Self {
-        Self::of(Source::None)
+    /// The longest prompt with its answer that the model takes (vLLM's `max_model_len`). Only truncation to "as much as
+    /// the model takes" needs it.
+    pub fn with_model_tokens_max(mut self, tokens: Option<u32>) -> Self {
+        self.model_tokens_max = tokens;
+        self
     }
 
-    /// A token for each byte, and a plain template.
-    pub fn bytes() -> Self {
-        Self::ready(bytes::loaded())
-    }
-
-    /// The engine's own `/tokenize`.
-    pub fn remote(engines: Vec<String>) -> Self {
-        Self::of(Source::Remote(Arc::new(Remote::new(engines))))
-    }
-
-    /// A tokenizer that is here already.
-    pub fn ready(loaded: Loaded) -> Self {
-        Self::of(Source::Local(Arc::new(OnceLock::from(Some(loaded)))))
-    }
-
-    /// A `tokenizer.json`, loaded by a thread of its own; until it is there requests are routed by load.
-    pub fn load_in_background(file: &Path, template: Option<&Path>) -> Self {
-        let place = Arc::new(OnceLock::new());
-        let (to, file, template) = (Arc::clone(&place), file.to_owned(), template.map(Path::to_owned));
-        let load = move || {
-            let loaded = hf::load(&file, template.as_deref());
-            if let Err(error) = &loaded {
-                tracing::error!(file = %file.display(), error, "tokenizer cannot be loaded; its model is routed by load");
-            }
-            // Nobody else sets it.
-            let _ = to.set(loaded.ok());
-        };
-        if let Err(error) = std::thread::Builder::new().name("tokenizer-load".to_owned()).spawn(load) {
-            tracing::error!(%error, "no thread for loading a tokenizer");
-        }
-        Self::of(Source::Local(place))
-    }
-
-    /// A `tokenizer.json`, now.
+    /// The ids of the request's prompts. Blocks for as long as rendering and encoding take. Ids that the request itself
+    /// brings are moved out of the view.
     ///
-    /// # Errors
-    /// In words, when it cannot be loaded.
-    pub fn load_file(file: &Path) -> Result<Self, String> {
-        Ok(Self::ready(hf::load(file, None)?))
-    }
-
-    /// The state in words, where it is not as it should be.
-    pub fn complaint(&self) -> Option<&'static str> {
-        match &self.source {
-            Source::Local(place) => match place.get() {
-                None => Some("is still being loaded"),
-                Some(None) => Some("could not be loaded"),
-                Some(Some(_)) => None,
-            },
-            Source::None | Source::Remote(_) => None,
+    /// `now` is what a template sees that prints the date.
+    pub fn prompts(&self, view: &mut RequestView<'_>, now: SystemTime) -> Prompts {
+        if let Some(prompts) = given_ids(view, self.model_tokens_max) {
+            return prompts;
         }
-    }
-
-    /// The request's token ids. Long texts are encoded off the async threads, a few at a time.
-    pub async fn prompts(&self, view: &RequestView<'_>) -> Prompts {
-        match self.ids(view).await {
-            Ok(prompts) => truncated(prompts, view.truncate_prompt_tokens),
+        match self.encode_all(view, now) {
+            Ok(ids) => Prompts::Ids(ids),
             Err(reason) => Prompts::Unknown(reason),
         }
     }
 
-    async fn ids(&self, view: &RequestView<'_>) -> Result<Vec<Vec<TokenId>>, Reason> {
-        if let Input::Ids(ids) = &view.input {
-            return Ok(ids.clone());
-        }
-        let loaded = match &self.source {
-            Source::None => return Err(Reason::NoTokenizer),
-            Source::Remote(remote) => return remote.prompts(view).await,
-            Source::Local(place) => place.get().ok_or(Reason::Loading)?.as_ref().ok_or(Reason::Broken)?,
-        };
+    fn encode_all(&self, view: &RequestView<'_>, now: SystemTime) -> Result<Vec<Vec<u32>>, Reason> {
         match &view.input {
-            Input::Ids(ids) => Ok(ids.clone()),
-            Input::Texts(texts) => {
-                let special = view.add_special_tokens.unwrap_or(true);
-                let mut prompts = Vec::with_capacity(texts.len());
-                for text in texts {
-                    prompts.push(self.encode(loaded, text, special).await?);
-                }
-                Ok(prompts)
-            }
+            Input::Completion(Prompt::Texts(texts)) => texts.iter().map(|text| self.encode(text, view)).collect(),
+            Input::Completion(_) => Err(Reason::Embeddings),
             Input::Chat(chat) => {
-                let text = render(loaded, chat)?;
-                let special = view.add_special_tokens.unwrap_or(false);
-                Ok(vec![self.encode(loaded, &text, special).await?])
+                let template = self.template.as_ref().ok_or(Reason::NoTemplate)?;
+                Ok(vec![self.encode(&template.render(chat, now)?, view)?])
             }
         }
     }
 
-    async fn encode(&self, loaded: &Loaded, text: &str, special: bool) -> Result<Vec<TokenId>, Reason> {
-        if text.len() <= INLINE_MAX {
-            return loaded.tokenizer.encode(text, special).map_err(|_| Reason::Text);
+    fn encode(&self, text: &str, view: &RequestView<'_>) -> Result<Vec<u32>, Reason> {
+        let mut ids = Vec::with_capacity(text.len() / 4 + 8);
+        self.tokenizer.encode(text, view.add_special_tokens, &mut ids).map_err(|_| Reason::TokenizerError)?;
+        let Some(truncation) = view.truncation else { return Ok(ids) };
+        let cut = truncation.side == Side::Default && truncation.keep.is_some_and(|keep| keep < length(&ids));
+        if cut && view.add_special_tokens && self.adds_special_tokens() {
+            // Hugging Face then keeps the special tokens and fewer of the others.
+            return Err(Reason::Truncation);
         }
-        let place = tokio::time::timeout(PATIENCE, Arc::clone(&self.encoders).acquire_owned()).await;
-        let Ok(Ok(place)) = place else { return Err(Reason::Busy) };
-        let (tokenizer, text) = (Arc::clone(&loaded.tokenizer), text.to_owned());
-        let encoding = tokio::task::spawn_blocking(move || {
-            let ids = tokenizer.encode(&text, special);
-            drop(place);
-            ids
-        });
-        encoding.await.map_err(|_| Reason::Text)?.map_err(|_| Reason::Text)
+        truncate(&mut ids, truncation, self.model_tokens_max, view.max_tokens)?;
+        Ok(ids)
+    }
+
+    fn adds_special_tokens(&self) -> bool {
+        let mut ids = Vec::new();
+        self.tokenizer.encode("", true, &mut ids).is_err() || !ids.is_empty()
     }
 }
 
-fn render(loaded: &Loaded, chat: &ChatInput<'_>) -> Result<String, Reason> {
-    // Engines refuse a client's own template unless they were told to trust it.
-    if chat.chat_template.is_some() {
-        return Err(Reason::Template);
+/// The ids that the request brings itself, moved out of the view; they need no tokenizer.
+fn given_ids(view: &mut RequestView<'_>, model_tokens_max: Option<u32>) -> Option<Prompts> {
+    let Input::Completion(Prompt::Ids(lists)) = &mut view.input else { return None };
+    let mut lists = std::mem::take(lists);
+    if let Some(truncation) = view.truncation {
+        for ids in &mut lists {
+            if let Err(reason) = truncate(ids, truncation, model_tokens_max, view.max_tokens) {
+                return Some(Prompts::Unknown(reason));
+            }
+        }
     }
-    loaded.template.as_ref().ok_or(Reason::Template)?.render(chat)
+    Some(Prompts::Ids(lists))
 }
 
-/// Keeps the last so many tokens, as vLLM does.
-fn truncated(mut prompts: Vec<Vec<TokenId>>, keep: Option<i64>) -> Prompts {
-    let Some(keep) = keep else { return Prompts::Ids(prompts) };
-    let Ok(keep) = usize::try_from(keep) else { return Prompts::Unknown(Reason::Truncation) };
-    for prompt in &mut prompts {
-        prompt.drain(..prompt.len().saturating_sub(keep));
+/// Cuts a prompt as vLLM does. What −1 leaves for the answer differs between its versions, so with it only prompts that
+/// fit together with their answer are known.
+fn truncate(
+    ids: &mut Vec<u32>,
+    truncation: Truncation,
+    model_tokens_max: Option<u32>,
+    max_tokens: Option<u32>,
+) -> Result<(), Reason> {
+    let Some(keep) = truncation.keep else {
+        let limit = model_tokens_max.ok_or(Reason::Truncation)?;
+        let needed = length(ids) + u64::from(max_tokens.unwrap_or(1).max(1));
+        return if needed <= u64::from(limit) { Ok(()) } else { Err(Reason::Truncation) };
+    };
+    if keep == 0 {
+        return Err(Reason::Truncation);
     }
-    Prompts::Ids(prompts)
+    let Some(excess) = length(ids).checked_sub(keep) else { return Ok(()) };
+    let excess = usize::try_from(excess).expect("the excess is less than the length, which is a usize");
+    match truncation.side {
+        Side::Default | Side::Left => drop(ids.drain(..excess)),
+        Side::Right => ids.truncate(ids.len() - excess),
+    }
+    Ok(())
+}
+
+fn length(ids: &[u32]) -> u64 {
+    u64::try_from(ids.len()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::bytes::BytesTokenizer;
     use super::*;
     use crate::openai::Endpoint;
 
-    async fn prompts(tokenizer: ModelTokenizer, endpoint: Endpoint, body: &str) -> Prompts {
-        let view = RequestView::parse(endpoint, body.as_bytes(), 100).unwrap();
-        tokenizer.prompts(&view).await
+    fn prompts(tokenizer: &ModelTokenizer, endpoint: Endpoint, body: &str) -> Prompts {
+        let mut view = RequestView::parse(endpoint, body.as_bytes(), 4096).unwrap();
+        tokenizer.prompts(&mut view, SystemTime::UNIX_EPOCH)
     }
 
-    #[tokio::test]
-    async fn token_ids_need_no_tokenizer_and_text_does() {
-        let ids = prompts(ModelTokenizer::none(), Endpoint::Completions, r#"{"prompt": [5, 6]}"#).await;
-        assert_eq!(ids, Prompts::Ids(vec![vec![5, 6]]));
-        let text = prompts(ModelTokenizer::none(), Endpoint::Completions, r#"{"prompt": "x"}"#).await;
-        assert_eq!(text, Prompts::Unknown(Reason::NoTokenizer));
+    fn completion(fields: &str) -> Prompts {
+        let tokenizer = bytes::model().with_model_tokens_max(Some(8));
+        prompts(&tokenizer, Endpoint::Completions, &format!(r#"{{"model":"m",{fields}}}"#))
     }
 
-    #[tokio::test]
-    async fn long_text_gives_the_same_as_short_text() {
-        let long = "a".repeat(INLINE_MAX + 1);
-        let body = format!(r#"{{"prompt": ["ab", "{long}"]}}"#);
-        let Prompts::Ids(ids) = prompts(ModelTokenizer::bytes(), Endpoint::Completions, &body).await else { panic!() };
-        assert_eq!((ids[0].as_slice(), ids[1].len()), ([97, 98].as_slice(), INLINE_MAX + 1));
+    #[test]
+    fn each_form_of_prompt_becomes_ids() {
+        assert_eq!(completion(r#""prompt":"ab""#), Prompts::Ids(vec![vec![97, 98]]));
+        assert_eq!(completion(r#""prompt":["a","b"]"#), Prompts::Ids(vec![vec![97], vec![98]]));
+        assert_eq!(completion(r#""prompt":[5,6]"#), Prompts::Ids(vec![vec![5, 6]]));
+        assert_eq!(completion(r#""prompt":[[5],[6]]"#), Prompts::Ids(vec![vec![5], vec![6]]));
+        assert_eq!(completion(r#""prompt_embeds":"AA==""#), Prompts::Unknown(Reason::Embeddings));
     }
 
-    #[tokio::test]
-    async fn truncation_keeps_the_end() {
-        let cut = |keep| format!(r#"{{"prompt": "abcd", "truncate_prompt_tokens": {keep}}}"#);
-        let of = async |keep| prompts(ModelTokenizer::bytes(), Endpoint::Completions, &cut(keep)).await;
-        assert_eq!(of(2).await, Prompts::Ids(vec![vec![99, 100]]));
-        assert_eq!(of(9).await, Prompts::Ids(vec![vec![97, 98, 99, 100]]));
-        assert_eq!(of(-1).await, Prompts::Unknown(Reason::Truncation));
+    #[test]
+    fn truncation_keeps_the_last_tokens_unless_the_first_are_asked_for() {
+        let cut = |fields: &str| completion(&format!(r#""prompt":[1,2,3],{fields}"#));
+        assert_eq!(cut(r#""truncate_prompt_tokens":2"#), Prompts::Ids(vec![vec![2, 3]]));
+        assert_eq!(cut(r#""truncate_prompt_tokens":2,"truncation_side":"right""#), Prompts::Ids(vec![vec![1, 2]]));
+        assert_eq!(cut(r#""truncate_prompt_tokens":3"#), Prompts::Ids(vec![vec![1, 2, 3]]));
+        assert_eq!(cut(r#""truncate_prompt_tokens":0"#), Prompts::Unknown(Reason::Truncation));
+        assert_eq!(completion(r#""prompt":"abc","truncate_prompt_tokens":1"#), Prompts::Ids(vec![vec![99]]));
     }
 
-    #[tokio::test]
-    async fn a_clients_own_template_is_not_guessed_at() {
-        let body = r#"{"messages": [{"role": "user", "content": "x"}], "chat_template": "{{ 1 }}"}"#;
-        assert_eq!(prompts(ModelTokenizer::bytes(), Endpoint::Chat, body).await, Prompts::Unknown(Reason::Template));
+    #[test]
+    fn truncation_to_the_models_length_is_known_only_for_prompts_that_fit_with_their_answer() {
+        let cut = |fields: &str| completion(&format!(r#""prompt":[1,2,3],"truncate_prompt_tokens":-1,{fields}"#));
+        assert_eq!(cut(r#""max_tokens":5"#), Prompts::Ids(vec![vec![1, 2, 3]]));
+        assert_eq!(cut(r#""max_tokens":6"#), Prompts::Unknown(Reason::Truncation));
+        let unlimited = bytes::model();
+        let body = r#"{"model":"m","prompt":[1],"truncate_prompt_tokens":-1}"#;
+        assert_eq!(prompts(&unlimited, Endpoint::Completions, body), Prompts::Unknown(Reason::Truncation));
+    }
+
+    /// Adds a token of its own, as tokenizers with a BOS do.
+    struct WithBos;
+
+    impl Tokenizer for WithBos {
+        fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) -> Result<(), TokenizeError> {
+            ids.extend(special.then_some(1000));
+            BytesTokenizer.encode(text, special, ids)
+        }
+    }
+
+    #[test]
+    fn special_tokens_are_added_to_completions_and_not_to_chats_by_default() {
+        let tokenizer = ModelTokenizer::new(WithBos, Some(ChatTemplate::new("{{ messages[0].content }}").unwrap()));
+        let run = |endpoint, fields: &str| prompts(&tokenizer, endpoint, &format!(r#"{{"model":"m",{fields}}}"#));
+        let chat = r#""messages":[{"role":"user","content":"a"}]"#;
+        assert_eq!(run(Endpoint::Completions, r#""prompt":"a""#), Prompts::Ids(vec![vec![1000, 97]]));
+        assert_eq!(
+            run(Endpoint::Completions, r#""prompt":"a","add_special_tokens":false"#),
+            Prompts::Ids(vec![vec![97]])
+        );
+        assert_eq!(run(Endpoint::Chat, chat), Prompts::Ids(vec![vec![97]]));
+        let special = format!(r#"{chat},"add_special_tokens":true"#);
+        assert_eq!(run(Endpoint::Chat, &special), Prompts::Ids(vec![vec![1000, 97]]));
+        assert_eq!(
+            run(Endpoint::Completions, r#""prompt":"abc","truncate_prompt_tokens":2"#),
+            Prompts::Unknown(Reason::Truncation)
+        );
+        assert_eq!(
+            run(Endpoint::Completions, r#""prompt":"abc","truncate_prompt_tokens":2,"truncation_side":"left""#),
+            Prompts::Ids(vec![vec![98, 99]])
+        );
+    }
+
+    #[test]
+    fn a_chat_without_a_template_is_unknown() {
+        let tokenizer = ModelTokenizer::new(BytesTokenizer, None);
+        let body = r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#;
+        assert_eq!(prompts(&tokenizer, Endpoint::Chat, body), Prompts::Unknown(Reason::NoTemplate));
+    }
+
+    #[test]
+    fn labels_are_distinct() {
+        let labels: std::collections::HashSet<_> = Reason::ALL.iter().map(|reason| reason.label()).collect();
+        assert_eq!(labels.len(), Reason::ALL.len());
     }
 }

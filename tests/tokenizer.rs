@@ -1,84 +1,91 @@
-//! Token ids of texts and chats against those of a real engine with the same tokenizer.
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+//! Requests become the token ids that real engines make of them. Needs `scripts/fetch-tokenizer.sh`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::SystemTime;
 
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use warmpath::openai::{Endpoint, RequestView};
-use warmpath::tokenize::{ModelTokenizer, Prompts, Reason};
+use warmpath::tokenize::hf::{TokenizerFiles, load};
+use warmpath::tokenize::{ModelTokenizer, Prompts, TokenizeLimits, TokenizerHandle, TokenizerState};
+
+static TOKENIZER: LazyLock<ModelTokenizer> =
+    LazyLock::new(|| load(&files()).unwrap_or_else(|error| panic!("{error}: run scripts/fetch-tokenizer.sh again")));
+
+fn files() -> TokenizerFiles {
+    let cached = || Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache/tokenizers/qwen3");
+    let folder = std::env::var_os("WARMPATH_TEST_TOKENIZER").map_or_else(cached, PathBuf::from);
+    assert!(
+        folder.join("tokenizer.json").is_file(),
+        "`{}` has no tokenizer.json: run scripts/fetch-tokenizer.sh, or set WARMPATH_TEST_TOKENIZER to a folder with \
+         Qwen3's",
+        folder.display()
+    );
+    TokenizerFiles { tokenizer: folder, chat_template: None, model_tokens_max: None }
+}
 
 #[derive(Deserialize)]
-struct Recorded {
+struct Case {
+    #[serde(alias = "step")]
+    name: String,
+    #[serde(default)]
     engine: String,
-    step: String,
-    chat: bool,
+    #[serde(default)]
+    path: Option<String>,
     request: Box<RawValue>,
-    prompt_token_ids: Vec<Vec<u32>>,
+    prompt_token_ids: Vec<u32>,
 }
 
-fn qwen3() -> PathBuf {
-    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/tokenizers/qwen3/tokenizer.json");
-    assert!(file.exists(), "{} is missing: run scripts/fetch-tokenizer.sh", file.display());
-    file
+impl Case {
+    fn endpoint(&self) -> Endpoint {
+        if self.path.as_deref() == Some("/v1/completions") { Endpoint::Completions } else { Endpoint::Chat }
+    }
+
+    fn prompts(&self) -> Prompts {
+        let mut view = RequestView::parse(self.endpoint(), self.request.get().as_bytes(), 4096)
+            .expect("recorded requests are good");
+        TOKENIZER.prompts(&mut view, SystemTime::UNIX_EPOCH)
+    }
 }
 
-fn recorded() -> Vec<Recorded> {
-    let text = include_str!("data/chat/prompts.jsonl");
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+fn cases(json_lines: &str) -> Vec<Case> {
+    json_lines.lines().map(|line| serde_json::from_str(line).expect("the file has one case a line")).collect()
+}
+
+/// Compares each case and returns how many there were on each endpoint: completions, chats.
+fn compare(cases: &[Case]) -> (usize, usize) {
+    for case in cases {
+        let expected = Prompts::Ids(vec![case.prompt_token_ids.clone()]);
+        assert_eq!(case.prompts(), expected, "{} {}", case.engine, case.name);
+    }
+    let chats = cases.iter().filter(|case| case.endpoint() == Endpoint::Chat).count();
+    (cases.len() - chats, chats)
+}
+
+#[test]
+fn ids_equal_those_that_running_engines_reported() {
+    assert_eq!(compare(&cases(include_str!("data/chat/engines.jsonl"))), (17, 5));
+}
+
+#[test]
+fn chats_of_every_shape_have_the_ids_of_the_reference() {
+    assert_eq!(compare(&cases(include_str!("data/chat/reference.jsonl"))), (0, 27));
 }
 
 #[tokio::test]
-async fn every_recorded_prompt_becomes_the_engines_own_tokens() {
-    let tokenizer = ModelTokenizer::load_file(&qwen3()).unwrap();
-    let (mut texts, mut chats) = (0, 0);
-    for record in recorded() {
-        let endpoint = if record.chat { Endpoint::Chat } else { Endpoint::Completions };
-        let view = RequestView::parse(endpoint, record.request.get().as_bytes(), 100).unwrap();
-        let prompts = tokenizer.prompts(&view).await;
-        assert_eq!(prompts, Prompts::Ids(record.prompt_token_ids), "{} of {}", record.step, record.engine);
-        if record.chat { chats += 1 } else { texts += 1 }
+async fn a_tokenizer_loaded_in_the_background_gives_the_same_ids_for_long_and_short_bodies() {
+    let files = files();
+    let limits = TokenizeLimits { inline_bytes_max: 600, ..TokenizeLimits::default() };
+    let handle = TokenizerHandle::load(move || load(&files), limits);
+    assert_eq!(handle.settled().await, TokenizerState::Ready);
+    let (mut short, mut long) = (0, 0);
+    for case in cases(include_str!("data/chat/engines.jsonl")) {
+        let body = Bytes::from(case.request.get().to_owned());
+        *(if body.len() > limits.inline_bytes_max { &mut long } else { &mut short }) += 1;
+        let mut view = RequestView::parse(case.endpoint(), &body, 4096).unwrap();
+        assert_eq!(handle.prompts(&body, &mut view).await, Prompts::Ids(vec![case.prompt_token_ids]), "{}", case.name);
     }
-    assert!(texts >= 10 && chats >= 4, "{texts} texts, {chats} chats");
-}
-
-/// Qwen3's template knows tools, calls and their results; the text is the template's own.
-#[tokio::test]
-async fn a_conversation_with_tools_is_rendered() {
-    let tokenizer = ModelTokenizer::load_file(&qwen3()).unwrap();
-    let body = serde_json::json!({
-        "messages": [
-            {"role": "user", "content": "What is the weather?"},
-            {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function",
-                "function": {"name": "weather", "arguments": "{\"city\": \"Bern\"}"}}]},
-            {"role": "tool", "tool_call_id": "1", "content": "sunny"},
-        ],
-        "tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}],
-    });
-    let body = body.to_string();
-    let view = RequestView::parse(Endpoint::Chat, body.as_bytes(), 100).unwrap();
-    let Prompts::Ids(ids) = tokenizer.prompts(&view).await else { panic!("no ids") };
-    let text = tokenizers::Tokenizer::from_file(qwen3()).unwrap().decode(&ids[0], false).unwrap();
-    let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
-    let tool = "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"description\": null, \"parameters\": {\"type\": \"object\"}}}";
-    let result = "<|im_start|>user\n<tool_response>\nsunny\n</tool_response><|im_end|>\n<|im_start|>assistant\n";
-    for part in [call, tool, result] {
-        assert!(text.contains(part), "{part}\nis not in\n{text}");
-    }
-}
-
-#[tokio::test]
-async fn until_it_is_loaded_and_when_it_cannot_be_requests_are_routed_by_load() {
-    let view = RequestView::parse(Endpoint::Completions, br#"{"prompt": "x"}"#, 10).unwrap();
-    let missing = ModelTokenizer::load_in_background(&PathBuf::from("/nowhere/tokenizer.json"), None);
-    while missing.prompts(&view).await == Prompts::Unknown(Reason::Loading) {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    assert_eq!(missing.prompts(&view).await, Prompts::Unknown(Reason::Broken));
-    assert_eq!(missing.complaint(), Some("could not be loaded"));
-    let present = ModelTokenizer::load_in_background(&qwen3(), None);
-    while present.complaint().is_some() {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    assert!(matches!(present.prompts(&view).await, Prompts::Ids(_)));
+    assert!(short > 0 && long > 0, "{short} short and {long} long");
 }

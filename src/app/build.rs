@@ -1,7 +1,7 @@
 //! Config -> Fleet.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use http::uri::Authority;
@@ -16,7 +16,9 @@ use crate::config::{Config, Model, TokenizerSource, Worker as WorkerConfig};
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::Metrics;
-use crate::tokenize::ModelTokenizer;
+use crate::tokenize::hf::{self, TokenizerFiles};
+use crate::tokenize::remote::RemoteTokenizer;
+use crate::tokenize::{TokenizeLimits, TokenizerHandle, bytes};
 
 /// The fleet that the configuration describes: slots in the order of `workers`, ranks of one worker side by side.
 pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Result<Fleet, StartError> {
@@ -96,13 +98,35 @@ fn authority(described: &WorkerConfig) -> Result<Authority, StartError> {
     })
 }
 
-fn tokenizer(model: &Model, engines: Vec<String>) -> ModelTokenizer {
+/// How long an engine's `/tokenize` may take; one that is slower costs more than it saves.
+const REMOTE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The most of its answer that is read: a million ids with their commas.
+const REMOTE_ANSWER_MAX: usize = 16 * 1024 * 1024;
+
+fn tokenizer(config: &Config, model: &Model, engines: &[String]) -> TokenizerHandle {
+    let limits = TokenizeLimits::default();
     match &model.tokenizer {
-        None => ModelTokenizer::none(),
-        Some(TokenizerSource::Bytes) => ModelTokenizer::bytes(),
-        Some(TokenizerSource::Remote) => ModelTokenizer::remote(engines),
-        Some(TokenizerSource::File(file)) => ModelTokenizer::load_in_background(file, model.chat_template.as_deref()),
+        None => TokenizerHandle::absent(limits),
+        Some(TokenizerSource::Bytes) => TokenizerHandle::ready(bytes::model(), limits),
+        Some(TokenizerSource::Remote) => TokenizerHandle::absent(limits).with_remote(remote(config, model, engines)),
+        Some(TokenizerSource::File(file)) => {
+            let files = TokenizerFiles {
+                tokenizer: file.clone(),
+                chat_template: model.chat_template.clone(),
+                model_tokens_max: None,
+            };
+            TokenizerHandle::load(move || hf::load(&files), limits)
+        }
     }
+}
+
+fn remote(config: &Config, model: &Model, engines: &[String]) -> RemoteTokenizer {
+    let client = reqwest::Client::builder().pool_idle_timeout(config.timeouts.worker_idle.get()).build();
+    let client = client.expect("a client without TLS has nothing to fail on");
+    let of_model = config.workers.iter().filter(|worker| worker.model.value == model.name.value);
+    let key = of_model.filter_map(|worker| worker.api_key.as_ref()).map(|key| key.expose().to_owned()).next();
+    RemoteTokenizer::new(client, engines, REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
 }
 
 fn pool_state(
@@ -122,7 +146,7 @@ fn pool_state(
         model: model.name.value.as_str().into(),
         block_size: model.block_size,
         scheduler,
-        tokenizer: tokenizer(model, engines),
+        tokenizer: tokenizer(config, model, &engines),
         metrics: metrics.model(place, &model.name.value),
     })
 }

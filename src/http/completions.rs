@@ -111,10 +111,10 @@ async fn handle(
     let arrived = Instant::now();
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
-    let view = RequestView::parse(endpoint, &body, gateway.behaviour.messages_max)
-        .map_err(|fault| GatewayError::BadRequest { message: fault.message, param: fault.param.map(str::to_owned) })?;
+    let parsed = RequestView::parse(endpoint, &body, gateway.behaviour.messages_max);
+    let mut view = parsed.map_err(|fault| GatewayError::bad_request(fault.message, fault.param))?;
     let pool = find_pool(gateway, view.model.as_deref())?;
-    let prompts = pool.tokenizer.prompts(&view).await;
+    let prompts = pool.tokenizer.prompts(&body, &mut view).await;
     if let Prompts::Unknown(reason) = &prompts {
         gateway.metrics.untokenized(reason.label());
     }
@@ -161,9 +161,14 @@ fn shape(view: &RequestView<'_>, prompts: &Prompts, pool: &PoolState, body_len: 
     Shape {
         sequences,
         expected_output: view.max_tokens.map(Tokens),
-        class: Class(view.priority),
+        class: Class(class(view.priority)),
         ..Shape::of(Tokens(u32::try_from(tokens).unwrap_or(u32::MAX)), pool.block_size)
     }
+}
+
+/// Priorities beyond 32 bits are no more urgent than the most urgent.
+fn class(priority: i64) -> i32 {
+    i32::try_from(priority).unwrap_or(if priority < 0 { i32::MIN } else { i32::MAX })
 }
 
 fn root(view: &RequestView<'_>, pool: &PoolState, seed: u64) -> Root {

@@ -70,11 +70,11 @@ async fn reset(State(shared): State<Arc<Shared>>) -> Response {
 /// A body may be a chat or a completion, as the engines' own endpoint has it.
 async fn tokenize(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     let chat = RequestView::parse(Endpoint::Chat, &body, ITEMS_MAX);
-    let view = match chat.or_else(|_| RequestView::parse(Endpoint::Completions, &body, ITEMS_MAX)) {
+    let mut view = match chat.or_else(|_| RequestView::parse(Endpoint::Completions, &body, ITEMS_MAX)) {
         Ok(view) => view,
         Err(fault) => return refuse(StatusCode::BAD_REQUEST, &fault.message),
     };
-    match shared.voice.prompts(&view).await {
+    match shared.voice.prompts(&body, &mut view).await {
         Prompts::Ids(prompts) => {
             let tokens = prompts.into_iter().next().unwrap_or_default();
             Json(json!({"count": tokens.len(), "max_model_len": shared.longest, "tokens": tokens})).into_response()
@@ -92,7 +92,7 @@ async fn chat_completions(State(shared): State<Arc<Shared>>, headers: HeaderMap,
 }
 
 async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, body: Bytes) -> Response {
-    let view = match RequestView::parse(endpoint, &body, ITEMS_MAX) {
+    let mut view = match RequestView::parse(endpoint, &body, ITEMS_MAX) {
         Ok(view) => view,
         Err(fault) => return refuse(StatusCode::BAD_REQUEST, &fault.message),
     };
@@ -100,7 +100,7 @@ async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, 
         let message = format!("The model `{}` does not exist.", view.model.unwrap_or_default());
         return refuse(StatusCode::NOT_FOUND, &message);
     }
-    let prompts = match shared.voice.prompts(&view).await {
+    let prompts = match shared.voice.prompts(&body, &mut view).await {
         Prompts::Ids(prompts) => prompts,
         // Whatever it is, it is answered; only its tokens are made up.
         Prompts::Unknown(_) => vec![body.iter().map(|byte| TokenId::from(*byte)).collect()],
@@ -136,7 +136,7 @@ async fn submit(
             let (queued, result) = oneshot::channel();
             let request = SimRequest {
                 seed: number.wrapping_mul(31).wrapping_add(place),
-                priority: view.priority,
+                priority: i32::try_from(view.priority).unwrap_or(0),
                 salt: view.cache_salt.as_deref().map(Into::into),
                 ..SimRequest::new(id, prompt.clone(), max_tokens)
             };

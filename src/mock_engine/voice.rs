@@ -2,30 +2,35 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
 use warmpath_core::ids::TokenId;
 
 use crate::error::BoxError;
 use crate::openai::RequestView;
-use crate::tokenize::{ModelTokenizer, Prompts};
+use crate::tokenize::hf::{TokenizerFiles, load};
+use crate::tokenize::{Prompts, TokenizeLimits, TokenizerHandle, bytes as byte_tokens};
 
 /// A tokenizer, and the way back.
 pub(super) struct Voice {
-    tokenizer: ModelTokenizer,
+    tokenizer: TokenizerHandle,
     letters: bool,
 }
 
 impl Voice {
     /// The model's own tokenizer, or a token for each byte.
     pub(super) fn load(tokenizer: Option<&Path>) -> Result<Self, BoxError> {
-        Ok(match tokenizer {
-            None => Self { tokenizer: ModelTokenizer::bytes(), letters: true },
-            Some(path) => Self { tokenizer: ModelTokenizer::load_file(path)?, letters: false },
-        })
+        let model = match tokenizer {
+            None => byte_tokens::model(),
+            Some(path) => {
+                load(&TokenizerFiles { tokenizer: path.to_owned(), chat_template: None, model_tokens_max: None })?
+            }
+        };
+        Ok(Self { tokenizer: TokenizerHandle::ready(model, TokenizeLimits::default()), letters: tokenizer.is_none() })
     }
 
     /// The request's prompts.
-    pub(super) async fn prompts(&self, view: &RequestView<'_>) -> Prompts {
-        self.tokenizer.prompts(view).await
+    pub(super) async fn prompts(&self, body: &Bytes, view: &mut RequestView<'_>) -> Prompts {
+        self.tokenizer.prompts(body, view).await
     }
 
     /// A generated token as text. Where a token is a byte the text gives the token back, so that a next turn can hit

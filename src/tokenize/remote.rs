@@ -1,112 +1,187 @@
-//! The engine's own `/tokenize`: exact, and a round trip for each request.
+//! Ids from an engine's `/tokenize`, for models without a tokenizer of our own.
+//!
+//! vLLM's form: `{"model","prompt"}` or `{"model","messages",…}` gives `{"tokens":[…]}`. It renders chats by the same code
+//! as the chat endpoint does, but knows neither documents nor reasoning effort nor truncation.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use warmpath_core::ids::TokenId;
 
-use super::Reason;
-use crate::openai::{Input, RequestView};
+use super::{Prompts, Reason};
+use crate::openai::{ChatView, Input, Prompt, RequestView};
 
-/// An engine that is slower than this costs more than it saves.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Texts of one request that are sent to `/tokenize`, one after the other.
+const TEXTS_MAX: usize = 8;
 
-/// The most of an answer that is read: a million ids with their commas.
-const ANSWER_MAX: usize = 16 * 1024 * 1024;
-
-/// The engines of one model, asked in turn.
-pub struct Remote {
-    engines: Vec<String>,
-    next: AtomicUsize,
+/// Asks an engine for token ids. Costs a request to the engine for each prompt.
+#[derive(Clone, Debug)]
+pub struct RemoteTokenizer {
     client: reqwest::Client,
+    urls: Arc<[String]>,
+    next: Arc<AtomicUsize>,
+    api_key: Option<String>,
+    wait_max: Duration,
+    answer_bytes_max: usize,
 }
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct TextBody<'a> {
     model: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    messages: Option<&'a RawValue>,
+    prompt: &'a str,
+    add_special_tokens: bool,
+}
+
+#[derive(Serialize)]
+struct ChatBody<'a> {
+    model: Option<&'a str>,
+    messages: &'a [&'a RawValue],
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    add_special_tokens: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     chat_template_kwargs: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    add_generation_prompt: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    continue_final_message: Option<bool>,
-    add_special_tokens: bool,
 }
 
 #[derive(Deserialize)]
 struct Answer {
-    tokens: Vec<TokenId>,
+    tokens: Vec<u32>,
 }
 
-impl Remote {
-    /// Asks these engines, given by their base URLs.
-    pub fn new(engines: Vec<String>) -> Self {
-        let client = reqwest::Client::builder().timeout(PATIENCE).pool_idle_timeout(Duration::from_secs(4)).build();
-        let client = client.expect("a client without TLS has nothing to fail on");
-        Self { engines, next: AtomicUsize::new(0), client }
+impl RemoteTokenizer {
+    /// Asks the engines at these addresses (as `http://host:8000`) in turn. An answer that takes longer than `wait_max` or has more than
+    /// `answer_bytes_max` bytes counts as none.
+    pub fn new(client: reqwest::Client, bases: &[String], wait_max: Duration, answer_bytes_max: usize) -> Self {
+        let urls = bases.iter().map(|base| format!("{}/tokenize", base.trim_end_matches('/'))).collect();
+        Self { client, urls, next: Arc::default(), api_key: None, wait_max, answer_bytes_max }
     }
 
-    /// The request's token ids.
-    ///
-    /// # Errors
-    /// [`Reason::Remote`] when the engine does not answer in time; others where it cannot be asked.
-    pub(super) async fn prompts(&self, view: &RequestView<'_>) -> Result<Vec<Vec<TokenId>>, Reason> {
-        let question = |special| Question {
-            model: view.model.as_deref(),
-            prompt: None,
-            messages: None,
-            tools: None,
-            chat_template_kwargs: None,
-            add_generation_prompt: None,
-            continue_final_message: None,
-            add_special_tokens: view.add_special_tokens.unwrap_or(special),
-        };
-        match &view.input {
-            Input::Ids(ids) => Ok(ids.clone()),
-            Input::Texts(texts) => {
-                let mut prompts = Vec::with_capacity(texts.len());
-                for text in texts {
-                    prompts.push(self.ask(&Question { prompt: Some(text), ..question(true) }).await?);
-                }
-                Ok(prompts)
-            }
-            // The endpoint takes no documents, and no template but the model's own.
-            Input::Chat(chat) if chat.documents.is_some() || chat.chat_template.is_some() => Err(Reason::Template),
-            Input::Chat(chat) => {
-                let question = Question {
-                    messages: Some(chat.messages),
-                    tools: chat.tools,
-                    chat_template_kwargs: chat.chat_template_kwargs,
-                    add_generation_prompt: Some(chat.add_generation_prompt),
-                    continue_final_message: Some(chat.continue_final_message),
-                    ..question(false)
-                };
-                Ok(vec![self.ask(&question).await?])
-            }
+    /// Sends `Authorization: Bearer KEY`.
+    pub fn with_api_key(mut self, key: Option<String>) -> Self {
+        self.api_key = key;
+        self
+    }
+
+    /// The ids of the request's prompts, all within `wait_max`.
+    pub async fn prompts(&self, view: &RequestView<'_>) -> Prompts {
+        match tokio::time::timeout(self.wait_max, self.all(view)).await {
+            Ok(Ok(ids)) => Prompts::Ids(ids),
+            Ok(Err(reason)) => Prompts::Unknown(reason),
+            Err(_) => Prompts::Unknown(Reason::Remote),
         }
     }
 
-    async fn ask(&self, question: &Question<'_>) -> Result<Vec<TokenId>, Reason> {
+    async fn all(&self, view: &RequestView<'_>) -> Result<Vec<Vec<u32>>, Reason> {
+        let mut lists = Vec::new();
+        for body in bodies(view)? {
+            lists.push(self.ask(body).await?);
+        }
+        Ok(lists)
+    }
+
+    async fn ask(&self, body: Vec<u8>) -> Result<Vec<u32>, Reason> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let engine = self.engines.get(turn % self.engines.len().max(1)).ok_or(Reason::Remote)?;
-        let asked = self.client.post(format!("{engine}/tokenize")).json(question).send().await;
-        let mut answer = asked.and_then(reqwest::Response::error_for_status).map_err(|_| Reason::Remote)?;
-        let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(|_| Reason::Remote)? {
-            if body.len() + chunk.len() > ANSWER_MAX {
+        let url = self.urls.get(turn % self.urls.len().max(1)).ok_or(Reason::Remote)?;
+        let mut request = self.client.post(url).header("content-type", "application/json").body(body);
+        if let Some(key) = &self.api_key {
+            request = request.bearer_auth(key);
+        }
+        let mut response = request.send().await.map_err(|_| Reason::Remote)?;
+        if !response.status().is_success() {
+            return Err(Reason::Remote);
+        }
+        let mut answer = BytesMut::new();
+        while let Some(chunk) = response.chunk().await.map_err(|_| Reason::Remote)? {
+            if answer.len() + chunk.len() > self.answer_bytes_max {
                 return Err(Reason::Remote);
             }
-            body.extend_from_slice(&chunk);
+            answer.extend_from_slice(&chunk);
         }
-        let Answer { tokens } = serde_json::from_slice(&body).map_err(|_| Reason::Remote)?;
-        Ok(tokens)
+        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| Reason::Remote)?;
+        Ok(answer.tokens)
+    }
+}
+
+/// What `/tokenize` is asked, one body a prompt.
+fn bodies(view: &RequestView<'_>) -> Result<Vec<Vec<u8>>, Reason> {
+    if view.truncation.is_some() {
+        return Err(Reason::Truncation);
+    }
+    let encode = |body: Result<Vec<u8>, serde_json::Error>| body.map_err(|_| Reason::Remote);
+    match &view.input {
+        Input::Completion(Prompt::Texts(texts)) if texts.len() > TEXTS_MAX => Err(Reason::TooLong),
+        Input::Completion(Prompt::Texts(texts)) => {
+            let add_special_tokens = view.add_special_tokens;
+            let body =
+                |prompt| serde_json::to_vec(&TextBody { model: view.model.as_deref(), prompt, add_special_tokens });
+            texts.iter().map(|text| encode(body(text))).collect()
+        }
+        Input::Completion(_) => Err(Reason::Remote),
+        Input::Chat(chat) => Ok(vec![encode(serde_json::to_vec(&chat_body(view, chat)?))?]),
+    }
+}
+
+fn chat_body<'a>(view: &'a RequestView<'_>, chat: &'a ChatView<'_>) -> Result<ChatBody<'a>, Reason> {
+    if chat.documents.is_some() || chat.reasoning_effort.is_some() {
+        return Err(Reason::TemplateVariables);
+    }
+    if chat.chat_template.is_some() {
+        return Err(Reason::RequestTemplate);
+    }
+    Ok(ChatBody {
+        model: view.model.as_deref(),
+        messages: &chat.messages,
+        add_generation_prompt: chat.add_generation_prompt,
+        continue_final_message: chat.continue_final_message,
+        add_special_tokens: view.add_special_tokens,
+        tools: chat.tools,
+        chat_template_kwargs: chat.chat_template_kwargs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::Endpoint;
+
+    fn asked(endpoint: Endpoint, body: &str) -> Result<Vec<String>, Reason> {
+        let view = RequestView::parse(endpoint, body.as_bytes(), 4096).unwrap();
+        let bodies = bodies(&view)?;
+        Ok(bodies.into_iter().map(|body| String::from_utf8(body).unwrap()).collect())
+    }
+
+    #[test]
+    fn each_text_is_asked_for_and_a_chat_as_it_came() {
+        let texts = asked(Endpoint::Completions, r#"{"model":"m","prompt":["a","b\n"],"max_tokens":3}"#).unwrap();
+        assert_eq!(texts[0], r#"{"model":"m","prompt":"a","add_special_tokens":true}"#);
+        assert_eq!(texts[1], r#"{"model":"m","prompt":"b\n","add_special_tokens":true}"#);
+        let chat = asked(
+            Endpoint::Chat,
+            r#"{"model":"m","messages":[{"role":"user",  "content":"x"}],"tools":[ ],"chat_template_kwargs":{"a":1}}"#,
+        );
+        assert_eq!(
+            chat.unwrap(),
+            [concat!(
+                r#"{"model":"m","messages":[{"role":"user",  "content":"x"}],"add_generation_prompt":true,"#,
+                r#""continue_final_message":false,"add_special_tokens":false,"tools":[ ],"chat_template_kwargs":{"a":1}}"#
+            )]
+        );
+    }
+
+    #[test]
+    fn what_tokenize_does_not_know_is_not_asked() {
+        let chat = |fields: &str| asked(Endpoint::Chat, &format!(r#"{{"model":"m","messages":[{{}}],{fields}}}"#));
+        assert_eq!(chat(r#""documents":[]"#), Err(Reason::TemplateVariables));
+        assert_eq!(chat(r#""reasoning_effort":"low""#), Err(Reason::TemplateVariables));
+        assert_eq!(chat(r#""chat_template":"x""#), Err(Reason::RequestTemplate));
+        let cut = r#"{"model":"m","prompt":"x","truncate_prompt_tokens":5}"#;
+        assert_eq!(asked(Endpoint::Completions, cut), Err(Reason::Truncation));
+        let many = format!(r#"{{"model":"m","prompt":[{}"x"]}}"#, r#""x","#.repeat(TEXTS_MAX));
+        assert_eq!(asked(Endpoint::Completions, &many), Err(Reason::TooLong));
     }
 }

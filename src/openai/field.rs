@@ -1,0 +1,121 @@
+//! One field's raw JSON to a value, with errors that name the field. `None` is a field that is absent or `null`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::BadRequest;
+
+/// A text, borrowed from the body unless it has escapes.
+pub(super) fn text<'a>(param: &'static str, raw: Option<&'a RawValue>) -> Result<Option<Cow<'a, str>>, BadRequest> {
+    let text: Option<Text<'a>> = value(param, "a string", raw)?;
+    Ok(text.map(|text| text.0))
+}
+
+/// A boolean.
+pub(super) fn flag(param: &'static str, raw: Option<&RawValue>) -> Result<Option<bool>, BadRequest> {
+    value(param, "a boolean", raw)
+}
+
+/// An integer; `16.0` is one, as it is for engines.
+pub(super) fn integer(param: &'static str, raw: Option<&RawValue>) -> Result<Option<i64>, BadRequest> {
+    let number: Option<serde_json::Number> = value(param, "an integer", raw)?;
+    let Some(number) = number else { return Ok(None) };
+    let integer = number.as_i64().or_else(|| number.to_string().strip_suffix(".0")?.parse().ok());
+    integer.map(Some).ok_or_else(|| BadRequest::field(param, format!("`{param}` must be an integer")))
+}
+
+/// A count of tokens; more than `u32` holds counts as its maximum, since no engine takes that many.
+pub(super) fn count(param: &'static str, raw: Option<&RawValue>) -> Result<Option<u32>, BadRequest> {
+    match integer(param, raw)? {
+        None => Ok(None),
+        Some(count) if count < 0 => Err(BadRequest::field(param, format!("`{param}` must be at least 0, got {count}"))),
+        Some(count) => Ok(Some(u32::try_from(count).unwrap_or(u32::MAX))),
+    }
+}
+
+/// Raw JSON that starts with `open`: an array or an object.
+pub(super) fn shaped<'a>(
+    param: &'static str,
+    open: u8,
+    raw: Option<&'a RawValue>,
+) -> Result<Option<&'a RawValue>, BadRequest> {
+    match raw {
+        Some(raw) if raw.get().as_bytes().first() != Some(&open) => {
+            let shape = if open == b'[' { "an array" } else { "an object" };
+            Err(BadRequest::field(param, format!("`{param}` must be {shape}")))
+        }
+        _ => Ok(raw),
+    }
+}
+
+/// A value of any type; the error says that the field must be `expected`.
+pub(super) fn value<'a, T: Deserialize<'a>>(
+    param: &'static str,
+    expected: &str,
+    raw: Option<&'a RawValue>,
+) -> Result<Option<T>, BadRequest> {
+    let Some(raw) = raw else { return Ok(None) };
+    let value = serde_json::from_str(raw.get());
+    value.map(Some).map_err(|_| BadRequest::field(param, format!("`{param}` must be {expected}")))
+}
+
+/// A list of at most `limit` elements.
+pub(super) fn list<'a, T: Deserialize<'a>>(
+    param: &'static str,
+    limit: usize,
+    raw: &'a RawValue,
+) -> Result<Vec<T>, BadRequest> {
+    let mut json = serde_json::Deserializer::from_str(raw.get());
+    AtMost { limit, element: PhantomData }.deserialize(&mut json).map_err(|error| {
+        let error = error.to_string();
+        let fault = error.split(" at line ").next().unwrap_or_default();
+        BadRequest::field(param, format!("`{param}` {fault}"))
+    })
+}
+
+/// A string that borrows where it can.
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+/// Reads a list and stops at the first element too many.
+struct AtMost<T> {
+    limit: usize,
+    element: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for AtMost<T> {
+    type Value = Vec<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<T>, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for AtMost<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {} elements", self.limit)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
+        let mut list = Vec::new();
+        loop {
+            let before = list.len();
+            match elements.next_element() {
+                Ok(Some(_)) if before == self.limit => {
+                    return Err(A::Error::custom(format_args!("may have at most {} elements", self.limit)));
+                }
+                Ok(Some(element)) => list.push(element),
+                Ok(None) => return Ok(list),
+                Err(error) => return Err(A::Error::custom(format_args!("has a bad element {before}: {error}"))),
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The four forms of `prompt`: a text, a list of texts, token ids, a list of token-id lists.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::{BadRequest, field};
+
+/// What `/v1/completions` is to go on from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt<'a> {
+    /// One text or several.
+    Texts(Vec<Cow<'a, str>>),
+    /// One list of token ids or several, none of them empty.
+    Ids(Vec<Vec<u32>>),
+    /// `prompt_embeds`: vectors instead of tokens.
+    Embeddings,
+}
+
+impl<'a> Prompt<'a> {
+    pub(super) fn read(
+        prompt: Option<&'a RawValue>,
+        embeddings: Option<&RawValue>,
+        items_max: usize,
+    ) -> Result<Self, BadRequest> {
+        if embeddings.is_some_and(|embeddings| embeddings.get() != "[]") {
+            return Ok(Self::Embeddings);
+        }
+        let raw = prompt.ok_or_else(|| refuse("you must provide a `prompt`"))?;
+        let json = raw.get();
+        let inner = json.strip_prefix('[').map(str::trim_ascii_start);
+        match (json.as_bytes().first(), inner.and_then(|inner| inner.as_bytes().first())) {
+            (Some(b'"'), _) => {
+                let text = field::text("prompt", Some(raw))?.unwrap_or_default();
+                if text.is_empty() {
+                    return Err(refuse("`prompt` must not be empty"));
+                }
+                Ok(Self::Texts(vec![text]))
+            }
+            (_, Some(b']')) => Err(refuse("`prompt` must not be empty")),
+            (_, Some(b'"')) => {
+                let texts: Vec<field::Text<'a>> = field::list("prompt", items_max, raw)?;
+                Ok(Self::Texts(texts.into_iter().map(|text| text.0).collect()))
+            }
+            (_, Some(b'-' | b'0'..=b'9')) => Ok(Self::Ids(vec![field::list("prompt", usize::MAX, raw)?])),
+            (_, Some(b'[')) => {
+                let lists: Vec<Vec<u32>> = field::list("prompt", items_max, raw)?;
+                match lists.iter().position(Vec::is_empty) {
+                    Some(at) => Err(refuse(format!("`prompt[{at}]` must not be empty"))),
+                    None => Ok(Self::Ids(lists)),
+                }
+            }
+            _ => Err(refuse("`prompt` must be a text, a list of texts, token ids, or a list of token id lists")),
+        }
+    }
+}
+
+fn refuse(message: impl Into<String>) -> BadRequest {
+    BadRequest::field("prompt", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Prompt<'static>, String> {
+        let raw: &RawValue = serde_json::from_str(json.to_owned().leak()).unwrap();
+        Prompt::read(Some(raw), None, 100).map_err(|error| {
+            assert_eq!(error.param, Some("prompt"));
+            error.message
+        })
+    }
+
+    #[test]
+    fn the_four_forms_are_told_apart() {
+        assert_eq!(read(r#""a""#), Ok(Prompt::Texts(vec!["a".into()])));
+        assert_eq!(read(r#"[ "a","" ]"#), Ok(Prompt::Texts(vec!["a".into(), "".into()])));
+        assert_eq!(read("[ 0, 4294967295 ]"), Ok(Prompt::Ids(vec![vec![0, u32::MAX]])));
+        assert_eq!(read("[[1,2],[3]]"), Ok(Prompt::Ids(vec![vec![1, 2], vec![3]])));
+    }
+
+    #[test]
+    fn embeddings_take_precedence_over_a_prompt() {
+        let raw: &RawValue = serde_json::from_str(r#""AAAA""#).unwrap();
+        assert_eq!(Prompt::read(None, Some(raw), 100), Ok(Prompt::Embeddings));
+        let none: &RawValue = serde_json::from_str("[]").unwrap();
+        assert_eq!(Prompt::read(None, Some(none), 100).unwrap_err().message, "you must provide a `prompt`");
+    }
+
+    #[test]
+    fn what_is_no_prompt_is_refused_with_its_reason() {
+        let cases = [
+            (r#""""#, "`prompt` must not be empty"),
+            ("[]", "`prompt` must not be empty"),
+            ("[ ]", "`prompt` must not be empty"),
+            ("[[]]", "`prompt[0]` must not be empty"),
+            ("[[1],[]]", "`prompt[1]` must not be empty"),
+            ("[1,-1]", "`prompt` has a bad element 1: invalid value: integer `-1`, expected u32"),
+            ("[-1]", "`prompt` has a bad element 0: invalid value: integer `-1`, expected u32"),
+            ("[1,2.5]", "`prompt` has a bad element 1: invalid type: floating point `2.5`, expected u32"),
+            ("[4294967296]", "`prompt` has a bad element 0: invalid value: integer `4294967296`, expected u32"),
+            (r#"[1,"a"]"#, "`prompt` has a bad element 1: invalid type: string \"a\", expected u32"),
+            (r#"["a",1]"#, "`prompt` has a bad element 1: invalid type: integer `1`, expected a string"),
+            ("[[1],2]", "`prompt` has a bad element 1: invalid type: integer `2`, expected a sequence"),
+            ("[[[1]]]", "`prompt` has a bad element 0: invalid type: sequence, expected u32"),
+            ("true", "`prompt` must be a text, a list of texts, token ids, or a list of token id lists"),
+            ("[null]", "`prompt` must be a text, a list of texts, token ids, or a list of token id lists"),
+        ];
+        for (json, message) in cases {
+            assert_eq!(read(json), Err(message.to_owned()), "{json}");
+        }
+        let many = format!("[{}\"x\"]", "\"x\",".repeat(100));
+        assert_eq!(read(&many), Err("`prompt` may have at most 100 elements".to_owned()));
+    }
+}

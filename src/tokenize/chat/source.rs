@@ -1,0 +1,91 @@
+//! What the text of a template tells before it is compiled.
+
+/// Takes out Hugging Face's `{% generation %}` and `{% endgeneration %}`, which only mark the assistant's tokens for
+/// training: they become an `if` that always holds, with the same trimming of white space round them.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let mut rewritten = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some((before, tag, after)) = next_tag(rest) {
+        rewritten.push_str(before);
+        let inner = tag.trim_matches(['-', '+']);
+        let replacement = match inner.trim() {
+            "generation" => Some(" if true "),
+            "endgeneration" => Some(" endif "),
+            _ => None,
+        };
+        rewritten.push_str("{%");
+        match replacement {
+            Some(replacement) => rewritten.push_str(&tag.replace(inner, replacement)),
+            None => rewritten.push_str(tag),
+        }
+        rewritten.push_str("%}");
+        rest = after;
+    }
+    rewritten.push_str(rest);
+    rewritten
+}
+
+/// Whether a loop runs over a message's `content`, so that the template wants a list of parts. vLLM decides this on the
+/// syntax tree (`_iter_nodes_assign_content_item`); here the loops' expressions are compared, which agrees for loops over
+/// `content`, `….content` and `…['content']`, filtered or sliced.
+pub(super) fn loops_over_content(source: &str) -> bool {
+    let mut rest = source;
+    while let Some((_, tag, after)) = next_tag(rest) {
+        let inner = tag.trim_matches(['-', '+']).trim();
+        if let Some((_, expression)) = inner.strip_prefix("for ").and_then(|inner| inner.split_once(" in ")) {
+            let end = [" if ", "|", " recursive"].iter().filter_map(|end| expression.find(end)).min();
+            let expression = expression[..end.unwrap_or(expression.len())].trim();
+            let sliced = expression.strip_suffix(']').and_then(|inner| inner.rsplit_once('['));
+            let expression = match sliced {
+                Some((list, slice)) if slice.contains(':') => list.trim(),
+                _ => expression,
+            };
+            let attribute = [".content", "['content']", "[\"content\"]"];
+            if expression == "content" || attribute.iter().any(|end| expression.ends_with(end)) {
+                return true;
+            }
+        }
+        rest = after;
+    }
+    false
+}
+
+/// The text before the first block tag, what stands between `{%` and `%}`, and the text behind it.
+fn next_tag(source: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = source.split_once("{%")?;
+    let (tag, after) = rest.split_once("%}")?;
+    Some((before, tag, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generation_tags_become_ifs_and_keep_their_trimming() {
+        let source = "a{%- generation -%}b{% endgeneration %}c{% if generation %}{%";
+        assert_eq!(without_generation_tags(source), "a{%- if true -%}b{% endif %}c{% if generation %}{%");
+    }
+
+    #[test]
+    fn templates_that_loop_over_content_are_told_from_those_that_print_it() {
+        for source in [
+            "{% for c in message.content %}",
+            "{%- for part in message['content'] -%}",
+            "{% for c in messages[0][\"content\"] | selectattr('type') %}",
+            "{% set content = message.content %}{% for c in content if c.text %}",
+            "{% for c in message.content[1:] %}",
+        ] {
+            assert!(loops_over_content(source), "{source}");
+        }
+        for source in [
+            "{% for message in messages %}{{ message.content }}{% endfor %}",
+            "{% for message in messages[::-1] %}",
+            "{% for line in message.content.split('x') %}",
+            "{% for c in contents %}",
+            "for c in content",
+        ] {
+            assert!(!loops_over_content(source), "{source}");
+        }
+    }
+}
