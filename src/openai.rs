@@ -341,6 +341,26 @@ mod tests {
         assert_eq!((view.n, view.max_tokens, view.priority), (2, Some(16), -3));
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_give_a_view_or_an_error(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let _ = RequestView::parse(Endpoint::Chat, &bytes, 4096);
+        }
+
+        #[test]
+        fn any_value_of_a_routed_field_gives_a_view_or_an_error(
+            key in "prompt|messages|tools|n|model|truncate_prompt_tokens|stream_options|cache_salt|max_tokens",
+            value in r#"[-0-9.eE\[\]{}",:a nulltrue]{0,24}"#,
+        ) {
+            let defaults = [("model", r#""m""#), ("prompt", r#""a""#), ("messages", "[{}]")];
+            let others = defaults.iter().filter(|(name, _)| *name != key);
+            let others: String = others.map(|(name, value)| format!(r#""{name}":{value},"#)).collect();
+            let body = format!(r#"{{{others}"{key}":{value}}}"#);
+            let _ = RequestView::parse(Endpoint::Chat, body.as_bytes(), 4096);
+            let _ = RequestView::parse(Endpoint::Completions, body.as_bytes(), 4096);
+        }
+    }
+
     #[test]
     fn null_counts_as_absent() {
         let view = chat(

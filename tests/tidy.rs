@@ -147,6 +147,25 @@ fn the_maps_of_the_lower_crates_read_from_the_bottom_up() {
 }
 
 #[test]
+fn the_architecture_names_every_module_and_every_dependency() {
+    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
+    let modules = SRC_ORDER.iter().copied().flatten().copied();
+    let modules = modules.chain(ROUTER_CORE.iter().chain(INDEXER).map(|(module, _)| *module));
+    let absent = modules.filter(|module| !module.contains('/'));
+    let absent = absent.filter(|module| !architecture.contains(&format!("\n  {module}.rs")));
+    let mut breaches: Vec<String> =
+        absent.map(|module| format!("ARCHITECTURE.md: the map has no line for `{module}.rs`")).collect();
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml is there");
+    let section = manifest.split("[workspace.dependencies]").nth(1).and_then(|rest| rest.split("\n[").next());
+    let names = section.unwrap_or_default().lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim()));
+    let ours = |name: &str| name.starts_with("warmpath-");
+    let words: Vec<&str> = architecture.split(|c: char| !c.is_alphanumeric() && c != '-' && c != '_').collect();
+    let unjustified = names.filter(|name| !ours(name) && !words.contains(name));
+    breaches.extend(unjustified.map(|name| format!("ARCHITECTURE.md: `{name}` has no line with its reason")));
+    report(&breaches);
+}
+
+#[test]
 fn the_lower_crates_depend_only_on_what_they_may() {
     let mut breaches = Vec::new();
     for (folder, allowed) in DEPENDENCIES {

@@ -2,14 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use warmpath::openai::{Endpoint, RequestView};
 use warmpath::tokenize::hf::{TokenizerFiles, load};
-use warmpath::tokenize::{ModelTokenizer, Prompts, TokenizeLimits, TokenizerHandle, TokenizerState};
+use warmpath::tokenize::remote::RemoteTokenizer;
+use warmpath::tokenize::{ModelTokenizer, Prompts, Reason, TokenizeLimits, TokenizerHandle, TokenizerState};
 
 static TOKENIZER: LazyLock<ModelTokenizer> =
     LazyLock::new(|| load(&files()).unwrap_or_else(|error| panic!("{error}: run scripts/fetch-tokenizer.sh again")));
@@ -88,4 +91,53 @@ async fn a_tokenizer_loaded_in_the_background_gives_the_same_ids_for_long_and_sh
         assert_eq!(handle.prompts(&body, &mut view).await, Prompts::Ids(vec![case.prompt_token_ids]), "{}", case.name);
     }
     assert!(short > 0 && long > 0, "{short} short and {long} long");
+}
+
+/// An engine that answers one request with `answer` and hands back what it was asked.
+async fn asked_once(listener: TcpListener, answer: String) -> String {
+    let (mut stream, _) = listener.accept().await.expect("the client connects");
+    let mut request = Vec::new();
+    while !request.ends_with(b"}") {
+        assert_ne!(stream.read_buf(&mut request).await.expect("the client sends"), 0, "the client went away");
+    }
+    // Only fails if the client has seen enough.
+    let _ = stream.write_all(answer.as_bytes()).await;
+    String::from_utf8(request).expect("the request is text")
+}
+
+/// What a handle without a tokenizer of its own gets from an engine that answers so, and what the engine was asked.
+async fn remote(answer: String, answer_bytes_max: usize) -> (Prompts, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+    let base = format!("http://{}/", listener.local_addr().expect("it is bound"));
+    let client = reqwest::Client::builder().no_proxy().build().expect("no TLS is needed");
+    let tokenizer = RemoteTokenizer::new(client, &[base], Duration::from_secs(10), answer_bytes_max)
+        .with_api_key(Some("secret".to_owned()));
+    let handle = TokenizerHandle::absent(TokenizeLimits::default()).with_remote(tokenizer);
+    let body = Bytes::from_static(br#"{"model":"m","prompt":"Hello"}"#);
+    let mut view = RequestView::parse(Endpoint::Completions, &body, 4096).expect("the body is good");
+    tokio::join!(handle.prompts(&body, &mut view), asked_once(listener, answer))
+}
+
+fn http(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+}
+
+#[tokio::test]
+async fn an_engine_is_asked_where_no_tokenizer_is_configured() {
+    let answer = http("200 OK", r#"{"count":2,"max_model_len":4096,"tokens":[9707,1879],"token_strs":null}"#);
+    let (prompts, request) = remote(answer, 1000).await;
+    assert_eq!(prompts, Prompts::Ids(vec![vec![9707, 1879]]));
+    assert!(request.starts_with("POST /tokenize HTTP/1.1\r\n"), "{request}");
+    assert!(request.contains("\r\nauthorization: Bearer secret\r\n"), "{request}");
+    assert!(request.ends_with(r#"{"model":"m","prompt":"Hello","add_special_tokens":true}"#), "{request}");
+}
+
+#[tokio::test]
+async fn an_engines_bad_answers_count_as_none() {
+    let long = format!(r#"{{"tokens":[{}1]}}"#, "1,".repeat(1000));
+    for answer in
+        [http("200 OK", &long), http("200 OK", "[1]"), http("404 Not Found", r#"{"tokens":[1]}"#), String::new()]
+    {
+        assert_eq!(remote(answer, 1000).await.0, Prompts::Unknown(Reason::Remote));
+    }
 }

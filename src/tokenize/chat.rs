@@ -4,12 +4,15 @@
 //! prints the date (`strftime_now`) is rendered with the date in UTC: its ids are right for all of a day but the moments
 //! round midnight, and for engines whose clocks are in UTC. One that prints the time of day is not rendered, since no two
 //! of its prompts share a prefix.
+//!
+//! Known differences from Jinja2: `%` does not format strings (such a template fails, and its chats are routed by load),
+//! and integers beyond 64 bits are read as floats.
 
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, Error, ErrorKind, Value, escape_formatter};
 use serde_json::value::RawValue;
 
 use super::Reason;
@@ -104,6 +107,12 @@ impl ChatTemplate {
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", json::tojson);
+        environment
+            .add_filter("string", |value: Value| json::float_text(&value).map_or(value, Value::from).to_string());
+        environment.set_formatter(|out, state, value| match json::float_text(value) {
+            Some(text) => Ok(out.write_str(&text)?),
+            None => escape_formatter(out, state, value),
+        });
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -266,9 +275,10 @@ mod tests {
             {%- for m in messages[::-1] -%}{%- set ns.n = ns.n + 1 -%}\
             {%- if loop.index0 > 0 -%}{%- continue -%}{%- endif -%}\
             {{- m['content'].split('l')[-1].strip() + '|' + m.content[1:3] + '|' + m.get('x', 'none') -}}\
-            {%- endfor -%}|{{ ns.n }}|{{ true }}|{{ none }}|{{ ['a', 1.0, none] }}|{{ 'ell' in messages[0].content }}";
+            {%- endfor -%}|{{ ns.n }}|{{ true }}|{{ none }}|{{ ['a', 1.0, none] }}|\
+            {{ 1e-7 }}|{{ 1e22|string }}|{{ 1.5 }}|{{ 'ell' in messages[0].content }}";
         let rendered = render(source, HELLO).unwrap();
-        assert_eq!(rendered, "o|el|none|1|True|None|['a', 1.0, None]|True");
+        assert_eq!(rendered, "o|el|none|1|True|None|['a', 1.0, None]|1e-07|1e+22|1.5|True");
     }
 
     #[test]

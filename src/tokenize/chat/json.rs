@@ -144,6 +144,15 @@ impl Writer {
     }
 }
 
+/// A float as Python prints it; `None` for all other values.
+pub(super) fn float_text(value: &Value) -> Option<String> {
+    if value.kind() != ValueKind::Number || value.is_integer() {
+        return None;
+    }
+    let number = f64::try_from(value.clone()).ok().filter(|number| number.is_finite())?;
+    Some(float(number))
+}
+
 /// Python's `repr` of a float: the shortest digits that read back, with an exponent below 1e-4 and from 1e16.
 fn float(number: f64) -> String {
     if number.is_nan() {
