@@ -28,6 +28,7 @@ pub(super) const VOCABULARY: u32 = 100_000;
 pub struct DemoFleet {
     app: App,
     engines: Tasks,
+    bus: Bus,
 }
 
 impl DemoFleet {
@@ -62,7 +63,7 @@ impl DemoFleet {
         let config = Config::parse("the demo's configuration", text)?;
         let app = App::start(config, Some(local)).await?;
         app.wait_for_events(Duration::from_secs(10)).await;
-        Ok(Self { app, engines })
+        Ok(Self { app, engines, bus })
     }
 
     /// The address of the data port.
@@ -88,14 +89,23 @@ impl DemoFleet {
 
     /// Serves until interrupted.
     pub async fn serve(self) {
-        self.app.run_until_signal().await;
-        self.engines.drain(Duration::ZERO).await;
+        let Self { app, engines, bus } = self;
+        app.run_until_signal().await;
+        leave(engines, bus).await;
     }
 
     /// Stops router and engines.
     pub async fn stop(self) {
-        self.app.stop().await;
-        self.engines.drain(Duration::ZERO).await;
+        let Self { app, engines, bus } = self;
+        app.stop().await;
+        leave(engines, bus).await;
+    }
+}
+
+async fn leave(engines: Tasks, bus: Bus) {
+    engines.drain(Duration::ZERO).await;
+    if let Bus::Nats(bus) = bus {
+        bus.discard().await;
     }
 }
 

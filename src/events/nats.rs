@@ -221,10 +221,11 @@ impl NatsBus {
         }
     }
 
-    /// Waits until everything that was published has left.
-    pub async fn flush(&self) {
-        if let Err(error) = self.client.flush().await {
-            tracing::debug!(error = %error, "nats flush");
+    /// Takes the stream of this prefix off the server: what a demo kept is nobody else's.
+    pub async fn discard(&self) {
+        let context = jetstream::new(self.client.clone());
+        if let Err(error) = context.delete_stream(subject::stream_name(&self.settings.prefix)).await {
+            tracing::debug!(error = %error, "no stream was deleted");
         }
     }
 }
