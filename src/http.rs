@@ -18,6 +18,7 @@ use crate::shutdown::Tasks;
 
 pub mod admin;
 pub mod completions;
+mod forward;
 pub mod gateway;
 pub mod models;
 pub mod routes;

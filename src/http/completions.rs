@@ -1,37 +1,26 @@
-//! The life of a request: read, understand, tokenise, place, forward, relay.
+//! The first half of a request's life: read, understand, tokenise. The second is [`forward`](super::forward).
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use warmpath_core::blocks::Root;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::namespace::Namespace;
-use warmpath_core::scheduler::{DecidedBy, Placement};
-use warmpath_core::shape::{Class, Prompt, Request as PlaceRequest, Shape};
-use warmpath_core::slot_set::SlotSet;
+use warmpath_core::shape::{Class, Shape};
 use warmpath_core::units::Tokens;
 
+use super::forward::{Understood, forward};
 use super::gateway::Gateway;
-use crate::error::{GatewayError, UpstreamFailure};
-use crate::fleet::{PoolState, Worker};
+use crate::error::GatewayError;
+use crate::fleet::PoolState;
 use crate::openai::{Endpoint, RequestView};
 use crate::tokenize::Prompts;
-use crate::upstream::progress::{Form, Progress, Ticket};
-use crate::upstream::relay::Relay;
-use crate::upstream::sse::SseScanner;
-use crate::upstream::{Answer, Outgoing, end_to_end};
+use crate::upstream::{Outgoing, end_to_end};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const WORKER: HeaderName = HeaderName::from_static("x-warmpath-worker");
-const OVERLAP_TOKENS: HeaderName = HeaderName::from_static("x-warmpath-overlap-tokens");
-const DECISION: HeaderName = HeaderName::from_static("x-warmpath-decision");
-
-/// The most of an answer that is no success: an error object is small.
-const ERROR_MAX: usize = 1024 * 1024;
 
 /// Bytes of text that make a token, about; only for load, where token ids are unknown.
 const BYTES_PER_TOKEN: usize = 4;
@@ -87,18 +76,6 @@ impl From<GatewayError> for Failure {
     fn from(error: GatewayError) -> Self {
         Self { error, pool: None }
     }
-}
-
-/// A request that was understood.
-struct Understood {
-    key: RequestKey,
-    arrived: Instant,
-    pool: Arc<PoolState>,
-    shape: Shape,
-    root: Root,
-    prompts: Prompts,
-    outgoing: Outgoing,
-    streams: bool,
 }
 
 async fn handle(
@@ -175,133 +152,4 @@ fn root(view: &RequestView<'_>, pool: &PoolState, seed: u64) -> Root {
     let mut namespace = Namespace::plain(Arc::clone(&pool.model), pool.block_size);
     namespace.salt = view.cache_salt.as_deref().map(Into::into);
     Root::new(&namespace, seed)
-}
-
-/// Places and sends until a worker answers. Nothing has gone to the client yet, so another worker may take over.
-async fn forward(gateway: &Gateway, request: &Understood) -> Result<Response, GatewayError> {
-    let mut avoid = SlotSet::new();
-    let mut retries = gateway.behaviour.retries;
-    let mut last = None;
-    loop {
-        let placement = match place(gateway, request, &avoid) {
-            Ok(placement) => placement,
-            // What the workers said tells the client more than that none is left.
-            Err(error) => return Err(last.unwrap_or(error)),
-        };
-        let worker = gateway.fleet.worker(placement.target.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
-        let error = match gateway.upstream.send(&worker, &request.outgoing).await {
-            Ok(answer) => return relay(gateway, request, placement, worker, answer).await,
-            Err(error) => error,
-        };
-        let slot = placement.target.slot;
-        drop(placement);
-        let failure = match &error {
-            GatewayError::Upstream { failure, .. } => *failure,
-            _ => return Err(error),
-        };
-        tracing::warn!(worker = %worker.id, request = request.key.0, failure = failure.label(), "attempt failed");
-        if retries == 0 {
-            return Err(error);
-        }
-        retries -= 1;
-        // Neither a second long silence nor a third full worker is worth the wait.
-        if matches!(failure, UpstreamFailure::FirstByteTimeout | UpstreamFailure::TooManyRequests) {
-            retries = retries.min(1);
-        }
-        gateway.metrics.retry(failure.label());
-        avoid.insert(slot);
-        last = Some(error);
-    }
-}
-
-fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Placement, GatewayError> {
-    let table = gateway.fleet.table();
-    let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
-    let prompts: Vec<Prompt<'_>> = match &request.prompts {
-        Prompts::Ids(prompts) => {
-            prompts.iter().map(|tokens| Prompt { root: request.root, tokens, media: &[] }).collect()
-        }
-        Prompts::Unknown(_) => Vec::new(),
-    };
-    let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, avoid };
-    let start = Instant::now();
-    let placement = gateway.with_scratch(|scratch| {
-        request.pool.scheduler.place(start, &place, &*gateway.index, (&table, pool), scratch)
-    })?;
-    gateway.metrics.routing_latency.record(start.elapsed());
-    if let DecidedBy::Fallback(_) = placement.decided_by {
-        gateway.metrics.fallback("all_zero");
-    }
-    if let Some(worker) = gateway.fleet.worker(placement.target.slot)
-        && !prompts.is_empty()
-    {
-        worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
-        worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
-        worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
-    }
-    tracing::debug!(
-        request = request.key.0,
-        worker = %placement.target.worker,
-        prompt_tokens = request.shape.prompt.0,
-        overlap_tokens = placement.overlap_tokens.0,
-        "placed"
-    );
-    Ok(placement)
-}
-
-async fn relay(
-    gateway: &Gateway,
-    request: &Understood,
-    placement: Placement,
-    worker: Arc<Worker>,
-    answer: Answer,
-) -> Result<Response, GatewayError> {
-    let decision = gateway.behaviour.expose_decisions.then(|| decision_headers(&placement));
-    let mut response = if answer.parts.status.is_success() {
-        let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
-        let ticket = Ticket {
-            key: request.key,
-            pool: Arc::clone(&request.pool),
-            worker,
-            arrived: request.arrived,
-            predicted: comparable.then_some(placement.overlap_tokens),
-        };
-        let form = if request.streams && answer.is_event_stream() {
-            Form::Events(SseScanner::default())
-        } else {
-            Form::Whole { pieces: Vec::new(), len: 0 }
-        };
-        let progress = Progress::new(placement.reservation, ticket, form);
-        let idle = gateway.upstream.timeouts().idle;
-        let deadline = request.arrived + gateway.behaviour.total_timeout;
-        let relay = Relay::new(answer.first, answer.rest, progress, idle, deadline);
-        Response::from_parts(answer.parts, Body::new(relay))
-    } else {
-        request.pool.metrics.request("worker_refused");
-        let broken = |source| GatewayError::Upstream {
-            worker: worker.id.clone(),
-            failure: UpstreamFailure::Broken,
-            source: Some(source),
-        };
-        let (parts, body) = answer.collect(ERROR_MAX).await.map_err(broken)?;
-        Response::from_parts(parts, Body::from(body))
-    };
-    response.headers_mut().extend(decision.into_iter().flatten());
-    Ok(response)
-}
-
-fn decision_headers(placement: &Placement) -> HeaderMap {
-    let decided_by = match placement.decided_by {
-        DecidedBy::Policy => "policy",
-        DecidedBy::Fallback(_) => "fallback",
-        DecidedBy::Load => "load",
-        DecidedBy::LeastLoaded => "least_loaded",
-    };
-    let mut headers = HeaderMap::new();
-    if let Ok(worker) = HeaderValue::from_str(placement.target.worker.as_str()) {
-        headers.insert(WORKER, worker);
-    }
-    headers.insert(OVERLAP_TOKENS, HeaderValue::from(placement.overlap_tokens.0));
-    headers.insert(DECISION, HeaderValue::from_static(decided_by));
-    headers
 }

@@ -1,0 +1,219 @@
+//! The second half of a request's life: place, send, relay; another worker where the first one fails before the client
+//! has seen anything.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use warmpath_core::blocks::Root;
+use warmpath_core::ids::{RequestKey, Slot};
+use warmpath_core::observe::{Event, Observation, Side};
+use warmpath_core::scheduler::{DecidedBy, Placement};
+use warmpath_core::shape::{Prompt, Request as PlaceRequest, Shape};
+use warmpath_core::slot_set::SlotSet;
+
+use super::gateway::Gateway;
+use crate::error::{GatewayError, UpstreamFailure};
+use crate::fleet::{PoolState, Worker};
+use crate::tokenize::Prompts;
+use crate::upstream::progress::{Form, Progress, Ticket};
+use crate::upstream::relay::Relay;
+use crate::upstream::sse::SseScanner;
+use crate::upstream::{Answer, Outgoing};
+
+const WORKER: HeaderName = HeaderName::from_static("x-warmpath-worker");
+const OVERLAP_TOKENS: HeaderName = HeaderName::from_static("x-warmpath-overlap-tokens");
+const DECISION: HeaderName = HeaderName::from_static("x-warmpath-decision");
+
+/// The most of an answer that is no success: an error object is small.
+const ERROR_MAX: usize = 1024 * 1024;
+
+/// A request that was understood.
+pub(super) struct Understood {
+    pub(super) key: RequestKey,
+    pub(super) arrived: Instant,
+    pub(super) pool: Arc<PoolState>,
+    pub(super) shape: Shape,
+    pub(super) root: Root,
+    pub(super) prompts: Prompts,
+    pub(super) outgoing: Outgoing,
+    pub(super) streams: bool,
+}
+
+/// Places and sends until a worker answers. Nothing has gone to the client yet, so another worker may take over.
+pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<Response, GatewayError> {
+    let mut avoid = SlotSet::new();
+    let mut retries = gateway.behaviour.retries;
+    let mut last = None;
+    loop {
+        let mut attempt = match place(gateway, request, &avoid) {
+            Ok(placement) => Attempt::new(request, placement),
+            // What the workers said tells the client more than that none is left.
+            Err(error) => return Err(last.unwrap_or(error)),
+        };
+        let worker = gateway.fleet.worker(attempt.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
+        let error = match gateway.upstream.send(&worker, &request.outgoing).await {
+            Ok(answer) => return relay(gateway, attempt, worker, answer).await,
+            Err(error) => error,
+        };
+        let GatewayError::Upstream { failure, .. } = error else { return Err(error) };
+        tracing::warn!(worker = %worker.id, request = request.key.0, failure = failure.label(), "attempt failed");
+        attempt.side = Side::Worker;
+        avoid.insert(attempt.slot);
+        if retries == 0 {
+            return Err(error);
+        }
+        // Neither a third long silence nor a third full worker is worth the wait.
+        let once = matches!(failure, UpstreamFailure::FirstByteTimeout | UpstreamFailure::TooManyRequests);
+        retries = if once { 0 } else { retries - 1 };
+        gateway.metrics.retry(failure.label());
+        last = Some(error);
+    }
+}
+
+/// A placement that is being tried. Unless it is answered, the policies hear that it failed: by the worker's fault where
+/// `side` was set so, else because the client has left and this was dropped.
+struct Attempt<'a> {
+    request: &'a Understood,
+    placement: Option<Placement>,
+    slot: Slot,
+    side: Side,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(request: &'a Understood, placement: Placement) -> Self {
+        let slot = placement.target.slot;
+        Self { request, placement: Some(placement), slot, side: Side::Client }
+    }
+
+    /// The worker answers: what follows is told by the relay.
+    fn answered(mut self) -> Option<Placement> {
+        self.placement.take()
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.placement.take().is_none() {
+            return;
+        }
+        let Understood { key, pool, .. } = self.request;
+        if self.side == Side::Client {
+            pool.metrics.request("client_left");
+        }
+        let event = Event::Failed { side: self.side };
+        pool.scheduler.observe(&Observation { at: Instant::now(), request: *key, slot: self.slot, event });
+    }
+}
+
+fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Placement, GatewayError> {
+    let table = gateway.fleet.table();
+    let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
+    let prompts: Vec<Prompt<'_>> = match &request.prompts {
+        Prompts::Ids(prompts) => {
+            prompts.iter().map(|tokens| Prompt { root: request.root, tokens, media: &[] }).collect()
+        }
+        Prompts::Unknown(_) => Vec::new(),
+    };
+    let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, avoid };
+    let start = Instant::now();
+    let placement = gateway.with_scratch(|scratch| {
+        request.pool.scheduler.place(start, &place, &*gateway.index, (&table, pool), scratch)
+    })?;
+    gateway.metrics.routing_latency.record(start.elapsed());
+    if let DecidedBy::Fallback(_) = placement.decided_by {
+        gateway.metrics.fallback("all_zero");
+    }
+    if let Some(worker) = gateway.fleet.worker(placement.target.slot)
+        && !prompts.is_empty()
+    {
+        worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
+        worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
+        worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
+    }
+    tracing::debug!(
+        request = request.key.0,
+        worker = %placement.target.worker,
+        prompt_tokens = request.shape.prompt.0,
+        overlap_tokens = placement.overlap_tokens.0,
+        "placed"
+    );
+    Ok(placement)
+}
+
+async fn relay(
+    gateway: &Gateway,
+    mut attempt: Attempt<'_>,
+    worker: Arc<Worker>,
+    answer: Answer,
+) -> Result<Response, GatewayError> {
+    let request = attempt.request;
+    if !answer.parts.status.is_success() {
+        attempt.side = if answer.parts.status.is_server_error() { Side::Worker } else { Side::Router };
+        request.pool.metrics.request("worker_refused");
+        return refusal(gateway, attempt, &worker, answer).await;
+    }
+    let placement = attempt.answered().ok_or(GatewayError::NoSuchSlot)?;
+    let decision = decision_headers(gateway, &placement);
+    let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
+    let ticket = Ticket {
+        key: request.key,
+        pool: Arc::clone(&request.pool),
+        worker,
+        arrived: request.arrived,
+        predicted: comparable.then_some(placement.overlap_tokens),
+    };
+    let form = if request.streams && answer.is_event_stream() {
+        Form::Events(SseScanner::default())
+    } else {
+        Form::Whole { pieces: Vec::new(), len: 0 }
+    };
+    let progress = Progress::new(placement.reservation, ticket, form);
+    let idle = gateway.upstream.timeouts().idle;
+    let deadline = request.arrived + gateway.behaviour.total_timeout;
+    let relay = Relay::new(answer.first, answer.rest, progress, idle, deadline);
+    let mut response = Response::from_parts(answer.parts, Body::new(relay));
+    response.headers_mut().extend(decision);
+    Ok(response)
+}
+
+/// Passes on what a worker says that will not serve the request: the client's fault or its own, never worth a retry.
+async fn refusal(
+    gateway: &Gateway,
+    attempt: Attempt<'_>,
+    worker: &Worker,
+    answer: Answer,
+) -> Result<Response, GatewayError> {
+    let decision = attempt.placement.as_ref().map(|placement| decision_headers(gateway, placement));
+    let broken = |source| GatewayError::Upstream {
+        worker: worker.id.clone(),
+        failure: UpstreamFailure::Broken,
+        source: Some(source),
+    };
+    let (parts, body) = answer.collect(ERROR_MAX).await.map_err(broken)?;
+    let mut response = Response::from_parts(parts, Body::from(body));
+    response.headers_mut().extend(decision.into_iter().flatten());
+    Ok(response)
+}
+
+/// What the client may know of the decision: nothing, unless it is configured.
+fn decision_headers(gateway: &Gateway, placement: &Placement) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if !gateway.behaviour.expose_decisions {
+        return headers;
+    }
+    let decided_by = match placement.decided_by {
+        DecidedBy::Policy => "policy",
+        DecidedBy::Fallback(_) => "fallback",
+        DecidedBy::Load => "load",
+        DecidedBy::LeastLoaded => "least_loaded",
+    };
+    if let Ok(worker) = HeaderValue::from_str(placement.target.worker.as_str()) {
+        headers.insert(WORKER, worker);
+    }
+    headers.insert(OVERLAP_TOKENS, HeaderValue::from(placement.overlap_tokens.0));
+    headers.insert(DECISION, HeaderValue::from_static(decided_by));
+    headers
+}
