@@ -18,6 +18,7 @@ use crate::http::gateway::{Behaviour, Gateway};
 use crate::http::{ConnectionLimits, routes, serve};
 use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry::metrics::Metrics;
+use crate::tokenize::TokenizerState;
 use crate::upstream::{Timeouts, Upstream};
 use sources::Sources;
 
@@ -92,7 +93,7 @@ impl App {
             let ready_when = config.ready_when;
             move || HealthReport {
                 ready: !draining.load(Ordering::Relaxed) && probes.ready(&fleet, ready_when),
-                ..report(&sources, &probes)
+                ..report(&fleet, &sources, &probes)
             }
         };
         let refresh = {
@@ -217,9 +218,17 @@ fn behaviour(config: &Config) -> Behaviour {
     }
 }
 
-fn report(sources: &Sources, probes: &probe::Probes) -> HealthReport {
+fn report(fleet: &Fleet, sources: &Sources, probes: &probe::Probes) -> HealthReport {
     let mut degraded = sources.complaints();
     degraded.extend(probes.complaints());
+    degraded.extend(fleet.pools().filter_map(|pool| {
+        let state = match pool.tokenizer.state() {
+            TokenizerState::Absent | TokenizerState::Ready => return None,
+            TokenizerState::Loading => "is still being loaded".to_owned(),
+            TokenizerState::Failed(reason) => format!("could not be loaded ({reason})"),
+        };
+        Some(format!("the tokenizer of `{}` {state}: its prompts sent as text are routed by load", pool.model))
+    }));
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
     HealthReport { status, degraded, ready: true, version: env!("CARGO_PKG_VERSION") }
 }

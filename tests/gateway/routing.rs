@@ -157,3 +157,17 @@ async fn stopping_ends_every_task() {
     assert!(fleet.app.tasks_alive() > 0);
     assert_eq!(fleet.app.stop().await, 0);
 }
+
+/// A tokenizer that cannot be loaded costs accuracy, never an answer; health says so.
+#[tokio::test]
+async fn a_broken_tokenizer_degrades_and_no_more() {
+    let fleet = fleet().tokenizer("/nowhere/tokenizer.json").start().await;
+    fleet
+        .eventually("health names the tokenizer", async |fleet| {
+            let (_, health) = fleet.admin("/healthz").await;
+            health.contains("degraded") && health.contains("the tokenizer of `m` could not be loaded")
+        })
+        .await;
+    let answer = fleet.complete(json!("some text")).await;
+    assert_eq!((answer.status, answer.headers["x-warmpath-decision"].to_str().unwrap()), (200, "load"));
+}
