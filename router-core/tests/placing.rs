@@ -221,3 +221,26 @@ fn equal_seeds_draw_equally() {
     let draw = || World::new(PolicyName::Random, 5, roomy()).places(20).0;
     assert_eq!(draw(), draw());
 }
+
+/// the index is asked once for each prompt, with its whole blocks only.
+#[test]
+fn r005_r007_the_index_is_asked_for_whole_blocks() {
+    struct Asked(std::sync::Mutex<Vec<usize>>);
+    impl PrefixIndex for Asked {
+        fn match_prefix(&self, prompt: &[SequenceHash], overlaps: &mut Overlaps) {
+            self.0.lock().unwrap().push(prompt.len());
+            overlaps.push(Blocks(2), Tier::Device, &[Slot(1)].into_iter().collect());
+        }
+    }
+    let World { scheduler, workers, mut scratch, avoid, .. } = World::new(PolicyName::Kv, 2, roomy());
+    let size = BlockSize::new(4).unwrap();
+    let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
+    let tokens: Vec<u32> = (0..10).collect();
+    let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
+    let request = Request { key: RequestKey(1), shape: Shape::of(Tokens(10), size), prompts: &prompts, avoid: &avoid };
+    let index = Asked(std::sync::Mutex::default());
+    let pool = workers.pool("m").unwrap();
+    let placement = scheduler.place(Instant::now(), &request, &index, (&workers, pool), &mut scratch).unwrap();
+    assert_eq!(*index.0.lock().unwrap(), [2]);
+    assert_eq!((placement.target.slot, placement.overlap.total()), (Slot(1), Blocks(2)));
+}

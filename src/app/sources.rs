@@ -137,9 +137,6 @@ fn nats_queue(
     Ok(queue)
 }
 
-/// Blocks that one engine's view may name: about 150 MB.
-const VIEW_MAX: usize = 2_000_000;
-
 fn task(
     config: &Config,
     fleet: &Fleet,
@@ -149,7 +146,9 @@ fn task(
     let block_size = fleet.pool(&worker.model).map(|pool| pool.block_size);
     let block_size = block_size.or(BlockSize::new(16)).expect("16 is not 0");
     let namespace = Namespace::plain(Arc::clone(&worker.model), block_size);
-    let view = EngineView::new(namespace, config.index.seed, VIEW_MAX);
+    let entries = usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX);
+    let share = entries / fleet.workers().len().max(1);
+    let view = EngineView::new(namespace, config.index.seed, share);
     let index: Arc<dyn IndexWriter> = Arc::<SharedTree>::clone(index);
     EventTask::new(Arc::clone(worker), index, patience, view)
 }

@@ -64,6 +64,8 @@ pub enum JetStream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Index {
+    /// Blocks that are remembered at most, over all workers; each worker's share is equal.
+    pub max_entries: NonZeroU32,
     /// Seed of the root hashes.
     pub seed: u64,
 }
@@ -98,7 +100,7 @@ impl Default for Nats {
 
 impl Default for Index {
     fn default() -> Self {
-        Self { seed: 1337 }
+        Self { max_entries: NonZeroU32::new(20_000_000).expect("20 000 000 is not 0"), seed: 1337 }
     }
 }
 
