@@ -1,6 +1,7 @@
 //! The simulated engine behind a socket: OpenAI's HTTP, vLLM's events and metrics.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,6 +26,9 @@ mod driver;
 mod exposition;
 mod voice;
 mod wire;
+
+/// A vocabulary whose tokens are letters where a token is a byte: what such an engine says can be read, and asked again.
+pub const LETTERS: Range<u32> = 97..123;
 
 /// How a simulated engine is set up.
 #[derive(Clone, Debug)]

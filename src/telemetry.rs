@@ -1,19 +1,30 @@
 //! Logs and metrics.
 
+use std::io::IsTerminal;
+
 use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::LogFormat;
 
 pub mod hit_rate;
 pub mod metrics;
 
+/// Libraries that tell each of their attempts; what they mean is logged here, once.
+const CHATTY: [&str; 2] = ["async_nats", "hyper_util"];
+
 /// Starts logging to standard error. Only the first call in a process counts.
 pub fn log_to_stderr(format: LogFormat, level: Level) {
-    use std::io::IsTerminal;
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    let quiet = CHATTY.iter().map(|library| (*library, level.min(Level::WARN)));
+    let filter = Targets::new().with_default(level).with_targets(quiet);
+    let lines = tracing_subscriber::registry().with(filter);
+    let layer = fmt::layer().with_writer(std::io::stderr);
     let started = match format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Text => lines.with(layer.with_ansi(std::io::stderr().is_terminal())).try_init(),
+        LogFormat::Json => lines.with(layer.json().flatten_event(true)).try_init(),
     };
     if started.is_err() {
         tracing::debug!("logging was started before");

@@ -15,7 +15,7 @@ use super::runtime;
 use crate::config::LogFormat;
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
-use crate::mock_engine::{MockEngine, MockSettings};
+use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
 use crate::shutdown::{Tasks, interrupted};
 use crate::sim::{EngineConfig, Timing};
 use crate::telemetry;
@@ -113,6 +113,7 @@ impl MockEngineArgs {
                 max_num_batched_tokens: self.max_num_batched_tokens,
                 max_model_len: self.max_model_len,
                 timing: self.timing,
+                vocabulary: if self.tokenizer.is_none() { LETTERS } else { EngineConfig::default().vocabulary },
                 seed: self.seed,
                 ..EngineConfig::default()
             },

@@ -14,7 +14,7 @@ use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
-use crate::mock_engine::{MockEngine, MockSettings};
+use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
 use crate::shutdown::Tasks;
 use crate::sim::EngineConfig;
 
@@ -124,7 +124,7 @@ fn engine(options: &DemoOptions, number: usize) -> EngineConfig {
     EngineConfig {
         block_size: BlockSize::new(tally::BLOCK).expect("16 is not 0"),
         blocks: options.cache_blocks + 1,
-        vocabulary: VOCABULARY..VOCABULARY + 32_000,
+        vocabulary: LETTERS,
         seed: options.seed.wrapping_add(u64::try_from(number).unwrap_or(0)),
         ..EngineConfig::default()
     }

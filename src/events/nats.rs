@@ -122,9 +122,17 @@ impl NatsBus {
                 let state = state.clone();
                 async move {
                     match event {
-                        Event::Connected => drop(state.send_replace(true)),
-                        Event::Disconnected | Event::Closed => drop(state.send_replace(false)),
-                        other => tracing::warn!(event = %other, "nats"),
+                        Event::Connected => {
+                            tracing::info!("event bus connected");
+                            state.send_replace(true);
+                        }
+                        Event::Disconnected | Event::Closed => {
+                            tracing::warn!("event bus lost; connecting again");
+                            state.send_replace(false);
+                        }
+                        Event::SlowConsumer(_) => tracing::warn!("event bus: batches were dropped for want of room"),
+                        // One for each attempt while the bus is away.
+                        other => tracing::debug!(event = %other, "event bus"),
                     }
                 }
             })
