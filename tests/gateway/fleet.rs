@@ -24,7 +24,7 @@ pub(crate) struct FleetBuilder {
     blocks: u32,
     nats: Option<String>,
     more: String,
-    strangers: Vec<SocketAddr>,
+    strangers: Vec<(SocketAddr, String)>,
 }
 
 /// A fleet of two fast engines under `kv`, events inside the process.
@@ -75,8 +75,13 @@ impl FleetBuilder {
     }
 
     /// A worker that is no engine of ours; it comes first.
-    pub(crate) fn stranger(mut self, address: SocketAddr) -> Self {
-        self.strangers.push(address);
+    pub(crate) fn stranger(self, address: SocketAddr) -> Self {
+        self.stranger_with(address, "max_num_seqs: 256")
+    }
+
+    /// A stranger with further settings.
+    pub(crate) fn stranger_with(mut self, address: SocketAddr, settings: &str) -> Self {
+        self.strangers.push((address, settings.to_owned()));
         self
     }
 
@@ -137,8 +142,9 @@ impl FleetBuilder {
             }
         };
         text += "workers:\n";
-        for (address, number) in self.strangers.iter().zip(1..) {
-            text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, events: none}}\n");
+        for ((address, settings), number) in self.strangers.iter().zip(1..) {
+            text +=
+                &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, events: none, {settings}}}\n");
         }
         for (address, number) in engines.iter().zip(1..) {
             let blocks = self.blocks;

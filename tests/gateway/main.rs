@@ -4,3 +4,5 @@
 mod fleet;
 mod nats;
 mod routing;
+mod scripted;
+mod streaming;
