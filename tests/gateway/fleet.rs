@@ -76,7 +76,7 @@ impl FleetBuilder {
 
     /// A worker that is no engine of ours; it comes first.
     pub(crate) fn stranger(self, address: SocketAddr) -> Self {
-        self.stranger_with(address, "max_num_seqs: 256")
+        self.stranger_with(address, "events: none")
     }
 
     /// A stranger with further settings.
@@ -143,8 +143,7 @@ impl FleetBuilder {
         };
         text += "workers:\n";
         for ((address, settings), number) in self.strangers.iter().zip(1..) {
-            text +=
-                &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, events: none, {settings}}}\n");
+            text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, {settings}}}\n");
         }
         for (address, number) in engines.iter().zip(1..) {
             let blocks = self.blocks;

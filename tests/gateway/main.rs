@@ -3,6 +3,7 @@
 
 mod fleet;
 mod nats;
+mod retries;
 mod routing;
 mod scripted;
 mod streaming;

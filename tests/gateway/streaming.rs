@@ -149,7 +149,7 @@ async fn a_request_without_an_id_gets_one() {
 #[tokio::test]
 async fn a_workers_own_key_replaces_the_clients() {
     let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
-    let fleet = fleet().engines(0).stranger_with(worker.address, "api_key: of-the-worker").start().await;
+    let fleet = fleet().engines(0).stranger_with(worker.address, "events: none, api_key: of-the-worker").start().await;
     let answer = post(&fleet, streamed()).header("authorization", "Bearer client").send().await.unwrap();
     assert_eq!(answer.status(), 200);
     assert_eq!(worker.seen().pop().unwrap().header("authorization"), ["Bearer of-the-worker"]);
