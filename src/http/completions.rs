@@ -176,13 +176,16 @@ fn root(view: &RequestView<'_>, pool: &PoolState, seed: u64) -> Root {
 async fn forward(gateway: &Gateway, request: &Understood) -> Result<Response, GatewayError> {
     let mut avoid = SlotSet::new();
     let mut retries = gateway.behaviour.retries;
-    let mut last = None;
+    let mut last: Option<(GatewayError, UpstreamFailure)> = None;
     loop {
         let placement = match place(gateway, request, &avoid) {
             Ok(placement) => placement,
             // What the workers said tells the client more than that none is left.
-            Err(error) => return Err(last.unwrap_or(error)),
+            Err(error) => return Err(last.map_or(error, |(said, _)| said)),
         };
+        if let Some((_, failure)) = last {
+            gateway.metrics.retry(failure.label());
+        }
         let worker = gateway.fleet.worker(placement.target.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
         let error = match gateway.upstream.send(&worker, &request.outgoing).await {
             Ok(answer) => return relay(gateway, request, placement, worker, answer).await,
@@ -203,9 +206,8 @@ async fn forward(gateway: &Gateway, request: &Understood) -> Result<Response, Ga
         if matches!(failure, UpstreamFailure::FirstByteTimeout | UpstreamFailure::TooManyRequests) {
             retries = retries.min(1);
         }
-        gateway.metrics.retry(failure.label());
         avoid.insert(slot);
-        last = Some(error);
+        last = Some((error, failure));
     }
 }
 
@@ -270,13 +272,13 @@ async fn relay(
         let relay = Relay::new(answer.first, answer.rest, progress, gateway.upstream.timeouts().idle);
         Response::from_parts(answer.parts, Body::new(relay))
     } else {
-        request.pool.metrics.request("worker_refused");
         let broken = |source| GatewayError::Upstream {
             worker: worker.id.clone(),
             failure: UpstreamFailure::Broken,
             source: Some(source),
         };
         let (parts, body) = answer.collect(ERROR_MAX).await.map_err(broken)?;
+        request.pool.metrics.request("worker_refused");
         Response::from_parts(parts, Body::from(body))
     };
     response.headers_mut().extend(decision.into_iter().flatten());
