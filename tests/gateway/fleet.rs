@@ -24,6 +24,7 @@ pub(crate) struct FleetBuilder {
     blocks: u32,
     nats: Option<String>,
     more: String,
+    second_model: bool,
     strangers: Vec<(SocketAddr, String)>,
 }
 
@@ -37,6 +38,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         blocks: 1000,
         nats: None,
         more: String::new(),
+        second_model: false,
         strangers: Vec::new(),
     }
 }
@@ -71,6 +73,12 @@ impl FleetBuilder {
     pub(crate) fn config(mut self, lines: &str) -> Self {
         self.more += lines;
         self.more.push('\n');
+        self
+    }
+
+    /// A second model, `m2`, served by nobody.
+    pub(crate) fn second_model(mut self) -> Self {
+        self.second_model = true;
         self
     }
 
@@ -126,9 +134,10 @@ impl FleetBuilder {
     }
 
     fn yaml(&self, engines: &[SocketAddr]) -> String {
+        let second = if self.second_model { ", {name: m2}" } else { "" };
         let mut text = format!(
             "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
-             models: [{{name: m, aliases: [alias/of-m], tokenizer: {}, block_size: 4}}]\n{}",
+             models: [{{name: m, aliases: [alias/of-m], tokenizer: {}, block_size: 4}}{second}]\n{}",
             self.tokenizer, self.more
         );
         if !self.more.contains("routing:") {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use warmpath::shutdown::Tasks;
 
 /// What a scripted worker does next.
@@ -42,7 +42,7 @@ impl Seen {
 pub(crate) struct Scripted {
     pub(crate) address: SocketAddr,
     stage: Arc<Stage>,
-    leave: Arc<Notify>,
+    tasks: Tasks,
 }
 
 struct Stage {
@@ -65,21 +65,15 @@ impl Scripted {
             hangups: AtomicUsize::new(0),
             signals: Semaphore::new(0),
         });
-        let leave = Arc::new(Notify::new());
-        let (on_stage, left, tasks) = (Arc::clone(&stage), Arc::clone(&leave), Tasks::new());
-        tasks.clone().spawn(async move {
-            loop {
-                tokio::select! {
-                    () = left.notified() => break,
-                    accepted = listener.accept() => {
-                        let (stream, _) = accepted.expect("accept");
-                        let stage = Arc::clone(&on_stage);
-                        tasks.spawn(async move { serve(stream, &stage).await.unwrap_or_default() });
-                    }
-                }
+        let tasks = Tasks::new();
+        let (on_stage, more) = (Arc::clone(&stage), tasks.clone());
+        tasks.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let stage = Arc::clone(&on_stage);
+                more.spawn(async move { serve(stream, &stage).await.unwrap_or_default() });
             }
         });
-        Self { address, stage, leave }
+        Self { address, stage, tasks }
     }
 
     /// What it plays from now on.
@@ -112,14 +106,9 @@ impl Scripted {
         until("the worker is asked", || self.stage.seen.lock().unwrap().len() >= count).await;
     }
 
-    /// Listens no more: connections to it are refused.
+    /// Listens no more, and closes every connection: further ones are refused.
     pub(crate) async fn leave(&self) {
-        self.leave.notify_one();
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while TcpStream::connect(self.address).await.is_ok() {
-            assert!(Instant::now() < deadline, "it still listens");
-            tokio::task::yield_now().await;
-        }
+        self.tasks.drain(Duration::ZERO).await;
     }
 }
 
