@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use warmpath_core::ids::TokenId;
 
@@ -129,6 +129,9 @@ impl<'a> RequestView<'a> {
     /// # Errors
     /// With the field at fault, and the line and column where there is no field.
     pub fn parse(endpoint: Endpoint, body: &'a [u8], items_max: usize) -> Result<Self, RequestFault> {
+        if body.trim_ascii_start().starts_with(b"[") {
+            return Err(RequestFault { message: "the body must be a JSON object".to_owned(), param: None });
+        }
         let wire: Wire<'a> = serde_json::from_slice(body).map_err(|error| RequestFault {
             message: format!("the body is not a valid request: {error}"),
             param: None,
@@ -190,6 +193,39 @@ fn read_chat<'a>(wire: &Wire<'a>, items_max: usize) -> Result<ChatInput<'a>, Req
     })
 }
 
+/// A message, of which only that it is an object with a role is looked at. A derived reader would take lists as well.
+struct Message;
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Message;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a message")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Message, A::Error> {
+                let mut has_role = false;
+                while let Some((key, IgnoredAny)) = fields.next_entry::<Key, IgnoredAny>()? {
+                    has_role |= matches!(key, Key::Role);
+                }
+                if has_role { Ok(Message) } else { Err(A::Error::missing_field("role")) }
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "lowercase")]
+enum Key {
+    Role,
+    #[serde(other)]
+    Other,
+}
+
 /// Items of a JSON list, none of them kept.
 fn count_items(json: &str) -> Result<usize, serde_json::Error> {
     struct Count;
@@ -201,11 +237,6 @@ fn count_items(json: &str) -> Result<usize, serde_json::Error> {
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<usize, A::Error> {
-            #[derive(Deserialize)]
-            struct Message {
-                #[serde(rename = "role")]
-                _role: serde::de::IgnoredAny,
-            }
             let mut count = 0;
             while items.next_element::<Message>()?.is_some() {
                 count += 1;
@@ -348,6 +379,7 @@ mod tests {
         for body in [
             "",
             "[]",
+            r#"["m","x",null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null,null]"#,
             "{",
             "{\"prompt\": \"x\"} trailing",
             "nonsense",
@@ -371,7 +403,9 @@ mod tests {
         let chat = |body: &str| RequestView::parse(Endpoint::Chat, body.as_bytes(), 2).map(|_| ()).unwrap_err();
         assert_eq!(chat("{}").message, "`messages` is missing");
         assert_eq!(chat("{\"messages\": []}").message, "`messages` is empty");
-        assert_eq!(chat("{\"messages\": [1]}").param, Some("messages"));
+        for bad in ["[1]", "[[]]", "[[\"user\"]]", "[{}]", "{}", "[{\"role\": 1}, null]"] {
+            assert_eq!(chat(&format!("{{\"messages\": {bad}}}")).param, Some("messages"), "{bad}");
+        }
         let three = r#"{"messages": [{"role": "a"}, {"role": "b"}, {"role": "c"}]}"#;
         assert_eq!(chat(three).message, "`messages` has 3 entries; at most 2 are taken");
     }

@@ -7,4 +7,5 @@ mod nats;
 mod retries;
 mod routing;
 mod scripted;
+mod sdk;
 mod streaming;

@@ -334,7 +334,7 @@ impl EngineProcess {
         let port = free.local_addr().unwrap().port();
         drop(free);
         let child = Command::new(env!("CARGO_BIN_EXE_warmpath"))
-            .args(["mock-engine", "--model", "m", "--block-size", "4", "--timing", "linear:1,0.05", "--bus", bus])
+            .args(["mock-engine", "--model", "m", "--block-size", "4", "--timing", "linear:25,0.05", "--bus", bus])
             .args(["--listen", &format!("127.0.0.1:{port}"), "--worker", &format!("stranger-{number}")])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
