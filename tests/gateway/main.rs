@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod fleet;
+mod killed;
 mod nats;
 mod retries;
 mod routing;
