@@ -174,6 +174,10 @@ impl<'a> RequestView<'a> {
         if nesting::exceeds(body, DEPTH_MAX) {
             return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
         }
+        // A derived reader would take a list of the fields' values as well.
+        if body.trim_ascii_start().starts_with(b"[") {
+            return Err(BadRequest::body("the body must be a JSON object"));
+        }
         let fields: Fields<'a> = serde_json::from_slice(body).map_err(malformed)?;
         Self::from_fields(endpoint, &fields, items_max)
     }

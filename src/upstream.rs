@@ -22,6 +22,9 @@ pub mod relay;
 pub mod sse;
 pub mod usage;
 
+/// The most of a stream that is held back to see its first event.
+const BEGIN_MAX: usize = 64 * 1024;
+
 /// How engines with several data-parallel ranks are told which one was chosen (vLLM).
 const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
@@ -86,8 +89,7 @@ impl Answer {
 
     /// Whether it is a stream of server-sent events.
     pub fn is_event_stream(&self) -> bool {
-        let content_type = self.parts.headers.get(header::CONTENT_TYPE);
-        content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+        is_event_stream(&self.parts)
     }
 }
 
@@ -138,14 +140,21 @@ impl Upstream {
             StatusCode::TOO_MANY_REQUESTS => return Err(failed(worker, UpstreamFailure::TooManyRequests, None)),
             _ => {}
         }
-        let first =
-            first_data(&mut rest).await.map_err(|error| failed(worker, UpstreamFailure::Broken, Some(error.into())))?;
-        let answer = Answer { parts, first, rest };
-        if answer.is_event_stream() && answer.first.as_deref().is_none_or(is_error) {
-            return Err(failed(worker, UpstreamFailure::Unavailable, None));
+        let broken = |error: hyper::Error| failed(worker, UpstreamFailure::Broken, Some(error.into()));
+        if !is_event_stream(&parts) {
+            let first = first_data(&mut rest).await.map_err(broken)?;
+            return Ok(Answer { parts, first, rest });
         }
-        Ok(answer)
+        match first_event(&mut rest).await.map_err(broken)? {
+            Some(first) => Ok(Answer { parts, first: Some(first), rest }),
+            None => Err(failed(worker, UpstreamFailure::Unavailable, None)),
+        }
     }
+}
+
+fn is_event_stream(parts: &response::Parts) -> bool {
+    let content_type = parts.headers.get(header::CONTENT_TYPE);
+    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }
 
 async fn first_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
@@ -158,12 +167,23 @@ async fn first_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> 
     Ok(None)
 }
 
-/// Whether a stream begins with an error event: then nothing was done, and another worker may do it.
-fn is_error(first: &[u8]) -> bool {
+/// What a stream begins with, up to its first whole event; comments promise nothing. None for a stream without events,
+/// and for one that begins with an error: then nothing was done, and another worker may do it.
+async fn first_event(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
     let mut scanner = SseScanner::default();
-    scanner.scan(first);
-    let seen = scanner.seen();
-    seen.error && seen.events == 1
+    let mut begin = Bytes::new();
+    while let Some(data) = first_data(body).await? {
+        scanner.scan(&data);
+        begin = if begin.is_empty() { data } else { [begin, data].concat().into() };
+        let seen = scanner.seen();
+        if seen.began_with_error {
+            return Ok(None);
+        }
+        if seen.events > 0 || seen.done || begin.len() > BEGIN_MAX {
+            return Ok(Some(begin));
+        }
+    }
+    Ok(None)
 }
 
 fn failed(worker: &Worker, failure: UpstreamFailure, source: Option<crate::error::BoxError>) -> GatewayError {
@@ -256,12 +276,5 @@ mod tests {
             ("host", "router"),
         ]));
         assert_eq!(passed, headers(&[("authorization", "Bearer k"), ("x-custom", "2")]));
-    }
-
-    #[test]
-    fn an_error_is_one_only_as_the_first_event() {
-        assert!(is_error(b"data: {\"error\":{\"message\":\"no\"}}\n\n"));
-        assert!(!is_error(b"data: {\"choices\":[]}\n\n"));
-        assert!(!is_error(b": ping\n\n"));
     }
 }

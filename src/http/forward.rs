@@ -46,13 +46,16 @@ pub(super) struct Understood {
 pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<Response, GatewayError> {
     let mut avoid = SlotSet::new();
     let mut retries = gateway.behaviour.retries;
-    let mut last = None;
+    let mut last: Option<(GatewayError, UpstreamFailure)> = None;
     loop {
         let mut attempt = match place(gateway, request, &avoid) {
             Ok(placement) => Attempt::new(request, placement),
             // What the workers said tells the client more than that none is left.
-            Err(error) => return Err(last.unwrap_or(error)),
+            Err(error) => return Err(last.map_or(error, |(said, _)| said)),
         };
+        if let Some((_, failure)) = last {
+            gateway.metrics.retry(failure.label());
+        }
         let worker = gateway.fleet.worker(attempt.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
         let error = match gateway.upstream.send(&worker, &request.outgoing).await {
             Ok(answer) => return relay(gateway, attempt, worker, answer).await,
@@ -68,8 +71,7 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
         // Neither a third long silence nor a third full worker is worth the wait.
         let once = matches!(failure, UpstreamFailure::FirstByteTimeout | UpstreamFailure::TooManyRequests);
         retries = if once { 0 } else { retries - 1 };
-        gateway.metrics.retry(failure.label());
-        last = Some(error);
+        last = Some((error, failure));
     }
 }
 
@@ -152,7 +154,6 @@ async fn relay(
     let request = attempt.request;
     if !answer.parts.status.is_success() {
         attempt.side = if answer.parts.status.is_server_error() { Side::Worker } else { Side::Router };
-        request.pool.metrics.request("worker_refused");
         return refusal(gateway, attempt, &worker, answer).await;
     }
     let placement = attempt.answered().ok_or(GatewayError::NoSuchSlot)?;
@@ -193,6 +194,7 @@ async fn refusal(
         source: Some(source),
     };
     let (parts, body) = answer.collect(ERROR_MAX).await.map_err(broken)?;
+    attempt.request.pool.metrics.request("worker_refused");
     let mut response = Response::from_parts(parts, Body::from(body));
     response.headers_mut().extend(decision.into_iter().flatten());
     Ok(response)

@@ -11,6 +11,10 @@ use tokio::time::{Instant, Sleep};
 use super::progress::{Ending, Progress};
 use crate::error::{BoxError, error_json};
 
+/// Between an error event and the cut: hyper drops what it has not flushed as soon as a body fails, and flushes while the
+/// body has nothing.
+const LAST_WORDS: Duration = Duration::from_millis(10);
+
 /// Passes a worker's bytes on as they came. Back-pressure is `poll_frame` itself; dropping it cancels the worker's
 /// request and gives back what is reserved.
 pub struct Relay<B> {
@@ -62,6 +66,7 @@ impl<B> Relay<B> {
             self.state = State::Done;
             return Poll::Ready(Some(Err(why.into())));
         }
+        self.idle.as_mut().reset(Instant::now() + LAST_WORDS);
         self.state = State::Aborting(why);
         let code = match why {
             Abort::Broken => "upstream_broken",
@@ -101,6 +106,7 @@ where
         match this.state {
             State::Done => return Poll::Ready(None),
             State::Aborting(why) => {
+                ready!(this.idle.as_mut().poll(cx));
                 this.state = State::Done;
                 return Poll::Ready(Some(Err(why.into())));
             }

@@ -23,6 +23,8 @@ pub struct Seen {
     pub done: bool,
     /// Whether an event was an error object.
     pub error: bool,
+    /// Whether it was the first event.
+    pub began_with_error: bool,
     /// The last payload that bore a usage object.
     pub usage: Option<Vec<u8>>,
 }
@@ -73,6 +75,7 @@ impl Seen {
         self.events += 1;
         if is_error(payload) {
             self.error = true;
+            self.began_with_error |= self.events == 1;
         } else if memmem::find(payload, b"\"usage\":").is_some_and(|at| !rest_is_null(&payload[at + 8..])) {
             self.usage = Some(payload.to_vec());
         }
@@ -99,7 +102,7 @@ mod tests {
 
     fn expected() -> Seen {
         let usage = Some(b"{\"choices\":[],\"usage\":{\"prompt_tokens\":3}}".to_vec());
-        Seen { events: 2, done: true, error: false, usage }
+        Seen { events: 2, done: true, usage, ..Seen::default() }
     }
 
     #[test]
@@ -122,7 +125,10 @@ mod tests {
         scanner.scan(b"data: {\"error\": null, \"choices\": []}\n\n");
         assert!(!scanner.seen().error);
         scanner.scan(b"data: { \"error\" : {\"message\": \"no\"}}\n\n");
-        assert!(scanner.seen().error && !scanner.seen().done);
+        assert!(scanner.seen().error && !scanner.seen().done && !scanner.seen().began_with_error);
+        let mut scanner = SseScanner::default();
+        scanner.scan(b": ping\n\ndata: {\"error\":{}}\n\ndata: {}\n\n");
+        assert!(scanner.seen().began_with_error);
     }
 
     #[test]

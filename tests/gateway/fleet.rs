@@ -24,7 +24,8 @@ pub(crate) struct FleetBuilder {
     blocks: u32,
     nats: Option<String>,
     more: String,
-    strangers: Vec<SocketAddr>,
+    second_model: bool,
+    strangers: Vec<(SocketAddr, String)>,
 }
 
 /// A fleet of two fast engines under `kv`, events inside the process.
@@ -37,6 +38,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         blocks: 1000,
         nats: None,
         more: String::new(),
+        second_model: false,
         strangers: Vec::new(),
     }
 }
@@ -74,9 +76,20 @@ impl FleetBuilder {
         self
     }
 
+    /// A second model, `m2`, served by nobody.
+    pub(crate) fn second_model(mut self) -> Self {
+        self.second_model = true;
+        self
+    }
+
     /// A worker that is no engine of ours; it comes first.
-    pub(crate) fn stranger(mut self, address: SocketAddr) -> Self {
-        self.strangers.push(address);
+    pub(crate) fn stranger(self, address: SocketAddr) -> Self {
+        self.stranger_with(address, "events: none")
+    }
+
+    /// A stranger with further settings.
+    pub(crate) fn stranger_with(mut self, address: SocketAddr, settings: &str) -> Self {
+        self.strangers.push((address, settings.to_owned()));
         self
     }
 
@@ -121,9 +134,10 @@ impl FleetBuilder {
     }
 
     fn yaml(&self, engines: &[SocketAddr]) -> String {
+        let second = if self.second_model { ", {name: m2}" } else { "" };
         let mut text = format!(
             "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
-             models: [{{name: m, aliases: [alias/of-m], tokenizer: {}, block_size: 4}}]\n{}",
+             models: [{{name: m, aliases: [alias/of-m], tokenizer: {}, block_size: 4}}{second}]\n{}",
             self.tokenizer, self.more
         );
         if !self.more.contains("routing:") {
@@ -137,8 +151,8 @@ impl FleetBuilder {
             }
         };
         text += "workers:\n";
-        for (address, number) in self.strangers.iter().zip(1..) {
-            text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, events: none}}\n");
+        for ((address, settings), number) in self.strangers.iter().zip(1..) {
+            text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, {settings}}}\n");
         }
         for (address, number) in engines.iter().zip(1..) {
             let blocks = self.blocks;

@@ -1,6 +1,12 @@
 //! The gateway end to end: real sockets, simulated engines behind HTTP, a real NATS server.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod bad_input;
 mod fleet;
+mod killed;
 mod nats;
+mod retries;
 mod routing;
+mod scripted;
+mod sdk;
+mod streaming;

@@ -1,0 +1,218 @@
+//! The command as a user has it: the real binary, its output and its exit codes.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn warmpath(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+    command.args(args).stdin(Stdio::null()).output().expect("the binary runs")
+}
+
+fn with_input(args: &[&str], input: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+    let piped = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().expect("the binary runs");
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// A file that goes with the test.
+struct Configuration(PathBuf);
+
+impl Configuration {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("warmpath-cli-{}-{name}.yaml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Configuration {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+const GOOD: &str = "models: [{name: m}]\nworkers: [{id: w, url: 'http://127.0.0.1:9', model: m}]\n";
+const BAD: &str = "models: [{name: m}]\nrouting:\n  kv: {alpha: -2}\nworkers: [{id: w, url: 'http://127.0.0.1:9', model: m, colour: red}]\n";
+
+#[test]
+fn every_command_tells_its_options() {
+    for (args, expected) in [
+        (&["--help"][..], &["demo", "serve", "mock-engine", "check", "events", "--version"][..]),
+        (
+            &["demo", "--help"],
+            &["--bus", "--keep", "--json", "--workers", "--requests", "--speed", "--cache-blocks", "--seed"],
+        ),
+        (&["serve", "--help"], &["--config"]),
+        (&["check", "--help"], &["<FILE>"]),
+        (&["events", "--help"], &["decode"]),
+        (&["events", "decode", "--help"], &["--format", "msgpack", "json"]),
+        (
+            &["mock-engine", "--help"],
+            &[
+                "--listen",
+                "--worker",
+                "--model",
+                "--bus",
+                "--prefix",
+                "--encoding",
+                "--block-size",
+                "--blocks",
+                "--max-num-seqs",
+                "--max-num-batched-tokens",
+                "--max-model-len",
+                "--timing",
+                "--speedup",
+                "--tokenizer",
+                "--seed",
+            ],
+        ),
+    ] {
+        let output = warmpath(args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        for option in expected {
+            assert!(stdout(&output).contains(option), "{args:?} does not tell {option}");
+        }
+    }
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    let expected = concat!("warmpath ", env!("CARGO_PKG_VERSION"), "\n");
+    assert_eq!(stdout(&warmpath(&["--version"])), expected);
+}
+
+#[test]
+fn wrong_use_exits_with_2() {
+    for args in [
+        &[][..],
+        &["serve"],
+        &["nonsense"],
+        &["demo", "--workers", "0"],
+        &["events", "decode", "--format", "xml"],
+        &["check"],
+    ] {
+        let output = warmpath(args);
+        assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""), "{args:?}");
+        assert!(stderr(&output).contains("Usage:") || stderr(&output).contains("--help"), "{args:?}");
+    }
+}
+
+#[test]
+fn check_exits_with_0_1_or_2() {
+    let good = Configuration::new("good", GOOD);
+    let output = warmpath(&["check", good.path()]);
+    let expected = format!("{}: valid: 1 model, 1 worker, policy kv\n", good.path());
+    assert_eq!((output.status.code(), stdout(&output), stderr(&output)), (Some(0), expected.as_str(), ""));
+
+    let bad = Configuration::new("bad", BAD);
+    let output = warmpath(&["check", bad.path()]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
+    let places: Vec<&str> = stderr(&output).lines().map(|line| line.split(": ").next().unwrap()).collect();
+    assert_eq!(places, [format!("{}:3:15", bad.path()), format!("{}:4:56", bad.path())], "{}", stderr(&output));
+
+    let output = warmpath(&["check", "no/such/file.yaml"]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""));
+    assert!(stderr(&output).starts_with("no/such/file.yaml: cannot be read: "), "{}", stderr(&output));
+}
+
+#[test]
+fn serve_refuses_what_check_refuses() {
+    let bad = Configuration::new("serve", BAD);
+    let output = warmpath(&["serve", "--config", bad.path()]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
+    assert_eq!(stderr(&output), stderr(&warmpath(&["check", bad.path()])));
+    assert_eq!(warmpath(&["serve", "--config", "no/such/file.yaml"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_port_in_use_is_said_clearly() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let config = Configuration::new("port", &format!("listen: {{data: '{address}', admin: '127.0.0.1:0'}}\n{GOOD}"));
+    let output = warmpath(&["serve", "--config", config.path()]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
+    let expected = format!("warmpath: the router could not start: cannot listen on {address}: Address already in use");
+    assert!(stderr(&output).starts_with(&expected), "{}", stderr(&output));
+    let output = warmpath(&["mock-engine", "--listen", &address.to_string()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).starts_with("warmpath: the engine could not start: Address already in use"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn events_are_decoded_line_by_line() {
+    let msgpack = "93cb3ff80000000000009183a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fa66d656469756da343505501\n\n\
+        92cb3ff80000000000009191a3466f6f\nnot hexadecimal\n92cb3ff8000000000000\n";
+    let output = with_input(&["events", "decode", "--format", "msgpack"], msgpack);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+    let expected = concat!(
+        r#"{"ts":1.5,"dp_rank":1,"events":[{"kind":"removed","tier":"host","dp_rank":1,"group":null,"engine_hashes":[1736447835066146335],"parent":null,"token_ids":[],"block_size":null,"namespace":{"adapter":null,"salt":null}}],"rejected":[],"rejected_unlisted":0}"#,
+        "\n",
+        r#"{"ts":1.5,"dp_rank":null,"events":[],"rejected":[{"index":0,"at":11,"reason":"unknown event `Foo` at byte 11 (known: BlockStored, BlockRemoved, AllBlocksCleared)"}],"rejected_unlisted":0}"#,
+        "\n",
+        r#"{"error":"not a hexadecimal digit at byte 0"}"#,
+        "\n",
+        r#"{"error":"message ends at byte 10, inside `events`"}"#,
+        "\n",
+    );
+    assert_eq!(stdout(&output), expected);
+
+    let json = "{\"worker_id\":1,\"event\":{\"event_id\":9,\"data\":\"cleared\"}}\n{\"worker_id\"\n";
+    let output = with_input(&["events", "decode", "--format", "json"], json);
+    assert_eq!(output.status.code(), Some(0));
+    let lines: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        (lines.len(), &lines[0]["worker_id"], &lines[0]["events"][0]["kind"]),
+        (2, &"1".into(), &"cleared".into())
+    );
+    assert!(lines[1]["error"].is_string(), "{}", lines[1]);
+}
+
+#[test]
+fn the_demo_shows_both_policies_as_json() {
+    let output = warmpath(&["demo", "--requests", "40", "--speed", "2000", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let document: Value = serde_json::from_str(stdout(&output)).expect("one JSON document and nothing else");
+    let rows = document["rows"].as_array().unwrap();
+    let policies: Vec<&Value> = rows.iter().map(|row| &row["policy"]).collect();
+    assert_eq!(policies, ["round_robin", "kv"]);
+    for row in rows {
+        assert_eq!(
+            (&row["requests"], &row["completed"], &row["workers"]),
+            (&40.into(), &40.into(), &4.into()),
+            "{row}"
+        );
+        let by_worker = row["requests_by_worker"].as_array().unwrap();
+        assert_eq!(by_worker.iter().map(|count| count.as_u64().unwrap()).sum::<u64>(), 40);
+        let (input, cached) = (row["input_tokens"].as_u64().unwrap(), row["cached_tokens"].as_u64().unwrap());
+        assert!(cached < input && row["predicted_cached_tokens"].as_u64().unwrap() < input, "{row}");
+        assert!(row["predicted_exact_requests"].as_u64().unwrap() <= 40, "{row}");
+        for distribution in ["ttft_ms", "itl_ms", "e2e_ms"] {
+            for figure in ["mean", "p50", "p99"] {
+                assert!(row[distribution][figure].as_f64().unwrap() > 0.0, "{distribution}.{figure} of {row}");
+            }
+        }
+    }
+    assert_eq!(rows[0]["input_tokens"], rows[1]["input_tokens"]);
+}

@@ -1,0 +1,29 @@
+//! OpenAI's own SDK as the judge.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::fleet::fleet;
+use crate::scripted::{Scripted, Step, event, head, piece};
+
+/// A Python that has the package `openai`.
+fn python() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python =
+        std::env::var_os("WARMPATH_TEST_PYTHON").map_or_else(|| root.join(".cache/venv/bin/python"), Into::into);
+    assert!(python.exists(), "{} is missing: scripts/check.sh makes it", python.display());
+    python
+}
+
+#[tokio::test]
+async fn the_openai_sdk_is_served_and_never_takes_a_cut_stream_for_whole() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/sdk_client.py");
+    let router = fleet().start().await;
+    let dies = Scripted::start(vec![head(), piece(event("a")), Step::Close]).await;
+    let broken = fleet().engines(0).stranger(dies.address).start().await;
+    let mut command = Command::new(python());
+    command.arg(script).args([router.url(""), broken.url("")]).env_remove("OPENAI_BASE_URL").env("NO_PROXY", "*");
+    let output: Output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().expect("Python starts");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((String::from_utf8_lossy(&output.stdout).trim(), output.status.code()), ("ok", Some(0)), "{told}");
+}
