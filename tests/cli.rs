@@ -1,4 +1,5 @@
 //! The command as a user has it: the real binary, its output and its exit codes.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::Write;
 use std::net::TcpListener;
