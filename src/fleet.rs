@@ -142,6 +142,7 @@ impl Fleet {
             let load = target.account.read();
             worker.metrics.in_flight.set(f64::from(load.requests));
             worker.metrics.kv_load.set(kv_load(target));
+            worker.metrics.prefill.set(f64::from(load.prefill_tokens.0));
             worker.metrics.up.set(if target.available { 1.0 } else { 0.0 });
             worker.metrics.hit_rate.set(worker.hit_rate.read(now));
         }

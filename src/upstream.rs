@@ -25,6 +25,9 @@ pub mod usage;
 /// The most of a stream that is held back to see its first event.
 const BEGIN_MAX: usize = 64 * 1024;
 
+/// The most of a plain answer that is held back until it is whole: up to here another worker can take over.
+const WHOLE_MAX: usize = 1024 * 1024;
+
 /// How engines with several data-parallel ranks are told which one was chosen (vLLM).
 const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
@@ -112,8 +115,8 @@ impl Upstream {
         self.timeouts
     }
 
-    /// Sends a request and waits for the first data of the answer's body. Engines send a stream's head at once, before
-    /// prefill: only data says that work was done. Dropping the future closes the connection, and so cancels the work.
+    /// Sends a request and waits for the first event of a streamed answer, or for the whole of a plain one. Engines send a
+    /// stream's head at once, before prefill: only data says that work was done. Dropping the future closes the connection, and so cancels the work.
     ///
     /// # Errors
     /// [`GatewayError::Upstream`], always before the client has seen anything.
@@ -142,7 +145,7 @@ impl Upstream {
         }
         let broken = |error: hyper::Error| failed(worker, UpstreamFailure::Broken, Some(error.into()));
         if !is_event_stream(&parts) {
-            let first = first_data(&mut rest).await.map_err(broken)?;
+            let first = whole(&mut rest).await.map_err(broken)?;
             return Ok(Answer { parts, first, rest });
         }
         match first_event(&mut rest).await.map_err(broken)? {
@@ -165,6 +168,19 @@ async fn first_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> 
         }
     }
     Ok(None)
+}
+
+/// A plain answer, or its beginning where it is long. None for an empty body.
+async fn whole(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+    let Some(first) = first_data(body).await? else { return Ok(None) };
+    let mut pieces = vec![first];
+    let mut len = pieces[0].len();
+    while len <= WHOLE_MAX {
+        let Some(data) = first_data(body).await? else { break };
+        len += data.len();
+        pieces.push(data);
+    }
+    Ok(Some(if let [only] = pieces.as_slice() { only.clone() } else { pieces.concat().into() }))
 }
 
 /// What a stream begins with, up to its first whole event; comments promise nothing. None for a stream without events,

@@ -49,6 +49,7 @@ definitions! {
     HIT_RATE = "kv_hit_rate", Kind::Gauge, "Predicted overlap over prompt tokens, last five minutes.";
     KV_LOAD = "kv_load", Kind::Gauge, "Blocks in flight over the blocks of the worker's cache.";
     IN_FLIGHT = "in_flight_requests", Kind::Gauge, "Requests sent to the worker and not finished.";
+    PREFILL = "prefill_tokens_in_flight", Kind::Gauge, "Uncached prompt tokens of requests without a first token.";
     UP = "worker_up", Kind::Gauge, "1 while the worker may be chosen.";
     PROMPT_TOKENS = "prompt_tokens_total", Kind::Counter, "Prompt tokens sent to the worker.";
     CACHED_TOKENS = "cached_tokens_total", Kind::Counter, "Cached prompt tokens, as predicted and as reported.";
@@ -101,6 +102,8 @@ pub struct WorkerMetrics {
     pub kv_load: Gauge,
     /// Requests in flight.
     pub in_flight: Gauge,
+    /// Uncached prompt tokens of requests without a first token.
+    pub prefill: Gauge,
     /// Whether it may be chosen.
     pub up: Gauge,
     /// Prompt tokens sent.
@@ -169,6 +172,7 @@ impl Metrics {
             hit_rate: self.registry.gauge(&HIT_RATE, labels()),
             kv_load: self.registry.gauge(&KV_LOAD, labels()),
             in_flight: self.registry.gauge(&IN_FLIGHT, labels()),
+            prefill: self.registry.gauge(&PREFILL, labels()),
             up: self.registry.gauge(&UP, labels()),
             prompt_tokens: self.registry.counter(&PROMPT_TOKENS, labels()),
             cached_predicted: cached("predicted"),

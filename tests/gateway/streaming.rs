@@ -189,12 +189,19 @@ async fn gave_back(fleet: &TestFleet, worker: &Scripted) {
 }
 
 #[tokio::test]
-async fn a_request_is_counted_in_flight_until_its_end() {
-    let script = vec![head(), piece(event("a")), Step::Await, piece("data: [DONE]\n\n"), end()];
+async fn a_request_is_counted_in_flight_until_its_end_and_its_prefill_until_the_first_token() {
+    let script = vec![Step::Await, head(), piece(event("a")), Step::Await, piece("data: [DONE]\n\n"), end()];
     let worker = Scripted::start(script).await;
     let fleet = only(&worker).start().await;
-    let mut answer = post(&fleet, streamed()).send().await.unwrap();
+    let sending = post(&fleet, streamed()).send();
+    let waiting = async {
+        fleet.until_metric("warmpath_prefill_tokens_in_flight", "stranger-1", 1.0).await;
+        worker.go();
+    };
+    let (answer, ()) = tokio::join!(sending, waiting);
+    let mut answer = answer.unwrap();
     answer.chunk().await.unwrap().unwrap();
+    assert!(fleet.metric("warmpath_prefill_tokens_in_flight", "stranger-1").await.abs() < 1e-9);
     let in_flight = fleet.metric("warmpath_in_flight_requests", "stranger-1").await;
     assert!((in_flight - 1.0).abs() < 1e-9, "{in_flight}");
     worker.go();
