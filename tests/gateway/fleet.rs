@@ -23,6 +23,11 @@ pub(crate) struct FleetBuilder {
     tokenizer: &'static str,
     blocks: u32,
     nats: Option<String>,
+    gateway_nats: Option<String>,
+    credentials: &'static str,
+    silent: bool,
+    model: &'static str,
+    worker: &'static str,
     more: String,
     strangers: Vec<SocketAddr>,
 }
@@ -36,6 +41,11 @@ pub(crate) fn fleet() -> FleetBuilder {
         tokenizer: "bytes",
         blocks: 1000,
         nats: None,
+        gateway_nats: None,
+        credentials: "",
+        silent: false,
+        model: "m",
+        worker: "engine",
         more: String::new(),
         strangers: Vec::new(),
     }
@@ -67,6 +77,30 @@ impl FleetBuilder {
         self
     }
 
+    /// The gateway reaches the bus by another way than the engines.
+    pub(crate) fn gateway_nats(mut self, url: String) -> Self {
+        self.gateway_nats = Some(url);
+        self
+    }
+
+    /// What the gateway says of itself to the bus: more keys of `events.nats`.
+    pub(crate) fn credentials(mut self, keys: &'static str) -> Self {
+        self.credentials = keys;
+        self
+    }
+
+    /// The engines publish nothing: a test speaks for them.
+    pub(crate) fn silent(mut self) -> Self {
+        self.silent = true;
+        self
+    }
+
+    /// The model's name, and that of its workers without their numbers.
+    pub(crate) fn names(mut self, model: &'static str, worker: &'static str) -> Self {
+        (self.model, self.worker) = (model, worker);
+        self
+    }
+
     /// More lines of configuration.
     pub(crate) fn config(mut self, lines: &str) -> Self {
         self.more += lines;
@@ -80,9 +114,18 @@ impl FleetBuilder {
         self
     }
 
+    /// Starts engines and gateway, and waits until events can arrive.
     pub(crate) async fn start(self) -> TestFleet {
+        let fleet = self.start_at_once().await;
+        assert!(fleet.app.wait_for_events(Duration::from_secs(5)).await, "the bus is there");
+        fleet
+    }
+
+    /// Starts engines and gateway, whether there is a bus or not.
+    pub(crate) async fn start_at_once(self) -> TestFleet {
         let local = LocalBus::new();
         let bus = match &self.nats {
+            _ if self.silent => Bus::Silent,
             None => Bus::Local(local.clone()),
             Some(url) => Bus::Nats(Box::new(connect(url).await)),
         };
@@ -92,19 +135,17 @@ impl FleetBuilder {
             let settings = self.engine(number, bus.clone());
             engines.push(MockEngine::start(settings, &tasks).await.expect("the engine starts").address);
         }
-        let config = Config::parse("a test", self.yaml(&engines)).expect("the configuration is good");
-        let app = App::start(config, Some(local)).await.expect("the gateway starts");
-        if self.nats.is_some() {
-            app.wait_for_events(Duration::from_secs(5)).await;
-        }
-        TestFleet { app, engines, tasks, client: reqwest::Client::new() }
+        let yaml = self.yaml(&engines);
+        let app = gateway(&yaml, Some(local)).await;
+        let model = self.model;
+        TestFleet { app, engines, tasks, client: reqwest::Client::new(), model, yaml, bus, builder: self }
     }
 
     fn engine(&self, number: usize, bus: Bus) -> MockSettings {
         MockSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            worker: format!("engine-{number}"),
-            model: "m".to_owned(),
+            worker: format!("{}-{number}", self.worker),
+            model: self.model.to_owned(),
             engine: EngineConfig {
                 block_size: BlockSize::new(4).expect("4 is not 0"),
                 blocks: self.blocks + 1,
@@ -123,8 +164,8 @@ impl FleetBuilder {
     fn yaml(&self, engines: &[SocketAddr]) -> String {
         let mut text = format!(
             "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
-             models: [{{name: m, aliases: [alias/of-m], tokenizer: {}, block_size: 4}}]\n{}",
-            self.tokenizer, self.more
+             models: [{{name: '{}', aliases: [alias/of-m], tokenizer: {}, block_size: 4}}]\n{}",
+            self.model, self.tokenizer, self.more
         );
         if !self.more.contains("routing:") {
             text += &format!("routing: {{policy: {}, seed: 1}}\n", self.policy);
@@ -132,7 +173,8 @@ impl FleetBuilder {
         let source = match &self.nats {
             None => "local",
             Some(url) => {
-                text += &format!("events: {{nats: {{url: '{url}'}}}}\n");
+                let (url, credentials) = (self.gateway_nats.as_ref().unwrap_or(url), self.credentials);
+                text += &format!("events: {{nats: {{url: '{url}', {credentials}}}}}\n");
                 "nats"
             }
         };
@@ -141,13 +183,18 @@ impl FleetBuilder {
             text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, events: none}}\n");
         }
         for (address, number) in engines.iter().zip(1..) {
-            let blocks = self.blocks;
+            let (blocks, worker, model) = (self.blocks, self.worker, self.model);
             text += &format!(
-                "- {{id: engine-{number}, url: 'http://{address}', model: m, events: {source}, capacity_blocks: {blocks}}}\n"
+                "- {{id: '{worker}-{number}', url: 'http://{address}', model: '{model}', events: {source}, capacity_blocks: {blocks}}}\n"
             );
         }
         text
     }
+}
+
+async fn gateway(yaml: &str, local: Option<LocalBus>) -> App {
+    let config = Config::parse("a test", yaml.to_owned()).expect("the configuration is good");
+    App::start(config, local).await.expect("the gateway starts")
 }
 
 async fn connect(url: &str) -> NatsBus {
@@ -161,6 +208,10 @@ pub(crate) struct TestFleet {
     pub(crate) engines: Vec<SocketAddr>,
     pub(crate) tasks: Tasks,
     pub(crate) client: reqwest::Client,
+    model: &'static str,
+    yaml: String,
+    bus: Bus,
+    builder: FleetBuilder,
 }
 
 /// An answer, taken apart.
@@ -186,7 +237,29 @@ impl TestFleet {
 
     /// A completion of token ids, not streamed.
     pub(crate) async fn complete(&self, prompt: Value) -> Answered {
-        self.post("/v1/completions", &json!({"model": "m", "prompt": prompt, "max_tokens": 2})).await
+        self.post("/v1/completions", &json!({"model": self.model, "prompt": prompt, "max_tokens": 2})).await
+    }
+
+    /// Replaces the gateway by a new one with the same configuration, which knows nothing yet.
+    pub(crate) async fn restart_gateway(&mut self) {
+        let old = std::mem::replace(&mut self.app, gateway(&self.yaml, None).await);
+        old.stop().await;
+        assert!(self.app.wait_for_events(Duration::from_secs(5)).await, "the bus is there");
+    }
+
+    /// Ends every engine, and starts them anew with empty caches at the same addresses.
+    pub(crate) async fn restart_engines(&mut self) {
+        let old = std::mem::take(&mut self.tasks);
+        old.drain(Duration::ZERO).await;
+        for (number, address) in (1..).zip(&self.engines) {
+            let settings = MockSettings { listen: *address, ..self.builder.engine(number, self.bus.clone()) };
+            MockEngine::start(settings, &self.tasks).await.expect("the engine starts again");
+        }
+    }
+
+    /// The health report.
+    pub(crate) async fn health(&self) -> Value {
+        serde_json::from_str(&self.admin("/healthz").await.1).expect("health is JSON")
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answered {
