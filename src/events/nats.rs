@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::push::OrderedConfig;
-use async_nats::jetstream::context::AccountErrorKind;
 use async_nats::jetstream::{self, stream};
-use async_nats::{Client, ConnectOptions, Event};
+use async_nats::{Client, ConnectOptions, Event, RequestErrorKind, ServerAddr};
+use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::sync::{mpsc, watch};
 
 use super::Message;
@@ -21,6 +23,15 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// How long events are kept for routers that start or come back.
 const KEPT: Duration = Duration::from_secs(3600);
+
+/// Asks what our account may keep in streams.
+const ACCOUNT_QUERY: &str = "$JS.API.INFO";
+
+/// The answer to it, as far as it says yes or no.
+#[derive(Deserialize)]
+struct AccountAnswer {
+    error: Option<IgnoredAny>,
+}
 
 /// How to reach a NATS server.
 #[derive(Clone, Debug)]
@@ -59,7 +70,7 @@ impl NatsSettings {
 /// Who we are, to a NATS server.
 #[derive(Clone, Default)]
 pub enum Credentials {
-    /// Nobody in particular.
+    /// Nobody in particular, or whom the URL names.
     #[default]
     Anonymous,
     /// User and password.
@@ -160,8 +171,14 @@ impl NatsBus {
     /// When the URL or the credentials cannot be read.
     pub async fn connect(settings: NatsSettings) -> Result<Self, async_nats::Error> {
         let (state, link) = watch::channel(Link::default());
+        let server: ServerAddr = settings.url.parse()?;
         let options = match settings.credentials.clone() {
-            Credentials::Anonymous => ConnectOptions::new(),
+            Credentials::Anonymous => match (server.username(), server.password()) {
+                (Some(user), password) => {
+                    ConnectOptions::with_user_and_password(user.to_owned(), password.unwrap_or_default().to_owned())
+                }
+                (None, _) => ConnectOptions::new(),
+            },
             Credentials::User { user, password } => ConnectOptions::with_user_and_password(user, password),
             Credentials::Token(token) => ConnectOptions::with_token(token),
             Credentials::Nkey(seed) => ConnectOptions::with_nkey(seed),
@@ -181,7 +198,7 @@ impl NatsBus {
                 state.send_modify(|link| link.note(event));
                 std::future::ready(())
             })
-            .connect(&settings.url)
+            .connect(server)
             .await?;
         Ok(Self { client, settings, link, missing: Arc::default() })
     }
@@ -265,15 +282,17 @@ impl NatsBus {
     }
 
     /// Whether the server has JetStream, for us. No answer while the connection stays up is a no: the account may not
-    /// ask.
+    /// ask. Asked in the raw: the client's own query cannot read what nats-server 2.9 says of an account.
     async fn has_jetstream(&self, losses: u64) -> Result<bool, async_nats::Error> {
-        match jetstream::new(self.client.clone()).query_account().await {
-            Ok(_) => Ok(true),
+        match self.client.request(ACCOUNT_QUERY, Bytes::new()).await {
+            Ok(answer) => {
+                let answer: AccountAnswer = serde_json::from_slice(&answer.payload)?;
+                Ok(answer.error.is_none())
+            }
             Err(error) if self.link.borrow().losses != losses => Err(error.into()),
             Err(error) => {
-                let expected = matches!(error.kind(), AccountErrorKind::JetStreamUnavailable);
-                if !expected {
-                    tracing::warn!(error = %error, "JetStream cannot be used; events may be lost");
+                if error.kind() != RequestErrorKind::NoResponders {
+                    tracing::warn!(error = %error, "JetStream cannot be asked for; events may be lost");
                 }
                 Ok(false)
             }

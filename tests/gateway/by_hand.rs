@@ -136,7 +136,7 @@ async fn a_gap_that_is_closed_in_time_is_none() {
 #[tokio::test]
 async fn json_events_are_understood() {
     let bench = Bench::start().await;
-    // Of tokens 1 to 4, 0 to 3 is not needed: xxh3-64 with seed 1337 over little-endian u32.
+    // Of the tokens 1 to 4: xxh3-64 with seed 1337 over little-endian u32.
     let known = "14643705804678351452";
     let event = |id: &str, number: u32, data: Value| {
         json!({"worker_id": id, "event": {"event_id": number, "data": data}}).to_string().into_bytes()

@@ -301,7 +301,7 @@ async fn the_events_tell_exactly_what_the_next_request_hits() {
         let (mut held, mut changes) = (HashSet::new(), Vec::new());
         let (mut hits, mut evicted) = (0, 0);
         for number in 0..60_u32 {
-            let first = (number * 7 % 5) * 1000;
+            let first = (number / 2 % 5) * 1000;
             let prompt: Vec<u32> = (first..first + 21 + number * 13 % 40).collect();
             for event in bench.said() {
                 let applied = view.apply(&event, &mut changes);
