@@ -117,7 +117,7 @@ impl Driver {
                 continue;
             };
             self.exposition.levels(&self.engine);
-            self.clock.now = self.clock.now + step.duration;
+            self.clock.now += step.duration;
             sleep_until(self.clock.real(self.clock.now)).await;
             self.finish(step);
         }

@@ -155,7 +155,7 @@ impl FleetBuilder {
                 ..EngineConfig::default()
             },
             bus,
-            form: if number % 2 == 0 { encode::Form::Array } else { encode::Form::Map },
+            form: if number.is_multiple_of(2) { encode::Form::Array } else { encode::Form::Map },
             speedup: 1.0,
             tokenizer: None,
         }
