@@ -42,7 +42,7 @@ pub struct EventTask {
 /// Why a message was left out.
 enum Refusal {
     Undecodable(DecodeError),
-    /// It says that it is from another worker than its subject.
+    /// It says that it is from another worker or rank than its subject.
     Foreign(String),
 }
 
@@ -95,20 +95,36 @@ impl EventTask {
             if event.worker_id != self.worker.id {
                 return Err(Refusal::Foreign(event.worker_id.as_str().chars().take(64).collect()));
             }
+            self.check_rank(&event.batch)?;
             let stamp = Stamp { seq: event.event_id, epoch: None, ts: None };
             return Ok((stamp, event.batch));
         }
         let batch = decode(&message.payload).map_err(Refusal::Undecodable)?;
+        self.check_rank(&batch)?;
         // A bus that numbers nothing is taken to lose nothing.
         let seq = message.seq.unwrap_or_else(|| self.feed.next_seq());
         Ok((Stamp { seq, epoch: message.epoch, ts: batch.ts }, batch))
     }
 
+    fn check_rank(&self, batch: &EventBatch) -> Result<(), Refusal> {
+        match batch.dp_rank {
+            Some(rank) if rank != self.worker.rank.unwrap_or_default().0 => {
+                Err(Refusal::Foreign(format!("rank {rank}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn refuse(&self, refusal: Refusal) {
-        self.worker.metrics.events("undecodable", 1);
         match refusal {
-            Refusal::Undecodable(error) => tracing::warn!(worker = %self.worker.id, %error, "event batch refused"),
-            Refusal::Foreign(id) => tracing::warn!(worker = %self.worker.id, says = id, "foreign event refused"),
+            Refusal::Undecodable(error) => {
+                self.worker.metrics.events("undecodable", 1);
+                tracing::warn!(worker = %self.worker.id, %error, "event batch refused");
+            }
+            Refusal::Foreign(says) => {
+                self.worker.metrics.events("foreign", 1);
+                tracing::warn!(worker = %self.worker.id, says, "foreign event refused");
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::change::IndexWriter;
@@ -23,7 +23,7 @@ use crate::telemetry::metrics::Metrics;
 
 /// Every event task, seen from outside.
 pub(super) struct Sources {
-    connected: Option<watch::Receiver<bool>>,
+    bus: Option<NatsBus>,
     index: Arc<SharedTree>,
     workers: Vec<Arc<Worker>>,
     metrics: Metrics,
@@ -55,26 +55,28 @@ impl Sources {
             };
             tasks.spawn(task(config, fleet, worker, (index, patience)).run(queue));
         }
-        let sources = Self {
-            connected: bus.as_ref().map(NatsBus::connected),
-            index: Arc::clone(index),
-            workers: fleet.workers().to_vec(),
-            metrics: metrics.clone(),
-        };
+        let sources =
+            Self { bus, index: Arc::clone(index), workers: fleet.workers().to_vec(), metrics: metrics.clone() };
         Ok(Arc::new(sources))
     }
 
-    /// Whether the bus is connected, or there is none.
+    /// Whether events can arrive from every worker that sends them over the bus.
     pub(super) fn are_up(&self) -> bool {
-        self.connected.as_ref().is_none_or(|connected| *connected.borrow())
+        self.trouble().is_none()
     }
 
     /// What does not work, in words.
     pub(super) fn complaints(&self) -> Vec<String> {
-        if self.are_up() {
-            return Vec::new();
-        }
-        vec!["the event bus is not connected: requests are routed by load and by what was known before".to_owned()]
+        let complaint = |trouble| {
+            format!(
+                "the event bus is not connected ({trouble}): requests are routed by load and by what was known before"
+            )
+        };
+        self.trouble().map(complaint).into_iter().collect()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.bus.as_ref().and_then(NatsBus::trouble)
     }
 
     /// Brings the gauges up to date.
@@ -132,8 +134,8 @@ fn nats_queue(
     let missing = || setup(&format!("worker `{}` has `events: nats`", worker.id), "`events.nats.url` is not set");
     let bus = bus.ok_or_else(missing)?.clone();
     let (sender, queue) = mpsc::channel(usize::try_from(config.events.nats.queue_messages.get()).unwrap_or(usize::MAX));
-    let (model, id, rank) = (worker.model.to_string(), worker.id.to_string(), worker.rank.unwrap_or_default().0);
-    tasks.spawn(bus.follow(model, id, rank, sender));
+    let rank = worker.rank.unwrap_or_default().0;
+    tasks.spawn(bus.follow(&worker.model, worker.id.as_str(), rank, sender));
     Ok(queue)
 }
 

@@ -111,9 +111,7 @@ async fn leave(engines: Tasks, bus: Bus) {
 
 async fn connect(url: &str, prefix: &str) -> Result<NatsBus, BoxError> {
     let bus = NatsBus::connect(NatsSettings::publisher(url.to_owned(), prefix.to_owned())).await?;
-    let mut connected = bus.connected();
-    let up = tokio::time::timeout(Duration::from_secs(5), connected.wait_for(|up| *up)).await;
-    if !matches!(up, Ok(Ok(_))) {
+    if !matches!(tokio::time::timeout(Duration::from_secs(5), bus.connected()).await, Ok(true)) {
         return Err(format!("no NATS server answers at {url}; start one, or leave --bus out").into());
     }
     bus.prepare().await;

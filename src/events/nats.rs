@@ -1,17 +1,26 @@
 //! The event bus over NATS: JetStream where the server has it, so that nothing is lost while the link is down; core
 //! NATS otherwise.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::push::OrderedConfig;
 use async_nats::jetstream::{self, stream};
-use async_nats::{Client, ConnectOptions, Event};
-use futures_util::StreamExt;
+use async_nats::{Client, ConnectOptions, Event, RequestErrorKind, ServerAddr};
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::sync::{mpsc, watch};
+
+pub use settings::{Credentials, NatsSettings};
 
 use super::Message;
 use super::subject;
+
+mod settings;
 
 /// Waits between attempts to subscribe.
 const RETRY: Duration = Duration::from_millis(500);
@@ -19,71 +28,13 @@ const RETRY: Duration = Duration::from_millis(500);
 /// How long events are kept for routers that start or come back.
 const KEPT: Duration = Duration::from_secs(3600);
 
-/// How to reach a NATS server.
-#[derive(Clone, Debug)]
-pub struct NatsSettings {
-    /// `nats://host:port`.
-    pub url: String,
-    /// First token of every subject.
-    pub prefix: String,
-    /// Whether JetStream may be used where the server has it.
-    pub jetstream: bool,
-    /// Who we are.
-    pub credentials: Credentials,
-    /// Bound on making a connection.
-    pub connect_timeout: Duration,
-    /// Longest wait between attempts to connect: the client's default of 4 s would be 4 s of stale views.
-    pub reconnect_delay_max: Duration,
-    /// Messages that may wait in each subscription.
-    pub queue_messages: usize,
-}
+/// Asks what our account may keep in streams.
+const ACCOUNT_QUERY: &str = "$JS.API.INFO";
 
-impl NatsSettings {
-    /// The settings of an engine or a demo that publishes to `url`.
-    pub fn publisher(url: String, prefix: String) -> Self {
-        Self {
-            url,
-            prefix,
-            jetstream: true,
-            credentials: Credentials::Anonymous,
-            connect_timeout: Duration::from_secs(2),
-            reconnect_delay_max: Duration::from_millis(250),
-            queue_messages: 16_384,
-        }
-    }
-}
-
-/// Who we are, to a NATS server.
-#[derive(Clone, Default)]
-pub enum Credentials {
-    /// Nobody in particular.
-    #[default]
-    Anonymous,
-    /// User and password.
-    User {
-        /// The user.
-        user: String,
-        /// The password.
-        password: String,
-    },
-    /// A token.
-    Token(String),
-    /// The seed of an nkey.
-    Nkey(String),
-    /// The text of a credentials file: a JWT and its seed.
-    Creds(String),
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Credentials::Anonymous => "Anonymous",
-            Credentials::User { .. } => "User(redacted)",
-            Credentials::Token(_) => "Token(redacted)",
-            Credentials::Nkey(_) => "Nkey(redacted)",
-            Credentials::Creds(_) => "Creds(redacted)",
-        })
-    }
+/// The answer to it, as far as it says yes or no.
+#[derive(Deserialize)]
+struct AccountAnswer {
+    error: Option<IgnoredAny>,
 }
 
 /// A connection that comes back by itself.
@@ -91,7 +42,67 @@ impl std::fmt::Debug for Credentials {
 pub struct NatsBus {
     client: Client,
     settings: NatsSettings,
-    connected: watch::Receiver<bool>,
+    link: watch::Receiver<Link>,
+    missing: Arc<AtomicUsize>,
+}
+
+/// How the connection is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Link {
+    up: bool,
+    /// How often it was lost: what was received across a change of this may have holes.
+    losses: u64,
+    /// Why it is down, as far as anybody said.
+    trouble: Option<String>,
+}
+
+impl Link {
+    fn note(&mut self, event: Event) {
+        match event {
+            Event::Connected => {
+                tracing::info!("event bus connected");
+                *self = Self { up: true, losses: self.losses, trouble: None };
+            }
+            Event::Disconnected | Event::Closed => {
+                tracing::warn!("event bus lost; connecting again");
+                self.up = false;
+                self.losses += 1;
+            }
+            other => {
+                let trouble = other.to_string();
+                // The same fault comes with every attempt; it is told once.
+                if self.trouble.as_ref() != Some(&trouble) {
+                    tracing::warn!(event = trouble, "event bus");
+                }
+                self.trouble = Some(trouble).filter(|_| !self.up);
+            }
+        }
+    }
+}
+
+/// A subscription that is wanted and not made yet, counted.
+struct Missing(Arc<AtomicUsize>);
+
+impl Missing {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Missing {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One (worker, rank)'s subscription, and how far it has come.
+struct Line {
+    subject: String,
+    to: mpsc::Sender<Message>,
+    missing: Option<Missing>,
+    /// The stream that was read last, and the last message of it that was handed on.
+    read: Option<(stream::Info, u64)>,
 }
 
 impl NatsBus {
@@ -100,9 +111,15 @@ impl NatsBus {
     /// # Errors
     /// When the URL or the credentials cannot be read.
     pub async fn connect(settings: NatsSettings) -> Result<Self, async_nats::Error> {
-        let (state, connected) = watch::channel(false);
+        let (state, link) = watch::channel(Link::default());
+        let server: ServerAddr = settings.url.parse()?;
         let options = match settings.credentials.clone() {
-            Credentials::Anonymous => ConnectOptions::new(),
+            Credentials::Anonymous => match (server.username(), server.password()) {
+                (Some(user), password) => {
+                    ConnectOptions::with_user_and_password(user.to_owned(), password.unwrap_or_default().to_owned())
+                }
+                (None, _) => ConnectOptions::new(),
+            },
             Credentials::User { user, password } => ConnectOptions::with_user_and_password(user, password),
             Credentials::Token(token) => ConnectOptions::with_token(token),
             Credentials::Nkey(seed) => ConnectOptions::with_nkey(seed),
@@ -119,92 +136,148 @@ impl NatsBus {
                 Duration::from_millis(5).saturating_mul(1 << doubled).min(longest)
             })
             .event_callback(move |event| {
-                let state = state.clone();
-                async move {
-                    match event {
-                        Event::Connected => {
-                            tracing::info!("event bus connected");
-                            state.send_replace(true);
-                        }
-                        Event::Disconnected | Event::Closed => {
-                            tracing::warn!("event bus lost; connecting again");
-                            state.send_replace(false);
-                        }
-                        Event::SlowConsumer(_) => tracing::warn!("event bus: batches were dropped for want of room"),
-                        // One for each attempt while the bus is away.
-                        other => tracing::debug!(event = %other, "event bus"),
-                    }
-                }
+                state.send_modify(|link| link.note(event));
+                std::future::ready(())
             })
-            .connect(&settings.url)
+            .connect(server)
             .await?;
-        Ok(Self { client, settings, connected })
+        Ok(Self { client, settings, link, missing: Arc::default() })
     }
 
-    /// Whether the connection is up, and changes of that.
-    pub fn connected(&self) -> watch::Receiver<bool> {
-        self.connected.clone()
+    /// Waits until the connection is up; returns whether it is, for the client may be gone for good.
+    pub async fn connected(&self) -> bool {
+        self.link.clone().wait_for(|link| link.up).await.is_ok()
     }
 
-    /// Hands on one (worker, rank)'s batches, subscribing again whenever the subscription ends; returns when `to` is
-    /// closed.
-    pub async fn follow(self, model: String, worker: String, rank: u32, to: mpsc::Sender<Message>) {
-        let subject = subject::events_of(&self.settings.prefix, &model, &worker, rank);
-        let mut connected = self.connected.clone();
-        while !to.is_closed() {
-            if connected.wait_for(|up| *up).await.is_err() {
-                return;
-            }
-            let ended = if self.settings.jetstream && self.has_jetstream().await {
-                self.follow_stream(&subject, &to).await
-            } else {
-                self.follow_core(&subject, &to).await
+    /// What keeps events from arriving, in words; none while the connection is up and every subscription is made.
+    pub fn trouble(&self) -> Option<String> {
+        let link = self.link.borrow();
+        if !link.up {
+            return Some(link.trouble.clone().unwrap_or_else(|| "no server answers".to_owned()));
+        }
+        let missing = self.missing.load(Ordering::Relaxed);
+        (missing > 0).then(|| format!("{missing} subscriptions are being made"))
+    }
+
+    /// Hands on one (worker, rank)'s batches, subscribing again whenever the subscription ends; the future ends when
+    /// `to` is closed.
+    pub fn follow(
+        self,
+        model: &str,
+        worker: &str,
+        rank: u32,
+        to: mpsc::Sender<Message>,
+    ) -> impl Future<Output = ()> + use<> {
+        let subject = subject::events_of(&self.settings.prefix, model, worker, rank);
+        let line = Line { subject, to, missing: Some(Missing::new(&self.missing)), read: None };
+        self.keep_following(line)
+    }
+
+    async fn keep_following(self, mut line: Line) {
+        let mut link = self.link.clone();
+        while !line.to.is_closed() {
+            let losses = match link.wait_for(|link| link.up).await {
+                Ok(link) => link.losses,
+                Err(_) => return,
             };
-            if let Err(error) = ended {
-                tracing::warn!(%subject, error = %error, "event subscription ended; subscribing again");
+            let ended = tokio::select! {
+                ended = self.follow_once(&mut line, losses) => Some(ended),
+                _ = self.lost_since(losses) => None,
+            };
+            line.missing.get_or_insert_with(|| Missing::new(&self.missing));
+            match ended {
+                None => continue,
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    let subject = &line.subject;
+                    tracing::warn!(%subject, error = %error, "event subscription ended; subscribing again");
+                }
             }
             tokio::time::sleep(RETRY).await;
         }
     }
 
-    async fn has_jetstream(&self) -> bool {
-        jetstream::new(self.client.clone()).query_account().await.is_ok()
+    /// Waits until the connection has been lost since it was lost so many times.
+    async fn lost_since(&self, losses: u64) {
+        // When nobody can tell any more, the client is gone, and its subscriptions end by themselves.
+        if self.link.clone().wait_for(|link| link.losses != losses).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
-    async fn follow_stream(&self, subject: &str, to: &mpsc::Sender<Message>) -> Result<(), async_nats::Error> {
+    async fn follow_once(&self, line: &mut Line, losses: u64) -> Result<(), async_nats::Error> {
+        // Subscribed before the server is asked about JetStream: its answer says that the subscription is there.
+        let mut messages = self.client.subscribe(line.subject.clone()).await?;
+        if self.settings.jetstream && self.has_jetstream(losses).await? {
+            drop(messages);
+            return self.follow_stream(line).await;
+        }
+        if let Err(error) = self.client.flush().await {
+            tracing::debug!(error = %error, "event bus not flushed");
+        }
+        line.missing = None;
+        while let Some(message) = messages.next().await {
+            if line.to.send(plain(&message)).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server has JetStream, for us. No answer while the connection stays up is a no: the account may not
+    /// ask. Asked in the raw: the client's own query cannot read what nats-server 2.9 says of an account.
+    async fn has_jetstream(&self, losses: u64) -> Result<bool, async_nats::Error> {
+        match self.client.request(ACCOUNT_QUERY, Bytes::new()).await {
+            Ok(answer) => {
+                let answer: AccountAnswer = serde_json::from_slice(&answer.payload)?;
+                Ok(answer.error.is_none())
+            }
+            Err(error) if self.link.borrow().losses != losses => Err(error.into()),
+            Err(error) => {
+                if error.kind() != RequestErrorKind::NoResponders {
+                    tracing::warn!(error = %error, "JetStream cannot be asked for; events may be lost");
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    async fn follow_stream(&self, line: &mut Line) -> Result<(), async_nats::Error> {
         let stream = ensure_stream(&self.client, &self.settings.prefix).await?;
+        let info = stream.cached_info().clone();
+        // A stream that was made anew counts anew.
+        let read = line.read.take().filter(|(read, _)| read.created == info.created).map_or(0, |(_, read)| read);
         let consumer = stream
             .create_consumer(OrderedConfig {
                 deliver_subject: self.client.new_inbox(),
-                filter_subject: subject.to_owned(),
-                deliver_policy: DeliverPolicy::All,
+                filter_subject: line.subject.clone(),
+                deliver_policy: match read {
+                    0 => DeliverPolicy::All,
+                    read => DeliverPolicy::ByStartSequence { start_sequence: read + 1 },
+                },
                 ..OrderedConfig::default()
             })
             .await?;
         let mut messages = consumer.messages().await?;
+        line.missing = None;
+        let (_, read) = line.read.insert((info, read));
         while let Some(message) = messages.next().await {
-            if to.send(plain(&message?.message)).await.is_err() {
+            let message = message?;
+            let sequence = message.info()?.stream_sequence;
+            if line.to.send(plain(&message.message)).await.is_err() {
                 break;
             }
+            *read = sequence;
         }
         Ok(())
     }
 
-    async fn follow_core(&self, subject: &str, to: &mpsc::Sender<Message>) -> Result<(), async_nats::Error> {
-        let mut messages = self.client.subscribe(subject.to_owned()).await?;
-        while let Some(message) = messages.next().await {
-            if to.send(plain(&message)).await.is_err() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Publishes a batch of one (worker, rank).
+    /// Publishes a batch of one (worker, rank). Never waits: what finds no room, because the bus has been down for
+    /// long, is dropped, and the gap in the numbers is noticed.
     ///
     /// # Errors
-    /// When the client's own queue is closed.
-    pub async fn publish(
+    /// When the batch is too large or the client is closed.
+    pub fn publish(
         &self,
         (model, worker, rank): (&str, &str, u32),
         message: Message,
@@ -216,16 +289,30 @@ impl NatsBus {
             headers.insert(subject::EPOCH_HEADER, epoch.to_string().as_str());
             headers.insert(subject::MESSAGE_ID_HEADER, format!("{worker}/{rank}/{epoch}/{seq}").as_str());
         }
-        self.client.publish_with_headers(subject, headers, message.payload).await
+        let publishing = self.client.publish_with_headers(subject, headers, message.payload);
+        tokio::task::unconstrained(publishing).now_or_never().unwrap_or_else(|| {
+            tracing::warn!(worker, "the queue to the event bus is full; batch dropped");
+            Ok(())
+        })
     }
 
-    /// Makes sure that the server keeps events from now on, if it has JetStream.
+    /// Makes sure that the server keeps events from now on, if it has JetStream. Waits for the connection.
     pub async fn prepare(&self) {
-        if self.settings.jetstream
-            && self.has_jetstream().await
-            && let Err(error) = ensure_stream(&self.client, &self.settings.prefix).await
-        {
-            tracing::warn!(error = %error, "the event stream could not be made; events are not kept");
+        if !self.settings.jetstream {
+            return;
+        }
+        let mut link = self.link.clone();
+        while let Ok(losses) = link.wait_for(|link| link.up).await.map(|link| link.losses) {
+            let made = match self.has_jetstream(losses).await {
+                Ok(false) => return,
+                Ok(true) => ensure_stream(&self.client, &self.settings.prefix).await,
+                Err(error) => Err(error),
+            };
+            match made {
+                Ok(_) => return,
+                Err(error) => tracing::warn!(error = %error, "the event stream could not be made; trying again"),
+            }
+            tokio::time::sleep(RETRY).await;
         }
     }
 

@@ -30,8 +30,8 @@ impl Publisher {
         Self { model: model.to_owned(), worker: worker.to_owned(), rank, bus }
     }
 
-    /// Publishes a batch; what cannot be published is lost, as it would be with a real engine.
-    pub async fn publish(&self, message: Message) {
+    /// Publishes a batch. Never waits; what cannot be published is lost, as it would be with a real engine.
+    pub fn publish(&self, message: Message) {
         match &self.bus {
             Bus::Silent => {}
             Bus::Local(bus) => {
@@ -41,7 +41,7 @@ impl Publisher {
             }
             Bus::Nats(bus) => {
                 let line = (self.model.as_str(), self.worker.as_str(), self.rank);
-                if let Err(error) = bus.publish(line, message).await {
+                if let Err(error) = bus.publish(line, message) {
                     tracing::warn!(worker = self.worker, error = %error, "batch dropped");
                 }
             }

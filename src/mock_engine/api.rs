@@ -15,7 +15,7 @@ use warmpath_core::ids::TokenId;
 
 use super::Shared;
 use super::answer::{Answer, Answering, Part};
-use super::driver::{Command, Submission};
+use super::driver::{Command, NotQueued, Submission};
 use crate::openai::{Endpoint, RequestView};
 use crate::sim::{RequestId, SimRequest};
 use crate::tokenize::Prompts;
@@ -27,6 +27,9 @@ const MAX_TOKENS: u32 = 16;
 
 /// Entries of a list of prompts or messages.
 const ITEMS_MAX: usize = 4096;
+
+/// Sequences of one request: prompts times `n`.
+const SEQUENCES_MAX: usize = 4096;
 
 pub(super) fn routes(shared: Arc<Shared>) -> Router {
     Router::new()
@@ -105,6 +108,11 @@ async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, 
         // Whatever it is, it is answered; only its tokens are made up.
         Prompts::Unknown(_) => vec![body.iter().map(|byte| TokenId::from(*byte)).collect()],
     };
+    let sequences = prompts.len().saturating_mul(usize::try_from(view.n).unwrap_or(usize::MAX));
+    if sequences > SEQUENCES_MAX {
+        let message = format!("prompts times `n` are {sequences} sequences; one request may have {SEQUENCES_MAX}");
+        return refuse(StatusCode::BAD_REQUEST, &message);
+    }
     let number = shared.requests.fetch_add(1, Ordering::Relaxed);
     let name = headers.get("x-request-id").and_then(|id| id.to_str().ok()).map_or(number.to_string(), str::to_owned);
     let answer = Answer::new(endpoint, &name, &shared.model, &view, &prompts);
@@ -114,19 +122,20 @@ async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, 
             ([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], body).into_response()
         }
         Ok(parts) => Json(answer.whole(Answering::new(shared, answer.clone(), parts).all().await)).into_response(),
-        Err(message) => refuse(StatusCode::BAD_REQUEST, &message),
+        Err(error @ NotQueued::Refused(_)) => refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+        Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     }
 }
 
-/// Queues every sequence of every prompt.
+/// Queues every sequence of every prompt, all before the first answer, so that they can run side by side.
 async fn submit(
     shared: &Arc<Shared>,
     view: &RequestView<'_>,
     prompts: Vec<Vec<TokenId>>,
     number: u64,
-) -> Result<Vec<Part>, String> {
+) -> Result<Vec<Part>, NotQueued> {
     let max_tokens = usize::try_from(view.max_tokens.unwrap_or(MAX_TOKENS)).unwrap_or(usize::MAX);
-    let mut parts = Vec::new();
+    let (mut parts, mut results) = (Vec::new(), Vec::new());
     for prompt in prompts {
         for _ in 0..view.n {
             let place = u64::try_from(parts.len()).unwrap_or(0);
@@ -141,12 +150,14 @@ async fn submit(
                 ..SimRequest::new(id, prompt.clone(), max_tokens)
             };
             let submission = Box::new(Submission { request, tokens, queued });
-            let gone = |_| "the engine is shutting down".to_owned();
-            shared.commands.send(Command::Submit(submission)).await.map_err(|_| gone(()))?;
-            let part = Part::new(id, out, shared.commands.clone());
-            result.await.map_err(|_| gone(()))?.map_err(|refused| refused.to_string())?;
-            parts.push(part);
+            // Dropped on the way out, it aborts what was queued.
+            parts.push(Part::new(id, out, shared.commands.clone()));
+            results.push(result);
+            shared.commands.send(Command::Submit(submission)).await.map_err(|_| NotQueued::Gone)?;
         }
+    }
+    for result in results {
+        result.await.map_err(|_| NotQueued::Gone)??;
     }
     Ok(parts)
 }

@@ -14,6 +14,9 @@ use crate::sim::{Engine, Ms, Refused, RequestId, SimRequest, Step, TokenOut};
 /// Commands that wait for the end of a step.
 const COMMANDS: usize = 8192;
 
+/// Sequences that wait for their first step; real engines have no such bound, but run on machines of their own.
+const WAITING_MAX: usize = 65_536;
+
 /// What the HTTP side asks of the engine.
 pub(super) enum Command {
     /// Queue a request; its tokens go to the sender.
@@ -31,7 +34,21 @@ pub(super) struct Submission {
     /// As many as it may generate, so that nobody's slowness stops the engine.
     pub tokens: mpsc::Sender<TokenOut>,
     /// Whether it was queued.
-    pub queued: oneshot::Sender<Result<(), Refused>>,
+    pub queued: oneshot::Sender<Result<(), NotQueued>>,
+}
+
+/// Why a request was not queued.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotQueued {
+    /// It could never run.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// Too many wait.
+    #[error("{WAITING_MAX} sequences are waiting already")]
+    Full,
+    /// Nobody is there to run it.
+    #[error("the engine is shutting down")]
+    Gone,
 }
 
 /// The way to the engine.
@@ -102,7 +119,7 @@ impl Driver {
             self.exposition.levels(&self.engine);
             self.clock.now += step.duration;
             sleep_until(self.clock.real(self.clock.now)).await;
-            self.finish(step).await;
+            self.finish(step);
         }
     }
 
@@ -111,7 +128,7 @@ impl Driver {
             Command::Submit(submission) => {
                 let Submission { request, tokens, queued } = *submission;
                 let id = request.id;
-                let result = self.engine.submit(self.clock.now, request);
+                let result = self.submit(request);
                 if result.is_ok() {
                     self.exposition.arrived(id, self.clock.now);
                     self.clients.insert(id, tokens);
@@ -128,6 +145,13 @@ impl Driver {
         }
     }
 
+    fn submit(&mut self, request: SimRequest) -> Result<(), NotQueued> {
+        if self.engine.stats().waiting >= WAITING_MAX {
+            return Err(NotQueued::Full);
+        }
+        Ok(self.engine.submit(self.clock.now, request)?)
+    }
+
     fn abort(&mut self, id: RequestId) {
         if self.clients.remove(&id).is_some() {
             self.exposition.left(id);
@@ -135,8 +159,8 @@ impl Driver {
         }
     }
 
-    async fn finish(&mut self, step: Step) {
-        self.wire.publish(&step.events).await;
+    fn finish(&mut self, step: Step) {
+        self.wire.publish(&step.events);
         for token in step.tokens {
             self.exposition.token(&token, self.clock.now);
             let id = token.id;

@@ -27,7 +27,7 @@ impl Wire {
     }
 
     /// Publishes the events of one step; none is no batch.
-    pub(super) async fn publish(&mut self, events: &[BlockEvent]) {
+    pub(super) fn publish(&mut self, events: &[BlockEvent]) {
         if events.is_empty() {
             return;
         }
@@ -44,7 +44,7 @@ impl Wire {
         };
         let message = Message { payload, seq: Some(self.next), epoch: Some(self.epoch) };
         self.next += 1;
-        self.publisher.publish(message).await;
+        self.publisher.publish(message);
     }
 
     fn wire_event(&self, event: &BlockEvent) -> CacheEvent {

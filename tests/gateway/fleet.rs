@@ -19,10 +19,14 @@ use warmpath_indexer::codec::encode;
 pub(crate) struct FleetBuilder {
     engines: usize,
     policy: &'static str,
-    timing: &'static str,
     tokenizer: &'static str,
     blocks: u32,
     nats: Option<String>,
+    gateway_nats: Option<String>,
+    credentials: &'static str,
+    silent: bool,
+    model: &'static str,
+    worker: &'static str,
     more: String,
     second_model: bool,
     strangers: Vec<(SocketAddr, String)>,
@@ -33,10 +37,14 @@ pub(crate) fn fleet() -> FleetBuilder {
     FleetBuilder {
         engines: 2,
         policy: "kv",
-        timing: "linear:0.01,0.001",
         tokenizer: "bytes",
         blocks: 1000,
         nats: None,
+        gateway_nats: None,
+        credentials: "",
+        silent: false,
+        model: "m",
+        worker: "engine",
         more: String::new(),
         second_model: false,
         strangers: Vec::new(),
@@ -54,11 +62,6 @@ impl FleetBuilder {
         self
     }
 
-    pub(crate) fn timing(mut self, timing: &'static str) -> Self {
-        self.timing = timing;
-        self
-    }
-
     pub(crate) fn tokenizer(mut self, tokenizer: &'static str) -> Self {
         self.tokenizer = tokenizer;
         self
@@ -66,6 +69,30 @@ impl FleetBuilder {
 
     pub(crate) fn nats(mut self, url: String) -> Self {
         self.nats = Some(url);
+        self
+    }
+
+    /// The gateway reaches the bus by another way than the engines.
+    pub(crate) fn gateway_nats(mut self, url: String) -> Self {
+        self.gateway_nats = Some(url);
+        self
+    }
+
+    /// What the gateway says of itself to the bus: more keys of `events.nats`.
+    pub(crate) fn credentials(mut self, keys: &'static str) -> Self {
+        self.credentials = keys;
+        self
+    }
+
+    /// The engines publish nothing: a test speaks for them.
+    pub(crate) fn silent(mut self) -> Self {
+        self.silent = true;
+        self
+    }
+
+    /// The model's name, and that of its workers without their numbers.
+    pub(crate) fn names(mut self, model: &'static str, worker: &'static str) -> Self {
+        (self.model, self.worker) = (model, worker);
         self
     }
 
@@ -93,9 +120,18 @@ impl FleetBuilder {
         self
     }
 
+    /// Starts engines and gateway, and waits until events can arrive.
     pub(crate) async fn start(self) -> TestFleet {
+        let fleet = self.start_at_once().await;
+        assert!(fleet.app.wait_for_events(Duration::from_secs(5)).await, "the bus is there");
+        fleet
+    }
+
+    /// Starts engines and gateway, whether there is a bus or not.
+    pub(crate) async fn start_at_once(self) -> TestFleet {
         let local = LocalBus::new();
         let bus = match &self.nats {
+            _ if self.silent => Bus::Silent,
             None => Bus::Local(local.clone()),
             Some(url) => Bus::Nats(Box::new(connect(url).await)),
         };
@@ -105,29 +141,27 @@ impl FleetBuilder {
             let settings = self.engine(number, bus.clone());
             engines.push(MockEngine::start(settings, &tasks).await.expect("the engine starts").address);
         }
-        let config = Config::parse("a test", self.yaml(&engines)).expect("the configuration is good");
-        let app = App::start(config, Some(local)).await.expect("the gateway starts");
-        if self.nats.is_some() {
-            app.wait_for_events(Duration::from_secs(5)).await;
-        }
-        TestFleet { app, engines, tasks, client: reqwest::Client::new() }
+        let yaml = self.yaml(&engines);
+        let app = gateway(&yaml, Some(local)).await;
+        let model = self.model;
+        TestFleet { app, engines, tasks, client: reqwest::Client::new(), model, yaml, bus, builder: self }
     }
 
     fn engine(&self, number: usize, bus: Bus) -> MockSettings {
         MockSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            worker: format!("engine-{number}"),
-            model: "m".to_owned(),
+            worker: format!("{}-{number}", self.worker),
+            model: self.model.to_owned(),
             engine: EngineConfig {
                 block_size: BlockSize::new(4).expect("4 is not 0"),
                 blocks: self.blocks + 1,
-                timing: self.timing.parse().expect("a timing model"),
+                timing: "linear:0.01,0.001".parse().expect("a timing model"),
                 seed: u64::try_from(number).expect("a small number"),
                 vocabulary: 97..123,
                 ..EngineConfig::default()
             },
             bus,
-            form: if number % 2 == 0 { encode::Form::Array } else { encode::Form::Map },
+            form: if number.is_multiple_of(2) { encode::Form::Array } else { encode::Form::Map },
             speedup: 1.0,
             tokenizer: None,
         }
@@ -137,8 +171,8 @@ impl FleetBuilder {
         let second = if self.second_model { ", {name: m2}" } else { "" };
         let mut text = format!(
             "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
-             models: [{{name: m, aliases: [alias/of-m], tokenizer: {}, block_size: 4}}{second}]\n{}",
-            self.tokenizer, self.more
+             models: [{{name: '{}', aliases: [alias/of-m], tokenizer: {}, block_size: 4}}{second}]\n{}",
+            self.model, self.tokenizer, self.more
         );
         if !self.more.contains("routing:") {
             text += &format!("routing: {{policy: {}, seed: 1}}\n", self.policy);
@@ -146,7 +180,8 @@ impl FleetBuilder {
         let source = match &self.nats {
             None => "local",
             Some(url) => {
-                text += &format!("events: {{nats: {{url: '{url}'}}}}\n");
+                let (url, credentials) = (self.gateway_nats.as_ref().unwrap_or(url), self.credentials);
+                text += &format!("events: {{nats: {{url: '{url}', {credentials}}}}}\n");
                 "nats"
             }
         };
@@ -155,13 +190,18 @@ impl FleetBuilder {
             text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, {settings}}}\n");
         }
         for (address, number) in engines.iter().zip(1..) {
-            let blocks = self.blocks;
+            let (blocks, worker, model) = (self.blocks, self.worker, self.model);
             text += &format!(
-                "- {{id: engine-{number}, url: 'http://{address}', model: m, events: {source}, capacity_blocks: {blocks}}}\n"
+                "- {{id: '{worker}-{number}', url: 'http://{address}', model: '{model}', events: {source}, capacity_blocks: {blocks}}}\n"
             );
         }
         text
     }
+}
+
+async fn gateway(yaml: &str, local: Option<LocalBus>) -> App {
+    let config = Config::parse("a test", yaml.to_owned()).expect("the configuration is good");
+    App::start(config, local).await.expect("the gateway starts")
 }
 
 async fn connect(url: &str) -> NatsBus {
@@ -175,6 +215,10 @@ pub(crate) struct TestFleet {
     pub(crate) engines: Vec<SocketAddr>,
     pub(crate) tasks: Tasks,
     pub(crate) client: reqwest::Client,
+    model: &'static str,
+    yaml: String,
+    bus: Bus,
+    builder: FleetBuilder,
 }
 
 /// An answer, taken apart.
@@ -200,7 +244,35 @@ impl TestFleet {
 
     /// A completion of token ids, not streamed.
     pub(crate) async fn complete(&self, prompt: Value) -> Answered {
-        self.post("/v1/completions", &json!({"model": "m", "prompt": prompt, "max_tokens": 2})).await
+        self.post("/v1/completions", &json!({"model": self.model, "prompt": prompt, "max_tokens": 2})).await
+    }
+
+    /// Replaces the gateway by a new one with the same configuration, which knows nothing yet.
+    pub(crate) async fn restart_gateway(&mut self) {
+        let old = std::mem::replace(&mut self.app, gateway(&self.yaml, None).await);
+        old.stop().await;
+        assert!(self.app.wait_for_events(Duration::from_secs(5)).await, "the bus is there");
+    }
+
+    /// Ends every engine, and starts them anew with empty caches at the same addresses.
+    pub(crate) async fn restart_engines(&mut self) {
+        let old = std::mem::take(&mut self.tasks);
+        old.drain(Duration::ZERO).await;
+        for (number, address) in (1..).zip(&self.engines) {
+            let settings = MockSettings { listen: *address, ..self.builder.engine(number, self.bus.clone()) };
+            let mut tries = 0;
+            // Somebody's outgoing connection may have been given the port in the meantime.
+            while let Err(error) = MockEngine::start(settings.clone(), &self.tasks).await {
+                tries += 1;
+                assert!(tries < 100, "the engine starts again: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    /// The health report.
+    pub(crate) async fn health(&self) -> Value {
+        serde_json::from_str(&self.admin("/healthz").await.1).expect("health is JSON")
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answered {

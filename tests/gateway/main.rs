@@ -2,8 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod bad_input;
+mod by_hand;
+mod engine;
+mod events;
 mod fleet;
 mod killed;
+mod link;
 mod nats;
 mod retries;
 mod routing;

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Ends when dropped.
@@ -10,6 +11,7 @@ pub(crate) struct NatsServer {
     child: Option<Child>,
     port: u16,
     jetstream: bool,
+    guarded: bool,
     store: PathBuf,
 }
 
@@ -24,11 +26,19 @@ impl NatsServer {
         Self::start(true)
     }
 
+    /// A server without JetStream for the users `warm` with the password `path`, and `engine` with `engine`.
+    pub(crate) fn guarded() -> Self {
+        let mut server = Self::down(false);
+        server.guarded = true;
+        server.up();
+        server
+    }
+
     /// A port on which nothing listens; [`NatsServer::up`] starts a server there.
     pub(crate) fn down(jetstream: bool) -> Self {
         let port = free_port();
         let store = std::env::temp_dir().join(format!("warmpath-nats-{}-{port}", std::process::id()));
-        Self { child: None, port, jetstream, store }
+        Self { child: None, port, jetstream, guarded: false, store }
     }
 
     fn start(jetstream: bool) -> Self {
@@ -43,6 +53,13 @@ impl NatsServer {
         command.args(["--addr", "127.0.0.1", "--port", &self.port.to_string()]);
         if self.jetstream {
             command.arg("--jetstream").arg("--store_dir").arg(&self.store);
+        }
+        if self.guarded {
+            std::fs::create_dir_all(&self.store).expect("the temporary folder can be written");
+            let config = self.store.join("server.conf");
+            let users = "{user: warm, password: path}, {user: engine, password: engine}";
+            std::fs::write(&config, format!("authorization {{ users: [{users}] }}\n")).expect("it can be written");
+            command.arg("--config").arg(config);
         }
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.child = Some(child.expect("nats-server is installed; scripts/check.sh does that"));
@@ -66,6 +83,12 @@ impl NatsServer {
     pub(crate) fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
+
+    /// Forgets what it had kept; only while it is down.
+    pub(crate) fn forget(&self) {
+        assert!(self.child.is_none(), "a running server keeps its files");
+        let _ = std::fs::remove_dir_all(&self.store);
+    }
 }
 
 impl Drop for NatsServer {
@@ -81,7 +104,16 @@ fn program() -> PathBuf {
     if debian.exists() { debian } else { PathBuf::from("nats-server") }
 }
 
+/// A port below those that the system gives to everybody: nobody takes it between now and the server's start, and no two
+/// tests of a process get the same. Two servers on one port would be one bus for two tests.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-    listener.local_addr().expect("a bound socket has an address").port()
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(131);
+    loop {
+        let tried = TRIED.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + u16::try_from(start.wrapping_add(tried) % 20_000).expect("below 20 000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }

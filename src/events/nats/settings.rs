@@ -1,0 +1,70 @@
+//! How to reach a NATS server, and who we are to it.
+
+use std::time::Duration;
+
+/// How to reach a NATS server.
+#[derive(Clone, Debug)]
+pub struct NatsSettings {
+    /// `nats://host:port`.
+    pub url: String,
+    /// First token of every subject.
+    pub prefix: String,
+    /// Whether JetStream may be used where the server has it.
+    pub jetstream: bool,
+    /// Who we are.
+    pub credentials: Credentials,
+    /// Bound on making a connection.
+    pub connect_timeout: Duration,
+    /// Longest wait between attempts to connect: the client's default of 4 s would be 4 s of stale views.
+    pub reconnect_delay_max: Duration,
+    /// Messages that may wait in each subscription.
+    pub queue_messages: usize,
+}
+
+impl NatsSettings {
+    /// The settings of an engine or a demo that publishes to `url`.
+    pub fn publisher(url: String, prefix: String) -> Self {
+        Self {
+            url,
+            prefix,
+            jetstream: true,
+            credentials: Credentials::Anonymous,
+            connect_timeout: Duration::from_secs(2),
+            reconnect_delay_max: Duration::from_millis(250),
+            queue_messages: 16_384,
+        }
+    }
+}
+
+/// Who we are, to a NATS server.
+#[derive(Clone, Default)]
+pub enum Credentials {
+    /// Nobody in particular, or whom the URL names.
+    #[default]
+    Anonymous,
+    /// User and password.
+    User {
+        /// The user.
+        user: String,
+        /// The password.
+        password: String,
+    },
+    /// A token.
+    Token(String),
+    /// The seed of an nkey.
+    Nkey(String),
+    /// The text of a credentials file: a JWT and its seed.
+    Creds(String),
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Credentials::Anonymous => "Anonymous",
+            Credentials::User { .. } => "User(redacted)",
+            Credentials::Token(_) => "Token(redacted)",
+            Credentials::Nkey(_) => "Nkey(redacted)",
+            Credentials::Creds(_) => "Creds(redacted)",
+        })
+    }
+}

@@ -1,0 +1,132 @@
+//! Documents that cannot be, and what is said of each.
+
+/// Document, then what is said of it, without the file's name.
+pub(crate) const BROKEN: &[(&str, &[&str])] = &[
+    ("", &["1:1: there are no workers: nothing could be answered"]),
+    ("# nothing\n", &["2:1: there are no workers: nothing could be answered"]),
+    ("workers: []\n", &["1:1: there are no workers: nothing could be answered"]),
+    ("just text", &["1:1: expected a section with keys, got `just text`"]),
+    ("- 1\n", &["1:1: expected a section with keys, got a list"]),
+    ("listen: {data: [\n", &["1:16: unclosed bracket '['"]),
+    ("listen:\n  data: 1\n   admin: 2\n", &["3:9: mapping values are not allowed in this context"]),
+    ("listen: *nowhere\n", &["1:9: alias references unknown anchor"]),
+    ("log: {}\n---\nlog: {}\n", &["3:1: a second document begins here: a configuration is one document"]),
+    ("log: !include other.yaml\n", &["1:15: unsupported tag `!include`"]),
+    ("log: {}\nlog: {}\n", &["2:1: key `log` is given twice", "1:1: there are no workers: nothing could be answered"]),
+];
+
+/// The same, below a valid fleet of two lines.
+pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
+    ("routing: {kv: {alpha: -2}}", &["3:23: weight must be finite and at least 0, got -2"]),
+    ("routing: {kv: {gamma: .inf}}", &["3:23: weight must be finite and at least 0, got inf"]),
+    ("routing: {kv: {gamma: .nan}}", &["3:23: weight must be finite and at least 0, got NaN"]),
+    ("routing: {logit: {hit: much}}", &["3:24: expected a number, got `much`"]),
+    ("routing: {logit: {hit: '2'}}", &["3:24: expected a number, got `2`"]),
+    ("routing: {polcy: kv}", &["3:11: unknown key `polcy`, did you mean `policy`?"]),
+    ("rooting: {policy: kv}", &["3:1: unknown key `rooting`, did you mean `routing`?"]),
+    ("metrics: {colour: red}", &["3:11: unknown key `colour` (known: prefix)"]),
+    ("routing: {policy: kvv}", &["3:19: unknown value `kvv`, did you mean `kv`?"]),
+    (
+        "routing: {policy: fastest}",
+        &["3:19: unknown value `fastest` (known: kv, logit, round_robin, random, least_requests, power_of_two)"],
+    ),
+    (
+        "routing: {fallback: logit}",
+        &["3:21: `logit` may have no answer; a fallback is one of round_robin, random, least_requests, power_of_two"],
+    ),
+    ("routing: {on_all_busy: queue}", &["3:24: unknown value `queue` (known: least_loaded, error)"]),
+    ("routing: [kv]", &["3:10: expected a section with keys, got a list"]),
+    ("routing: {seed: -1}", &["3:17: expected a whole number from 0 to 18446744073709551615, got `-1`"]),
+    (
+        "routing: {seed: 18446744073709551616}",
+        &["3:17: expected a whole number from 0 to 18446744073709551615, got `18446744073709551616`"],
+    ),
+    ("usage: always", &["3:8: unknown value `always` (known: as_asked)"]),
+    ("log: {level: loud}", &["3:14: unknown value `loud` (known: error, warn, info, debug, trace)"]),
+    ("timeouts: {connect: 5}", &["3:21: expected a duration such as 250ms, 5s, 2m or 1h, got `5`"]),
+    ("timeouts: {total: 0s}", &["3:19: a duration is at least 1ms and at most 168h, got `0s`"]),
+    ("limits: {body_bytes: 16MB}", &["3:22: expected a size such as 512B, 64KiB, 16MiB or 1GiB, got `16MB`"]),
+    ("limits: {header_bytes: 4KiB}", &["3:24: must be at least 8KiB, got 4KiB"]),
+    ("limits: {connections: 0}", &["3:23: must be at least 1, got 0"]),
+    ("listen: {data: localhost}", &["3:16: expected an address such as 127.0.0.1:8080 or [::]:8080, got `localhost`"]),
+    ("listen: {routing_headers: on}", &["3:27: expected true or false, got `on`"]),
+    ("listen: {admin: '0.0.0.0:9090'}", &["3:17: an admin address beyond loopback needs `listen.admin_token`"]),
+    ("listen: {data: 127.0.0.1:9090}", &["3:16: the port is that of `listen.admin`"]),
+    ("listen: {data: '0.0.0.0:80', admin: 127.0.0.1:80}", &["3:37: the port is that of `listen.data` at 3:16"]),
+    ("listen: {admin_token: ''}", &["3:23: a secret must not be empty"]),
+    ("listen: {admin_token: [a]}", &["3:23: expected text, got a list"]),
+    (
+        "metrics: {prefix: 9lives}",
+        &[
+            "3:19: a metrics prefix is a lower-case letter, then letters, digits and underscores, at most 64; got `9lives`",
+        ],
+    ),
+    (
+        "events: {nats: {prefix: 'kv.>'}}",
+        &["3:25: a subject prefix is letters, digits, `_`, `-` and dots between them, at most 128; got `kv.>`"],
+    ),
+    ("events: {nats: {user: u}}", &["3:23: `user` without `password`"]),
+    ("events: {nats: {password: p}}", &["3:27: `password` without `user`"]),
+    (
+        "events: {nats: {token: t, nkey_seed: s}}",
+        &["3:38: `nkey_seed` beside `token` at 3:24: one way to authenticate"],
+    ),
+    ("log: {format: \"a\\nb\"}", &["3:15: unknown value `a\\nb` (known: text, json)"]),
+    (
+        "log: {format: xml, level: loud}\nretries: {attempts: -1, wait: 1s}\nqueue: {}",
+        &[
+            "3:15: unknown value `xml` (known: text, json)",
+            "3:27: unknown value `loud` (known: error, warn, info, debug, trace)",
+            "4:21: expected a whole number from 0 to 255, got `-1`",
+            "4:25: unknown key `wait` (known: attempts)",
+            "5:1: unknown key `queue` (known: listen, models, workers, routing, events, index, limits, timeouts, retries, metrics, log, ready_when, usage)",
+        ],
+    ),
+];
+
+/// Whole fleets.
+pub(crate) const BROKEN_FLEETS: &[(&str, &[&str])] = &[
+    ("workers: [{id: a, url: 'http://a', model: m}]", &["1:43: no model is named `m`"]),
+    (
+        "models: [{name: llama}]\nworkers: [{id: a, url: 'http://a', model: lama}]",
+        &["2:43: no model is named `lama`, did you mean `llama`?"],
+    ),
+    (
+        "models: [{name: m, aliases: [n]}]\nworkers: [{id: a, url: 'http://a', model: n}]",
+        &["2:43: `n` is an alias at 1:30: name the model itself, `m`"],
+    ),
+    (
+        "models: [{name: m, aliases: [m, n]}, {name: n}]\nworkers:\n- {id: a, url: 'http://a', model: m}\n- {id: a, url: 'http://b', model: n}",
+        &[
+            "1:30: alias `m` is already used at 1:17",
+            "1:33: alias `n` is already used at 1:45",
+            "4:8: worker id `a` is already used at 3:8",
+        ],
+    ),
+    (
+        "models: [{name: m}]\nworkers:\n- {id: '', url: 'http://a', model: m, events: nats}\nevents: {hold_batches: 8}",
+        &[
+            "3:8: worker id must have 1 to 128 bytes and no control characters, got ``",
+            "3:47: `events.nats.url` is not set at 4:1",
+        ],
+    ),
+    (
+        "models: [{name: m, block_size: 0, tokenizer: ''}]\nworkers:\n- {url: 'ftp://a', id: a, model: m, dp_ranks: 0, role: decode}\n- {id: b, model: m}",
+        &[
+            "1:32: must be at least 1, got 0",
+            "1:46: expected `remote`, `bytes` or the path of a tokenizer.json, got ``",
+            "3:9: expected a URL such as http://10.0.0.1:8000, got `ftp://a`",
+            "3:47: must be at least 1, got 0",
+            "3:56: role `decode` is not served: only `both` is",
+            "4:3: key `url` is missing",
+        ],
+    ),
+    (
+        "models: [{name: m}]\nworkers:\n- {id: a, url: 'http://a', model: m, dp_ranks: 65535}\n- {id: b, url: 'http://b', model: m}",
+        &["4:8: workers and their ranks up to here are 65536; at most 65535 are served"],
+    ),
+    (
+        "models: [{name: m}]\nworkers: [a, ~]",
+        &["2:11: expected a section with keys, got `a`", "2:14: expected a section with keys, got nothing"],
+    ),
+];
