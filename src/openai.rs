@@ -407,7 +407,11 @@ mod tests {
             assert_eq!(param, None);
             assert!(message.starts_with("the body is not valid JSON: "), "{message}");
         }
-        assert!(fault(completion("[]")).1.starts_with("the body is not a valid request: "));
+        assert!(fault(completion("3")).1.starts_with("the body is not a valid request: "));
+        // The fields' values in their order would do for a derived reader.
+        for list in ["[]", r#" ["m","a"]"#] {
+            assert_eq!(fault(completion(list)), (None, "the body must be a JSON object".to_owned()));
+        }
     }
 
     #[test]
