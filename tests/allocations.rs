@@ -68,7 +68,7 @@ fn a_warm_placement_allocates_nothing() {
     let index = SharedTree::default();
     for slot in 0..64 {
         let held = &hashes[..usize::from(slot) + 1];
-        let stores: Vec<_> = held.iter().map(|hash| Change::Store { hash: *hash, tier: Tier::Device }).collect();
+        let stores: Vec<_> = Change::stores(Some(root.sequence), held, Tier::Device).collect();
         index.apply(Slot(slot), &stores);
     }
     let weights = Weights::default();
