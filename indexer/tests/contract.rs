@@ -10,6 +10,7 @@ use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::units::{Blocks, Tier};
 use warmpath_indexer::change::{Change, IndexWriter};
+use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::tree::{PrefixTree, SharedTree};
 
 /// An index under test.
@@ -217,3 +218,4 @@ macro_rules! concurrent_contract {
 
 contract!(prefix_tree, Owned::default());
 concurrent_contract!(shared_tree, SharedTree::default());
+concurrent_contract!(concurrent_index, ConcurrentIndex::new(1 << 20));
