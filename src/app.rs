@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use warmpath_indexer::tree::SharedTree;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use crate::config::Config;
 use crate::error::BoxError;
@@ -27,6 +27,9 @@ mod sources;
 
 /// Between "not ready" and "no new connections", so that balancers can take the router out.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// (worker, block) entries that the index keeps at most: about 500 MB.
+const ENTRIES_MAX: usize = 20_000_000;
 
 /// A running gateway.
 pub struct App {
@@ -75,7 +78,7 @@ impl App {
         let metrics = Metrics::new(&config.metrics.prefix);
         let background = Tasks::new();
         let fleet = Arc::new(build::fleet(&config, &metrics)?);
-        let index = Arc::new(SharedTree::default());
+        let index = Arc::new(ConcurrentIndex::new(ENTRIES_MAX));
         let sources = Sources::start(&config, local, (&fleet, &index), &metrics, &background).await?;
         let probes = probe::start(&fleet, &config.timeouts, &background);
         let draining = Arc::new(AtomicBool::new(false));

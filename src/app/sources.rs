@@ -6,8 +6,8 @@ use tokio::sync::{mpsc, watch};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::change::IndexWriter;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
-use warmpath_indexer::tree::SharedTree;
 use warmpath_indexer::view::EngineView;
 
 use super::StartError;
@@ -24,7 +24,7 @@ use crate::telemetry::metrics::Metrics;
 /// Every event task, seen from outside.
 pub(super) struct Sources {
     connected: Option<watch::Receiver<bool>>,
-    index: Arc<SharedTree>,
+    index: Arc<ConcurrentIndex>,
     workers: Vec<Arc<Worker>>,
     metrics: Metrics,
 }
@@ -34,7 +34,7 @@ impl Sources {
     pub(super) async fn start(
         config: &Config,
         local: Option<LocalBus>,
-        (fleet, index): (&Fleet, &Arc<SharedTree>),
+        (fleet, index): (&Fleet, &Arc<ConcurrentIndex>),
         metrics: &Metrics,
         tasks: &Tasks,
     ) -> Result<Arc<Self>, StartError> {
@@ -144,12 +144,12 @@ fn task(
     config: &Config,
     fleet: &Fleet,
     worker: &Arc<Worker>,
-    (index, patience): (&Arc<SharedTree>, Patience),
+    (index, patience): (&Arc<ConcurrentIndex>, Patience),
 ) -> EventTask {
     let block_size = fleet.pool(&worker.model).map(|pool| pool.block_size);
     let block_size = block_size.or(BlockSize::new(16)).expect("16 is not 0");
     let namespace = Namespace::plain(Arc::clone(&worker.model), block_size);
     let view = EngineView::new(namespace, config.index.seed, VIEW_MAX);
-    let index: Arc<dyn IndexWriter> = Arc::<SharedTree>::clone(index);
+    let index: Arc<dyn IndexWriter> = Arc::<ConcurrentIndex>::clone(index);
     EventTask::new(Arc::clone(worker), index, patience, view)
 }
