@@ -4,28 +4,35 @@ use warmpath_core::ids::SequenceHash;
 
 /// Parts that grow one at a time, so that growth is a short pause: a power of two.
 const SHARDS: usize = 64;
-/// Turns hashes that are near each other into ones that are not: 2^64 divided by the golden ratio.
+/// Turns hashes that are near each other into ones that are not: 2^64 divided by the golden ratio, an odd number, so that
+/// different hashes stay different.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Slots of a part that holds anything.
-const SLOTS_MIN: usize = 8;
+/// Homes of a part that holds anything.
+const HOMES_MIN: usize = 8;
+/// Slots behind the last home.
+const MARGIN: usize = 8;
 
 /// What no entry has as its value.
 const EMPTY: u32 = u32::MAX;
 
-/// A map from sequence hashes to numbers below `u32::MAX`. Open addressing with linear probing and deletion by moving
-/// back, so that it never holds more than its entries; it shrinks as it empties.
+/// A map from sequence hashes to numbers below `u32::MAX`. Open addressing with the slots in the order of the mixed
+/// hashes: a miss ends early, growth is one pass, and deletion moves back, so that nothing but entries is ever held. It
+/// shrinks as it empties.
 pub(super) struct HashTable {
     shards: Box<[Shard]>,
     len: usize,
 }
 
+/// 1. Keys ascend from slot to slot.
+/// 2. Between an entry's home and the entry no slot is free.
 #[derive(Default)]
 struct Shard {
     slots: Vec<Entry>,
+    homes: usize,
     len: usize,
 }
 
-/// A hash in halves, so that the entry is aligned to 4 bytes.
+/// A key in halves, so that the entry is aligned to 4 bytes.
 #[derive(Clone, Copy)]
 struct Entry {
     low: u32,
@@ -36,13 +43,17 @@ struct Entry {
 const VACANT: Entry = Entry { low: 0, high: 0, value: EMPTY };
 
 impl Entry {
-    fn new(hash: SequenceHash, value: u32) -> Self {
+    fn new(key: u64, value: u32) -> Self {
         let half = |bits: u64| u32::try_from(bits & 0xffff_ffff).expect("the mask leaves 32 bits");
-        Self { low: half(hash.0), high: half(hash.0 >> 32), value }
+        Self { low: half(key), high: half(key >> 32), value }
     }
 
-    fn hash(self) -> SequenceHash {
-        SequenceHash(u64::from(self.low) | u64::from(self.high) << 32)
+    fn key(self) -> u64 {
+        u64::from(self.low) | u64::from(self.high) << 32
+    }
+
+    fn is_vacant(self) -> bool {
+        self.value == EMPTY
     }
 }
 
@@ -65,45 +76,35 @@ impl HashTable {
 
     /// The value under `hash`. O(1).
     pub(super) fn get(&self, hash: SequenceHash) -> Option<u32> {
-        let shard = &self.shards[shard_of(hash)];
-        if shard.len == 0 {
-            return None;
-        }
-        let entry = shard.slots[shard.find(hash)];
-        (entry.value != EMPTY).then_some(entry.value)
+        let key = mixed(hash);
+        let shard = &self.shards[shard_of(key)];
+        let at = shard.find(key).ok()?;
+        Some(shard.slots[at].value)
     }
 
     /// Puts a value under `hash`, in place of the one that may be there. O(1), but for growth.
     pub(super) fn insert(&mut self, hash: SequenceHash, value: u32) {
-        let shard = &mut self.shards[shard_of(hash)];
-        // At most 4 of 5 slots are taken: a miss then looks at 13 neighbouring ones on average.
-        if (shard.len + 1) * 5 > shard.slots.len() * 4 {
-            shard.resize((shard.slots.len() + shard.slots.len() / 4).max(SLOTS_MIN));
+        let key = mixed(hash);
+        let shard = &mut self.shards[shard_of(key)];
+        if (shard.len + 1) * 6 > shard.homes * 5 {
+            shard.resize((shard.homes + shard.homes / 4).max(HOMES_MIN));
         }
-        let at = shard.find(hash);
-        let new = usize::from(shard.slots[at].value == EMPTY);
-        shard.slots[at] = Entry::new(hash, value);
-        shard.len += new;
-        self.len += new;
+        match shard.find(key) {
+            Ok(at) => shard.slots[at].value = value,
+            Err(at) => {
+                shard.open(at, Entry::new(key, value));
+                self.len += 1;
+            }
+        }
     }
 
     /// Takes the entry of `hash` out, if there is one. O(1), but for shrinking.
     pub(super) fn remove(&mut self, hash: SequenceHash) {
-        let shard = &mut self.shards[shard_of(hash)];
-        if shard.len == 0 {
-            return;
-        }
-        let at = shard.find(hash);
-        if shard.slots[at].value == EMPTY {
-            return;
-        }
-        shard.close(at);
-        shard.len -= 1;
-        self.len -= 1;
-        if shard.len == 0 {
-            shard.slots = Vec::new();
-        } else if shard.slots.len() > SLOTS_MIN && shard.len * 5 < shard.slots.len() * 2 {
-            shard.resize((shard.len * 5 / 3).max(SLOTS_MIN));
+        let key = mixed(hash);
+        let shard = &mut self.shards[shard_of(key)];
+        if let Ok(at) = shard.find(key) {
+            shard.close(at);
+            self.len -= 1;
         }
     }
 }
@@ -112,59 +113,77 @@ fn mixed(hash: SequenceHash) -> u64 {
     hash.0.wrapping_mul(SPREAD)
 }
 
-fn shard_of(hash: SequenceHash) -> usize {
-    usize::try_from(mixed(hash) >> (64 - SHARDS.trailing_zeros())).expect("a few bits")
+fn shard_of(key: u64) -> usize {
+    usize::try_from(key >> (64 - SHARDS.trailing_zeros())).expect("a few bits")
 }
 
 impl Shard {
-    /// Where `hash` would lie if all slots were free. Keeps the order of the hashes, whatever the number of slots.
-    fn home(&self, hash: SequenceHash) -> usize {
-        let place = mixed(hash) << SHARDS.trailing_zeros() >> 32;
-        let slots = u64::try_from(self.slots.len()).expect("64 bits");
-        usize::try_from((place * slots) >> 32).expect("less than a length")
+    /// Where an entry would lie if it were alone. Ascends with the key, whatever the number of homes.
+    fn home(&self, key: u64) -> usize {
+        let place = (key << SHARDS.trailing_zeros()) >> 32;
+        let homes = u64::try_from(self.homes).expect("64 bits");
+        usize::try_from((place * homes) >> 32).expect("less than a length")
     }
 
-    fn after(&self, at: usize) -> usize {
-        if at + 1 == self.slots.len() { 0 } else { at + 1 }
-    }
-
-    /// The slot of `hash`, or the free one where it belongs. There are slots, and one is free.
-    fn find(&self, hash: SequenceHash) -> usize {
-        let mut at = self.home(hash);
-        loop {
-            let entry = self.slots[at];
-            if entry.value == EMPTY || entry.hash() == hash {
-                return at;
+    /// The slot of a key, or as an error the one where it belongs.
+    fn find(&self, key: u64) -> Result<usize, usize> {
+        let mut at = self.home(key);
+        while let Some(entry) = self.slots.get(at)
+            && !entry.is_vacant()
+        {
+            let other = entry.key();
+            if other >= key {
+                return if other == key { Ok(at) } else { Err(at) };
             }
-            at = self.after(at);
+            at += 1;
         }
+        Err(at)
+    }
+
+    /// Puts an entry into a slot; what is there moves on by one.
+    fn open(&mut self, at: usize, entry: Entry) {
+        let taken = self.slots[at..].iter().take_while(|entry| !entry.is_vacant()).count();
+        if at + taken == self.slots.len() {
+            self.slots.reserve_exact(MARGIN);
+            self.slots.push(VACANT);
+        }
+        self.slots.copy_within(at..at + taken, at + 1);
+        self.slots[at] = entry;
+        self.len += 1;
     }
 
     /// Empties a slot and moves those behind it back as far as their homes allow.
-    fn close(&mut self, mut hole: usize) {
-        let mut at = hole;
-        loop {
-            at = self.after(at);
-            let entry = self.slots[at];
-            if entry.value == EMPTY {
-                break;
-            }
-            let home = self.home(entry.hash());
-            let stays = if hole <= at { hole < home && home <= at } else { hole < home || home <= at };
-            if !stays {
-                self.slots[hole] = entry;
-                hole = at;
-            }
+    fn close(&mut self, at: usize) {
+        let mut end = at + 1;
+        while let Some(entry) = self.slots.get(end)
+            && !entry.is_vacant()
+            && self.home(entry.key()) < end
+        {
+            end += 1;
         }
-        self.slots[hole] = VACANT;
+        self.slots.copy_within(at + 1..end, at);
+        self.slots[end - 1] = VACANT;
+        self.len -= 1;
+        if self.len == 0 {
+            *self = Self::default();
+        } else if self.homes > HOMES_MIN && self.len * 5 < self.homes * 2 {
+            self.resize((self.len * 5 / 3).max(HOMES_MIN));
+        }
     }
 
-    fn resize(&mut self, slots: usize) {
-        let old = std::mem::replace(&mut self.slots, vec![VACANT; slots]);
-        for entry in old.into_iter().filter(|entry| entry.value != EMPTY) {
-            let at = self.find(entry.hash());
-            self.slots[at] = entry;
+    fn resize(&mut self, homes: usize) {
+        let old = std::mem::take(&mut self.slots);
+        self.homes = homes;
+        self.slots.reserve_exact(homes + MARGIN);
+        for entry in old.into_iter().filter(|entry| !entry.is_vacant()) {
+            let home = self.home(entry.key());
+            while self.slots.len() < home {
+                self.slots.push(VACANT);
+            }
+            self.slots.push(entry);
         }
+        let slots = self.slots.len().max(homes + MARGIN);
+        self.slots.resize(slots, VACANT);
     }
 }
 
