@@ -58,8 +58,14 @@ impl ConcurrentIndex {
 
     /// Bytes of heap, by capacities. O(chains).
     pub fn bytes(&self) -> usize {
-        let writer = self.writer().bytes();
-        writer + read(&self.core).bytes()
+        let mut bytes = self.writer().bytes() + read(&self.core).bytes();
+        let mut from = 0;
+        loop {
+            // A statement of its own, so that the lock is free between two segments.
+            let Some((segment, next)) = read(&self.core).slab().bytes(from) else { return bytes };
+            bytes += segment;
+            from = next;
+        }
     }
 }
 

@@ -138,9 +138,9 @@ impl Core {
         }
     }
 
-    /// Bytes of heap, by capacities. O(chains).
+    /// Bytes of heap of all but the chains, by capacities.
     pub(super) fn bytes(&self) -> usize {
-        self.heads.bytes() + self.slab.bytes()
+        self.heads.bytes()
     }
 }
 
