@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use warmpath_indexer::tree::SharedTree;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use crate::config::Config;
 use crate::error::BoxError;
@@ -76,7 +76,8 @@ impl App {
         let metrics = Metrics::new(&config.metrics.prefix);
         let background = Tasks::new();
         let fleet = Arc::new(build::fleet(&config, &metrics)?);
-        let index = Arc::new(SharedTree::default());
+        let entries = usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX);
+        let index = Arc::new(ConcurrentIndex::new(entries));
         let sources = Sources::start(&config, local, (&fleet, &index), &metrics, &background).await?;
         let probes = probe::start(&fleet, &config.timeouts, &background);
         let draining = Arc::new(AtomicBool::new(false));

@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
-use warmpath_core::ids::{Rank, RequestKey, Slot, WorkerId};
+use warmpath_core::ids::{Rank, RequestKey, SequenceHash, Slot, WorkerId};
 use warmpath_core::namespace::Namespace;
+use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::{Scheduler, Scratch};
 use warmpath_core::shape::{Prompt, Request, Shape};
@@ -17,7 +18,7 @@ use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
 use warmpath_core::workers::{Limits, Pool, Role, Target, WorkerTable};
 use warmpath_indexer::change::{Change, IndexWriter};
-use warmpath_indexer::tree::SharedTree;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 
 struct Counting;
 
@@ -65,10 +66,10 @@ fn a_warm_placement_allocates_nothing() {
     let tokens: Vec<u32> = (0..4096).collect();
     let mut hashes = Vec::new();
     hash_blocks(&root, &tokens, &[], &mut hashes);
-    let index = SharedTree::default();
+    let index = ConcurrentIndex::new(10_000);
     for slot in 0..64 {
         let held = &hashes[..usize::from(slot) + 1];
-        let stores: Vec<_> = held.iter().map(|hash| Change::Store { hash: *hash, tier: Tier::Device }).collect();
+        let stores: Vec<_> = Change::stores(Some(root.sequence), held, Tier::Device).collect();
         index.apply(Slot(slot), &stores);
     }
     let weights = Weights::default();
@@ -90,4 +91,25 @@ fn a_warm_placement_allocates_nothing() {
         (0..100).for_each(|_| place(&mut scratch));
         assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{policy}");
     }
+}
+
+/// Sets of more than 128 slots have memory of their own, and so have blocks in several tiers.
+#[test]
+fn a_warm_look_up_allocates_nothing_whatever_the_slots_and_tiers() {
+    let index = ConcurrentIndex::new(1_000_000);
+    let blocks: Vec<SequenceHash> = (1..=2_000).map(SequenceHash).collect();
+    for slot in 0..700 {
+        let held = &blocks[..usize::from(slot) * 2 + 600];
+        index.apply(Slot(slot), &Change::stores(None, held, Tier::Device).collect::<Vec<_>>());
+        if slot % 100 == 7 {
+            index
+                .apply(Slot(slot), &Change::stores(None, &held[..900.min(held.len())], Tier::Host).collect::<Vec<_>>());
+        }
+    }
+    let mut overlaps = Overlaps::default();
+    index.match_prefix(&blocks, &mut overlaps);
+    assert_eq!(overlaps.best(), Some((Slot(699), Blocks(1_998))));
+    let before = ALLOCATIONS.with(Cell::get);
+    (0..100).for_each(|_| index.match_prefix(&blocks, &mut overlaps));
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
 }

@@ -80,6 +80,7 @@ const INDEXER: &[(&str, &[&str])] = &[
     ("feed", &["event"]),
     ("view", &["event", "change"]),
     ("tree", &["change"]),
+    ("concurrent", &["change"]),
 ];
 
 /// The packages that the two lower crates may depend on. A runtime, a socket or a clock is never among them.

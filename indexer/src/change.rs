@@ -10,6 +10,9 @@ pub enum Change {
     Store {
         /// The block and all before it.
         hash: SequenceHash,
+        /// The block before it (the root of the namespace for a first block), where that is known. Tells an index where
+        /// to keep the block; no answer depends on it.
+        parent: Option<SequenceHash>,
         /// Where it lies.
         tier: Tier,
     },
@@ -20,6 +23,18 @@ pub enum Change {
         /// Where it lay.
         tier: Tier,
     },
+}
+
+impl Change {
+    /// Stores of `blocks`, which follow each other below `parent`.
+    pub fn stores(
+        parent: Option<SequenceHash>,
+        blocks: &[SequenceHash],
+        tier: Tier,
+    ) -> impl Iterator<Item = Change> + '_ {
+        let parents = std::iter::once(parent).chain(blocks.iter().copied().map(Some));
+        blocks.iter().zip(parents).map(move |(&hash, parent)| Change::Store { hash, parent, tier })
+    }
 }
 
 /// The writing side of an index. Tasks that receive events have it; handlers of requests have only

@@ -74,7 +74,7 @@ impl PrefixTree {
     pub fn apply(&mut self, slot: Slot, changes: &[Change]) {
         for change in changes {
             match *change {
-                Change::Store { hash, tier } => self.store(slot, hash, tier),
+                Change::Store { hash, tier, .. } => self.store(slot, hash, tier),
                 Change::Remove { hash, tier } => self.remove(slot, hash, tier),
             }
         }
@@ -184,7 +184,7 @@ mod tests {
     use warmpath_core::overlap::TierBlocks;
 
     fn store(hash: u64, tier: Tier) -> Change {
-        Change::Store { hash: SequenceHash(hash), tier }
+        Change::Store { hash: SequenceHash(hash), parent: None, tier }
     }
 
     fn remove(hash: u64, tier: Tier) -> Change {

@@ -91,6 +91,13 @@ struct Place {
     copies: Copies,
 }
 
+/// A block, and the one before it where that is known.
+#[derive(Clone, Copy)]
+struct Link {
+    above: Option<SequenceHash>,
+    sequence: SequenceHash,
+}
+
 /// What became of one stored block.
 enum Placed {
     First,
@@ -238,9 +245,12 @@ impl EngineView {
         let group = stored.group.unwrap_or(0);
         let mut reporting = at_root && stored.hashes.len() >= 2;
         let mut chain = Chain::new(root, stored, above);
+        let mut above = Some(above);
         for (block, &hash) in stored.hashes.iter().enumerate() {
             let Some(sequence) = chain.next(block) else { return };
-            match self.place(hash, sequence, group, stored.tier, reporting, changes) {
+            let link = Link { above, sequence };
+            above = Some(sequence);
+            match self.place(hash, link, group, stored.tier, reporting, changes) {
                 Placed::First => {
                     applied.stored += 1;
                     reporting = false;
@@ -263,7 +273,7 @@ impl EngineView {
     fn place(
         &mut self,
         hash: EngineHash,
-        sequence: SequenceHash,
+        link: Link,
         group: u32,
         tier: Tier,
         reporting: bool,
@@ -271,16 +281,16 @@ impl EngineView {
     ) -> Placed {
         let full = self.places.len() >= self.limit;
         let place = match self.places.entry(hash) {
-            Entry::Occupied(entry) if entry.get().sequence != sequence => return Placed::Conflict,
+            Entry::Occupied(entry) if entry.get().sequence != link.sequence => return Placed::Conflict,
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(_) if full => return Placed::Full,
-            Entry::Vacant(entry) => entry.insert(Place { sequence, copies: Copies::default() }),
+            Entry::Vacant(entry) => entry.insert(Place { sequence: link.sequence, copies: Copies::default() }),
         };
         if reporting && place.copies.holds(group, tier) {
             return Placed::Reported;
         }
         if place.copies.add(group, tier) {
-            hold(&mut self.held, sequence, tier, changes);
+            hold(&mut self.held, link, tier, changes);
             Placed::First
         } else {
             Placed::Copy
@@ -298,7 +308,7 @@ impl EngineView {
                 applied.reported += 1;
             } else {
                 place.copies.add(group, stored.tier);
-                hold(&mut self.held, place.sequence, stored.tier, changes);
+                hold(&mut self.held, Link { above: None, sequence: place.sequence }, stored.tier, changes);
                 applied.stored += 1;
             }
         }
@@ -348,11 +358,11 @@ impl EngineView {
 type Held = HashMap<SequenceHash, [u32; 4], RandomState>;
 
 /// One more name of a block has copies in a tier.
-fn hold(held: &mut Held, hash: SequenceHash, tier: Tier, changes: &mut Vec<Change>) {
-    let names = &mut held.entry(hash).or_default()[tier.index()];
+fn hold(held: &mut Held, link: Link, tier: Tier, changes: &mut Vec<Change>) {
+    let names = &mut held.entry(link.sequence).or_default()[tier.index()];
     *names = names.saturating_add(1);
     if *names == 1 {
-        changes.push(Change::Store { hash, tier });
+        changes.push(Change::Store { hash: link.sequence, parent: link.above, tier });
     }
 }
 
@@ -436,8 +446,14 @@ mod tests {
         hashes
     }
 
-    fn stores(hashes: &[SequenceHash], tier: Tier) -> Vec<Change> {
-        hashes.iter().map(|&hash| Change::Store { hash, tier }).collect()
+    /// Stores of the last blocks of a chain, from place `from` on.
+    fn stores_below(root: &Root, chain: &[SequenceHash], from: usize) -> Vec<Change> {
+        let parent = from.checked_sub(1).map_or(root.sequence, |above| chain[above]);
+        Change::stores(Some(parent), &chain[from..], Tier::Device).collect()
+    }
+
+    fn stores(names: &[u32], from: usize) -> Vec<Change> {
+        stores_below(&root(None, None), &prompt(names), from)
     }
 
     fn removes(hashes: &[SequenceHash], tier: Tier) -> Vec<Change> {
@@ -448,9 +464,9 @@ mod tests {
     fn chains_continue_below_their_parents() {
         let mut bench = Bench::new();
         assert_eq!(bench.apply(stored(&[1, 2], None)), Applied { stored: 2, ..Applied::default() });
-        assert_eq!(bench.changes, stores(&prompt(&[1, 2]), Tier::Device));
+        assert_eq!(bench.changes, stores(&[1, 2], 0));
         bench.apply(stored(&[3], Some(2)));
-        assert_eq!(bench.changes, stores(&prompt(&[1, 2, 3])[2..], Tier::Device));
+        assert_eq!(bench.changes, stores(&[1, 2, 3], 2));
     }
 
     #[test]
@@ -468,12 +484,12 @@ mod tests {
         let mut bench = Bench::new();
         assert!(!bench.view.is_orphan(&stored(&[1], Some(0)).into()));
         bench.apply(stored(&[1], Some(0)));
-        assert_eq!(bench.changes, stores(&prompt(&[1]), Tier::Device));
+        assert_eq!(bench.changes, stores(&[1], 0));
         let mut zero = stored(&[2], Some(1));
         zero.hashes = vec![EngineHash(0)];
         bench.apply(zero);
         bench.apply(stored(&[3], Some(0)));
-        assert_eq!(bench.changes, stores(&prompt(&[1, 2, 3])[2..], Tier::Device));
+        assert_eq!(bench.changes, stores(&[1, 2, 3], 2));
         bench.remove(&[0], Tier::Device);
         assert_eq!(bench.apply(stored(&[4], Some(0))).orphans, 1);
         bench.view.clear();
@@ -532,9 +548,9 @@ mod tests {
         bench.apply(stored(&[1, 2, 3], None));
         bench.remove(&[2], Tier::Device);
         bench.apply(stored(&[4], Some(3)));
-        assert_eq!(bench.changes, stores(&prompt(&[1, 2, 3, 4])[3..], Tier::Device));
+        assert_eq!(bench.changes, stores(&[1, 2, 3, 4], 3));
         bench.apply(stored(&[2], Some(1)));
-        assert_eq!(bench.changes, stores(&prompt(&[1, 2])[1..], Tier::Device));
+        assert_eq!(bench.changes, stores(&[1, 2], 1));
     }
 
     #[test]
@@ -549,7 +565,7 @@ mod tests {
             ..stored(&[], None)
         };
         assert_eq!(bench.apply(placeholder.clone()), Applied { stored: 1, unknown: 1, ..Applied::default() });
-        assert_eq!(bench.changes, stores(&prompt(&[1, 2])[1..], Tier::Host));
+        assert_eq!(bench.changes, [Change::Store { hash: prompt(&[1, 2])[1], parent: None, tier: Tier::Host }]);
         assert_eq!(bench.apply(placeholder), Applied { reported: 1, unknown: 1, ..Applied::default() });
         bench.apply(CacheEvent::Cleared);
         assert_eq!(bench.view.len(), 1);
@@ -570,7 +586,7 @@ mod tests {
         bench.remove(&[1], Tier::Device);
         assert_eq!(bench.changes, []);
         bench.apply(stored(&[2], Some(11)));
-        assert_eq!(bench.changes, stores(&prompt(&[1, 2])[1..], Tier::Device));
+        assert_eq!(bench.changes, stores(&[1, 2], 1));
         bench.remove(&[11], Tier::Device);
         assert_eq!(bench.changes, removes(&prompt(&[1]), Tier::Device));
     }
@@ -580,7 +596,7 @@ mod tests {
         let mut bench = Bench::new();
         bench.apply(stored(&[1, 2], None));
         assert_eq!(bench.apply(stored(&[5, 2, 6], None)), Applied { stored: 1, conflicts: 2, ..Applied::default() });
-        assert_eq!(bench.changes, stores(&prompt(&[5]), Tier::Device));
+        assert_eq!(bench.changes, stores(&[5], 0));
         assert_eq!(bench.view.len(), 3);
     }
 
@@ -613,7 +629,7 @@ mod tests {
         let block = root(None, None).block_hash(&[1, 1]);
         let bus = Stored { content: Content::Hashes(vec![block]), block_size: None, ..stored(&[1], None) };
         bench.apply(bus);
-        assert_eq!(bench.changes, stores(&prompt(&[1]), Tier::Device));
+        assert_eq!(bench.changes, stores(&[1], 0));
     }
 
     #[test]
@@ -626,18 +642,19 @@ mod tests {
         };
         let salted = Stored { salt: Some("t".into()), adapter: Some("a".into()), ..stored(&[1], None) };
         bench.apply(salted);
-        let expected = expected_of(&root(Some("a"), Some("t")), &[]);
-        assert_eq!(bench.changes, stores(&expected[..1], Tier::Device));
+        let salted_root = root(Some("a"), Some("t"));
+        let expected = expected_of(&salted_root, &[]);
+        assert_eq!(bench.changes, stores_below(&salted_root, &expected[..1], 0));
         // The child says the adapter again, but not the salt: that comes from its parent.
         bench.apply(Stored { adapter: Some("a".into()), ..stored(&[2], Some(1)) });
-        assert_eq!(bench.changes, stores(&expected[1..], Tier::Device));
+        assert_eq!(bench.changes, stores_below(&salted_root, &expected, 1));
 
         let media = [0, 1].map(|block| Medium { block, identifier: "img-1".into() }).to_vec();
         let mut pictured = Stored { media, ..stored(&[1, 2], None) };
         pictured.hashes = [7, 8].map(EngineHash).to_vec();
         bench.apply(pictured);
         let span = MediaSpan { start: Tokens(1), len: Tokens(2), hash: media_hash("img-1") };
-        assert_eq!(bench.changes, stores(&expected_of(&root(None, None), &[span]), Tier::Device));
+        assert_eq!(bench.changes, stores_below(&root(None, None), &expected_of(&root(None, None), &[span]), 0));
     }
 
     #[test]

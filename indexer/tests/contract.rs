@@ -10,6 +10,7 @@ use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::units::{Blocks, Tier};
 use warmpath_indexer::change::{Change, IndexWriter};
+use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::tree::{PrefixTree, SharedTree};
 
 /// An index under test.
@@ -83,9 +84,7 @@ fn holders_are_compared_by_who_they_are<S: Subject>(mut subject: S) {
     let [a, b, c, d] = [0, 1, 2, 3].map(Slot);
     let hashes = |from: u64| -> Vec<SequenceHash> { (from..from + 8).map(SequenceHash).collect() };
     let (p, x, y) = (hashes(100), hashes(200), hashes(300));
-    let store = |blocks: &[SequenceHash]| -> Vec<Change> {
-        blocks.iter().map(|&hash| Change::Store { hash, tier: Tier::Device }).collect()
-    };
+    let store = |blocks: &[SequenceHash]| -> Vec<Change> { Change::stores(None, blocks, Tier::Device).collect() };
     let remove = |blocks: &[SequenceHash]| -> Vec<Change> {
         blocks.iter().map(|&hash| Change::Remove { hash, tier: Tier::Device }).collect()
     };
@@ -108,9 +107,12 @@ fn a_block_counts_under_its_fastest_tier<S: Subject>(mut subject: S) {
     for (place, tier) in
         [(0, Tier::Device), (1, Tier::Device), (2, Tier::Host), (3, Tier::Device), (3, Tier::External), (2, Tier::Disk)]
     {
-        subject.apply(Slot(9), &[Change::Store { hash: blocks[place], tier }]);
+        subject.apply(
+            Slot(9),
+            &[Change::Store { hash: blocks[place], parent: place.checked_sub(1).map(|above| blocks[above]), tier }],
+        );
     }
-    subject.apply(Slot(4), &[Change::Store { hash: blocks[0], tier: Tier::External }]);
+    subject.apply(Slot(4), &[Change::Store { hash: blocks[0], parent: None, tier: Tier::External }]);
     let mut overlaps = Overlaps::default();
     subject.match_prefix(&blocks, &mut overlaps);
     let held = overlaps.of(Slot(9));
@@ -122,7 +124,7 @@ fn a_block_counts_under_its_fastest_tier<S: Subject>(mut subject: S) {
 /// A slot that is given to another worker shows nothing of the one before.
 fn a_forgotten_slot_begins_empty<S: Subject>(mut subject: S) {
     let blocks: Vec<SequenceHash> = (1..=600).map(SequenceHash).collect();
-    let store: Vec<Change> = blocks.iter().map(|&hash| Change::Store { hash, tier: Tier::Device }).collect();
+    let store: Vec<Change> = Change::stores(None, &blocks, Tier::Device).collect();
     for slot in [Slot(1), Slot(70)] {
         subject.apply(slot, &store);
     }
@@ -138,7 +140,7 @@ fn a_forgotten_slot_begins_empty<S: Subject>(mut subject: S) {
 /// While others come and go, a worker that holds still is answered for exactly.
 fn readers_see_a_steady_worker_exactly<I: PrefixIndex + IndexWriter>(index: &I) {
     let blocks: Vec<SequenceHash> = (1..=400).map(SequenceHash).collect();
-    let store: Vec<Change> = blocks.iter().map(|&hash| Change::Store { hash, tier: Tier::Device }).collect();
+    let store: Vec<Change> = Change::stores(None, &blocks, Tier::Device).collect();
     index.apply(Slot(5), &store[..300]);
     std::thread::scope(|scope| {
         let writers: Vec<_> = [Slot(2), Slot(90)]
@@ -216,3 +218,4 @@ macro_rules! concurrent_contract {
 
 contract!(prefix_tree, Owned::default());
 concurrent_contract!(shared_tree, SharedTree::default());
+concurrent_contract!(concurrent_index, ConcurrentIndex::new(1 << 20));

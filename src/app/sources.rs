@@ -6,8 +6,8 @@ use tokio::sync::mpsc;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::change::IndexWriter;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
-use warmpath_indexer::tree::SharedTree;
 use warmpath_indexer::view::EngineView;
 
 use super::StartError;
@@ -24,7 +24,7 @@ use crate::telemetry::metrics::Metrics;
 /// Every event task, seen from outside.
 pub(super) struct Sources {
     bus: Option<NatsBus>,
-    index: Arc<SharedTree>,
+    index: Arc<ConcurrentIndex>,
     workers: Vec<Arc<Worker>>,
     metrics: Metrics,
 }
@@ -34,7 +34,7 @@ impl Sources {
     pub(super) async fn start(
         config: &Config,
         local: Option<LocalBus>,
-        (fleet, index): (&Fleet, &Arc<SharedTree>),
+        (fleet, index): (&Fleet, &Arc<ConcurrentIndex>),
         metrics: &Metrics,
         tasks: &Tasks,
     ) -> Result<Arc<Self>, StartError> {
@@ -143,7 +143,7 @@ fn task(
     config: &Config,
     fleet: &Fleet,
     worker: &Arc<Worker>,
-    (index, patience): (&Arc<SharedTree>, Patience),
+    (index, patience): (&Arc<ConcurrentIndex>, Patience),
 ) -> EventTask {
     let block_size = fleet.pool(&worker.model).map(|pool| pool.block_size);
     let block_size = block_size.or(BlockSize::new(16)).expect("16 is not 0");
@@ -151,6 +151,6 @@ fn task(
     let entries = usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX);
     let share = entries / fleet.workers().len().max(1);
     let view = EngineView::new(namespace, config.index.seed, share);
-    let index: Arc<dyn IndexWriter> = Arc::<SharedTree>::clone(index);
+    let index: Arc<dyn IndexWriter> = Arc::<ConcurrentIndex>::clone(index);
     EventTask::new(Arc::clone(worker), index, patience, view)
 }

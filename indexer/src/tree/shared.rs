@@ -69,7 +69,7 @@ mod tests {
     fn a_list_longer_than_one_hold_is_made_in_full() {
         let tree = SharedTree::new();
         let prompt: Vec<SequenceHash> = (0..1000).map(SequenceHash).collect();
-        let changes: Vec<Change> = prompt.iter().map(|&hash| Change::Store { hash, tier: Tier::Device }).collect();
+        let changes: Vec<Change> = Change::stores(None, &prompt, Tier::Device).collect();
         tree.apply(Slot(3), &changes);
         let mut overlaps = Overlaps::default();
         tree.match_prefix(&prompt, &mut overlaps);
