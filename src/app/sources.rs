@@ -81,6 +81,8 @@ impl Sources {
 
     /// Brings the gauges up to date.
     pub(super) fn measure(&self) {
+        self.metrics.index_bytes.set(real_len(self.index.bytes()));
+        self.metrics.index_refused.absolute(self.index.refused());
         self.metrics.bus_up.set(if self.are_up() { 1.0 } else { 0.0 });
         for worker in &self.workers {
             worker.metrics.index_blocks.set(real_len(self.index.entries(worker.slot)));

@@ -59,6 +59,8 @@ definitions! {
     EVENT_RESTARTS = "kv_event_restarts_total", Kind::Counter, "Engine restarts seen in its events.";
     EVENT_LAG = "kv_event_lag_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the engine's time stamp to the index.";
     INDEX_BLOCKS = "index_blocks", Kind::Gauge, "Blocks that the index holds for the worker.";
+    INDEX_BYTES = "index_bytes", Kind::Gauge, "Heap of the prefix index, without the engines' own names for blocks.";
+    INDEX_REFUSED = "index_refused_blocks_total", Kind::Counter, "Blocks not remembered because the index was full.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 
@@ -70,6 +72,10 @@ pub struct Metrics {
     pub routing_latency: Histogram,
     /// 1 while the event bus is connected.
     pub bus_up: Gauge,
+    /// Heap of the prefix index.
+    pub index_bytes: Gauge,
+    /// Blocks that the full index did not take.
+    pub index_refused: Counter,
 }
 
 struct Registry {
@@ -138,7 +144,9 @@ impl Metrics {
         let registry = Arc::new(registry);
         let routing_latency = registry.histogram(&ROUTING_LATENCY, Vec::new());
         let bus_up = registry.gauge(&BUS_UP, Vec::new());
-        Self { registry, routing_latency, bus_up }
+        let index_bytes = registry.gauge(&INDEX_BYTES, Vec::new());
+        let index_refused = registry.counter(&INDEX_REFUSED, Vec::new());
+        Self { registry, routing_latency, bus_up, index_bytes, index_refused }
     }
 
     /// The exposition text.

@@ -171,3 +171,16 @@ async fn a_broken_tokenizer_degrades_and_no_more() {
     let answer = fleet.complete(json!("some text")).await;
     assert_eq!((answer.status, answer.headers["x-warmpath-decision"].to_str().unwrap()), (200, "load"));
 }
+
+/// A full index costs hits, never answers, and says so.
+#[tokio::test]
+async fn an_index_that_is_full_refuses_blocks_and_counts_them() {
+    let fleet = fleet().engines(1).config("index: {max_entries: 4}").start().await;
+    fleet.complete(tokens(40)).await;
+    fleet.until_metric("warmpath_index_blocks", "engine-1", 4.0).await;
+    let again = fleet.complete(tokens(40)).await;
+    assert_eq!((again.status, again.predicted, again.cached()), (200, Some(16), 36));
+    assert!(fleet.metric("warmpath_index_bytes", "").await > 0.0);
+    let refused = fleet.metric("warmpath_kv_events_total", "over_limit").await;
+    assert!(refused >= 6.0, "{refused} blocks were beyond the share of the only worker");
+}
