@@ -38,8 +38,10 @@ pub async fn chat_completions(State(gateway): State<Arc<Gateway>>, request: Requ
 async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> Response {
     let key = gateway.next_key();
     let id = request_id(request.headers(), key);
-    let total = gateway.behaviour.total_timeout;
-    let mut response = match tokio::time::timeout(total, handle(&gateway, endpoint, key, &id, request)).await {
+    let arrived = Instant::now();
+    let deadline = arrived + gateway.behaviour.total_timeout;
+    let handled = handle(&gateway, endpoint, (key, &id), (arrived, deadline), request);
+    let mut response = match tokio::time::timeout_at(deadline.into(), handled).await {
         Ok(Ok(response)) => response,
         Ok(Err(Failure { error, pool })) => {
             tracing::info!(request = %key.0, error = %error, side = ?error.side(), "request failed");
@@ -81,11 +83,10 @@ impl From<GatewayError> for Failure {
 async fn handle(
     gateway: &Arc<Gateway>,
     endpoint: Endpoint,
-    key: RequestKey,
-    id: &HeaderValue,
+    (key, id): (RequestKey, &HeaderValue),
+    (arrived, deadline): (Instant, Instant),
     request: Request,
 ) -> Result<Response, Failure> {
-    let arrived = Instant::now();
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
     let parsed = RequestView::parse(endpoint, &body, gateway.behaviour.messages_max);
@@ -101,6 +102,7 @@ async fn handle(
     let understood = Understood {
         key,
         arrived,
+        deadline,
         shape: shape(&view, &prompts, &pool, body.len()),
         root: root(&view, &pool, gateway.behaviour.index_seed),
         prompts,

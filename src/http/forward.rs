@@ -34,6 +34,7 @@ const ERROR_MAX: usize = 1024 * 1024;
 pub(super) struct Understood {
     pub(super) key: RequestKey,
     pub(super) arrived: Instant,
+    pub(super) deadline: Instant,
     pub(super) pool: Arc<PoolState>,
     pub(super) shape: Shape,
     pub(super) root: Root,
@@ -76,7 +77,7 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
 }
 
 /// A placement that is being tried. Unless it is answered, the policies hear that it failed: by the worker's fault where
-/// `side` was set so, else because the client has left and this was dropped.
+/// `side` was set so or the deadline came, else because the client has left and this was dropped.
 struct Attempt<'a> {
     request: &'a Understood,
     placement: Option<Placement>,
@@ -101,12 +102,14 @@ impl Drop for Attempt<'_> {
         if self.placement.take().is_none() {
             return;
         }
-        let Understood { key, pool, .. } = self.request;
-        if self.side == Side::Client {
+        let Understood { key, pool, deadline, .. } = self.request;
+        let at = Instant::now();
+        // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
+        let side = if at >= *deadline { Side::Worker } else { self.side };
+        if side == Side::Client {
             pool.metrics.request("client_left");
         }
-        let event = Event::Failed { side: self.side };
-        pool.scheduler.observe(&Observation { at: Instant::now(), request: *key, slot: self.slot, event });
+        pool.scheduler.observe(&Observation { at, request: *key, slot: self.slot, event: Event::Failed { side } });
     }
 }
 
@@ -173,8 +176,7 @@ async fn relay(
     };
     let progress = Progress::new(placement.reservation, ticket, form);
     let idle = gateway.upstream.timeouts().idle;
-    let deadline = request.arrived + gateway.behaviour.total_timeout;
-    let relay = Relay::new(answer.first, answer.rest, progress, idle, deadline);
+    let relay = Relay::new(answer.first, answer.rest, progress, idle, request.deadline);
     let mut response = Response::from_parts(answer.parts, Body::new(relay));
     response.headers_mut().extend(decision);
     Ok(response)

@@ -262,6 +262,18 @@ fn retries_headers(answer: &Answered) -> Option<(&str, &str)> {
     Some((header("retry-after")?, header("retry-after-ms")?))
 }
 
+/// The deadline is the router's: the request is counted once, and not as if its client had left.
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_504_and_counted_once() {
+    let silent = Scripted::start(vec![Step::Hold]).await;
+    let fleet = in_turn(&[&silent]).config("timeouts: {total: 200ms}").start().await;
+    let answer = refused(&fleet).await;
+    assert_eq!((answer.status, &answer.body["error"]["code"]), (504, &json!("deadline_exceeded")));
+    fleet.eventually("the worker is given back", async |fleet| fleet.app.in_flight() == 0).await;
+    assert!((fleet.metric("warmpath_requests_total", "deadline").await - 1.0).abs() < 1e-9);
+    assert!(fleet.metric("warmpath_requests_total", "client_left").await.abs() < 1e-9);
+}
+
 #[tokio::test]
 async fn attempts_are_bounded() {
     let unavailable = || Scripted::start(vec![whole("503 Service Unavailable", "{}")]);
