@@ -1,13 +1,16 @@
 //! Remembers. Which blocks each engine's cache holds, learned from the engines' own events: their wire formats
-//! ([`codec`]), their order ([`feed`]), one engine's view ([`view`]) and the index over all engines ([`concurrent`];
-//! [`tree`] is the plain one that it is measured against).
+//! ([`codec`]), their order ([`feed`]), one engine's view ([`view`]) and the index over all engines
+//! ([`index`]), whose blocks lie in [`concurrent`] ([`tree`] is the plain one that it is measured against).
 //! Synchronous, deterministic, without I/O: bytes and time are arguments.
 #![forbid(unsafe_code)]
 
-pub mod change;
 pub mod codec;
 pub mod concurrent;
 pub mod event;
 pub mod feed;
+pub mod index;
+mod room;
+pub mod store;
+mod table;
 pub mod tree;
 pub mod view;

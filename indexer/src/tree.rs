@@ -1,8 +1,7 @@
-//! The plain prefix index: exact, single-threaded, short enough to be believed. Others are measured against it.
+//! The plain store of blocks: exact, short enough to be believed. The other is measured against it.
 
-mod shared;
-
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use foldhash::fast::RandomState;
 use warmpath_core::ids::{SequenceHash, Slot};
@@ -10,19 +9,41 @@ use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{Blocks, Tier};
 
-use crate::change::Change;
-pub use shared::SharedTree;
+use crate::index::Index;
+use crate::store::{Above, BlockStore, CHAINS_MAX, Place, Placed};
+
+/// The index over all engines that others are measured against.
+pub type PlainIndex = Index<PrefixTree>;
+
+impl PlainIndex {
+    /// An empty index of at most `entries_max` (worker, block) entries.
+    pub fn new(entries_max: usize) -> Self {
+        Self::over(PrefixTree::new(entries_max), entries_max)
+    }
+}
 
 /// The tree of all cached prefixes, kept as a map: a sequence hash names a block together with all blocks before it, so
 /// it needs no links to parents or children. A hole is a name that is missing, and a block stored again closes it.
-#[derive(Default)]
+///
+/// Every block is a chain of its own. Readers wait for whole lists of blocks.
 pub struct PrefixTree {
-    blocks: HashMap<SequenceHash, Holders, RandomState>,
-    held: Vec<Holdings>,
+    tree: RwLock<Tree>,
+    blocks_max: usize,
 }
 
-/// The blocks of one worker.
-type Holdings = HashSet<SequenceHash, RandomState>;
+#[derive(Default)]
+struct Tree {
+    numbers: HashMap<SequenceHash, u32, RandomState>,
+    blocks: Vec<Block>,
+    /// Numbers of blocks that are gone.
+    free: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Block {
+    hash: Option<SequenceHash>,
+    holders: Holders,
+}
 
 /// Who holds a block, by tier. Most blocks lie on devices only.
 #[derive(Default)]
@@ -64,75 +85,56 @@ impl Holders {
     }
 }
 
-impl PrefixTree {
-    /// An empty tree.
-    pub fn new() -> Self {
-        Self::default()
+fn index(number: u32) -> usize {
+    usize::try_from(number).expect("a usize has 32 bits")
+}
+
+impl Tree {
+    fn holders(&self, hash: SequenceHash) -> Option<&Holders> {
+        self.numbers.get(&hash).map(|&number| &self.blocks[index(number)].holders)
     }
 
-    /// Makes the changes of one worker, in order. O(changes).
-    pub fn apply(&mut self, slot: Slot, changes: &[Change]) {
-        for change in changes {
-            match *change {
-                Change::Store { hash, tier, .. } => self.store(slot, hash, tier),
-                Change::Remove { hash, tier } => self.remove(slot, hash, tier),
-            }
+    fn number(&mut self, hash: SequenceHash) -> u32 {
+        if let Some(&number) = self.numbers.get(&hash) {
+            return number;
         }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.blocks.push(Block::default());
+            u32::try_from(self.blocks.len() - 1).expect("fewer blocks than chains")
+        });
+        self.blocks[index(number)].hash = Some(hash);
+        self.numbers.insert(hash, number);
+        number
     }
 
-    fn store(&mut self, slot: Slot, hash: SequenceHash, tier: Tier) {
-        if self.held.len() <= slot.index() {
-            self.held.resize_with(slot.index() + 1, Holdings::default);
-        }
-        self.held[slot.index()].insert(hash);
-        self.blocks.entry(hash).or_default().tier_mut(tier).insert(slot);
-    }
-
-    fn remove(&mut self, slot: Slot, hash: SequenceHash, tier: Tier) {
-        let Some(holders) = self.blocks.get_mut(&hash) else { return };
-        holders.remove(slot, tier);
-        if !holders.holds(slot)
-            && let Some(held) = self.held.get_mut(slot.index())
+    /// Whether the worker holds the block nowhere now, but did.
+    fn remove(&mut self, slot: Slot, number: u32, tier: Tier) -> bool {
+        let Some(block) = self.blocks.get_mut(index(number)) else { return false };
+        let held = block.holders.holds(slot);
+        block.holders.remove(slot, tier);
+        let gone = held && !block.holders.holds(slot);
+        if block.holders.is_empty()
+            && let Some(hash) = block.hash.take()
         {
-            held.remove(&hash);
+            self.numbers.remove(&hash);
+            self.free.push(number);
         }
-        if holders.is_empty() {
-            self.blocks.remove(&hash);
-        }
+        gone
+    }
+}
+
+impl PrefixTree {
+    /// An empty tree of at most `blocks_max` blocks.
+    pub(crate) fn new(blocks_max: usize) -> Self {
+        Self { tree: RwLock::default(), blocks_max: blocks_max.min(CHAINS_MAX - 1) }
     }
 
-    /// Takes a worker out of every block. O(blocks that it holds).
-    pub fn forget(&mut self, slot: Slot) {
-        for hash in self.take_holdings(slot) {
-            self.release(slot, hash);
-        }
+    fn read(&self) -> RwLockReadGuard<'_, Tree> {
+        self.tree.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The blocks that a worker holds, which from now on count as none; each must be released.
-    fn take_holdings(&mut self, slot: Slot) -> Holdings {
-        self.held.get_mut(slot.index()).map(std::mem::take).unwrap_or_default()
-    }
-
-    /// Takes a worker out of one block, in every tier.
-    fn release(&mut self, slot: Slot, hash: SequenceHash) {
-        for tier in Tier::ALL {
-            self.remove(slot, hash, tier);
-        }
-    }
-
-    /// How many blocks a worker holds, a block in several tiers counted once.
-    pub fn entries(&self, slot: Slot) -> usize {
-        self.held.get(slot.index()).map_or(0, HashSet::len)
-    }
-
-    /// How many different blocks are held by anybody.
-    pub fn len(&self) -> usize {
-        self.blocks.len()
-    }
-
-    /// Whether nobody holds anything.
-    pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+    fn write(&self) -> RwLockWriteGuard<'_, Tree> {
+        self.tree.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,10 +142,11 @@ impl PrefixIndex for PrefixTree {
     /// O(blocks matched × (tiers + slots / 64)); allocates only beyond 128 slots.
     fn match_prefix(&self, prompt: &[SequenceHash], overlaps: &mut Overlaps) {
         overlaps.clear();
+        let tree = self.read();
         let mut alive = SlotSet::new();
         let mut anywhere = SlotSet::new();
         for (place, hash) in prompt.iter().enumerate() {
-            let Some(holders) = self.blocks.get(hash) else { break };
+            let Some(holders) = tree.holders(*hash) else { break };
             anywhere.copy_from(&holders.device);
             for lower in holders.lower.iter().flat_map(|tiers| tiers.iter()) {
                 anywhere.union_with(lower);
@@ -158,6 +161,65 @@ impl PrefixIndex for PrefixTree {
             }
             book(holders, &alive, overlaps);
         }
+    }
+}
+
+impl BlockStore for PrefixTree {
+    fn hash_at(&self, place: Place) -> Option<SequenceHash> {
+        self.read().blocks.get(index(place.chain))?.hash
+    }
+
+    fn store(&self, slot: Slot, tier: Tier, _: Above, blocks: &[SequenceHash], placed: &mut Placed) {
+        let mut tree = self.write();
+        for &hash in blocks {
+            if tree.numbers.len() >= self.blocks_max && !tree.numbers.contains_key(&hash) {
+                return;
+            }
+            let number = tree.number(hash);
+            let holders = &mut tree.blocks[index(number)].holders;
+            placed.new += usize::from(!holders.holds(slot));
+            if !holders.tier_mut(tier).insert(slot) {
+                placed.held.push(placed.places.len());
+            }
+            placed.places.push(Place { chain: number, offset: 0 });
+        }
+    }
+
+    fn add_tier(&self, slot: Slot, tier: Tier, place: Place) -> bool {
+        let mut tree = self.write();
+        tree.blocks.get_mut(index(place.chain)).is_some_and(|block| block.holders.tier_mut(tier).insert(slot))
+    }
+
+    fn remove(&self, slot: Slot, places: &[(Place, Tier)]) -> usize {
+        let mut tree = self.write();
+        places.iter().filter(|&&(place, tier)| tree.remove(slot, place.chain, tier)).count()
+    }
+
+    fn remove_all(&self, slot: Slot, tier: Option<Tier>, chains: &[u32]) -> usize {
+        let mut tree = self.write();
+        let tiers = || Tier::ALL.into_iter().filter(|&other| tier.is_none_or(|tier| tier == other));
+        let gone = |&&number: &&u32| tiers().fold(false, |gone, tier| tree.remove(slot, number, tier) || gone);
+        chains.iter().filter(gone).count()
+    }
+
+    /// It does not know: all were used long ago.
+    fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>) {
+        ages.extend(chains.iter().map(|_| 0));
+    }
+
+    fn now(&self) -> u32 {
+        1
+    }
+
+    fn room(&self) -> usize {
+        self.blocks_max - self.read().numbers.len()
+    }
+
+    fn bytes(&self) -> usize {
+        let tree = self.read();
+        tree.blocks.capacity() * size_of::<Block>()
+            + tree.free.capacity() * size_of::<u32>()
+            + tree.numbers.capacity() * size_of::<(SequenceHash, u32)>()
     }
 }
 
@@ -178,64 +240,66 @@ fn book(holders: &Holders, alive: &SlotSet, overlaps: &mut Overlaps) {
     }
 }
 
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warmpath_core::overlap::TierBlocks;
 
-    fn store(hash: u64, tier: Tier) -> Change {
-        Change::Store { hash: SequenceHash(hash), parent: None, tier }
-    }
+    const ROOT: Above = Above::Root(SequenceHash(0));
 
-    fn remove(hash: u64, tier: Tier) -> Change {
-        Change::Remove { hash: SequenceHash(hash), tier }
+    /// The places of a block for each of `hashes`.
+    fn store(tree: &PrefixTree, slot: u16, hashes: &[u64], tier: Tier) -> Vec<Place> {
+        let hashes: Vec<SequenceHash> = hashes.iter().copied().map(SequenceHash).collect();
+        let mut placed = Placed::default();
+        tree.store(Slot(slot), tier, ROOT, &hashes, &mut placed);
+        placed.places
     }
 
     fn matched(tree: &PrefixTree, prompt: &[u64], slot: u16) -> [u32; 4] {
         let prompt: Vec<SequenceHash> = prompt.iter().copied().map(SequenceHash).collect();
         let mut overlaps = Overlaps::default();
         tree.match_prefix(&prompt, &mut overlaps);
-        let held: TierBlocks = overlaps.of(Slot(slot));
+        let held = overlaps.of(Slot(slot));
         Tier::ALL.map(|tier| held.get(tier).0)
     }
 
     #[test]
     fn a_hole_ends_the_run_and_a_new_store_closes_it() {
-        let mut tree = PrefixTree::new();
-        tree.apply(Slot(1), &[1, 2, 3].map(|hash| store(hash, Tier::Device)));
-        tree.apply(Slot(1), &[remove(2, Tier::Device)]);
+        let tree = PrefixTree::new(10);
+        let places = store(&tree, 1, &[1, 2, 3], Tier::Device);
+        assert_eq!(tree.remove(Slot(1), &[(places[1], Tier::Device)]), 1);
         assert_eq!(matched(&tree, &[1, 2, 3], 1), [1, 0, 0, 0]);
-        tree.apply(Slot(1), &[store(2, Tier::Host)]);
+        store(&tree, 1, &[2], Tier::Host);
         assert_eq!(matched(&tree, &[1, 2, 3], 1), [2, 1, 0, 0]);
     }
 
     #[test]
     fn removing_what_is_not_held_changes_nothing() {
-        let mut tree = PrefixTree::new();
-        tree.apply(Slot(0), &[store(1, Tier::Device), remove(1, Tier::Disk), remove(2, Tier::Device)]);
-        tree.apply(Slot(9), &[remove(1, Tier::Device)]);
-        assert_eq!(matched(&tree, &[1, 2], 0), [1, 0, 0, 0]);
-        assert_eq!((tree.entries(Slot(0)), tree.entries(Slot(9)), tree.len()), (1, 0, 1));
+        let tree = PrefixTree::new(10);
+        let places = store(&tree, 0, &[1], Tier::Device);
+        assert_eq!(tree.remove(Slot(0), &[(places[0], Tier::Disk)]), 0);
+        assert_eq!(tree.remove(Slot(9), &[(places[0], Tier::Device)]), 0);
+        assert_eq!((matched(&tree, &[1, 2], 0), tree.room()), ([1, 0, 0, 0], 9));
     }
 
     #[test]
-    fn entries_count_a_block_once_and_vanish_with_it() {
-        let mut tree = PrefixTree::new();
-        tree.apply(Slot(0), &[store(1, Tier::Device), store(1, Tier::Host), store(2, Tier::External)]);
-        tree.apply(Slot(1), &[store(1, Tier::Device)]);
-        assert_eq!((tree.entries(Slot(0)), tree.entries(Slot(1)), tree.len()), (2, 1, 2));
-        tree.apply(Slot(0), &[remove(1, Tier::Device)]);
-        assert_eq!(matched(&tree, &[1, 2], 0), [0, 1, 0, 1]);
-        tree.forget(Slot(0));
-        assert_eq!((tree.entries(Slot(0)), tree.entries(Slot(1)), tree.len()), (0, 1, 1));
-        tree.apply(Slot(1), &[remove(1, Tier::Device)]);
-        assert!(tree.is_empty());
+    fn a_block_is_kept_once_and_vanishes_with_its_last_holder() {
+        let tree = PrefixTree::new(2);
+        let places = store(&tree, 0, &[1, 2, 3], Tier::Device);
+        assert_eq!((places.len(), tree.room()), (2, 0));
+        assert!(tree.add_tier(Slot(0), Tier::Host, places[0]) && !tree.add_tier(Slot(0), Tier::Host, places[0]));
+        assert_eq!(store(&tree, 1, &[1], Tier::Device), places[..1]);
+        assert_eq!(tree.remove_all(Slot(0), Some(Tier::Device), &[places[0].chain, places[1].chain]), 1);
+        assert_eq!((matched(&tree, &[1, 2], 0), tree.room()), ([0, 1, 0, 0], 1));
+        assert_eq!(tree.remove_all(Slot(0), None, &[places[0].chain]), 1);
+        assert_eq!((tree.room(), tree.remove(Slot(1), &[(places[0], Tier::Device)]), tree.room()), (1, 1, 2));
+        assert_eq!((tree.hash_at(places[0]), matched(&tree, &[1], 1)), (None, [0; 4]));
     }
 
     #[test]
     fn an_answer_replaces_the_last_one() {
-        let mut tree = PrefixTree::new();
-        tree.apply(Slot(0), &[store(1, Tier::Device)]);
+        let tree = PrefixTree::new(10);
+        store(&tree, 0, &[1], Tier::Device);
         let mut overlaps = Overlaps::default();
         tree.match_prefix(&[SequenceHash(1)], &mut overlaps);
         tree.match_prefix(&[SequenceHash(2)], &mut overlaps);

@@ -3,26 +3,40 @@
 
 mod chain;
 mod copies;
+mod names;
+mod removing;
 mod roots;
+mod storing;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ops::AddAssign;
 
 use foldhash::fast::RandomState;
-use warmpath_core::blocks::Root;
-use warmpath_core::ids::{EngineHash, SequenceHash};
+use warmpath_core::ids::{EngineHash, SequenceHash, Slot};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::Tier;
 
-use crate::change::Change;
-use crate::event::{Attention, CacheEvent, Content, Removed, Stored};
-use chain::Chain;
+use crate::event::{Attention, CacheEvent, Content};
+use crate::room::Room;
+use crate::store::{BlockStore, Place, Placed};
 use copies::Copies;
+use names::Names;
 use roots::Roots;
 
 /// KV-cache groups whose attention is remembered; engines have a handful.
 const GROUPS: usize = 64;
+
+/// What an engine serves, and how much it can hold.
+#[derive(Clone, Debug)]
+pub struct ViewSettings {
+    /// The model and the block size; adapter and salt come with the events.
+    pub pool: Namespace,
+    /// The seed of the index's roots.
+    pub seed: u64,
+    /// Blocks that the engine can hold, where that is known: memory for so many is set aside, so that nothing has to
+    /// grow later. Else 0.
+    pub blocks: usize,
+}
 
 /// Blocks of one or more events, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +59,7 @@ pub struct Applied {
     pub conflicts: usize,
     /// Removed, or placed in one more tier, without being known there.
     pub unknown: usize,
-    /// Refused: the view is full.
+    /// Refused: the index is full.
     pub over_limit: usize,
     /// Left out by the decoder, because the event's tokens did not reach them.
     pub cut: usize,
@@ -72,104 +86,112 @@ impl AddAssign for Applied {
 /// 1. A block is held in a tier while the engine has at least one copy there, in any group that may feed the index.
 /// 2. In doubt a copy is not counted: that costs a hit, whereas a copy too many is a false prefix until a restart.
 /// 3. Removing a block leaves its descendants known; the run ends at the hole, and a new store closes it.
-pub struct EngineView {
+/// 4. The store says that the worker holds a block in a tier exactly while a name has copies there.
+pub(crate) struct EngineView {
     roots: Roots,
-    limit: usize,
-    places: HashMap<EngineHash, Place, RandomState>,
-    /// By block and tier: how many (engine hash, group) pairs have copies. Two engine hashes of one block are rare, but
-    /// then the block stays until both are gone.
-    held: HashMap<SequenceHash, [u32; 4], RandomState>,
+    names: Names,
+    /// Copies of the names that have more than one in a tier, or one in a group other than `group`.
+    copies: HashMap<EngineHash, Copies, RandomState>,
+    /// By block and tier: how many names have copies there beside the first. Nearly always empty.
+    aliases: HashMap<(Place, Tier), u32, RandomState>,
+    /// Blocks that the worker holds.
+    held: usize,
+    /// The group of the copies that are not written down in `copies`: the first that stored anything.
+    group: Option<u32>,
     /// Groups whose attention the engine has told.
     groups: Vec<(u32, bool)>,
     /// Whether a block named 0 was ever stored; until then, parent 0 means none (old simulators, LMCache).
     zero_is_a_name: bool,
+    buffers: Buffers,
 }
 
-/// Where an engine's block stands in the index.
-struct Place {
-    sequence: SequenceHash,
-    copies: Copies,
+/// Memory that is used again from event to event.
+#[derive(Default)]
+struct Buffers {
+    hashes: Vec<SequenceHash>,
+    placed: Placed,
+    /// Removals that the store has not been told.
+    gone: Vec<(Place, Tier)>,
 }
 
-/// A block, and the one before it where that is known.
-#[derive(Clone, Copy)]
-struct Link {
-    above: Option<SequenceHash>,
-    sequence: SequenceHash,
-}
-
-/// What became of one stored block.
-enum Placed {
-    First,
-    Copy,
-    Reported,
-    Conflict,
-    Full,
+/// Where a view's blocks are kept.
+pub(crate) struct Keeper<'a, S> {
+    /// The worker's slot there.
+    pub(crate) slot: Slot,
+    pub(crate) store: &'a S,
+    /// Names that may still be kept, by all workers together.
+    pub(crate) room: &'a Room,
 }
 
 impl EngineView {
-    /// An empty view of an engine that serves `pool`, for an index with this root seed, of at most `limit` blocks.
-    pub fn new(pool: Namespace, seed: u64, limit: usize) -> Self {
+    /// An empty view.
+    pub(crate) fn new(settings: &ViewSettings) -> Self {
         Self {
-            roots: Roots::new(pool, seed),
-            limit,
-            places: HashMap::default(),
-            held: HashMap::default(),
+            roots: Roots::new(settings.pool.clone(), settings.seed),
+            names: Names::with_capacity(settings.blocks),
+            copies: HashMap::default(),
+            aliases: HashMap::default(),
+            held: 0,
+            group: None,
             groups: Vec::new(),
             zero_is_a_name: false,
+            buffers: Buffers::default(),
         }
+    }
+
+    /// Sets memory aside for an engine of so many blocks.
+    pub(crate) fn reserve(&mut self, blocks: usize) {
+        self.names.reserve(blocks);
     }
 
     /// Blocks that the engine names, aliases counted twice.
-    pub fn len(&self) -> usize {
-        self.places.len()
+    pub(crate) fn names(&self) -> usize {
+        self.names.len()
     }
 
-    /// Whether the engine holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+    /// Blocks that the engine holds, one in several tiers counted once.
+    pub(crate) fn held(&self) -> usize {
+        self.held
     }
 
-    /// Takes an event in and appends what it changes for the index. O(blocks of the event).
-    pub fn apply(&mut self, event: &CacheEvent, changes: &mut Vec<Change>) -> Applied {
-        match event {
-            CacheEvent::Stored(stored) => self.store(stored, changes),
-            CacheEvent::Removed(removed) => self.remove(removed, changes),
-            CacheEvent::Cleared => Applied { removed: self.clear_device(changes), ..Applied::default() },
+    /// Bytes of heap, by capacities.
+    pub(crate) fn bytes(&self) -> usize {
+        let buffers = self.buffers.hashes.capacity() * size_of::<SequenceHash>()
+            + self.buffers.placed.places.capacity() * size_of::<Place>()
+            + self.buffers.gone.capacity() * size_of::<(Place, Tier)>();
+        let counted = self.copies.capacity() * size_of::<(EngineHash, Copies)>();
+        let aliases = self.aliases.capacity() * size_of::<((Place, Tier), u32)>();
+        self.names.bytes() + counted + aliases + buffers
+    }
+
+    /// Takes events in, in order. O(blocks of the events).
+    pub(crate) fn apply<S: BlockStore>(&mut self, keeper: &Keeper<'_, S>, events: &[CacheEvent]) -> Applied {
+        let mut applied = Applied::default();
+        for event in events {
+            applied += match event {
+                CacheEvent::Stored(stored) => {
+                    self.flush(keeper);
+                    self.store(keeper, stored)
+                }
+                CacheEvent::Removed(removed) => self.remove(keeper, removed),
+                CacheEvent::Cleared => {
+                    self.flush(keeper);
+                    Applied { removed: self.clear_device(keeper), ..Applied::default() }
+                }
+            };
         }
+        self.flush(keeper);
+        applied
     }
 
     /// Whether an event hangs below a block that the view does not hold, so that it could not be applied.
-    pub fn is_orphan(&self, event: &CacheEvent) -> bool {
+    pub(crate) fn is_orphan(&self, event: &CacheEvent) -> bool {
         match event {
             CacheEvent::Stored(stored) if stored.content != Content::Nothing => {
-                stored.parent.is_some_and(|parent| !self.places.contains_key(&parent) && !self.means_none(parent))
+                stored.parent.is_some_and(|parent| self.names.get(parent).is_none() && !self.means_none(parent))
             }
             _ => false,
         }
-    }
-
-    /// Empties the device tier, as the engine did; returns how many blocks lay there. O(blocks).
-    pub fn clear_device(&mut self, changes: &mut Vec<Change>) -> usize {
-        let Self { places, held, .. } = self;
-        let mut cleared = 0;
-        places.retain(|_, place| {
-            let groups = place.copies.clear_tier(Tier::Device);
-            cleared += usize::from(groups > 0);
-            for _ in 0..groups {
-                release(held, place.sequence, Tier::Device, changes);
-            }
-            !place.copies.is_empty()
-        });
-        cleared
-    }
-
-    /// Empties the view, as after a restart or a gap. The owner makes the index forget the worker.
-    pub fn clear(&mut self) {
-        self.places = HashMap::default();
-        self.held = HashMap::default();
-        self.groups.clear();
-        self.zero_is_a_name = false;
     }
 
     fn means_none(&self, parent: EngineHash) -> bool {
@@ -196,211 +218,111 @@ impl EngineView {
     fn told(&self, group: u32) -> Option<bool> {
         self.groups.iter().find(|(known, _)| *known == group).map(|&(_, told)| told)
     }
-
-    fn store(&mut self, stored: &Stored, changes: &mut Vec<Change>) -> Applied {
-        let blocks = stored.hashes.len();
-        let group = stored.group.unwrap_or(0);
-        let mut applied = Applied { cut: stored.cut, ..Applied::default() };
-        self.zero_is_a_name |= stored.hashes.contains(&EngineHash(0));
-        if !self.may_feed(group, stored.attention) {
-            applied.filtered = blocks;
-            return applied;
-        }
-        if stored.content == Content::Nothing {
-            self.place_known(stored, group, changes, &mut applied);
-            return applied;
-        }
-        if stored.block_size.is_some_and(|size| size != self.roots.block_size()) {
-            applied.wrong_size = blocks;
-            return applied;
-        }
-        let root = self.roots.get(stored.adapter.as_ref(), stored.salt.as_ref());
-        let parent = stored.parent.filter(|&parent| !self.means_none(parent));
-        let above = match parent {
-            None => Some(root.sequence),
-            Some(parent) => self.places.get(&parent).map(|place| place.sequence),
-        };
-        let Some(above) = above else {
-            applied.orphans = blocks;
-            return applied;
-        };
-        self.place_chain(stored, &root, above, parent.is_none(), changes, &mut applied);
-        applied
-    }
-
-    /// Places a chain of blocks below `above`.
-    ///
-    /// An event that starts at the root, names two or more blocks and begins with blocks that are held already is, as
-    /// far as those go, a report (vLLM's `kv_cache_report_mode: full`). A real second copy starts below a held parent,
-    /// or is a single first block.
-    fn place_chain(
-        &mut self,
-        stored: &Stored,
-        root: &Root,
-        above: SequenceHash,
-        at_root: bool,
-        changes: &mut Vec<Change>,
-        applied: &mut Applied,
-    ) {
-        let group = stored.group.unwrap_or(0);
-        let mut reporting = at_root && stored.hashes.len() >= 2;
-        let mut chain = Chain::new(root, stored, above);
-        let mut above = Some(above);
-        for (block, &hash) in stored.hashes.iter().enumerate() {
-            let Some(sequence) = chain.next(block) else { return };
-            let link = Link { above, sequence };
-            above = Some(sequence);
-            match self.place(hash, link, group, stored.tier, reporting, changes) {
-                Placed::First => {
-                    applied.stored += 1;
-                    reporting = false;
-                }
-                Placed::Copy => applied.copies += 1,
-                Placed::Reported => applied.reported += 1,
-                // What follows hangs below a block that is not there: it would only fill the memory.
-                Placed::Conflict => {
-                    applied.conflicts += stored.hashes.len() - block;
-                    return;
-                }
-                Placed::Full => {
-                    applied.over_limit += stored.hashes.len() - block;
-                    return;
-                }
-            }
-        }
-    }
-
-    fn place(
-        &mut self,
-        hash: EngineHash,
-        link: Link,
-        group: u32,
-        tier: Tier,
-        reporting: bool,
-        changes: &mut Vec<Change>,
-    ) -> Placed {
-        let full = self.places.len() >= self.limit;
-        let place = match self.places.entry(hash) {
-            Entry::Occupied(entry) if entry.get().sequence != link.sequence => return Placed::Conflict,
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(_) if full => return Placed::Full,
-            Entry::Vacant(entry) => entry.insert(Place { sequence: link.sequence, copies: Copies::default() }),
-        };
-        if reporting && place.copies.holds(group, tier) {
-            return Placed::Reported;
-        }
-        if place.copies.add(group, tier) {
-            hold(&mut self.held, link, tier, changes);
-            Placed::First
-        } else {
-            Placed::Copy
-        }
-    }
-
-    /// An offload placeholder: blocks that are known by name lie in one more tier. Repeating it adds nothing.
-    fn place_known(&mut self, stored: &Stored, group: u32, changes: &mut Vec<Change>, applied: &mut Applied) {
-        for hash in &stored.hashes {
-            let Some(place) = self.places.get_mut(hash) else {
-                applied.unknown += 1;
-                continue;
-            };
-            if place.copies.holds(group, stored.tier) {
-                applied.reported += 1;
-            } else {
-                place.copies.add(group, stored.tier);
-                hold(&mut self.held, Link { above: None, sequence: place.sequence }, stored.tier, changes);
-                applied.stored += 1;
-            }
-        }
-    }
-
-    fn remove(&mut self, removed: &Removed, changes: &mut Vec<Change>) -> Applied {
-        let mut applied = Applied::default();
-        let group = removed.group.unwrap_or(0);
-        if self.told(group) == Some(false) {
-            applied.filtered = removed.hashes.len();
-            return applied;
-        }
-        let counts = removed.remaining_copy_counts.as_deref();
-        for (block, &hash) in removed.hashes.iter().enumerate() {
-            let remaining = counts.and_then(|counts| counts.get(block).copied());
-            if self.take(hash, group, removed.tier, remaining, changes) {
-                applied.removed += 1;
-            } else {
-                applied.unknown += 1;
-            }
-        }
-        applied
-    }
-
-    /// Takes a copy away; false if none is known.
-    fn take(
-        &mut self,
-        hash: EngineHash,
-        group: u32,
-        tier: Tier,
-        remaining: Option<u32>,
-        changes: &mut Vec<Change>,
-    ) -> bool {
-        let Entry::Occupied(mut entry) = self.places.entry(hash) else { return false };
-        let sequence = entry.get().sequence;
-        let Some(gone) = entry.get_mut().copies.take(group, tier, remaining) else { return false };
-        if gone {
-            release(&mut self.held, sequence, tier, changes);
-            if entry.get().copies.is_empty() {
-                entry.remove();
-            }
-        }
-        true
-    }
-}
-
-type Held = HashMap<SequenceHash, [u32; 4], RandomState>;
-
-/// One more name of a block has copies in a tier.
-fn hold(held: &mut Held, link: Link, tier: Tier, changes: &mut Vec<Change>) {
-    let names = &mut held.entry(link.sequence).or_default()[tier.index()];
-    *names = names.saturating_add(1);
-    if *names == 1 {
-        changes.push(Change::Store { hash: link.sequence, parent: link.above, tier });
-    }
-}
-
-/// One name less of a block has copies in a tier.
-fn release(held: &mut Held, hash: SequenceHash, tier: Tier, changes: &mut Vec<Change>) {
-    let Entry::Occupied(mut entry) = held.entry(hash) else { return };
-    let names = &mut entry.get_mut()[tier.index()];
-    *names = names.saturating_sub(1);
-    if *names == 0 {
-        changes.push(Change::Remove { hash, tier });
-        if entry.get().iter().all(|names| *names == 0) {
-            entry.remove();
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Medium;
-    use warmpath_core::blocks::{DEFAULT_ROOT_SEED, MediaSpan, hash_blocks, media_hash};
+    use crate::event::{Medium, Removed, Stored};
+    use crate::store::Above;
+    use crate::tree::PrefixTree;
+    use std::sync::Mutex;
+    use warmpath_core::blocks::{DEFAULT_ROOT_SEED, MediaSpan, Root, hash_blocks, media_hash};
+    use warmpath_core::overlap::{Overlaps, PrefixIndex};
     use warmpath_core::units::{BlockSize, Tokens};
 
-    /// A view of an engine with blocks of two tokens, and the changes that it made last.
+    /// What a view told its store, a block at a time.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Said {
+        Store(SequenceHash, Tier),
+        Remove(SequenceHash, Tier),
+    }
+
+    /// The plain store, and what it was told.
+    struct Recording {
+        tree: PrefixTree,
+        said: Mutex<Vec<Said>>,
+    }
+
+    impl Recording {
+        fn note(&self, said: impl IntoIterator<Item = Said>) {
+            self.said.lock().unwrap().extend(said);
+        }
+
+        fn hash(&self, place: Place) -> SequenceHash {
+            self.tree.hash_at(place).expect("a view names only places that it holds")
+        }
+    }
+
+    impl PrefixIndex for Recording {
+        fn match_prefix(&self, prompt: &[SequenceHash], overlaps: &mut Overlaps) {
+            self.tree.match_prefix(prompt, overlaps);
+        }
+    }
+
+    impl BlockStore for Recording {
+        fn hash_at(&self, place: Place) -> Option<SequenceHash> {
+            self.tree.hash_at(place)
+        }
+        fn store(&self, slot: Slot, tier: Tier, above: Above, blocks: &[SequenceHash], placed: &mut Placed) {
+            self.tree.store(slot, tier, above, blocks, placed);
+            let new = (0..placed.places.len()).filter(|at| !placed.held.contains(at));
+            self.note(new.map(|at| Said::Store(blocks[at], tier)));
+        }
+        fn add_tier(&self, slot: Slot, tier: Tier, place: Place) -> bool {
+            self.note([Said::Store(self.hash(place), tier)]);
+            self.tree.add_tier(slot, tier, place)
+        }
+        fn remove(&self, slot: Slot, places: &[(Place, Tier)]) -> usize {
+            self.note(places.iter().map(|&(place, tier)| Said::Remove(self.hash(place), tier)));
+            self.tree.remove(slot, places)
+        }
+        fn remove_all(&self, slot: Slot, tier: Option<Tier>, chains: &[u32]) -> usize {
+            let tiers = || Tier::ALL.into_iter().filter(move |&other| tier.is_none_or(|tier| tier == other));
+            let hash = |&chain: &u32| self.hash(Place { chain, offset: 0 });
+            self.note(chains.iter().map(hash).flat_map(|hash| tiers().map(move |tier| Said::Remove(hash, tier))));
+            self.tree.remove_all(slot, tier, chains)
+        }
+        fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>) {
+            self.tree.last_used(chains, ages);
+        }
+        fn now(&self) -> u32 {
+            self.tree.now()
+        }
+        fn room(&self) -> usize {
+            self.tree.room()
+        }
+        fn bytes(&self) -> usize {
+            self.tree.bytes()
+        }
+    }
+
+    /// A view of an engine with blocks of two tokens, and what it told its store last.
     struct Bench {
         view: EngineView,
-        changes: Vec<Change>,
+        store: Recording,
+        room: Room,
+        said: Vec<Said>,
     }
 
     impl Bench {
         fn new() -> Self {
-            let size = BlockSize::new(2).expect("not 0");
-            Self { view: EngineView::new(Namespace::plain("m", size), DEFAULT_ROOT_SEED, 100), changes: Vec::new() }
+            let pool = Namespace::plain("m", BlockSize::new(2).expect("not 0"));
+            let view = EngineView::new(&ViewSettings { pool, seed: DEFAULT_ROOT_SEED, blocks: 0 });
+            let store = Recording { tree: PrefixTree::new(1000), said: Mutex::default() };
+            Self { view, store, room: Room::new(100), said: Vec::new() }
         }
 
         fn apply(&mut self, event: impl Into<CacheEvent>) -> Applied {
-            self.changes.clear();
-            self.view.apply(&event.into(), &mut self.changes)
+            let keeper = Keeper { slot: Slot(3), store: &self.store, room: &self.room };
+            let applied = self.view.apply(&keeper, &[event.into()]);
+            self.said = std::mem::take(&mut self.store.said.lock().unwrap());
+            assert_eq!(self.room.taken(), self.view.names());
+            applied
+        }
+
+        fn forget(&mut self) {
+            self.view.forget(&Keeper { slot: Slot(3), store: &self.store, room: &self.room });
         }
 
         fn remove(&mut self, hashes: &[u64], tier: Tier) -> Applied {
@@ -447,26 +369,25 @@ mod tests {
     }
 
     /// Stores of the last blocks of a chain, from place `from` on.
-    fn stores_below(root: &Root, chain: &[SequenceHash], from: usize) -> Vec<Change> {
-        let parent = from.checked_sub(1).map_or(root.sequence, |above| chain[above]);
-        Change::stores(Some(parent), &chain[from..], Tier::Device).collect()
+    fn stores_of(chain: &[SequenceHash], from: usize) -> Vec<Said> {
+        chain[from..].iter().map(|&hash| Said::Store(hash, Tier::Device)).collect()
     }
 
-    fn stores(names: &[u32], from: usize) -> Vec<Change> {
-        stores_below(&root(None, None), &prompt(names), from)
+    fn stores(names: &[u32], from: usize) -> Vec<Said> {
+        stores_of(&prompt(names), from)
     }
 
-    fn removes(hashes: &[SequenceHash], tier: Tier) -> Vec<Change> {
-        hashes.iter().map(|&hash| Change::Remove { hash, tier }).collect()
+    fn removes(hashes: &[SequenceHash], tier: Tier) -> Vec<Said> {
+        hashes.iter().map(|&hash| Said::Remove(hash, tier)).collect()
     }
 
     #[test]
     fn chains_continue_below_their_parents() {
         let mut bench = Bench::new();
         assert_eq!(bench.apply(stored(&[1, 2], None)), Applied { stored: 2, ..Applied::default() });
-        assert_eq!(bench.changes, stores(&[1, 2], 0));
+        assert_eq!(bench.said, stores(&[1, 2], 0));
         bench.apply(stored(&[3], Some(2)));
-        assert_eq!(bench.changes, stores(&[1, 2, 3], 2));
+        assert_eq!(bench.said, stores(&[1, 2, 3], 2));
     }
 
     #[test]
@@ -475,7 +396,7 @@ mod tests {
         let orphan = stored(&[3, 4], Some(9));
         assert!(bench.view.is_orphan(&orphan.clone().into()));
         assert_eq!(bench.apply(orphan), Applied { orphans: 2, ..Applied::default() });
-        assert_eq!((bench.changes.len(), bench.view.len()), (0, 0));
+        assert_eq!((bench.said.len(), bench.view.names()), (0, 0));
         assert_eq!(bench.apply(stored(&[5], Some(3))).orphans, 1);
     }
 
@@ -484,15 +405,15 @@ mod tests {
         let mut bench = Bench::new();
         assert!(!bench.view.is_orphan(&stored(&[1], Some(0)).into()));
         bench.apply(stored(&[1], Some(0)));
-        assert_eq!(bench.changes, stores(&[1], 0));
+        assert_eq!(bench.said, stores(&[1], 0));
         let mut zero = stored(&[2], Some(1));
         zero.hashes = vec![EngineHash(0)];
         bench.apply(zero);
         bench.apply(stored(&[3], Some(0)));
-        assert_eq!(bench.changes, stores(&[1, 2, 3], 2));
+        assert_eq!(bench.said, stores(&[1, 2, 3], 2));
         bench.remove(&[0], Tier::Device);
         assert_eq!(bench.apply(stored(&[4], Some(0))).orphans, 1);
-        bench.view.clear();
+        bench.forget();
         assert_eq!(bench.apply(stored(&[4], Some(0))).stored, 1);
     }
 
@@ -501,13 +422,13 @@ mod tests {
         let mut bench = Bench::new();
         bench.apply(stored(&[1, 2], None));
         assert_eq!(bench.apply(stored(&[2], Some(1))), Applied { copies: 1, ..Applied::default() });
-        assert_eq!(bench.changes, []);
+        assert_eq!(bench.said, []);
         bench.remove(&[2], Tier::Device);
-        assert_eq!(bench.changes, []);
+        assert_eq!(bench.said, []);
         bench.remove(&[2], Tier::Device);
-        assert_eq!(bench.changes, removes(&prompt(&[1, 2])[1..], Tier::Device));
+        assert_eq!(bench.said, removes(&prompt(&[1, 2])[1..], Tier::Device));
         assert_eq!(bench.remove(&[2], Tier::Device), Applied { unknown: 1, ..Applied::default() });
-        assert_eq!(bench.changes, []);
+        assert_eq!(bench.said, []);
     }
 
     #[test]
@@ -518,7 +439,7 @@ mod tests {
         let report = bench.apply(stored(&[1, 2, 4, 5], None));
         assert_eq!(report, Applied { reported: 2, stored: 2, ..Applied::default() });
         bench.remove(&[2], Tier::Device);
-        assert_eq!(bench.changes, removes(&prompt(&[1, 2])[1..], Tier::Device));
+        assert_eq!(bench.said, removes(&prompt(&[1, 2])[1..], Tier::Device));
         // In another tier it is news.
         let offloaded = Stored { tier: Tier::Host, ..stored(&[1, 2], None) };
         assert_eq!(bench.apply(offloaded), Applied { stored: 2, ..Applied::default() });
@@ -535,11 +456,11 @@ mod tests {
             CacheEvent::Removed(Removed { remaining_copy_counts: Some(counts.to_vec()), ..removed.clone() })
         };
         bench.apply(counted(&[0, 4]));
-        assert_eq!(bench.changes, removes(&prompt(&[1]), Tier::Device));
+        assert_eq!(bench.said, removes(&prompt(&[1]), Tier::Device));
         assert_eq!(bench.apply(counted(&[3, 1])), Applied { removed: 1, unknown: 1, ..Applied::default() });
         bench.remove(&[2], Tier::Device);
-        assert_eq!(bench.changes, removes(&prompt(&[1, 2])[1..], Tier::Device));
-        assert!(bench.view.is_empty());
+        assert_eq!(bench.said, removes(&prompt(&[1, 2])[1..], Tier::Device));
+        assert!((bench.view.names() == 0));
     }
 
     #[test]
@@ -548,9 +469,9 @@ mod tests {
         bench.apply(stored(&[1, 2, 3], None));
         bench.remove(&[2], Tier::Device);
         bench.apply(stored(&[4], Some(3)));
-        assert_eq!(bench.changes, stores(&[1, 2, 3, 4], 3));
+        assert_eq!(bench.said, stores(&[1, 2, 3, 4], 3));
         bench.apply(stored(&[2], Some(1)));
-        assert_eq!(bench.changes, stores(&[1, 2], 1));
+        assert_eq!(bench.said, stores(&[1, 2], 1));
     }
 
     #[test]
@@ -565,15 +486,15 @@ mod tests {
             ..stored(&[], None)
         };
         assert_eq!(bench.apply(placeholder.clone()), Applied { stored: 1, unknown: 1, ..Applied::default() });
-        assert_eq!(bench.changes, [Change::Store { hash: prompt(&[1, 2])[1], parent: None, tier: Tier::Host }]);
+        assert_eq!(bench.said, [Said::Store(prompt(&[1, 2])[1], Tier::Host)]);
         assert_eq!(bench.apply(placeholder), Applied { reported: 1, unknown: 1, ..Applied::default() });
         bench.apply(CacheEvent::Cleared);
-        assert_eq!(bench.view.len(), 1);
-        assert_eq!(bench.changes.len(), 2);
-        assert!(removes(&prompt(&[1, 2]), Tier::Device).iter().all(|change| bench.changes.contains(change)));
+        assert_eq!(bench.view.names(), 1);
+        assert_eq!(bench.said.len(), 2);
+        assert!(removes(&prompt(&[1, 2]), Tier::Device).iter().all(|change| bench.said.contains(change)));
         bench.remove(&[2], Tier::Host);
-        assert_eq!(bench.changes, removes(&prompt(&[1, 2])[1..], Tier::Host));
-        assert!(bench.view.is_empty() && bench.view.held.is_empty());
+        assert_eq!(bench.said, removes(&prompt(&[1, 2])[1..], Tier::Host));
+        assert!((bench.view.names() == 0) && bench.view.held() == 0);
     }
 
     #[test]
@@ -582,13 +503,13 @@ mod tests {
         bench.apply(stored(&[1], None));
         let alias = Stored { hashes: vec![EngineHash(11)], ..stored(&[1], None) };
         assert_eq!(bench.apply(alias), Applied { stored: 1, ..Applied::default() });
-        assert_eq!(bench.changes, []);
+        assert_eq!(bench.said, []);
         bench.remove(&[1], Tier::Device);
-        assert_eq!(bench.changes, []);
+        assert_eq!(bench.said, []);
         bench.apply(stored(&[2], Some(11)));
-        assert_eq!(bench.changes, stores(&[1, 2], 1));
+        assert_eq!(bench.said, stores(&[1, 2], 1));
         bench.remove(&[11], Tier::Device);
-        assert_eq!(bench.changes, removes(&prompt(&[1]), Tier::Device));
+        assert_eq!(bench.said, removes(&prompt(&[1]), Tier::Device));
     }
 
     #[test]
@@ -596,8 +517,8 @@ mod tests {
         let mut bench = Bench::new();
         bench.apply(stored(&[1, 2], None));
         assert_eq!(bench.apply(stored(&[5, 2, 6], None)), Applied { stored: 1, conflicts: 2, ..Applied::default() });
-        assert_eq!(bench.changes, stores(&[5], 0));
-        assert_eq!(bench.view.len(), 3);
+        assert_eq!(bench.said, stores(&[5], 0));
+        assert_eq!(bench.view.names(), 3);
     }
 
     #[test]
@@ -618,7 +539,7 @@ mod tests {
         assert_eq!(remove(1), Applied { filtered: 1, ..Applied::default() });
         assert_eq!(remove(2), Applied { unknown: 1, ..Applied::default() });
         assert_eq!((remove(0).removed, remove(3).removed, remove(3).removed), (1, 1, 1));
-        assert_eq!(bench.changes, removes(&prompt(&[1]), Tier::Device));
+        assert_eq!(bench.said, removes(&prompt(&[1]), Tier::Device));
     }
 
     #[test]
@@ -629,7 +550,7 @@ mod tests {
         let block = root(None, None).block_hash(&[1, 1]);
         let bus = Stored { content: Content::Hashes(vec![block]), block_size: None, ..stored(&[1], None) };
         bench.apply(bus);
-        assert_eq!(bench.changes, stores(&[1], 0));
+        assert_eq!(bench.said, stores(&[1], 0));
     }
 
     #[test]
@@ -644,17 +565,17 @@ mod tests {
         bench.apply(salted);
         let salted_root = root(Some("a"), Some("t"));
         let expected = expected_of(&salted_root, &[]);
-        assert_eq!(bench.changes, stores_below(&salted_root, &expected[..1], 0));
+        assert_eq!(bench.said, stores_of(&expected[..1], 0));
         // The child says the adapter again, but not the salt: that comes from its parent.
         bench.apply(Stored { adapter: Some("a".into()), ..stored(&[2], Some(1)) });
-        assert_eq!(bench.changes, stores_below(&salted_root, &expected, 1));
+        assert_eq!(bench.said, stores_of(&expected, 1));
 
         let media = [0, 1].map(|block| Medium { block, identifier: "img-1".into() }).to_vec();
         let mut pictured = Stored { media, ..stored(&[1, 2], None) };
         pictured.hashes = [7, 8].map(EngineHash).to_vec();
         bench.apply(pictured);
         let span = MediaSpan { start: Tokens(1), len: Tokens(2), hash: media_hash("img-1") };
-        assert_eq!(bench.changes, stores_below(&root(None, None), &expected_of(&root(None, None), &[span]), 0));
+        assert_eq!(bench.said, stores_of(&expected_of(&root(None, None), &[span]), 0));
     }
 
     #[test]

@@ -1,68 +1,35 @@
-//! What every prefix index must do, against a naive map: worker -> the whole prefixes that it holds, as they are, with
-//! copies by tier. An index joins by one line at the foot of this file.
+//! What every index must do, against a naive map: worker -> the whole prefixes that it holds, as they are, with copies by
+//! tier. An index joins by one line at the foot of this file.
 
 #[path = "contract/model.rs"]
 mod model;
+#[path = "contract/paths.rs"]
+mod paths;
+
+use std::sync::Arc;
 
 use model::{Step, World, draw_step, seeded};
+use paths::{hashes, removed, settings, stored};
 use proptest::prelude::*;
-use warmpath_core::ids::{SequenceHash, Slot};
+use warmpath_core::ids::Slot;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::units::{Blocks, Tier};
-use warmpath_indexer::change::{Change, IndexWriter};
 use warmpath_indexer::concurrent::ConcurrentIndex;
-use warmpath_indexer::tree::{PrefixTree, SharedTree};
+use warmpath_indexer::index::Index;
+use warmpath_indexer::store::BlockStore;
+use warmpath_indexer::tree::PlainIndex;
 
-/// An index under test.
-trait Subject {
-    fn apply(&mut self, slot: Slot, changes: &[Change]);
-    fn forget(&mut self, slot: Slot);
-    fn entries(&self, slot: Slot) -> usize;
-    fn match_prefix(&self, prompt: &[SequenceHash], overlaps: &mut Overlaps);
-}
-
-/// The plain tree, owned.
-#[derive(Default)]
-struct Owned(PrefixTree);
-
-impl Subject for Owned {
-    fn apply(&mut self, slot: Slot, changes: &[Change]) {
-        self.0.apply(slot, changes);
-    }
-    fn forget(&mut self, slot: Slot) {
-        self.0.forget(slot);
-    }
-    fn entries(&self, slot: Slot) -> usize {
-        self.0.entries(slot)
-    }
-    fn match_prefix(&self, prompt: &[SequenceHash], overlaps: &mut Overlaps) {
-        self.0.match_prefix(prompt, overlaps);
-    }
-}
-
-/// An index that many tasks share.
-#[derive(Default)]
-struct Shared<I>(I);
-
-impl<I: PrefixIndex + IndexWriter> Subject for Shared<I> {
-    fn apply(&mut self, slot: Slot, changes: &[Change]) {
-        self.0.apply(slot, changes);
-    }
-    fn forget(&mut self, slot: Slot) {
-        self.0.forget(slot);
-    }
-    fn entries(&self, slot: Slot) -> usize {
-        self.0.entries(slot)
-    }
-    fn match_prefix(&self, prompt: &[SequenceHash], overlaps: &mut Overlaps) {
-        self.0.match_prefix(prompt, overlaps);
-    }
+/// The answer of an index for a path.
+fn matched(index: &impl PrefixIndex, path: &[u64]) -> Overlaps {
+    let mut overlaps = Overlaps::default();
+    index.match_prefix(&hashes(path), &mut overlaps);
+    overlaps
 }
 
 /// 100 000 steps of one seeded run.
-fn long_run<S: Subject>(subject: S) {
+fn long_run<S: BlockStore>(index: Index<S>) {
     let mut random = seeded(20_261_121);
-    let mut world = World::new(subject);
+    let mut world = World::new(index);
     for number in 0..100_000 {
         let step = draw_step(&mut random);
         world.take(&step).unwrap_or_else(|fault| panic!("step {number}, {step:?}: {fault}"));
@@ -71,8 +38,8 @@ fn long_run<S: Subject>(subject: S) {
 }
 
 /// A short run of steps that proptest can shrink.
-fn short_run<S: Subject>(subject: S, steps: &[Step]) -> Result<(), TestCaseError> {
-    let mut world = World::new(subject);
+fn short_run<S: BlockStore>(index: Index<S>, steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut world = World::new(index);
     for step in steps {
         world.take(step).map_err(TestCaseError::fail)?;
     }
@@ -80,117 +47,161 @@ fn short_run<S: Subject>(subject: S, steps: &[Step]) -> Result<(), TestCaseError
 }
 
 /// Comparing holders by their number instead of who they are credits D with X.
-fn holders_are_compared_by_who_they_are<S: Subject>(mut subject: S) {
-    let [a, b, c, d] = [0, 1, 2, 3].map(Slot);
-    let hashes = |from: u64| -> Vec<SequenceHash> { (from..from + 8).map(SequenceHash).collect() };
-    let (p, x, y) = (hashes(100), hashes(200), hashes(300));
-    let store = |blocks: &[SequenceHash]| -> Vec<Change> { Change::stores(None, blocks, Tier::Device).collect() };
-    let remove = |blocks: &[SequenceHash]| -> Vec<Change> {
-        blocks.iter().map(|&hash| Change::Remove { hash, tier: Tier::Device }).collect()
-    };
-    for worker in [a, b] {
-        subject.apply(worker, &store(&[&p[..], &x].concat()));
+fn holders_are_compared_by_who_they_are<S: BlockStore>(index: Index<S>) {
+    let index = Arc::new(index);
+    let [a, b, c, d] = [0, 1, 2, 3].map(|slot| index.writer(Slot(slot), &settings()));
+    let path = |contents: [u64; 2]| -> Vec<u64> { contents.iter().flat_map(|first| *first..first + 8).collect() };
+    let (px, py) = (path([100, 200]), path([100, 300]));
+    for writer in [&a, &b] {
+        writer.apply(&[stored(&px, 0, Tier::Device)]);
     }
-    subject.apply(c, &store(&[&p[..], &y].concat()));
-    subject.apply(d, &store(&p));
-    subject.apply(c, &remove(&[&p[..], &y].concat()));
-    subject.apply(a, &remove(&p[7..]));
-    let mut overlaps = Overlaps::default();
-    subject.match_prefix(&[&p[..], &x].concat(), &mut overlaps);
-    assert_eq!([a, b, c, d].map(|worker| overlaps.of(worker).total().0), [7, 16, 0, 8]);
-    assert_eq!((overlaps.best(), subject.entries(a)), (Some((b, Blocks(16))), 15));
+    c.apply(&[stored(&py, 0, Tier::Device)]);
+    d.apply(&[stored(&px[..8], 0, Tier::Device)]);
+    c.apply(&removed(&py, 0, Tier::Device));
+    a.apply(&removed(&px[..8], 7, Tier::Device));
+    let overlaps = matched(&*index, &px);
+    assert_eq!([0, 1, 2, 3].map(|slot| overlaps.of(Slot(slot)).total().0), [7, 16, 0, 8]);
+    assert_eq!((overlaps.best(), a.entries()), (Some((Slot(1), Blocks(16))), 15));
 }
 
 /// Tiers D,D,H,D,– give device 3, host 1, total 4; a block in two tiers counts under the faster.
-fn a_block_counts_under_its_fastest_tier<S: Subject>(mut subject: S) {
-    let blocks: Vec<SequenceHash> = (1..=5).map(SequenceHash).collect();
+fn a_block_counts_under_its_fastest_tier<S: BlockStore>(index: Index<S>) {
+    let index = Arc::new(index);
+    let path = [1, 2, 3, 4, 5];
+    let [nine, four] = [9, 4].map(|slot| index.writer(Slot(slot), &settings()));
     for (place, tier) in
         [(0, Tier::Device), (1, Tier::Device), (2, Tier::Host), (3, Tier::Device), (3, Tier::External), (2, Tier::Disk)]
     {
-        subject.apply(
-            Slot(9),
-            &[Change::Store { hash: blocks[place], parent: place.checked_sub(1).map(|above| blocks[above]), tier }],
-        );
+        nine.apply(&[stored(&path[..=place], place, tier)]);
     }
-    subject.apply(Slot(4), &[Change::Store { hash: blocks[0], parent: None, tier: Tier::External }]);
-    let mut overlaps = Overlaps::default();
-    subject.match_prefix(&blocks, &mut overlaps);
+    four.apply(&[stored(&path[..1], 0, Tier::External)]);
+    let overlaps = matched(&*index, &path);
     let held = overlaps.of(Slot(9));
     assert_eq!(Tier::ALL.map(|tier| held.get(tier).0), [3, 1, 0, 0]);
     assert_eq!((held.total(), overlaps.of(Slot(4)).get(Tier::External)), (Blocks(4), Blocks(1)));
-    assert_eq!(subject.entries(Slot(9)), 4);
+    assert_eq!((index.entries(Slot(9)), index.len()), (4, 5));
 }
 
-/// A slot that is given to another worker shows nothing of the one before.
-fn a_forgotten_slot_begins_empty<S: Subject>(mut subject: S) {
-    let blocks: Vec<SequenceHash> = (1..=600).map(SequenceHash).collect();
-    let store: Vec<Change> = Change::stores(None, &blocks, Tier::Device).collect();
-    for slot in [Slot(1), Slot(70)] {
-        subject.apply(slot, &store);
+/// A slot that is given to another worker shows nothing of the one before, and nobody else loses anything.
+fn a_forgotten_slot_begins_empty<S: BlockStore>(index: Index<S>) {
+    let index = Arc::new(index);
+    let path: Vec<u64> = (1..=600).collect();
+    let of = |slot| matched(&*index, &path).of(Slot(slot)).total().0;
+    let [one, other] = [1, 70].map(|slot| index.writer(Slot(slot), &settings()));
+    for writer in [&one, &other] {
+        writer.apply(&[stored(&path, 0, Tier::Device)]);
     }
-    subject.forget(Slot(1));
-    let mut overlaps = Overlaps::default();
-    subject.match_prefix(&blocks, &mut overlaps);
-    assert_eq!((overlaps.of(Slot(1)).total(), overlaps.of(Slot(70)).total()), (Blocks(0), Blocks(600)));
-    subject.apply(Slot(1), &store[..2]);
-    subject.match_prefix(&blocks, &mut overlaps);
-    assert_eq!((overlaps.of(Slot(1)).total(), subject.entries(Slot(1))), (Blocks(2), 2));
+    one.forget();
+    assert_eq!((of(1), of(70), one.entries()), (0, 600, 0));
+    one.apply(&[stored(&path[..2], 0, Tier::Device)]);
+    assert_eq!((of(1), one.entries()), (2, 2));
+    // Another worker joins in the slot of one that never said goodbye.
+    let next = index.writer(Slot(1), &settings());
+    assert_eq!((of(1), next.entries(), index.len()), (0, 0, 600));
+    next.apply(&[stored(&path[..3], 0, Tier::Device)]);
+    assert_eq!((of(1), index.entries(Slot(1)), index.len()), (3, 3, 603));
+}
+
+/// An engine that loses its connection and is told about from its beginning again ends with the same view; one that
+/// restarts ends with what it stores from then on.
+fn reconnection_and_restart<S: BlockStore>(index: Index<S>) {
+    let index = Arc::new(index);
+    let path: Vec<u64> = (1..=40).collect();
+    let of = || matched(&*index, &path).of(Slot(0)).total().0;
+    let writer = index.writer(Slot(0), &settings());
+    let history: Vec<_> = [stored(&path, 0, Tier::Device)].into_iter().chain(removed(&path, 30, Tier::Device)).collect();
+    writer.apply(&history);
+    assert_eq!((of(), writer.entries()), (30, 30));
+    writer.forget();
+    writer.apply(&history);
+    assert_eq!((of(), writer.entries()), (30, 30));
+    writer.forget();
+    writer.apply(&[stored(&path[..4], 0, Tier::Device)]);
+    assert_eq!((of(), writer.entries(), index.len()), (4, 4, 4));
+}
+
+/// Nobody keeps more than the bound, and what is removed can be stored again.
+fn a_full_index_refuses_and_counts<S: BlockStore>(index: Index<S>) {
+    let index = Arc::new(index);
+    let bound = index.capacity();
+    let path: Vec<u64> = (0..u64::try_from(bound).expect("64 bits") + 200).collect();
+    let writer = index.writer(Slot(3), &settings());
+    let applied = writer.apply(&[stored(&path, 0, Tier::Device)]);
+    assert_eq!((applied.stored, applied.over_limit, index.len(), index.refused()), (bound, 200, bound, 200));
+    assert_eq!(matched(&*index, &path).of(Slot(3)).total().0, u32::try_from(bound).expect("small"));
+    let applied = writer.apply(&removed(&path, bound - 100, Tier::Device));
+    assert_eq!((applied.removed, applied.unknown, index.len()), (100, 200, bound - 100));
+    let applied = writer.apply(&[stored(&path[..bound - 50], bound - 100, Tier::Device)]);
+    assert_eq!((applied.stored, index.len(), index.refused()), (50, bound - 50, 200));
 }
 
 /// While others come and go, a worker that holds still is answered for exactly.
-fn readers_see_a_steady_worker_exactly<I: PrefixIndex + IndexWriter>(index: &I) {
-    let blocks: Vec<SequenceHash> = (1..=400).map(SequenceHash).collect();
-    let store: Vec<Change> = Change::stores(None, &blocks, Tier::Device).collect();
-    index.apply(Slot(5), &store[..300]);
+fn readers_see_a_steady_worker_exactly<S: BlockStore>(index: Index<S>) {
+    let index = Arc::new(index);
+    let path: Vec<u64> = (1..=400).collect();
+    index.writer(Slot(5), &settings()).apply(&[stored(&path[..300], 0, Tier::Device)]);
+    let store = [stored(&path, 0, Tier::Device)];
     std::thread::scope(|scope| {
         let writers: Vec<_> = [Slot(2), Slot(90)]
             .map(|slot| {
-                let store = &store;
+                let (writer, store) = (index.writer(slot, &settings()), &store);
                 scope.spawn(move || {
                     for _ in 0..200 {
-                        index.apply(slot, store);
-                        index.forget(slot);
+                        writer.apply(store);
+                        writer.forget();
                     }
                 })
             })
             .into();
-        let mut overlaps = Overlaps::default();
         let mut reads = 0_u32;
         while reads == 0 || writers.iter().any(|writer| !writer.is_finished()) {
-            index.match_prefix(&blocks, &mut overlaps);
-            assert_eq!(overlaps.of(Slot(5)).total(), Blocks(300));
+            assert_eq!(matched(&*index, &path).of(Slot(5)).total(), Blocks(300));
             reads += 1;
         }
     });
-    let mut overlaps = Overlaps::default();
-    index.match_prefix(&blocks, &mut overlaps);
+    let overlaps = matched(&*index, &path);
     assert_eq!(overlaps.best(), Some((Slot(5), Blocks(300))));
     assert_eq!((overlaps.of(Slot(2)).total(), overlaps.of(Slot(90)).total()), (Blocks(0), Blocks(0)));
 }
 
 macro_rules! contract {
-    ($name:ident, $subject:expr) => {
+    ($name:ident, $index:ident) => {
         mod $name {
             use super::*;
 
             #[test]
             fn a_long_run_equals_the_naive_map() {
-                long_run($subject);
+                long_run($index::new(1 << 20));
             }
 
             #[test]
             fn holders_are_compared_by_who_they_are() {
-                super::holders_are_compared_by_who_they_are($subject);
+                super::holders_are_compared_by_who_they_are($index::new(1000));
             }
 
             #[test]
             fn a_block_counts_under_its_fastest_tier() {
-                super::a_block_counts_under_its_fastest_tier($subject);
+                super::a_block_counts_under_its_fastest_tier($index::new(1000));
             }
 
             #[test]
             fn a_forgotten_slot_begins_empty() {
-                super::a_forgotten_slot_begins_empty($subject);
+                super::a_forgotten_slot_begins_empty($index::new(10_000));
+            }
+
+            #[test]
+            fn reconnection_and_restart() {
+                super::reconnection_and_restart($index::new(1000));
+            }
+
+            #[test]
+            fn a_full_index_refuses_and_counts() {
+                super::a_full_index_refuses_and_counts($index::new(1500));
+            }
+
+            #[test]
+            fn readers_see_a_steady_worker_exactly() {
+                super::readers_see_a_steady_worker_exactly($index::new(10_000));
             }
 
             proptest! {
@@ -198,24 +209,12 @@ macro_rules! contract {
 
                 #[test]
                 fn short_runs_equal_the_naive_map(steps in prop::collection::vec(model::any_step(), 0..60)) {
-                    short_run($subject, &steps)?;
+                    short_run($index::new(1 << 20), &steps)?;
                 }
             }
         }
     };
 }
 
-macro_rules! concurrent_contract {
-    ($name:ident, $index:expr) => {
-        contract!($name, Shared($index));
-
-        #[test]
-        fn $name() {
-            readers_see_a_steady_worker_exactly(&$index);
-        }
-    };
-}
-
-contract!(prefix_tree, Owned::default());
-concurrent_contract!(shared_tree, SharedTree::default());
-concurrent_contract!(concurrent_index, ConcurrentIndex::new(1 << 20));
+contract!(plain_index, PlainIndex);
+contract!(concurrent_index, ConcurrentIndex);

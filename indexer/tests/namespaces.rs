@@ -1,15 +1,16 @@
 //! Prefixes never match across namespaces: model, adapter, salt and block size keep them apart.
 #![expect(clippy::unwrap_used, reason = "a small world may panic")]
 
+use std::sync::Arc;
+
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
 use warmpath_core::ids::{EngineHash, Slot};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::units::{BlockSize, Blocks, Tier};
-use warmpath_indexer::change::IndexWriter;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::event::{Attention, CacheEvent, Content, Stored};
-use warmpath_indexer::tree::SharedTree;
-use warmpath_indexer::view::EngineView;
+use warmpath_indexer::view::ViewSettings;
 
 const TOKENS: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
@@ -25,7 +26,6 @@ fn namespace(model: &str, adapter: Option<&str>, salt: Option<&str>, block_size:
 /// Blocks of a prompt in `asked` that a worker holds after it stored the same tokens in `stored`.
 fn overlap(stored: &Namespace, asked: &Namespace) -> Blocks {
     let plain = Namespace { adapter: None, salt: None, ..stored.clone() };
-    let mut view = EngineView::new(plain, DEFAULT_ROOT_SEED, 100);
     let size = stored.block_size.len();
     let blocks = TOKENS.len() / size;
     let event = CacheEvent::from(Stored {
@@ -41,10 +41,8 @@ fn overlap(stored: &Namespace, asked: &Namespace) -> Blocks {
         media: Vec::new(),
         cut: 0,
     });
-    let mut changes = Vec::new();
-    view.apply(&event, &mut changes);
-    let index = SharedTree::new();
-    index.apply(Slot(0), &changes);
+    let index = Arc::new(ConcurrentIndex::new(100));
+    index.writer(Slot(0), &ViewSettings { pool: plain, seed: DEFAULT_ROOT_SEED, blocks: 0 }).apply(&[event]);
     let mut prompt = Vec::new();
     hash_blocks(&Root::new(asked, DEFAULT_ROOT_SEED), &TOKENS, &[], &mut prompt);
     let mut overlaps = Overlaps::default();

@@ -1,13 +1,13 @@
 //! A stretch of blocks that follow each other, and who holds which of them.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use smallvec::{SmallVec, smallvec};
 use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::units::Tier;
 
 use super::holders::Holders;
-
-/// The longest chain, in blocks: a removal inside moves at most so many.
-pub(super) const CHAIN_BLOCKS: usize = 512;
+use crate::store::CHAIN_BLOCKS;
 
 /// Blocks that follow each other, at most [`CHAIN_BLOCKS`] of them, and their holders as runs.
 ///
@@ -16,8 +16,22 @@ pub(super) const CHAIN_BLOCKS: usize = 512;
 pub(super) struct Chain {
     hashes: Vec<SequenceHash>,
     runs: SmallVec<[Run; 1]>,
+    /// What comes before the first block.
+    above: Origin,
+    /// When it was last stored into or matched. Look-ups write it, which never waits: all that is at stake is the order
+    /// in which chains are shed.
+    used: AtomicU32,
     /// The offset of the first block.
     base: u16,
+}
+
+/// What comes before a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The root of a namespace.
+    Root(SequenceHash),
+    /// A block, which somebody may hold, here or nowhere.
+    Block(SequenceHash),
 }
 
 /// From `start` to the next run's start, or to the chain's end.
@@ -33,18 +47,33 @@ fn narrow(offset: usize) -> u16 {
 
 impl Chain {
     /// A chain of `blocks`, at least one and at most [`CHAIN_BLOCKS`], that one worker holds.
-    pub(super) fn new(blocks: &[SequenceHash], slot: Slot, tier: Tier) -> Self {
+    pub(super) fn new(above: Origin, blocks: &[SequenceHash], (slot, tier): (Slot, Tier), now: u32) -> Self {
         let runs = smallvec![Run { start: 0, holders: Holders::one(slot, tier) }];
-        Self { hashes: blocks.to_vec(), runs, base: 0 }
+        Self { hashes: blocks.to_vec(), runs, above, used: AtomicU32::new(now), base: 0 }
     }
 
     /// What a freed chain leaves behind.
     pub(super) fn vacant() -> Self {
-        Self { hashes: Vec::new(), runs: SmallVec::new(), base: 0 }
+        let above = Origin::Block(SequenceHash(0));
+        Self { hashes: Vec::new(), runs: SmallVec::new(), above, used: AtomicU32::new(0), base: 0 }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.hashes.is_empty()
+    /// What comes before the first block.
+    pub(super) fn above(&self) -> Origin {
+        self.above
+    }
+
+    /// When it was last used.
+    pub(super) fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// It is used now.
+    pub(super) fn touch(&self, now: u32) {
+        // Everybody reads a popular chain; only the first writes.
+        if self.used() != now {
+            self.used.store(now, Ordering::Relaxed);
+        }
     }
 
     /// The first block.
@@ -52,7 +81,8 @@ impl Chain {
         self.hashes.first().copied()
     }
 
-    fn start(&self) -> usize {
+    /// The offset of the first block.
+    pub(super) fn start(&self) -> usize {
         usize::from(self.base)
     }
 
@@ -81,13 +111,13 @@ impl Chain {
         self.runs.get(run + 1).map_or(self.end(), |next| usize::from(next.start))
     }
 
-    /// Whether the worker holds any of it.
-    pub(super) fn names(&self, slot: Slot) -> bool {
-        self.runs.iter().any(|run| run.holders.contains(slot))
+    /// The blocks from an offset on.
+    pub(super) fn blocks_from(&self, offset: usize) -> &[SequenceHash] {
+        self.hashes.get(offset.saturating_sub(self.start())..).unwrap_or_default()
     }
 
     /// Puts blocks that one worker holds behind the last; there is room for them.
-    pub(super) fn append(&mut self, blocks: &[SequenceHash], slot: Slot, tier: Tier) {
+    pub(super) fn append(&mut self, blocks: &[SequenceHash], (slot, tier): (Slot, Tier)) {
         let start = narrow(self.end());
         let len = self.hashes.len() + blocks.len();
         if len > self.hashes.capacity() {
@@ -102,19 +132,25 @@ impl Chain {
         }
     }
 
-    /// Says that a worker holds the blocks from `from` to before `to` in a tier; returns of how many it held nothing.
-    /// O(runs).
-    pub(super) fn mark(&mut self, from: usize, to: usize, slot: Slot, tier: Tier) -> usize {
-        let mut run = self.run_of(from);
-        if self.run_end(run) >= to && self.runs[run].holders.contains_in(slot, tier) {
-            return 0;
-        }
-        run = self.split(from);
+    /// Says that a worker holds the blocks from `from` to before `to` in a tier; hands those that it held there already
+    /// to `held`, counted from `from`. Returns of how many it held nothing. O(runs).
+    pub(super) fn mark(
+        &mut self,
+        (from, to): (usize, usize),
+        (slot, tier): (Slot, Tier),
+        mut held: impl FnMut(usize),
+    ) -> usize {
+        let run = self.split(from);
         let behind = self.split(to);
         let mut new = 0;
         for at in run..behind {
-            let len = self.run_end(at) - usize::from(self.runs[at].start);
-            new += len * usize::from(self.runs[at].holders.insert(slot, tier));
+            let start = usize::from(self.runs[at].start);
+            let end = self.run_end(at);
+            if self.runs[at].holders.contains_in(slot, tier) {
+                (start - from..end - from).for_each(&mut held);
+            } else {
+                new += (end - start) * usize::from(self.runs[at].holders.insert(slot, tier));
+            }
         }
         self.join(run, behind);
         new
@@ -134,40 +170,46 @@ impl Chain {
         gone
     }
 
-    /// Takes a worker out of every block; returns of how many it held any. Follow it by [`Chain::trim`]. O(runs).
-    pub(super) fn unmark_all(&mut self, slot: Slot) -> usize {
+    /// Takes a worker out of every block, in one tier or in all; returns how many it holds nowhere now, but did. Follow it
+    /// by [`Chain::trim`]. O(runs).
+    pub(super) fn unmark_all(&mut self, slot: Slot, tier: Option<Tier>) -> usize {
         let mut gone = 0;
         for run in 0..self.runs.len() {
             let len = self.run_end(run) - usize::from(self.runs[run].start);
-            gone += len * usize::from(self.runs[run].holders.remove_all(slot));
+            let holders = &mut self.runs[run].holders;
+            gone += len * usize::from(match tier {
+                Some(tier) => holders.remove(slot, tier),
+                None => holders.remove_all(slot),
+            });
         }
         self.join(0, self.runs.len());
         gone
     }
 
-    /// Cuts off what nobody holds at both ends and hands it to `freed`. Returns whether the first block is another.
+    /// Cuts off what nobody holds at both ends; returns how many blocks that were. The first block may be another then.
     /// O(blocks) when something goes at the front, else O(blocks that go).
-    pub(super) fn trim(&mut self, freed: &mut Vec<SequenceHash>) -> bool {
+    pub(super) fn trim(&mut self) -> usize {
+        let before = self.hashes.len();
         while let Some(last) = self.runs.last()
             && last.holders.is_empty()
         {
-            let keep = usize::from(last.start) - self.start();
-            freed.extend(self.hashes.drain(keep..));
+            self.hashes.truncate(usize::from(last.start) - usize::from(self.base));
             self.runs.pop();
         }
         let cut = match self.runs.first() {
             Some(first) if first.holders.is_empty() => self.run_end(0) - self.start(),
             _ => 0,
         };
-        if cut > 0 {
+        if let Some(last) = cut.checked_sub(1) {
+            self.above = Origin::Block(self.hashes[last]);
             self.base = narrow(self.start() + cut);
-            freed.extend(self.hashes.drain(..cut));
+            self.hashes.drain(..cut);
             self.runs.remove(0);
         }
         if self.hashes.capacity() > 8 && self.hashes.len() * 3 < self.hashes.capacity() * 2 {
             self.hashes.shrink_to(self.hashes.len() + self.hashes.len() / 4);
         }
-        cut > 0
+        before - self.hashes.len()
     }
 
     /// The run of an offset inside the chain.
@@ -211,6 +253,8 @@ impl Chain {
 mod tests {
     use super::*;
 
+    const ONE: (Slot, Tier) = (Slot(1), Tier::Device);
+
     fn hashes(range: std::ops::Range<u64>) -> Vec<SequenceHash> {
         range.map(SequenceHash).collect()
     }
@@ -222,36 +266,36 @@ mod tests {
 
     #[test]
     fn runs_split_and_join_as_workers_come_and_go() {
-        let mut chain = Chain::new(&hashes(0..10), Slot(0), Tier::Device);
-        assert_eq!(chain.mark(2, 6, Slot(1), Tier::Device), 4);
+        let mut chain = Chain::new(Origin::Root(SequenceHash(99)), &hashes(0..10), (Slot(0), Tier::Device), 0);
+        assert_eq!(chain.mark((2, 6), ONE, |_| {}), 4);
         assert_eq!(lengths(&chain), [2, 4, 4]);
-        assert_eq!(chain.mark(0, 4, Slot(1), Tier::Device), 2);
-        assert_eq!(lengths(&chain), [6, 4]);
-        assert_eq!((chain.mark(1, 5, Slot(1), Tier::Device), chain.mark(6, 10, Slot(1), Tier::Device)), (0, 4));
+        let mut held = Vec::new();
+        assert_eq!(chain.mark((0, 4), ONE, |at| held.push(at)), 2);
+        assert_eq!((lengths(&chain), held), (vec![6, 4], vec![2, 3]));
+        assert_eq!((chain.mark((1, 5), ONE, |_| {}), chain.mark((6, 10), ONE, |_| {})), (0, 4));
         assert_eq!(lengths(&chain), [10]);
         assert!(chain.unmark(3, Slot(1), Tier::Device) && !chain.unmark(3, Slot(1), Tier::Device));
         assert_eq!(lengths(&chain), [3, 1, 6]);
-        assert_eq!(chain.unmark_all(Slot(1)), 9);
+        assert_eq!(chain.unmark_all(Slot(1), None), 9);
         assert_eq!(lengths(&chain), [10]);
     }
 
     #[test]
     fn both_ends_are_cut_and_offsets_stay() {
-        let mut chain = Chain::new(&hashes(0..10), Slot(0), Tier::Device);
-        let mut freed = Vec::new();
-        assert!(chain.unmark(8, Slot(0), Tier::Device) && !chain.trim(&mut freed));
-        assert!(chain.unmark(9, Slot(0), Tier::Device) && !chain.trim(&mut freed));
-        assert_eq!((chain.end(), freed.len()), (8, 2));
-        assert!(chain.unmark(1, Slot(0), Tier::Device) && !chain.trim(&mut freed));
-        assert!(chain.unmark(0, Slot(0), Tier::Device) && chain.trim(&mut freed));
-        assert_eq!(
-            (chain.head(), chain.at(1), chain.at(2), freed.len()),
-            (Some(SequenceHash(2)), None, chain.head(), 4)
-        );
-        chain.append(&hashes(50..51), Slot(3), Tier::Host);
+        let mut chain = Chain::new(Origin::Root(SequenceHash(99)), &hashes(0..10), (Slot(0), Tier::Device), 0);
+        let mut cut = |offset: usize| {
+            assert!(chain.unmark(offset, Slot(0), Tier::Device));
+            chain.trim()
+        };
+        assert_eq!([cut(8), cut(9), cut(1)], [0, 2, 0]);
+        assert_eq!((chain.end(), chain.above()), (8, Origin::Root(SequenceHash(99))));
+        assert!(chain.unmark(0, Slot(0), Tier::Device) && chain.trim() == 2);
+        assert_eq!((chain.head(), chain.at(1), chain.at(2)), (Some(SequenceHash(2)), None, chain.head()));
+        assert_eq!(chain.above(), Origin::Block(SequenceHash(1)));
+        chain.append(&hashes(50..51), (Slot(3), Tier::Host));
         assert_eq!((lengths(&chain), chain.end(), chain.at(8)), (vec![6, 1], 9, Some(SequenceHash(50))));
-        assert_eq!((chain.unmark_all(Slot(3)), chain.unmark_all(Slot(0))), (1, 6));
-        chain.trim(&mut freed);
-        assert!(chain.is_empty() && chain.runs() == 0);
+        assert_eq!((chain.unmark_all(Slot(3), Some(Tier::Host)), chain.unmark_all(Slot(0), None)), (1, 6));
+        chain.trim();
+        assert!(chain.head().is_none() && chain.runs() == 0);
     }
 }

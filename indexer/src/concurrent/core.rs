@@ -7,10 +7,14 @@ use warmpath_core::overlap::Overlaps;
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{Blocks, Tier};
 
-use super::chain::{CHAIN_BLOCKS, Chain};
+use super::chain::{Chain, Origin};
 use super::holders::Holders;
-use super::slab::{Place, Slab};
-use super::table::HashTable;
+use super::slab::Slab;
+use crate::store::{Above, CHAIN_BLOCKS, Place, Placed};
+use crate::table::{HashTable, Kept};
+
+/// How finely time is told apart: in so many steps all blocks that there may be are stored once.
+const STEPS: usize = 256;
 
 /// All chains, and which chain begins with which block. A chain has no links: it goes on in whatever chain begins with
 /// the next block.
@@ -22,6 +26,12 @@ use super::table::HashTable;
 pub(super) struct Core {
     heads: HashTable,
     slab: Slab,
+    /// Blocks in all chains, also inner ones that nobody holds any more.
+    kept: usize,
+    kept_max: usize,
+    now: u32,
+    /// Blocks stored since `now` was reached.
+    stored: usize,
 }
 
 /// Sets that a look-up works on.
@@ -38,14 +48,29 @@ thread_local! {
 }
 
 impl Core {
-    /// A core without chains.
-    pub(super) fn new() -> Self {
-        Self { heads: HashTable::new(), slab: Slab::default() }
+    /// A core without chains, for at most `kept_max` blocks.
+    pub(super) fn new(kept_max: usize) -> Self {
+        Self { heads: HashTable::with_capacity(0), slab: Slab::default(), kept: 0, kept_max, now: 0, stored: 0 }
     }
 
     /// Where chains live.
     pub(super) fn slab(&self) -> &Slab {
         &self.slab
+    }
+
+    /// Blocks that may be added.
+    pub(super) fn room(&self) -> usize {
+        self.kept_max - self.kept
+    }
+
+    /// The present: it advances as blocks are stored.
+    pub(super) fn now(&self) -> u32 {
+        self.now
+    }
+
+    /// The block at a place.
+    pub(super) fn hash_at(&self, place: Place) -> Option<SequenceHash> {
+        self.slab.get(place.chain)?.at(place.offset)
     }
 
     /// Replaces `overlaps` by the runs of `prompt`. O(runs on the way × (log blocks of a run + slots / 64)).
@@ -54,8 +79,9 @@ impl Core {
         SCRATCH.with_borrow_mut(|scratch| {
             let mut left = prompt;
             while let Some(first) = left.first()
-                && let Some(chain) = self.heads.get(*first).and_then(|number| self.slab.get(number))
+                && let Some(chain) = self.heads.get(first.0).and_then(|head| self.slab.get(head.value))
             {
+                chain.touch(self.now);
                 let begins = left.len() == prompt.len();
                 match scratch.follow(chain, left, begins, overlaps) {
                     0 => break,
@@ -65,76 +91,151 @@ impl Core {
         });
     }
 
-    /// Places blocks that nobody holds behind `below` if that is the last of its chain, else in chains of their own;
-    /// hands their places to `placed`. Stops early only where there are too many chains.
-    pub(super) fn place(
+    /// Says that a worker holds `blocks`, which follow each other behind `above`, in a tier. Stops early only where the
+    /// core is full. O(blocks + runs).
+    pub(super) fn store(
         &mut self,
+        holder: (Slot, Tier),
+        mut above: Above,
         blocks: &[SequenceHash],
-        below: Option<Place>,
-        (slot, tier): (Slot, Tier),
-        placed: &mut Vec<u32>,
+        placed: &mut Placed,
     ) {
+        self.pass(blocks.len());
         let mut left = blocks;
-        if let Some(below) = below
-            && let Some(chain) = self.slab.get_mut(below.chain)
-            && chain.end() == below.offset + 1
+        while let Some(&first) = left.first() {
+            let len = match self.find(above, first) {
+                Some(place) => self.mark(place, left, holder, placed),
+                None => self.add(above, left, holder, placed),
+            };
+            let Some(&last) = placed.places.last().filter(|_| len > 0) else { return };
+            above = Above::Block(last);
+            left = &left[len..];
+        }
+    }
+
+    /// Time passes by blocks stored.
+    fn pass(&mut self, blocks: usize) {
+        self.stored += blocks;
+        if self.stored >= (self.kept_max / STEPS).max(64) {
+            self.stored = 0;
+            self.now = self.now.saturating_add(1);
+        }
+    }
+
+    /// Where the block that follows `above` is kept: next to it, or as the first of a chain.
+    fn find(&self, above: Above, block: SequenceHash) -> Option<Place> {
+        if let Above::Block(place) = above
+            && self.hash_at(place.next()) == Some(block)
         {
-            let (here, rest) = left.split_at(left.len().min(CHAIN_BLOCKS - chain.end()));
-            if !here.is_empty() {
-                chain.append(here, slot, tier);
-                push_places(placed, below.next(), here.len());
-                left = rest;
-            }
+            return Some(place.next());
         }
-        for piece in left.chunks(CHAIN_BLOCKS) {
-            let Some(number) = self.slab.insert(Chain::new(piece, slot, tier)) else { return };
-            self.heads.insert(piece[0], number);
-            push_places(placed, Place { chain: number, offset: 0 }, piece.len());
-        }
+        let chain = self.heads.get(block.0)?.value;
+        Some(Place { chain, offset: self.slab.get(chain)?.start() })
     }
 
-    /// Says that a worker holds blocks that are next to each other in a chain; returns of how many it held nothing.
-    pub(super) fn mark(&mut self, from: Place, blocks: usize, (slot, tier): (Slot, Tier)) -> usize {
-        let chain = self.slab.get_mut(from.chain);
-        chain.map_or(0, |chain| chain.mark(from.offset, from.offset + blocks, slot, tier))
+    /// Adds a worker to the first of `blocks` as far as they are kept from `place` on; returns how many that are.
+    fn mark(&mut self, place: Place, blocks: &[SequenceHash], holder: (Slot, Tier), placed: &mut Placed) -> usize {
+        let Some(chain) = self.slab.get_mut(place.chain) else { return 0 };
+        chain.touch(self.now);
+        let len = common(chain.blocks_from(place.offset), blocks);
+        let before = placed.places.len();
+        placed.new += chain.mark((place.offset, place.offset + len), holder, |at| placed.held.push(before + at));
+        push_places(placed, place, len);
+        len
     }
 
-    /// Takes a worker out of a tier of the block `hash`, if that is at `place`; blocks that are kept no longer go to
-    /// `freed`. Returns whether the worker holds the block nowhere now, but did.
-    pub(super) fn unmark(
-        &mut self,
-        (place, hash): (Place, SequenceHash),
-        (slot, tier): (Slot, Tier),
-        freed: &mut Vec<SequenceHash>,
-    ) -> bool {
-        let Some(chain) = self.slab.get_mut(place.chain) else { return false };
-        if chain.at(place.offset) != Some(hash) || !chain.unmark(place.offset, slot, tier) {
+    /// Keeps the first of `blocks` up to one that is kept already, behind `above` if that is the last of its chain, else
+    /// as a chain of their own; returns how many that are.
+    fn add(&mut self, above: Above, blocks: &[SequenceHash], holder: (Slot, Tier), placed: &mut Placed) -> usize {
+        let head = blocks[1..].iter().position(|block| self.heads.get(block.0).is_some());
+        let len = head.map_or(blocks.len(), |head| head + 1).min(self.room()).min(CHAIN_BLOCKS);
+        if len == 0 {
+            return 0;
+        }
+        let len = match self.append(above, &blocks[..len], holder, placed) {
+            0 => self.begin(above, &blocks[..len], holder, placed),
+            appended => appended,
+        };
+        self.kept += len;
+        placed.new += len;
+        len
+    }
+
+    fn append(&mut self, above: Above, blocks: &[SequenceHash], holder: (Slot, Tier), placed: &mut Placed) -> usize {
+        let Above::Block(above) = above else { return 0 };
+        let Some(chain) = self.slab.get_mut(above.chain).filter(|chain| chain.end() == above.offset + 1) else {
+            return 0;
+        };
+        let len = blocks.len().min(CHAIN_BLOCKS - chain.end());
+        if len > 0 {
+            chain.touch(self.now);
+            chain.append(&blocks[..len], holder);
+            push_places(placed, above.next(), len);
+        }
+        len
+    }
+
+    fn begin(&mut self, above: Above, blocks: &[SequenceHash], holder: (Slot, Tier), placed: &mut Placed) -> usize {
+        let origin = match above {
+            Above::Root(root) => Origin::Root(root),
+            Above::Block(place) => match self.hash_at(place) {
+                Some(block) => Origin::Block(block),
+                None => return 0,
+            },
+        };
+        let Some(chain) = self.slab.insert(Chain::new(origin, blocks, holder, self.now)) else { return 0 };
+        self.heads.insert(blocks[0].0, Kept { value: chain, marks: 0 });
+        push_places(placed, Place { chain, offset: 0 }, blocks.len());
+        blocks.len()
+    }
+
+    /// Adds a worker to a block in one more tier; returns whether that is new.
+    pub(super) fn add_tier(&mut self, place: Place, holder: (Slot, Tier)) -> bool {
+        let Some(chain) = self.slab.get_mut(place.chain).filter(|chain| chain.at(place.offset).is_some()) else {
             return false;
-        }
-        self.trim(place.chain, freed);
-        true
+        };
+        let mut new = true;
+        chain.mark((place.offset, place.offset + 1), holder, |_| new = false);
+        new
     }
 
-    /// Takes a worker out of all blocks of a chain; returns of how many it held any.
-    pub(super) fn unmark_all(&mut self, number: u32, slot: Slot, freed: &mut Vec<SequenceHash>) -> usize {
-        let Some(chain) = self.slab.get_mut(number) else { return 0 };
-        let gone = chain.unmark_all(slot);
-        if gone > 0 {
-            self.trim(number, freed);
+    /// Takes a worker out of a tier of a block. Returns whether the worker holds the block nowhere now, but did.
+    pub(super) fn unmark(&mut self, place: Place, slot: Slot, tier: Tier) -> bool {
+        let Some(chain) = self.slab.get_mut(place.chain).filter(|chain| chain.at(place.offset).is_some()) else {
+            return false;
+        };
+        let gone = chain.unmark(place.offset, slot, tier);
+        if gone {
+            self.trim(place.chain);
         }
         gone
     }
 
-    fn trim(&mut self, number: u32, freed: &mut Vec<SequenceHash>) {
+    /// Takes a worker out of all blocks of a chain, in one tier or in all; returns how many it holds nowhere now, but
+    /// did.
+    pub(super) fn unmark_all(&mut self, number: u32, slot: Slot, tier: Option<Tier>) -> usize {
+        let Some(chain) = self.slab.get_mut(number) else { return 0 };
+        let gone = chain.unmark_all(slot, tier);
+        if gone > 0 {
+            self.trim(number);
+        }
+        gone
+    }
+
+    fn trim(&mut self, number: u32) {
         let Some(chain) = self.slab.get_mut(number) else { return };
         let Some(head) = chain.head() else { return };
-        let other_head = chain.trim(freed);
-        if chain.is_empty() {
-            self.heads.remove(head);
-            self.slab.remove(number);
-        } else if other_head {
-            self.heads.remove(head);
-            self.heads.insert(chain.head().expect("it is not empty"), number);
+        self.kept -= chain.trim();
+        match chain.head() {
+            Some(still) if still == head => {}
+            Some(other) => {
+                self.heads.remove(head.0);
+                self.heads.insert(other.0, Kept { value: number, marks: 0 });
+            }
+            None => {
+                self.heads.remove(head.0);
+                self.slab.remove(number);
+            }
         }
     }
 
@@ -144,8 +245,8 @@ impl Core {
     }
 }
 
-fn push_places(placed: &mut Vec<u32>, first: Place, blocks: usize) {
-    placed.extend((0..blocks).map(|block| Place { offset: first.offset + block, ..first }.packed()));
+fn push_places(placed: &mut Placed, first: Place, blocks: usize) {
+    placed.places.extend((0..blocks).map(|block| Place { offset: first.offset + block, ..first }));
 }
 
 impl Scratch {
@@ -221,9 +322,9 @@ mod tests {
             let mut all = Vec::new();
             let mut heads = 0;
             for number in 0..self.slab.numbers() {
-                let Some(chain) = self.slab.get(number).filter(|chain| !chain.is_empty()) else { continue };
+                let Some(chain) = self.slab.get(number).filter(|chain| chain.head().is_some()) else { continue };
                 heads += 1;
-                assert_eq!(self.heads.get(chain.head().unwrap()), Some(number));
+                assert_eq!(self.heads.get(chain.head().unwrap().0).map(|head| head.value), Some(number));
                 let runs: Vec<_> = (0..chain.runs()).map(|run| chain.run(run)).collect();
                 assert!(runs.iter().all(|(blocks, _)| !blocks.is_empty()));
                 assert!(!runs[0].1.is_empty() && !runs[runs.len() - 1].1.is_empty());
@@ -235,6 +336,7 @@ mod tests {
             assert_eq!((heads, heads), (self.heads.len(), self.slab.len()));
             let different: HashSet<u64> = all.iter().map(|(hash, _)| hash.0).collect();
             assert_eq!(different.len(), all.len(), "a block is in one chain at most");
+            assert_eq!(self.kept, all.len());
             all
         }
     }

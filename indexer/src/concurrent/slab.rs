@@ -1,36 +1,10 @@
 //! Where chains live.
 
-use super::chain::{CHAIN_BLOCKS, Chain};
+use super::chain::Chain;
+use crate::store::CHAINS_MAX;
 
 /// Chains that are reserved at a time, so that growth moves none of them.
 const SEGMENT: usize = 1024;
-
-/// Chains at most: a place is 23 bits of chain and 9 of offset.
-const CHAINS_MAX: usize = 1 << 23;
-
-/// Where a block is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) chain: u32,
-    pub(super) offset: usize,
-}
-
-impl Place {
-    /// The place as a number; never `u32::MAX`, since there is always room for one chain more than there may be.
-    pub(super) fn packed(self) -> u32 {
-        debug_assert!(self.offset < CHAIN_BLOCKS, "a chain ends before");
-        self.chain << 9 | u32::try_from(self.offset).expect("9 bits")
-    }
-
-    pub(super) fn unpacked(packed: u32) -> Self {
-        Self { chain: packed >> 9, offset: usize::try_from(packed & 511).expect("9 bits") }
-    }
-
-    /// The place of the next block in the same chain.
-    pub(super) fn next(self) -> Self {
-        Self { offset: self.offset + 1, ..self }
-    }
-}
 
 /// Chains by number. A number is used again after its chain was freed; a segment without chains gives its memory back.
 #[derive(Default)]
@@ -147,12 +121,13 @@ impl Slab {
 
 #[cfg(test)]
 mod tests {
+    use super::super::chain::Origin;
     use super::*;
     use warmpath_core::ids::{SequenceHash, Slot};
     use warmpath_core::units::Tier;
 
     fn chain(hash: u64) -> Chain {
-        Chain::new(&[SequenceHash(hash)], Slot(0), Tier::Device)
+        Chain::new(Origin::Root(SequenceHash(7)), &[SequenceHash(hash)], (Slot(0), Tier::Device), 0)
     }
 
     #[test]
@@ -166,11 +141,5 @@ mod tests {
         assert_eq!((slab.len(), slab.numbers()), (3000, 3072));
         numbers[2048..].iter().chain(&again).for_each(|&number| slab.remove(number));
         assert!(slab.len() == 0 && slab.bytes(0).is_some_and(|(bytes, _)| bytes < 100));
-    }
-
-    #[test]
-    fn places_are_numbers_and_back() {
-        let place = Place { chain: 8_388_606, offset: 511 };
-        assert_eq!((Place::unpacked(place.packed()), place.packed() < u32::MAX), (place, true));
     }
 }

@@ -4,7 +4,6 @@ use smallvec::SmallVec;
 use warmpath_core::units::Tier;
 
 /// Copies of one block by group and tier; nearly always one of one.
-#[derive(Default)]
 pub(super) struct Copies(SmallVec<[Copy; 1]>);
 
 struct Copy {
@@ -14,6 +13,27 @@ struct Copy {
 }
 
 impl Copies {
+    /// A single copy.
+    pub(super) fn one(group: u32, tier: Tier) -> Self {
+        Self::of(Some(group), [tier])
+    }
+
+    /// A copy in each of `tiers`.
+    pub(super) fn of(group: Option<u32>, tiers: impl IntoIterator<Item = Tier>) -> Self {
+        let copies = tiers.into_iter().map(|tier| Copy { group: group.unwrap_or(0), tier, count: 1 });
+        Self(copies.collect())
+    }
+
+    /// Whether there is a copy in a tier, in any group.
+    pub(super) fn holds_in(&self, tier: Tier) -> bool {
+        self.0.iter().any(|copy| copy.tier == tier)
+    }
+
+    /// Whether there is one copy in each tier at most, all of one group.
+    pub(super) fn are_single_in(&self, group: u32) -> bool {
+        self.0.iter().all(|copy| copy.group == group && copy.count == 1)
+    }
+
     fn find(&mut self, group: u32, tier: Tier) -> Option<usize> {
         self.0.iter().position(|copy| copy.group == group && copy.tier == tier)
     }
@@ -23,17 +43,11 @@ impl Copies {
         self.0.iter().any(|copy| copy.group == group && copy.tier == tier)
     }
 
-    /// Counts one copy more; returns whether it is the first in this place.
-    pub(super) fn add(&mut self, group: u32, tier: Tier) -> bool {
+    /// Counts one copy more.
+    pub(super) fn add(&mut self, group: u32, tier: Tier) {
         match self.find(group, tier) {
-            Some(place) => {
-                self.0[place].count = self.0[place].count.saturating_add(1);
-                false
-            }
-            None => {
-                self.0.push(Copy { group, tier, count: 1 });
-                true
-            }
+            Some(place) => self.0[place].count = self.0[place].count.saturating_add(1),
+            None => self.0.push(Copy { group, tier, count: 1 }),
         }
     }
 
@@ -50,17 +64,8 @@ impl Copies {
         Some(gone)
     }
 
-    /// Forgets all copies in a tier; returns in how many groups there were some.
-    pub(super) fn clear_tier(&mut self, tier: Tier) -> u32 {
-        let mut groups = 0;
-        self.0.retain(|copy| {
-            groups += u32::from(copy.tier == tier);
-            copy.tier != tier
-        });
-        groups
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Forgets all copies in a tier.
+    pub(super) fn clear_tier(&mut self, tier: Tier) {
+        self.0.retain(|copy| copy.tier != tier);
     }
 }

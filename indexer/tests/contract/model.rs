@@ -1,6 +1,7 @@
-//! A small world of engines, told twice: as events, through views, to the index under test; and as plain prefixes.
+//! A small world of engines, told twice: as events to the index under test, and as plain prefixes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
@@ -8,11 +9,11 @@ use warmpath_core::ids::{EngineHash, Slot};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::Overlaps;
 use warmpath_core::units::{BlockSize, Tier};
-use warmpath_indexer::change::Change;
+use warmpath_core::overlap::PrefixIndex;
 use warmpath_indexer::event::{Attention, CacheEvent, Content, Removed, Stored};
-use warmpath_indexer::view::EngineView;
-
-use crate::Subject;
+use warmpath_indexer::index::{Index, Writer};
+use warmpath_indexer::store::BlockStore;
+use warmpath_indexer::view::{Applied, ViewSettings};
 
 /// Slots of the engines: in one word and in several, and more than fit without an allocation.
 const SLOTS: [Slot; 6] = [Slot(0), Slot(1), Slot(63), Slot(64), Slot(127), Slot(300)];
@@ -43,27 +44,29 @@ pub(crate) enum Step {
 /// An engine's name of a block: its whole prefix, and which of the two names that it may give.
 type Name = (Vec<u8>, bool);
 
-struct Engine {
-    view: EngineView,
+struct Engine<S> {
+    writer: Writer<S>,
     /// The truth: copies by tier.
     held: BTreeMap<Name, [u32; 4]>,
 }
 
 pub(crate) struct World<S> {
-    subject: S,
-    engines: Vec<Engine>,
+    index: Arc<Index<S>>,
+    engines: Vec<Engine<S>>,
     root: Root,
     pub(crate) queries: usize,
     pub(crate) matched_blocks: usize,
 }
 
-impl<S: Subject> World<S> {
-    pub(crate) fn new(subject: S) -> Self {
+impl<S: BlockStore> World<S> {
+    pub(crate) fn new(index: Index<S>) -> Self {
+        let index = Arc::new(index);
         let pool = Namespace::plain("m", BlockSize::new(2).expect("not 0"));
         let root = Root::new(&pool, DEFAULT_ROOT_SEED);
-        let engine =
-            || Engine { view: EngineView::new(pool.clone(), DEFAULT_ROOT_SEED, 1 << 20), held: BTreeMap::new() };
-        Self { subject, engines: SLOTS.iter().map(|_| engine()).collect(), root, queries: 0, matched_blocks: 0 }
+        let settings = ViewSettings { pool, seed: DEFAULT_ROOT_SEED, blocks: 0 };
+        let engine = |&slot: &Slot| Engine { writer: index.writer(slot, &settings), held: BTreeMap::new() };
+        let engines = SLOTS.iter().map(engine).collect();
+        Self { index, engines, root, queries: 0, matched_blocks: 0 }
     }
 
     pub(crate) fn take(&mut self, step: &Step) -> Result<(), String> {
@@ -73,27 +76,28 @@ impl<S: Subject> World<S> {
                 let parent = EngineHash(u64::try_from(*pick).expect("64 bits") | 1 << 63);
                 let prefixes = prefixes(&[], blocks);
                 let event = stored(*worker, &prefixes, false, Some(parent), Tier::Device);
-                let changes = self.tell(*worker, &event);
-                if changes == 0 { Ok(()) } else { Err("an orphan was attached".into()) }
+                let applied = self.tell(*worker, event);
+                let expected = Applied { orphans: prefixes.len(), ..Applied::default() };
+                if applied == expected { Ok(()) } else { Err("an orphan was attached".into()) }
             }
             Step::Remove { worker, tier, picks } => self.remove(*worker, *tier, picks),
             Step::RemoveUnknown { worker, pick } => {
                 let hash = EngineHash(u64::try_from(*pick).expect("64 bits") | 1 << 63);
-                let changes = self.tell(*worker, &removed(&[hash], Tier::Device));
-                if changes == 0 { Ok(()) } else { Err("an unknown block was removed".into()) }
+                let applied = self.tell(*worker, removed(&[hash], Tier::Device));
+                let expected = Applied { unknown: 1, ..Applied::default() };
+                if applied == expected { Ok(()) } else { Err("an unknown block was removed".into()) }
             }
             Step::Clear { worker } => {
                 for copies in self.engines[*worker].held.values_mut() {
                     copies[0] = 0;
                 }
                 self.engines[*worker].held.retain(|_, copies| *copies != [0; 4]);
-                self.tell(*worker, &CacheEvent::Cleared);
+                self.tell(*worker, CacheEvent::Cleared);
                 self.check_size(*worker)
             }
             Step::Forget { worker } => {
                 self.engines[*worker].held.clear();
-                self.engines[*worker].view.clear();
-                self.subject.forget(SLOTS[*worker]);
+                self.engines[*worker].writer.forget();
                 self.check_size(*worker)
             }
             Step::Query { worker, pick, keep, more } => {
@@ -120,12 +124,8 @@ impl<S: Subject> World<S> {
         held.keys().nth(pick.checked_rem(held.len())?).cloned()
     }
 
-    /// Tells the engine's view, and the subject what came of it. Returns how many changes that were.
-    fn tell(&mut self, worker: usize, event: &CacheEvent) -> usize {
-        let mut changes: Vec<Change> = Vec::new();
-        self.engines[worker].view.apply(event, &mut changes);
-        self.subject.apply(SLOTS[worker], &changes);
-        changes.len()
+    fn tell(&mut self, worker: usize, event: CacheEvent) -> Applied {
+        self.engines[worker].writer.apply(&[event])
     }
 
     fn store(
@@ -153,7 +153,7 @@ impl<S: Subject> World<S> {
             }
         }
         let parent = parent.map(|(prefix, alias)| name(worker, &prefix, alias));
-        self.tell(worker, &stored(worker, &chain, alias, parent, tier));
+        self.tell(worker, stored(worker, &chain, alias, parent, tier));
         self.check_size(worker)
     }
 
@@ -167,7 +167,7 @@ impl<S: Subject> World<S> {
             }
         }
         let hashes: Vec<EngineHash> = names.iter().map(|(prefix, alias)| name(worker, prefix, *alias)).collect();
-        self.tell(worker, &removed(&hashes, tier));
+        self.tell(worker, removed(&hashes, tier));
         self.check_size(worker)
     }
 
@@ -190,7 +190,7 @@ impl<S: Subject> World<S> {
         let mut hashes = Vec::new();
         hash_blocks(&self.root, &tokens(prompt), &[], &mut hashes);
         let mut overlaps = Overlaps::default();
-        self.subject.match_prefix(&hashes, &mut overlaps);
+        self.index.match_prefix(&hashes, &mut overlaps);
         let mut longest = 0;
         for (worker, &slot) in SLOTS.iter().enumerate() {
             let held = overlaps.of(slot);
@@ -212,11 +212,11 @@ impl<S: Subject> World<S> {
         let held = &self.engines[worker].held;
         let blocks =
             held.keys().filter(|(prefix, alias)| !alias || !held.contains_key(&(prefix.clone(), false))).count();
-        let said = (self.engines[worker].view.len(), self.subject.entries(SLOTS[worker]));
+        let said = (self.engines[worker].writer.names(), self.index.entries(SLOTS[worker]));
         if said == (held.len(), blocks) {
             return Ok(());
         }
-        Err(format!("worker {worker} has {} names of {blocks} blocks, view and index say {said:?}", held.len()))
+        Err(format!("worker {worker} has {} names of {blocks} blocks, the index says {said:?}", held.len()))
     }
 }
 

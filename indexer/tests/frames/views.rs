@@ -1,4 +1,6 @@
-//! Recorded streams through view and tree: the index ends where the engine's cache ended.
+//! Recorded streams through view and index: the index ends where the engine's cache ended.
+
+use std::sync::Arc;
 
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
 use warmpath_core::ids::Slot;
@@ -6,14 +8,15 @@ use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::decode;
-use warmpath_indexer::tree::PrefixTree;
-use warmpath_indexer::view::{Applied, EngineView};
+use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
+use warmpath_indexer::index::Writer;
+use warmpath_indexer::view::{Applied, ViewSettings};
 
 use crate::recordings::{Prompt, prompts, recording};
 
 struct Engine {
-    view: EngineView,
-    tree: PrefixTree,
+    index: Arc<ConcurrentIndex>,
+    writer: Writer<Chains>,
     pool: Namespace,
     sum: Applied,
 }
@@ -21,17 +24,14 @@ struct Engine {
 impl Engine {
     fn new(block_size: u32) -> Self {
         let pool = Namespace::plain("tiny", BlockSize::new(block_size).expect("not 0"));
-        let view = EngineView::new(pool.clone(), DEFAULT_ROOT_SEED, 10_000);
-        Self { view, tree: PrefixTree::new(), pool, sum: Applied::default() }
+        let index = Arc::new(ConcurrentIndex::new(10_000));
+        let settings = ViewSettings { pool: pool.clone(), seed: DEFAULT_ROOT_SEED, blocks: 0 };
+        let writer = index.writer(Slot(0), &settings);
+        Self { index, writer, pool, sum: Applied::default() }
     }
 
     fn apply(&mut self, payload: &[u8]) {
-        let mut changes = Vec::new();
-        for event in decode(payload).expect("a recorded frame").events {
-            changes.clear();
-            self.sum += self.view.apply(&event, &mut changes);
-            self.tree.apply(Slot(0), &changes);
-        }
+        self.sum += self.writer.apply(&decode(payload).expect("a recorded frame").events);
     }
 
     fn overlap(&self, prompt: &Prompt) -> u32 {
@@ -43,7 +43,7 @@ impl Engine {
         let mut hashes = Vec::new();
         hash_blocks(&Root::new(&namespace, DEFAULT_ROOT_SEED), &prompt.ids, &[], &mut hashes);
         let mut overlaps = Overlaps::default();
-        self.tree.match_prefix(&hashes, &mut overlaps);
+        self.index.match_prefix(&hashes, &mut overlaps);
         overlaps.of(Slot(0)).total().0
     }
 }
@@ -63,7 +63,7 @@ fn every_block_is_accounted_for() {
         assert_eq!(engine.sum, expected, "{folder}");
         assert!(copies >= 3 && removed > 200, "{:?}", engine.sum);
         // After the reset at the end the cache holds the three blocks of one prompt.
-        assert_eq!((engine.view.len(), engine.tree.entries(Slot(0)), engine.tree.len()), (3, 3, 3));
+        assert_eq!((engine.writer.names(), engine.index.entries(Slot(0)), engine.index.len()), (3, 3, 3));
         for prompt in prompts(folder).iter().filter(|prompt| prompt.step == "prompt_3_blocks") {
             assert_eq!(engine.overlap(prompt), 3, "{folder}");
         }

@@ -1,0 +1,58 @@
+//! What is let go when the index is full.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::{Index, Lane};
+use crate::event::CacheEvent;
+use crate::store::BlockStore;
+
+/// This part of all entries is let go beyond what is needed, so that not every event has to.
+const SPARE: usize = 64;
+
+/// Blocks that events may add.
+fn stored(events: &[CacheEvent]) -> usize {
+    let of = |event: &CacheEvent| match event {
+        CacheEvent::Stored(stored) => stored.hashes.len(),
+        CacheEvent::Removed(_) | CacheEvent::Cleared => 0,
+    };
+    events.iter().map(of).sum()
+}
+
+impl<S: BlockStore> Index<S> {
+    fn left(&self) -> usize {
+        self.room.left().min(self.store.room())
+    }
+
+    /// Makes room for what events may add, as far as something can be let go.
+    pub(super) fn make_room(&self, events: &[CacheEvent]) {
+        // The store is asked only where it could matter: it never keeps more blocks than there are entries and holes.
+        let wanted = stored(events);
+        if wanted == 0 || self.left() >= wanted {
+            return;
+        }
+        let _one_at_a_time = self.shedding.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = wanted.saturating_add(self.room.max() / SPARE).min(self.room.max());
+        while let Some(missing) = target.checked_sub(self.left()).filter(|&missing| missing > 0) {
+            let Some(lane) = self.largest() else { return };
+            // In parts, so that another may become the largest.
+            let part = missing.min(lane.names.load(Ordering::Relaxed) / 4 + 1);
+            let shed = {
+                let mut view = lane.view();
+                let shed = view.shed(&self.keeper(lane.slot), part);
+                lane.publish(&view);
+                shed
+            };
+            self.shed.fetch_add(u64::try_from(shed).unwrap_or(u64::MAX), Ordering::Relaxed);
+            if shed == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The worker with the most names.
+    fn largest(&self) -> Option<Arc<Lane>> {
+        let lanes = self.lanes();
+        lanes.iter().flatten().max_by_key(|lane| lane.names.load(Ordering::Relaxed)).cloned()
+    }
+}

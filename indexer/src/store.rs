@@ -1,0 +1,112 @@
+//! What an engine's view needs of a place where blocks are kept: the port between the two.
+
+use warmpath_core::ids::{SequenceHash, Slot};
+use warmpath_core::overlap::PrefixIndex;
+use warmpath_core::units::Tier;
+
+/// Blocks of a chain: an offset has 9 bits.
+pub const CHAIN_BLOCKS: usize = 512;
+
+/// Chains at most: a place is 23 bits of chain and 9 of offset.
+pub(crate) const CHAINS_MAX: usize = 1 << 23;
+
+/// Where a block is kept. The same for all workers that hold the block, and fixed for as long as any of them does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The stretch of blocks in which it lies.
+    pub chain: u32,
+    /// Where in that stretch.
+    pub offset: usize,
+}
+
+impl Place {
+    /// The place as a number; never `u32::MAX`, since there is always room for one chain more than there may be.
+    pub(crate) fn packed(self) -> u32 {
+        debug_assert!(self.offset < CHAIN_BLOCKS, "a chain ends before");
+        self.chain << 9 | u32::try_from(self.offset).expect("9 bits")
+    }
+
+    pub(crate) fn unpacked(packed: u32) -> Self {
+        Self { chain: packed >> 9, offset: usize::try_from(packed & 511).expect("9 bits") }
+    }
+
+    /// The place of the next block in the same chain.
+    pub(crate) fn next(self) -> Self {
+        Self { offset: self.offset + 1, ..self }
+    }
+}
+
+/// What blocks follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Above {
+    /// Nothing: they begin a prompt in the namespace of this root.
+    Root(SequenceHash),
+    /// A block that the same worker holds.
+    Block(Place),
+}
+
+/// What became of blocks that were to be stored. A buffer of the caller.
+#[derive(Clone, Debug, Default)]
+pub struct Placed {
+    /// The places of the first blocks; fewer than asked for where the store is full.
+    pub places: Vec<Place>,
+    /// Which of them the worker held in that tier already, from 0.
+    pub held: Vec<usize>,
+    /// Of how many it held nothing, in no tier.
+    pub new: usize,
+}
+
+impl Placed {
+    pub(crate) fn clear(&mut self) {
+        self.places.clear();
+        self.held.clear();
+        self.new = 0;
+    }
+}
+
+/// Blocks, each kept once however many workers hold it, and who holds which in which tier.
+///
+/// 1. One worker's calls come one after the other; those of different workers at once.
+/// 2. A worker names only places that it holds; those of others may be gone at any time.
+/// 3. Look-ups never wait for a whole list of blocks.
+pub trait BlockStore: PrefixIndex {
+    /// The block at a place.
+    fn hash_at(&self, place: Place) -> Option<SequenceHash>;
+
+    /// Says that a worker holds `blocks`, which follow each other behind `above`, in a tier; appends what became of them
+    /// to `placed`.
+    fn store(&self, slot: Slot, tier: Tier, above: Above, blocks: &[SequenceHash], placed: &mut Placed);
+
+    /// Says that a worker holds a block of its own in one more tier; returns whether that is new.
+    fn add_tier(&self, slot: Slot, tier: Tier, place: Place) -> bool;
+
+    /// Takes a worker out of tiers of blocks; returns how many it holds nowhere now, but did.
+    fn remove(&self, slot: Slot, places: &[(Place, Tier)]) -> usize;
+
+    /// Takes a worker out of every block of some chains, in one tier or in all; returns how many blocks it holds nowhere
+    /// now, but did.
+    fn remove_all(&self, slot: Slot, tier: Option<Tier>, chains: &[u32]) -> usize;
+
+    /// When each of `chains` was last stored into or matched; higher is later, and none is higher than [`now`](Self::now).
+    fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>);
+
+    /// The present, in the units of [`last_used`](Self::last_used): it advances as blocks are stored.
+    fn now(&self) -> u32;
+
+    /// Blocks that may still be added.
+    fn room(&self) -> usize;
+
+    /// Bytes of heap, by capacities. O(chains).
+    fn bytes(&self) -> usize;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_numbers_and_back() {
+        let place = Place { chain: 8_388_606, offset: 511 };
+        assert_eq!((Place::unpacked(place.packed()), place.packed() < u32::MAX), (place, true));
+    }
+}

@@ -1,0 +1,195 @@
+//! Blocks that an engine has stored.
+
+use warmpath_core::blocks::Root;
+use warmpath_core::ids::{EngineHash, SequenceHash};
+use warmpath_core::units::Tier;
+
+use super::chain::Chain;
+use super::copies::Copies;
+use super::names::{Name, Tiers};
+use super::{Applied, EngineView, Keeper};
+use crate::event::{Content, Stored};
+use crate::store::{Above, BlockStore};
+
+/// What became of one more copy of a block that is known by name.
+enum Added {
+    First,
+    Copy,
+    Reported,
+}
+
+impl EngineView {
+    pub(super) fn store<S: BlockStore>(&mut self, keeper: &Keeper<'_, S>, stored: &Stored) -> Applied {
+        let blocks = stored.hashes.len();
+        let group = stored.group.unwrap_or(0);
+        let mut applied = Applied { cut: stored.cut, ..Applied::default() };
+        self.zero_is_a_name |= stored.hashes.contains(&EngineHash(0));
+        if !self.may_feed(group, stored.attention) {
+            applied.filtered = blocks;
+            return applied;
+        }
+        if stored.content == Content::Nothing {
+            self.store_known(keeper, stored, group, &mut applied);
+            return applied;
+        }
+        if stored.block_size.is_some_and(|size| size != self.roots.block_size()) {
+            applied.wrong_size = blocks;
+            return applied;
+        }
+        let root = self.roots.get(stored.adapter.as_ref(), stored.salt.as_ref());
+        match self.above(keeper, stored, &root) {
+            Some((above, hash)) => {
+                self.hash_chain(stored, &root, hash);
+                self.store_chain(keeper, (stored, group), above, &mut applied);
+            }
+            None => applied.orphans = blocks,
+        }
+        applied
+    }
+
+    /// What the blocks of an event follow, and its hash; none where that is a block which the view does not hold.
+    fn above<S: BlockStore>(
+        &self,
+        keeper: &Keeper<'_, S>,
+        stored: &Stored,
+        root: &Root,
+    ) -> Option<(Above, SequenceHash)> {
+        let Some(parent) = stored.parent.filter(|&parent| !self.means_none(parent)) else {
+            return Some((Above::Root(root.sequence), root.sequence));
+        };
+        let place = self.names.get(parent)?.place;
+        Some((Above::Block(place), keeper.store.hash_at(place)?))
+    }
+
+    /// Fills `buffers.hashes` with what the router calls the event's blocks, as far as they have content.
+    fn hash_chain(&mut self, stored: &Stored, root: &Root, above: SequenceHash) {
+        let mut chain = Chain::new(root, stored, above);
+        self.buffers.hashes.clear();
+        self.buffers.hashes.extend((0..stored.hashes.len()).map_while(|block| chain.next(block)));
+    }
+
+    /// Stores the blocks of an event, whose hashes are in `buffers`, below `above`.
+    ///
+    /// An event that starts at the root, names two or more blocks and begins with blocks that are held already is, as
+    /// far as those go, a report (vLLM's `kv_cache_report_mode: full`). A real second copy starts below a held parent,
+    /// or is a single first block.
+    fn store_chain<S: BlockStore>(
+        &mut self,
+        keeper: &Keeper<'_, S>,
+        (stored, group): (&Stored, u32),
+        mut above: Above,
+        applied: &mut Applied,
+    ) {
+        let mut reporting = matches!(above, Above::Root(_)) && stored.hashes.len() >= 2;
+        let names = &stored.hashes[..self.buffers.hashes.len()];
+        let mut at = 0;
+        while let Some(&hash) = names.get(at) {
+            let Some(name) = self.names.get(hash) else {
+                let unknown = names[at..].iter().take_while(|&&hash| self.names.get(hash).is_none()).count();
+                let len = self.store_unknown(keeper, (stored, group), above, at..at + unknown);
+                applied.stored += len;
+                at += len;
+                // What follows would hang below a block that is not there: it would only fill the memory.
+                if len < unknown {
+                    applied.over_limit += names.len() - at;
+                    return;
+                }
+                above = self.buffers.placed.places.last().map_or(above, |&last| Above::Block(last));
+                reporting = false;
+                continue;
+            };
+            if keeper.store.hash_at(name.place) != Some(self.buffers.hashes[at]) {
+                applied.conflicts += names.len() - at;
+                return;
+            }
+            match self.add_copy(keeper, (hash, name), (group, stored.tier), reporting) {
+                Added::First => {
+                    applied.stored += 1;
+                    reporting = false;
+                }
+                Added::Copy => applied.copies += 1,
+                Added::Reported => applied.reported += 1,
+            }
+            above = Above::Block(name.place);
+            at += 1;
+        }
+    }
+
+    /// Stores blocks of an event whose names are all unknown; returns how many were, from the first.
+    fn store_unknown<S: BlockStore>(
+        &mut self,
+        keeper: &Keeper<'_, S>,
+        (stored, group): (&Stored, u32),
+        above: Above,
+        blocks: std::ops::Range<usize>,
+    ) -> usize {
+        let tier = stored.tier;
+        let granted = keeper.room.take(blocks.len());
+        let blocks = blocks.start..blocks.start + granted;
+        let placed = &mut self.buffers.placed;
+        placed.clear();
+        keeper.store.store(keeper.slot, tier, above, &self.buffers.hashes[blocks.clone()], placed);
+        let len = placed.places.len();
+        keeper.room.give(granted - len);
+        self.held += placed.new;
+        for &at in &placed.held {
+            *self.aliases.entry((placed.places[at], tier)).or_insert(0) += 1;
+        }
+        let counted = *self.group.get_or_insert(group) != group;
+        for (&hash, &place) in stored.hashes[blocks].iter().zip(&placed.places) {
+            self.names.insert(hash, Name { place, tiers: Tiers::one(tier), counted });
+            if counted {
+                self.copies.insert(hash, Copies::one(group, tier));
+            }
+        }
+        len
+    }
+
+    /// An offload placeholder: blocks that are known by name lie in one more tier. Repeating it adds nothing.
+    fn store_known<S: BlockStore>(
+        &mut self,
+        keeper: &Keeper<'_, S>,
+        stored: &Stored,
+        group: u32,
+        applied: &mut Applied,
+    ) {
+        for &hash in &stored.hashes {
+            let Some(name) = self.names.get(hash) else {
+                applied.unknown += 1;
+                continue;
+            };
+            match self.add_copy(keeper, (hash, name), (group, stored.tier), true) {
+                Added::First => applied.stored += 1,
+                Added::Copy | Added::Reported => applied.reported += 1,
+            }
+        }
+    }
+
+    /// One more copy under a known name; a copy that is there already is none when the engine only `reports`.
+    fn add_copy<S: BlockStore>(
+        &mut self,
+        keeper: &Keeper<'_, S>,
+        (hash, name): (EngineHash, Name),
+        (group, tier): (u32, Tier),
+        reports: bool,
+    ) -> Added {
+        let plain = self.group == Some(group);
+        let held = match self.copies.get(&hash) {
+            Some(copies) => copies.holds(group, tier),
+            None => plain && name.tiers.contains(tier),
+        };
+        if held && reports {
+            return Added::Reported;
+        }
+        let counted = name.counted || held || !plain;
+        if counted {
+            let copies = self.copies.entry(hash).or_insert_with(|| Copies::of(self.group, name.tiers.iter()));
+            copies.add(group, tier);
+        }
+        self.names.insert(hash, Name { tiers: name.tiers.with(tier), counted, ..name });
+        if !name.tiers.contains(tier) && !keeper.store.add_tier(keeper.slot, tier, name.place) {
+            *self.aliases.entry((name.place, tier)).or_insert(0) += 1;
+        }
+        if held { Added::Copy } else { Added::First }
+    }
+}
