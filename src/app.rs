@@ -79,7 +79,7 @@ impl App {
         let entries = usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX);
         let index = Arc::new(ConcurrentIndex::new(entries));
         let sources = Sources::start(&config, local, (&fleet, &index), &metrics, &background).await?;
-        let probes = probe::start(&fleet, &config.timeouts, &background);
+        let probes = probe::start((&fleet, &index), &config.timeouts, &background);
         let draining = Arc::new(AtomicBool::new(false));
         let timeouts = Timeouts {
             connect: config.timeouts.connect.get(),

@@ -5,11 +5,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use warmpath_indexer::change::{Change, IndexWriter};
 use warmpath_indexer::codec::{DecodeError, decode, decode_json};
+use warmpath_indexer::concurrent::Chains;
 use warmpath_indexer::event::EventBatch;
 use warmpath_indexer::feed::{Action, Patience, Stamp, WorkerFeed};
-use warmpath_indexer::view::{Applied, EngineView};
+use warmpath_indexer::index::Writer;
+use warmpath_indexer::view::Applied;
 
 use crate::fleet::Worker;
 
@@ -32,11 +33,9 @@ pub struct Message {
 /// Keeps the index true to one (worker, rank).
 pub struct EventTask {
     worker: Arc<Worker>,
-    index: Arc<dyn IndexWriter>,
+    index: Writer<Chains>,
     feed: WorkerFeed<EventBatch>,
-    view: EngineView,
     actions: Vec<Action<EventBatch>>,
-    changes: Vec<Change>,
 }
 
 /// Why a message was left out.
@@ -48,9 +47,8 @@ enum Refusal {
 
 impl EventTask {
     /// A task that knows nothing yet.
-    pub fn new(worker: Arc<Worker>, index: Arc<dyn IndexWriter>, patience: Patience, view: EngineView) -> Self {
-        let feed = WorkerFeed::new(patience);
-        Self { worker, index, feed, view, actions: Vec::new(), changes: Vec::new() }
+    pub fn new(worker: Arc<Worker>, index: Writer<Chains>, patience: Patience) -> Self {
+        Self { worker, index, feed: WorkerFeed::new(patience), actions: Vec::new() }
     }
 
     /// Works until the bus is closed.
@@ -82,8 +80,8 @@ impl EventTask {
         let rejected = u64::try_from(batch.rejected_total()).unwrap_or(u64::MAX);
         self.worker.metrics.events("rejected", rejected);
         let duplicates = self.feed.counts().duplicates;
-        let view = &self.view;
-        let orphan = |batch: &EventBatch| batch.events.iter().any(|event| view.is_orphan(event));
+        let index = &self.index;
+        let orphan = |batch: &EventBatch| batch.events.iter().any(|event| index.is_orphan(event));
         self.feed.push(stamp, batch, orphan, Instant::now(), &mut self.actions);
         self.worker.metrics.events("duplicate", self.feed.counts().duplicates - duplicates);
     }
@@ -135,35 +133,24 @@ impl EventTask {
                 Action::Apply(batch) => self.apply(&batch),
                 Action::Lost(missing) => {
                     self.worker.metrics.event_gaps.increment(1);
-                    if !self.view.is_empty() {
+                    if self.index.names() > 0 {
                         let missing = missing.end - missing.start;
                         tracing::warn!(worker = %self.worker.id, missing, "events lost; starting from an empty view");
                     }
-                    self.forget();
+                    self.index.forget();
                 }
                 Action::Restarted => {
                     self.worker.metrics.event_restarts.increment(1);
                     tracing::info!(worker = %self.worker.id, "the engine restarted");
-                    self.forget();
+                    self.index.forget();
                 }
             }
         }
         self.actions = actions;
     }
 
-    fn forget(&mut self) {
-        self.view.clear();
-        self.index.forget(self.worker.slot);
-    }
-
-    fn apply(&mut self, batch: &EventBatch) {
-        let mut applied = Applied::default();
-        for event in &batch.events {
-            applied += self.view.apply(event, &mut self.changes);
-        }
-        self.index.apply(self.worker.slot, &self.changes);
-        self.changes.clear();
-        self.count(&applied);
+    fn apply(&self, batch: &EventBatch) {
+        self.count(&self.index.apply(&batch.events));
         if let Some(ts) = batch.ts {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
             self.worker.metrics.event_lag.record((now - ts).max(0.0));

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
-use warmpath_core::ids::{Rank, RequestKey, SequenceHash, Slot, WorkerId};
+use warmpath_core::ids::{EngineHash, Rank, RequestKey, Slot, WorkerId};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
@@ -17,8 +17,10 @@ use warmpath_core::shape::{Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
 use warmpath_core::workers::{Limits, Pool, Role, Target, WorkerTable};
-use warmpath_indexer::change::{Change, IndexWriter};
-use warmpath_indexer::concurrent::ConcurrentIndex;
+use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
+use warmpath_indexer::event::{Attention, CacheEvent, Content, Stored};
+use warmpath_indexer::index::Writer;
+use warmpath_indexer::view::ViewSettings;
 
 struct Counting;
 
@@ -58,19 +60,45 @@ fn workers(count: u16, size: BlockSize) -> WorkerTable {
     WorkerTable::new(targets.collect(), vec![pool])
 }
 
+fn pool() -> Namespace {
+    Namespace::plain("m", BlockSize::new(16).expect("not 0"))
+}
+
+fn writer(index: &Arc<ConcurrentIndex>, slot: u16) -> Writer<Chains> {
+    index.writer(Slot(slot), &ViewSettings { pool: pool(), seed: DEFAULT_ROOT_SEED, blocks: 0 })
+}
+
+/// The blocks of `tokens` are stored.
+fn store(writer: &Writer<Chains>, tokens: &[u32], tier: Tier) {
+    let names = (1..=u64::try_from(tokens.len() / 16).expect("64 bits")).map(EngineHash).collect();
+    let event = Stored {
+        hashes: names,
+        parent: None,
+        content: Content::Tokens(tokens.to_vec()),
+        block_size: Some(16),
+        tier,
+        group: None,
+        attention: Attention::Unstated,
+        adapter: None,
+        salt: None,
+        media: Vec::new(),
+        cut: 0,
+    };
+    writer.apply(&[CacheEvent::from(event)]);
+}
+
 #[test]
 fn a_warm_placement_allocates_nothing() {
     let size = BlockSize::new(16).unwrap();
     let workers = workers(64, size);
-    let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
+    let root = Root::new(&pool(), DEFAULT_ROOT_SEED);
     let tokens: Vec<u32> = (0..4096).collect();
     let mut hashes = Vec::new();
     hash_blocks(&root, &tokens, &[], &mut hashes);
-    let index = ConcurrentIndex::new(10_000);
+    let index = Arc::new(ConcurrentIndex::new(10_000));
     for slot in 0..64 {
-        let held = &hashes[..usize::from(slot) + 1];
-        let stores: Vec<_> = Change::stores(Some(root.sequence), held, Tier::Device).collect();
-        index.apply(Slot(slot), &stores);
+        let held = usize::from(slot) + 1;
+        store(&writer(&index, slot), &tokens[..held * 16], Tier::Device);
     }
     let weights = Weights::default();
     for policy in PolicyName::ALL {
@@ -83,7 +111,7 @@ fn a_warm_placement_allocates_nothing() {
         let request = Request { key: RequestKey(1), shape, prompts: &prompts, avoid: &avoid };
         let pool = workers.pool("m").unwrap();
         let place = |scratch: &mut Scratch| {
-            drop(scheduler.place(Instant::now(), &request, &index, (&workers, pool), scratch).unwrap());
+            drop(scheduler.place(Instant::now(), &request, &*index, (&workers, pool), scratch).unwrap());
         };
         // Every worker's account has to be warm, and some policies choose at random.
         (0..2_000).for_each(|_| place(&mut scratch));
@@ -96,14 +124,16 @@ fn a_warm_placement_allocates_nothing() {
 /// Sets of more than 128 slots have memory of their own, and so have blocks in several tiers.
 #[test]
 fn a_warm_look_up_allocates_nothing_whatever_the_slots_and_tiers() {
-    let index = ConcurrentIndex::new(1_000_000);
-    let blocks: Vec<SequenceHash> = (1..=2_000).map(SequenceHash).collect();
+    let index = Arc::new(ConcurrentIndex::new(1_000_000));
+    let tokens: Vec<u32> = (0..32_000).collect();
+    let mut blocks = Vec::new();
+    hash_blocks(&Root::new(&pool(), DEFAULT_ROOT_SEED), &tokens, &[], &mut blocks);
     for slot in 0..700 {
-        let held = &blocks[..usize::from(slot) * 2 + 600];
-        index.apply(Slot(slot), &Change::stores(None, held, Tier::Device).collect::<Vec<_>>());
+        let held = (usize::from(slot) * 2 + 600) * 16;
+        let writer = writer(&index, slot);
+        store(&writer, &tokens[..held], Tier::Device);
         if slot % 100 == 7 {
-            index
-                .apply(Slot(slot), &Change::stores(None, &held[..900.min(held.len())], Tier::Host).collect::<Vec<_>>());
+            store(&writer, &tokens[..held.min(900 * 16)], Tier::Host);
         }
     }
     let mut overlaps = Overlaps::default();

@@ -75,12 +75,15 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
 /// `indexer/src/`, from bottom to top: what a module may import, beside `warmpath_core`.
 const INDEXER: &[(&str, &[&str])] = &[
     ("event", &[]),
-    ("change", &[]),
     ("codec", &["event"]),
     ("feed", &["event"]),
-    ("view", &["event", "change"]),
-    ("tree", &["change"]),
-    ("concurrent", &["change"]),
+    ("table", &[]),
+    ("room", &[]),
+    ("store", &[]),
+    ("view", &["event", "table", "room", "store"]),
+    ("index", &["event", "room", "store", "view"]),
+    ("tree", &["store", "index"]),
+    ("concurrent", &["table", "store", "index"]),
 ];
 
 /// The packages that the two lower crates may depend on. A runtime, a socket or a clock is never among them.

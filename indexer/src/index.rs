@@ -104,6 +104,15 @@ impl<S: BlockStore> Index<S> {
         lane.publish(&view);
     }
 
+    /// Sets memory aside for a worker's engine of so many blocks, once that is known; at most its share of all that there
+    /// may be.
+    pub fn reserve(&self, slot: Slot, blocks: usize) {
+        let workers = self.lanes().iter().flatten().count().max(1);
+        if let Some(lane) = self.lane(slot) {
+            lane.view().reserve(blocks.min(self.room.max() / workers));
+        }
+    }
+
     /// How many blocks a worker holds, one in several tiers counted once.
     pub fn entries(&self, slot: Slot) -> usize {
         self.lane(slot).map_or(0, |lane| lane.held.load(Ordering::Relaxed))
@@ -147,6 +156,19 @@ impl<S: BlockStore> Index<S> {
     }
 }
 
+#[cfg(test)]
+impl<S: BlockStore> Index<S> {
+    /// Where the blocks are, for tests that look inside.
+    pub(crate) fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Every block that a worker holds, with its place and tiers, by name.
+    pub(crate) fn blocks_of(&self, slot: Slot) -> Vec<(crate::store::Place, Vec<warmpath_core::units::Tier>)> {
+        self.lane(slot).map_or(Vec::new(), |lane| lane.view().places())
+    }
+}
+
 impl<S: BlockStore> PrefixIndex for Index<S> {
     fn match_prefix(&self, prompt: &[SequenceHash], overlaps: &mut Overlaps) {
         self.store.match_prefix(prompt, overlaps);
@@ -176,11 +198,6 @@ impl<S: BlockStore> Writer<S> {
     /// names it. O(blocks that it holds).
     pub fn forget(&self) {
         self.index.forget(&self.lane);
-    }
-
-    /// Sets memory aside for an engine of so many blocks, once that is known.
-    pub fn reserve(&self, blocks: usize) {
-        self.lane.view().reserve(blocks);
     }
 
     /// How many blocks the worker holds, one in several tiers counted once.

@@ -198,7 +198,8 @@ impl BlockStore for PrefixTree {
     fn remove_all(&self, slot: Slot, tier: Option<Tier>, chains: &[u32]) -> usize {
         let mut tree = self.write();
         let tiers = || Tier::ALL.into_iter().filter(|&other| tier.is_none_or(|tier| tier == other));
-        let gone = |&&number: &&u32| tiers().fold(false, |gone, tier| tree.remove(slot, number, tier) || gone);
+        // It is gone with the last tier in which it was held.
+        let gone = |&&number: &&u32| tiers().filter(|&tier| tree.remove(slot, number, tier)).count() > 0;
         chains.iter().filter(gone).count()
     }
 
@@ -239,7 +240,6 @@ fn book(holders: &Holders, alive: &SlotSet, overlaps: &mut Overlaps) {
         left.subtract(&here);
     }
 }
-
 
 #[cfg(test)]
 mod tests {

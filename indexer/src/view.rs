@@ -8,6 +8,7 @@ mod removing;
 mod roots;
 mod storing;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::AddAssign;
 
@@ -25,6 +26,8 @@ use roots::Roots;
 
 /// KV-cache groups whose attention is remembered; engines have a handful.
 const GROUPS: usize = 64;
+/// Events whose names are got ready at a time.
+const AHEAD: usize = 16;
 
 /// What an engine serves, and how much it can hold.
 #[derive(Clone, Debug)]
@@ -105,7 +108,12 @@ pub(crate) struct EngineView {
     buffers: Buffers,
 }
 
-/// Memory that is used again from event to event.
+thread_local! {
+    /// One for each thread, not for each view: there may be many views.
+    static BUFFERS: Cell<Buffers> = Cell::default();
+}
+
+/// Memory that is used again from event to event. A view has it while it takes events in.
 #[derive(Default)]
 struct Buffers {
     hashes: Vec<SequenceHash>,
@@ -156,32 +164,38 @@ impl EngineView {
 
     /// Bytes of heap, by capacities.
     pub(crate) fn bytes(&self) -> usize {
-        let buffers = self.buffers.hashes.capacity() * size_of::<SequenceHash>()
-            + self.buffers.placed.places.capacity() * size_of::<Place>()
-            + self.buffers.gone.capacity() * size_of::<(Place, Tier)>();
         let counted = self.copies.capacity() * size_of::<(EngineHash, Copies)>();
         let aliases = self.aliases.capacity() * size_of::<((Place, Tier), u32)>();
-        self.names.bytes() + counted + aliases + buffers
+        self.names.bytes() + counted + aliases
     }
 
     /// Takes events in, in order. O(blocks of the events).
     pub(crate) fn apply<S: BlockStore>(&mut self, keeper: &Keeper<'_, S>, events: &[CacheEvent]) -> Applied {
+        self.buffers = BUFFERS.take();
         let mut applied = Applied::default();
-        for event in events {
-            applied += match event {
-                CacheEvent::Stored(stored) => {
-                    self.flush(keeper);
-                    self.store(keeper, stored)
-                }
-                CacheEvent::Removed(removed) => self.remove(keeper, removed),
-                CacheEvent::Cleared => {
-                    self.flush(keeper);
-                    Applied { removed: self.clear_device(keeper), ..Applied::default() }
-                }
-            };
+        for events in events.chunks(AHEAD) {
+            self.names.warm(events.iter().flat_map(first_names));
+            for event in events {
+                applied += self.take(keeper, event);
+            }
         }
         self.flush(keeper);
+        BUFFERS.set(std::mem::take(&mut self.buffers));
         applied
+    }
+
+    fn take<S: BlockStore>(&mut self, keeper: &Keeper<'_, S>, event: &CacheEvent) -> Applied {
+        match event {
+            CacheEvent::Stored(stored) => {
+                self.flush(keeper);
+                self.store(keeper, stored)
+            }
+            CacheEvent::Removed(removed) => self.remove(keeper, removed),
+            CacheEvent::Cleared => {
+                self.flush(keeper);
+                Applied { removed: self.clear_device(keeper), ..Applied::default() }
+            }
+        }
     }
 
     /// Whether an event hangs below a block that the view does not hold, so that it could not be applied.
@@ -192,6 +206,12 @@ impl EngineView {
             }
             _ => false,
         }
+    }
+
+    /// The places of all names, and where each has copies.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> Vec<(Place, Vec<Tier>)> {
+        self.names.iter().map(|(_, name)| (name.place, name.tiers.iter().collect())).collect()
     }
 
     fn means_none(&self, parent: EngineHash) -> bool {
@@ -218,6 +238,16 @@ impl EngineView {
     fn told(&self, group: u32) -> Option<bool> {
         self.groups.iter().find(|(known, _)| *known == group).map(|&(_, told)| told)
     }
+}
+
+/// The names that an event looks up first. Engines store and remove blocks one by one while they decode.
+fn first_names(event: &CacheEvent) -> impl Iterator<Item = &EngineHash> {
+    let (first, parent) = match event {
+        CacheEvent::Stored(stored) => (stored.hashes.first(), stored.parent.as_ref()),
+        CacheEvent::Removed(removed) => (removed.hashes.first(), None),
+        CacheEvent::Cleared => (None, None),
+    };
+    first.into_iter().chain(parent)
 }
 
 #[cfg(test)]

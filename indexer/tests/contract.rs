@@ -109,7 +109,8 @@ fn reconnection_and_restart<S: BlockStore>(index: Index<S>) {
     let path: Vec<u64> = (1..=40).collect();
     let of = || matched(&*index, &path).of(Slot(0)).total().0;
     let writer = index.writer(Slot(0), &settings());
-    let history: Vec<_> = [stored(&path, 0, Tier::Device)].into_iter().chain(removed(&path, 30, Tier::Device)).collect();
+    let history: Vec<_> =
+        [stored(&path, 0, Tier::Device)].into_iter().chain(removed(&path, 30, Tier::Device)).collect();
     writer.apply(&history);
     assert_eq!((of(), writer.entries()), (30, 30));
     writer.forget();

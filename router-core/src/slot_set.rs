@@ -46,6 +46,12 @@ impl SlotSet {
         self.0.get(word).is_some_and(|bits| bits & bit != 0)
     }
 
+    /// Whether `slot` is in the set and no other is.
+    pub fn is_only(&self, slot: Slot) -> bool {
+        let (word, bit) = Self::place(slot);
+        self.0.len() == word + 1 && self.0[word] == bit && self.0[..word].iter().all(|bits| *bits == 0)
+    }
+
     /// Whether no slot is in the set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

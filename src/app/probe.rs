@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::{Interval, MissedTickBehavior};
 use warmpath_core::units::Blocks;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use crate::config::{ReadyWhen, Timeouts};
 use crate::fleet::health::Health;
@@ -21,7 +22,11 @@ pub(super) struct Probes {
 }
 
 /// Starts a task for each worker.
-pub(super) fn start(fleet: &Arc<Fleet>, timeouts: &Timeouts, tasks: &Tasks) -> Probes {
+pub(super) fn start(
+    (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>),
+    timeouts: &Timeouts,
+    tasks: &Tasks,
+) -> Probes {
     let client = reqwest::Client::builder()
         .timeout(timeouts.health_check.get())
         .pool_idle_timeout(timeouts.worker_idle.get())
@@ -31,12 +36,18 @@ pub(super) fn start(fleet: &Arc<Fleet>, timeouts: &Timeouts, tasks: &Tasks) -> P
         Probes { healths: fleet.workers().iter().map(|_| Mutex::default()).collect(), workers: fleet.workers().into() };
     for worker in fleet.workers() {
         let ticks = tokio::time::interval(timeouts.health_interval.get());
-        tasks.spawn(watch(client.clone(), ticks, Arc::clone(fleet), Arc::clone(worker), probes.clone()));
+        let of = (Arc::clone(fleet), Arc::clone(index), Arc::clone(worker));
+        tasks.spawn(watch(client.clone(), ticks, of, probes.clone()));
     }
     probes
 }
 
-async fn watch(client: reqwest::Client, mut ticks: Interval, fleet: Arc<Fleet>, worker: Arc<Worker>, probes: Probes) {
+async fn watch(
+    client: reqwest::Client,
+    mut ticks: Interval,
+    (fleet, index, worker): (Arc<Fleet>, Arc<ConcurrentIndex>, Arc<Worker>),
+    probes: Probes,
+) {
     let base = format!("{}://{}", worker.scheme, worker.authority);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asked_for_capacity = false;
@@ -52,6 +63,7 @@ async fn watch(client: reqwest::Client, mut ticks: Interval, fleet: Arc<Fleet>, 
             let blocks = capacity(&client, &base).await;
             if let Some(blocks) = blocks {
                 fleet.set_capacity(worker.slot, blocks);
+                index.reserve(worker.slot, usize::try_from(blocks.0).unwrap_or(0));
             }
         }
     }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::BlockSize;
-use warmpath_indexer::change::IndexWriter;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
-use warmpath_indexer::view::EngineView;
+use warmpath_indexer::view::ViewSettings;
 
 use super::StartError;
 use super::build::setup;
@@ -83,9 +82,11 @@ impl Sources {
     pub(super) fn measure(&self) {
         self.metrics.index_bytes.set(real_len(self.index.bytes()));
         self.metrics.index_refused.absolute(self.index.refused());
+        self.metrics.index_shed.absolute(self.index.shed());
         self.metrics.bus_up.set(if self.are_up() { 1.0 } else { 0.0 });
         for worker in &self.workers {
             worker.metrics.index_blocks.set(real_len(self.index.entries(worker.slot)));
+            worker.metrics.index_worker_bytes.set(real_len(self.index.bytes_of(worker.slot)));
         }
     }
 }
@@ -150,9 +151,9 @@ fn task(
     let block_size = fleet.pool(&worker.model).map(|pool| pool.block_size);
     let block_size = block_size.or(BlockSize::new(16)).expect("16 is not 0");
     let namespace = Namespace::plain(Arc::clone(&worker.model), block_size);
-    let entries = usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX);
-    let share = entries / fleet.workers().len().max(1);
-    let view = EngineView::new(namespace, config.index.seed, share);
-    let index: Arc<dyn IndexWriter> = Arc::<ConcurrentIndex>::clone(index);
-    EventTask::new(Arc::clone(worker), index, patience, view)
+    // As many as the configuration says; engines that tell the number themselves let the table grow.
+    let blocks = fleet.table().get(worker.slot).and_then(|target| target.limits.blocks);
+    let blocks = blocks.map_or(0, |blocks| usize::try_from(blocks.0).unwrap_or(0));
+    let view = ViewSettings { pool: namespace, seed: config.index.seed, blocks };
+    EventTask::new(Arc::clone(worker), index.writer(worker.slot, &view), patience)
 }

@@ -59,7 +59,9 @@ definitions! {
     EVENT_RESTARTS = "kv_event_restarts_total", Kind::Counter, "Engine restarts seen in its events.";
     EVENT_LAG = "kv_event_lag_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the engine's time stamp to the index.";
     INDEX_BLOCKS = "index_blocks", Kind::Gauge, "Blocks that the index holds for the worker.";
-    INDEX_BYTES = "index_bytes", Kind::Gauge, "Heap of the prefix index, without the engines' own names for blocks.";
+    INDEX_BYTES = "index_bytes", Kind::Gauge, "Heap of the prefix index, the engines' own names for blocks included.";
+    INDEX_WORKER_BYTES = "index_worker_bytes", Kind::Gauge, "Heap of the worker's own names for blocks in the index.";
+    INDEX_SHED = "index_shed_entries_total", Kind::Counter, "Entries that the index let go to make room for others.";
     INDEX_REFUSED = "index_refused_blocks_total", Kind::Counter, "Blocks not remembered because the index was full.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
@@ -76,6 +78,8 @@ pub struct Metrics {
     pub index_bytes: Gauge,
     /// Blocks that the full index did not take.
     pub index_refused: Counter,
+    /// Entries that the index let go.
+    pub index_shed: Counter,
 }
 
 struct Registry {
@@ -126,6 +130,8 @@ pub struct WorkerMetrics {
     pub event_lag: Histogram,
     /// Blocks in the index.
     pub index_blocks: Gauge,
+    /// Bytes of its own names of them.
+    pub index_worker_bytes: Gauge,
 }
 
 impl Metrics {
@@ -146,7 +152,8 @@ impl Metrics {
         let bus_up = registry.gauge(&BUS_UP, Vec::new());
         let index_bytes = registry.gauge(&INDEX_BYTES, Vec::new());
         let index_refused = registry.counter(&INDEX_REFUSED, Vec::new());
-        Self { registry, routing_latency, bus_up, index_bytes, index_refused }
+        let index_shed = registry.counter(&INDEX_SHED, Vec::new());
+        Self { registry, routing_latency, bus_up, index_bytes, index_refused, index_shed }
     }
 
     /// The exposition text.
@@ -189,6 +196,7 @@ impl Metrics {
             event_restarts: self.registry.counter(&EVENT_RESTARTS, labels()),
             event_lag: self.registry.histogram(&EVENT_LAG, labels()),
             index_blocks: self.registry.gauge(&INDEX_BLOCKS, labels()),
+            index_worker_bytes: self.registry.gauge(&INDEX_WORKER_BYTES, labels()),
             worker: worker.to_owned(),
             metrics: self.clone(),
         }

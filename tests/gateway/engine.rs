@@ -1,7 +1,7 @@
 //! The simulated engine by itself: what it answers, what it counts, and what it says of its cache.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -13,12 +13,14 @@ use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
 use warmpath::sim::EngineConfig;
 use warmpath_core::blocks::{Root, hash_blocks};
+use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
+use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::units::BlockSize;
-use warmpath_indexer::change::Change;
 use warmpath_indexer::codec::{decode, encode::Form};
+use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::event::CacheEvent;
-use warmpath_indexer::view::EngineView;
+use warmpath_indexer::view::ViewSettings;
 
 use crate::fleet::value_of;
 
@@ -297,28 +299,22 @@ async fn the_events_tell_exactly_what_the_next_request_hits() {
         let size = BlockSize::new(4).unwrap();
         let space = Namespace::plain("m", size);
         let root = Root::new(&space, 1337);
-        let mut view = EngineView::new(space, 1337, 1000);
-        let (mut held, mut changes) = (HashSet::new(), Vec::new());
+        let index = Arc::new(ConcurrentIndex::new(1000));
+        let writer = index.writer(Slot(0), &ViewSettings { pool: space, seed: 1337, blocks: 24 });
         let (mut hits, mut evicted) = (0, 0);
         for number in 0..60_u32 {
             let first = (number / 2 % 5) * 1000;
             let prompt: Vec<u32> = (first..first + 21 + number * 13 % 40).collect();
             for event in bench.said() {
-                let applied = view.apply(&event, &mut changes);
+                let applied = writer.apply(&[event]);
                 assert_eq!((applied.orphans, applied.unknown, applied.conflicts), (0, 0, 0));
-            }
-            for change in changes.drain(..) {
-                match change {
-                    Change::Store { hash, .. } => assert!(held.insert(hash)),
-                    Change::Remove { hash, .. } => {
-                        assert!(held.remove(&hash));
-                        evicted += 1;
-                    }
-                }
+                evicted += applied.removed;
             }
             let mut hashes = Vec::new();
             hash_blocks(&root, &prompt, &[], &mut hashes);
-            let run = hashes.iter().take_while(|hash| held.contains(*hash)).count();
+            let mut overlaps = Overlaps::default();
+            index.match_prefix(&hashes, &mut overlaps);
+            let run = usize::try_from(overlaps.longest().0).unwrap();
             let expected = run.min((prompt.len() - 1) / 4) * 4;
             let answer = bench.complete(prompt.into()).await;
             assert_eq!(cached(&answer), u64::try_from(expected).unwrap(), "request {number}");

@@ -59,6 +59,7 @@ impl Chain {
     }
 
     /// What comes before the first block.
+    #[cfg(test)]
     pub(super) fn above(&self) -> Origin {
         self.above
     }
@@ -79,6 +80,11 @@ impl Chain {
     /// The first block.
     pub(super) fn head(&self) -> Option<SequenceHash> {
         self.hashes.first().copied()
+    }
+
+    /// How many blocks there are.
+    pub(super) fn len(&self) -> usize {
+        self.hashes.len()
     }
 
     /// The offset of the first block.
@@ -159,6 +165,9 @@ impl Chain {
     /// Says that a worker does not hold a block in a tier any more; returns whether it holds it nowhere now, but did.
     /// Follow it by [`Chain::trim`]. O(runs).
     pub(super) fn unmark(&mut self, offset: usize, slot: Slot, tier: Tier) -> bool {
+        if self.pop(offset, slot, tier) {
+            return true;
+        }
         let run = self.run_of(offset);
         if !self.runs[run].holders.contains_in(slot, tier) {
             return false;
@@ -170,6 +179,17 @@ impl Chain {
         gone
     }
 
+    /// Cuts off the last of several blocks of a run, if that is the one and nobody else holds it: engines remove most
+    /// blocks so, the tails of prompts first.
+    fn pop(&mut self, offset: usize, slot: Slot, tier: Tier) -> bool {
+        let Some(last) = self.runs.last() else { return false };
+        let goes = offset + 1 == self.end() && usize::from(last.start) < offset && last.holders.are_only(slot, tier);
+        if goes {
+            self.hashes.pop();
+        }
+        goes
+    }
+
     /// Takes a worker out of every block, in one tier or in all; returns how many it holds nowhere now, but did. Follow it
     /// by [`Chain::trim`]. O(runs).
     pub(super) fn unmark_all(&mut self, slot: Slot, tier: Option<Tier>) -> usize {
@@ -177,19 +197,18 @@ impl Chain {
         for run in 0..self.runs.len() {
             let len = self.run_end(run) - usize::from(self.runs[run].start);
             let holders = &mut self.runs[run].holders;
-            gone += len * usize::from(match tier {
-                Some(tier) => holders.remove(slot, tier),
-                None => holders.remove_all(slot),
-            });
+            gone += len
+                * usize::from(match tier {
+                    Some(tier) => holders.remove(slot, tier),
+                    None => holders.remove_all(slot),
+                });
         }
         self.join(0, self.runs.len());
         gone
     }
 
-    /// Cuts off what nobody holds at both ends; returns how many blocks that were. The first block may be another then.
-    /// O(blocks) when something goes at the front, else O(blocks that go).
-    pub(super) fn trim(&mut self) -> usize {
-        let before = self.hashes.len();
+    /// Cuts off what nobody holds at both ends. The first block may be another then. O(blocks) when something goes at the front, else O(blocks that go).
+    pub(super) fn trim(&mut self) {
         while let Some(last) = self.runs.last()
             && last.holders.is_empty()
         {
@@ -209,7 +228,6 @@ impl Chain {
         if self.hashes.capacity() > 8 && self.hashes.len() * 3 < self.hashes.capacity() * 2 {
             self.hashes.shrink_to(self.hashes.len() + self.hashes.len() / 4);
         }
-        before - self.hashes.len()
     }
 
     /// The run of an offset inside the chain.
@@ -284,12 +302,15 @@ mod tests {
     fn both_ends_are_cut_and_offsets_stay() {
         let mut chain = Chain::new(Origin::Root(SequenceHash(99)), &hashes(0..10), (Slot(0), Tier::Device), 0);
         let mut cut = |offset: usize| {
+            let before = chain.len();
             assert!(chain.unmark(offset, Slot(0), Tier::Device));
-            chain.trim()
+            chain.trim();
+            before - chain.len()
         };
         assert_eq!([cut(8), cut(9), cut(1)], [0, 2, 0]);
         assert_eq!((chain.end(), chain.above()), (8, Origin::Root(SequenceHash(99))));
-        assert!(chain.unmark(0, Slot(0), Tier::Device) && chain.trim() == 2);
+        assert!(chain.unmark(0, Slot(0), Tier::Device));
+        chain.trim();
         assert_eq!((chain.head(), chain.at(1), chain.at(2)), (Some(SequenceHash(2)), None, chain.head()));
         assert_eq!(chain.above(), Origin::Block(SequenceHash(1)));
         chain.append(&hashes(50..51), (Slot(3), Tier::Host));

@@ -204,9 +204,10 @@ impl Core {
         let Some(chain) = self.slab.get_mut(place.chain).filter(|chain| chain.at(place.offset).is_some()) else {
             return false;
         };
+        let (head, len) = (chain.head(), chain.len());
         let gone = chain.unmark(place.offset, slot, tier);
         if gone {
-            self.trim(place.chain);
+            self.trim(place.chain, head, len);
         }
         gone
     }
@@ -215,27 +216,28 @@ impl Core {
     /// did.
     pub(super) fn unmark_all(&mut self, number: u32, slot: Slot, tier: Option<Tier>) -> usize {
         let Some(chain) = self.slab.get_mut(number) else { return 0 };
+        let (head, len) = (chain.head(), chain.len());
         let gone = chain.unmark_all(slot, tier);
         if gone > 0 {
-            self.trim(number);
+            self.trim(number, head, len);
         }
         gone
     }
 
-    fn trim(&mut self, number: u32) {
+    /// Cuts what nobody holds off a chain that had another first block and another length before.
+    fn trim(&mut self, number: u32, head: Option<SequenceHash>, len: usize) {
         let Some(chain) = self.slab.get_mut(number) else { return };
-        let Some(head) = chain.head() else { return };
-        self.kept -= chain.trim();
+        chain.trim();
+        self.kept -= len - chain.len();
+        if chain.head() == head {
+            return;
+        }
+        if let Some(head) = head {
+            self.heads.remove(head.0);
+        }
         match chain.head() {
-            Some(still) if still == head => {}
-            Some(other) => {
-                self.heads.remove(head.0);
-                self.heads.insert(other.0, Kept { value: number, marks: 0 });
-            }
-            None => {
-                self.heads.remove(head.0);
-                self.slab.remove(number);
-            }
+            Some(head) => self.heads.insert(head.0, Kept { value: number, marks: 0 }),
+            None => self.slab.remove(number),
         }
     }
 
@@ -317,8 +319,9 @@ mod tests {
     use std::collections::HashSet;
 
     impl Core {
-        /// The invariants, in full; returns every block with its place.
-        pub(in super::super) fn check(&self) -> Vec<(SequenceHash, Place)> {
+        /// The invariants, in full; returns every (worker, tier, place) that is held.
+        pub(in super::super) fn check(&self) -> HashSet<(Slot, Tier, Place)> {
+            let mut held = HashSet::new();
             let mut all = Vec::new();
             let mut heads = 0;
             for number in 0..self.slab.numbers() {
@@ -330,14 +333,25 @@ mod tests {
                 assert!(!runs[0].1.is_empty() && !runs[runs.len() - 1].1.is_empty());
                 assert!(runs.windows(2).all(|pair| pair[0].1 != pair[1].1));
                 let blocks: Vec<SequenceHash> = runs.iter().flat_map(|(blocks, _)| blocks.iter().copied()).collect();
-                let first = chain.end() - blocks.len();
-                all.extend(blocks.iter().zip(first..).map(|(&hash, offset)| (hash, Place { chain: number, offset })));
+                let mut offset = chain.start();
+                for (blocks, holders) in &runs {
+                    for _ in *blocks {
+                        let place = Place { chain: number, offset };
+                        let in_tier = |tier| holders.in_tier(tier).into_iter().flat_map(SlotSet::iter);
+                        held.extend(
+                            Tier::ALL.into_iter().flat_map(|tier| in_tier(tier).map(move |slot| (slot, tier, place))),
+                        );
+                        offset += 1;
+                    }
+                }
+                assert_eq!(offset, chain.end());
+                all.extend(blocks);
             }
             assert_eq!((heads, heads), (self.heads.len(), self.slab.len()));
-            let different: HashSet<u64> = all.iter().map(|(hash, _)| hash.0).collect();
+            let different: HashSet<u64> = all.iter().map(|hash| hash.0).collect();
             assert_eq!(different.len(), all.len(), "a block is in one chain at most");
             assert_eq!(self.kept, all.len());
-            all
+            held
         }
     }
 

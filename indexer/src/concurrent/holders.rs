@@ -58,6 +58,11 @@ impl Holders {
         self.in_tier(tier).is_some_and(|slots| slots.contains(slot))
     }
 
+    /// Whether nobody holds it but this worker, on its device, which is the tier.
+    pub(super) fn are_only(&self, slot: Slot, tier: Tier) -> bool {
+        tier == Tier::Device && self.lower.is_none() && self.device.is_only(slot)
+    }
+
     /// Adds the worker in a tier; returns whether it held nothing before.
     pub(super) fn insert(&mut self, slot: Slot, tier: Tier) -> bool {
         let new = !self.contains(slot);

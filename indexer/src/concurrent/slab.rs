@@ -45,6 +45,7 @@ impl Slab {
     }
 
     /// Numbers are below this.
+    #[cfg(test)]
     pub(super) fn numbers(&self) -> u32 {
         u32::try_from(self.segments.len() * SEGMENT).expect("fewer chains than CHAINS_MAX")
     }

@@ -11,23 +11,26 @@ pub(super) struct Chain<'a> {
     content: &'a Content,
     media: &'a [Medium],
     sequence: SequenceHash,
+    /// The place in the event of the block that comes next.
+    block: usize,
 }
 
 impl<'a> Chain<'a> {
     /// The chain of `stored` below `above`.
     pub(super) fn new(root: &'a Root, stored: &'a Stored, above: SequenceHash) -> Self {
-        Self { root, content: &stored.content, media: &stored.media, sequence: above }
+        Self { root, content: &stored.content, media: &stored.media, sequence: above, block: 0 }
     }
 
-    /// The hash of the event's next block, whose place in the event is `block`; none where it has no content.
-    pub(super) fn next(&mut self, block: usize) -> Option<SequenceHash> {
-        self.sequence = step(self.sequence, self.block_hash(block)?);
+    /// The hash of the event's next block; none where it has no content.
+    pub(super) fn next(&mut self) -> Option<SequenceHash> {
+        self.sequence = step(self.sequence, self.block_hash(self.block)?);
         while let Some((medium, rest)) = self.media.split_first()
-            && medium.block == block
+            && medium.block == self.block
         {
             self.sequence = step(self.sequence, media_hash(&medium.identifier));
             self.media = rest;
         }
+        self.block += 1;
         Some(self.sequence)
     }
 

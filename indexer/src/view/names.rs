@@ -93,6 +93,11 @@ impl Names {
         self.0.get(hash.0).map(Name::of)
     }
 
+    /// Gets some names ready to be looked up.
+    pub(super) fn warm<'a>(&self, hashes: impl Iterator<Item = &'a EngineHash>) {
+        self.0.warm(hashes.map(|hash| hash.0));
+    }
+
     pub(super) fn insert(&mut self, hash: EngineHash, name: Name) {
         self.0.insert(hash.0, name.kept());
     }
@@ -101,6 +106,7 @@ impl Names {
         self.0.remove(hash.0);
     }
 
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = (EngineHash, Name)> + '_ {
         self.0.iter().map(|(hash, kept)| (EngineHash(hash), Name::of(kept)))
     }

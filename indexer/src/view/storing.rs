@@ -7,15 +7,34 @@ use warmpath_core::units::Tier;
 use super::chain::Chain;
 use super::copies::Copies;
 use super::names::{Name, Tiers};
-use super::{Applied, EngineView, Keeper};
+use super::{Applied, Buffers, EngineView, Keeper};
 use crate::event::{Content, Stored};
 use crate::store::{Above, BlockStore};
+
+/// Blocks that are stored at a time, so that buffers stay small whatever events come.
+const PIECE: usize = 1024;
+
+/// Names that are got ready at a time.
+const WARMED: usize = 32;
 
 /// What became of one more copy of a block that is known by name.
 enum Added {
     First,
     Copy,
     Reported,
+}
+
+/// How far a stretch of blocks was stored.
+enum Ended {
+    Whole,
+    /// Up to a name that stands for another block.
+    Conflict {
+        at: usize,
+    },
+    /// Up to what the index has no room for.
+    Full {
+        at: usize,
+    },
 }
 
 impl EngineView {
@@ -39,8 +58,8 @@ impl EngineView {
         let root = self.roots.get(stored.adapter.as_ref(), stored.salt.as_ref());
         match self.above(keeper, stored, &root) {
             Some((above, hash)) => {
-                self.hash_chain(stored, &root, hash);
-                self.store_chain(keeper, (stored, group), above, &mut applied);
+                let chain = Chain::new(&root, stored, hash);
+                self.store_chain(keeper, (stored, group), (above, chain), &mut applied);
             }
             None => applied.orphans = blocks,
         }
@@ -61,14 +80,7 @@ impl EngineView {
         Some((Above::Block(place), keeper.store.hash_at(place)?))
     }
 
-    /// Fills `buffers.hashes` with what the router calls the event's blocks, as far as they have content.
-    fn hash_chain(&mut self, stored: &Stored, root: &Root, above: SequenceHash) {
-        let mut chain = Chain::new(root, stored, above);
-        self.buffers.hashes.clear();
-        self.buffers.hashes.extend((0..stored.hashes.len()).map_while(|block| chain.next(block)));
-    }
-
-    /// Stores the blocks of an event, whose hashes are in `buffers`, below `above`.
+    /// Stores the blocks of an event below `above`.
     ///
     /// An event that starts at the root, names two or more blocks and begins with blocks that are held already is, as
     /// far as those go, a report (vLLM's `kv_cache_report_mode: full`). A real second copy starts below a held parent,
@@ -77,58 +89,100 @@ impl EngineView {
         &mut self,
         keeper: &Keeper<'_, S>,
         (stored, group): (&Stored, u32),
-        mut above: Above,
+        (mut above, mut chain): (Above, Chain<'_>),
         applied: &mut Applied,
     ) {
         let mut reporting = matches!(above, Above::Root(_)) && stored.hashes.len() >= 2;
-        let names = &stored.hashes[..self.buffers.hashes.len()];
+        let mut left = &stored.hashes[..];
+        while !left.is_empty() {
+            let (piece, rest) = left.split_at(left.len().min(PIECE));
+            let hashes = &mut self.buffers.hashes;
+            hashes.clear();
+            hashes.extend(std::iter::from_fn(|| chain.next()).take(piece.len()));
+            let piece = &piece[..hashes.len()];
+            let ended = self.store_piece(keeper, (piece, group, stored.tier), (&mut above, &mut reporting), applied);
+            match ended {
+                Ended::Whole if piece.len() == PIECE => left = rest,
+                Ended::Whole => return,
+                // What follows would hang below a block that is not there: it would only fill the memory.
+                Ended::Conflict { at } => {
+                    applied.conflicts += left.len() - at;
+                    return;
+                }
+                Ended::Full { at } => {
+                    applied.over_limit += left.len() - at;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Stores some blocks, whose hashes are in `buffers`, below `above`, and moves that to the last of them.
+    fn store_piece<S: BlockStore>(
+        &mut self,
+        keeper: &Keeper<'_, S>,
+        (names, group, tier): (&[EngineHash], u32, Tier),
+        (above, reporting): (&mut Above, &mut bool),
+        applied: &mut Applied,
+    ) -> Ended {
         let mut at = 0;
         while let Some(&hash) = names.get(at) {
             let Some(name) = self.names.get(hash) else {
-                let unknown = names[at..].iter().take_while(|&&hash| self.names.get(hash).is_none()).count();
-                let len = self.store_unknown(keeper, (stored, group), above, at..at + unknown);
+                let unknown = &names[at..at + self.unknown(&names[at..])];
+                let len = self.store_unknown(keeper, (unknown, group, tier), *above, at);
                 applied.stored += len;
                 at += len;
-                // What follows would hang below a block that is not there: it would only fill the memory.
-                if len < unknown {
-                    applied.over_limit += names.len() - at;
-                    return;
+                if len < unknown.len() {
+                    return Ended::Full { at };
                 }
-                above = self.buffers.placed.places.last().map_or(above, |&last| Above::Block(last));
-                reporting = false;
+                *above = self.buffers.placed.places.last().map_or(*above, |&last| Above::Block(last));
+                *reporting = false;
                 continue;
             };
             if keeper.store.hash_at(name.place) != Some(self.buffers.hashes[at]) {
-                applied.conflicts += names.len() - at;
-                return;
+                return Ended::Conflict { at };
             }
-            match self.add_copy(keeper, (hash, name), (group, stored.tier), reporting) {
+            match self.add_copy(keeper, (hash, name), (group, tier), *reporting) {
                 Added::First => {
                     applied.stored += 1;
-                    reporting = false;
+                    *reporting = false;
                 }
                 Added::Copy => applied.copies += 1,
                 Added::Reported => applied.reported += 1,
             }
-            above = Above::Block(name.place);
+            *above = Above::Block(name.place);
             at += 1;
         }
+        Ended::Whole
     }
 
-    /// Stores blocks of an event whose names are all unknown; returns how many were, from the first.
+    /// How many of the first names are unknown.
+    fn unknown(&self, names: &[EngineHash]) -> usize {
+        let mut unknown = 0;
+        for names in names.chunks(WARMED) {
+            self.names.warm(names.iter());
+            let here = names.iter().take_while(|&&hash| self.names.get(hash).is_none()).count();
+            unknown += here;
+            if here < names.len() {
+                break;
+            }
+        }
+        unknown
+    }
+
+    /// Stores blocks whose names are all unknown and whose hashes begin at `from` in `buffers`; returns how many were,
+    /// from the first.
     fn store_unknown<S: BlockStore>(
         &mut self,
         keeper: &Keeper<'_, S>,
-        (stored, group): (&Stored, u32),
+        (names, group, tier): (&[EngineHash], u32, Tier),
         above: Above,
-        blocks: std::ops::Range<usize>,
+        from: usize,
     ) -> usize {
-        let tier = stored.tier;
-        let granted = keeper.room.take(blocks.len());
-        let blocks = blocks.start..blocks.start + granted;
-        let placed = &mut self.buffers.placed;
+        let granted = keeper.room.take(names.len());
+        let Buffers { hashes, placed, .. } = &mut self.buffers;
         placed.clear();
-        keeper.store.store(keeper.slot, tier, above, &self.buffers.hashes[blocks.clone()], placed);
+        keeper.store.store(keeper.slot, tier, above, &hashes[from..from + granted], placed);
         let len = placed.places.len();
         keeper.room.give(granted - len);
         self.held += placed.new;
@@ -136,7 +190,7 @@ impl EngineView {
             *self.aliases.entry((placed.places[at], tier)).or_insert(0) += 1;
         }
         let counted = *self.group.get_or_insert(group) != group;
-        for (&hash, &place) in stored.hashes[blocks].iter().zip(&placed.places) {
+        for (&hash, &place) in names.iter().zip(&placed.places) {
             self.names.insert(hash, Name { place, tiers: Tiers::one(tier), counted });
             if counted {
                 self.copies.insert(hash, Copies::one(group, tier));
