@@ -80,7 +80,7 @@ fn a_warm_placement_allocates_nothing() {
         let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
         let shape = Shape::of(Tokens(4096), size);
         let avoid = SlotSet::new();
-        let request = Request { key: RequestKey(1), shape, prompts: &prompts, avoid: &avoid };
+        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let pool = workers.pool("m").unwrap();
         let place = |scratch: &mut Scratch| {
             drop(scheduler.place(Instant::now(), &request, &index, (&workers, pool), scratch).unwrap());

@@ -84,7 +84,7 @@ impl World {
         if prompts.is_empty() {
             shape.prompt = Tokens(10);
         }
-        let request = Request { key: RequestKey(1), shape, prompts: &prompts, avoid: &self.avoid };
+        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &self.avoid };
         let pool = self.workers.pool("m").unwrap();
         self.scheduler.place(Instant::now(), &request, &self.index, (&self.workers, pool), &mut self.scratch)
     }
@@ -237,7 +237,13 @@ fn r005_r007_the_index_is_asked_for_whole_blocks() {
     let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
     let tokens: Vec<u32> = (0..10).collect();
     let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
-    let request = Request { key: RequestKey(1), shape: Shape::of(Tokens(10), size), prompts: &prompts, avoid: &avoid };
+    let request = Request {
+        key: RequestKey(1),
+        shape: Shape::of(Tokens(10), size),
+        prompts: &prompts,
+        texts: &[],
+        avoid: &avoid,
+    };
     let index = Asked(std::sync::Mutex::default());
     let pool = workers.pool("m").unwrap();
     let placement = scheduler.place(Instant::now(), &request, &index, (&workers, pool), &mut scratch).unwrap();
