@@ -153,7 +153,8 @@ impl RadixTree {
                 id
             }
             None => {
-                let id = u32::try_from(self.nodes.len()).expect("a node has a unit, and fewer than 2^32 are kept");
+                let id = u32::try_from(self.nodes.len())
+                    .expect("a node but a root has a unit, and fewer than 2^31 are kept");
                 self.nodes.push(node);
                 id
             }

@@ -27,8 +27,9 @@ impl Default for TreeLimits {
 }
 
 impl TreeLimits {
+    /// A tree numbers its nodes in 32 bits, so no more than 2^29 units are kept whatever `units_max` says.
     fn swept(self) -> usize {
-        usize::try_from(self.units_max.get()).unwrap_or(usize::MAX)
+        usize::try_from(self.units_max.get().min(1 << 29)).unwrap_or(usize::MAX)
     }
 
     fn hard(self) -> usize {
