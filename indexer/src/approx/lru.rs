@@ -40,6 +40,9 @@ impl LruLimits {
     }
 }
 
+/// Blocks that are told of under one hold of the lock: some ten microseconds.
+const HOLD: usize = 128;
+
 /// An LRU list of block names for each worker, and who has which. Only leading blocks match. Of a prompt the first block
 /// is the most recently used and the last one the least, so that a prefix outlives what follows it, as in engines.
 pub struct ApproxLru {
@@ -56,9 +59,15 @@ struct Cache {
     free: Vec<u32>,
     recency: Recency,
     evicted: u64,
-    /// Blocks that came and went by one request; empty between requests.
-    came: Vec<SequenceHash>,
-    went: Vec<SequenceHash>,
+    /// What one request changed, in order; empty between requests.
+    changes: Vec<Change>,
+}
+
+/// A block that a cache has now, or has no more.
+#[derive(Clone, Copy)]
+enum Change {
+    Came(SequenceHash),
+    Went(SequenceHash),
 }
 
 impl Cache {
@@ -82,7 +91,7 @@ impl Cache {
         };
         self.ids.insert(hash, id);
         self.recency.touch(id);
-        self.came.push(hash);
+        self.changes.push(Change::Came(hash));
     }
 
     fn evict(&mut self) {
@@ -91,7 +100,7 @@ impl Cache {
             self.recency.remove(id);
             self.ids.remove(&hash);
             self.free.push(id);
-            self.went.push(hash);
+            self.changes.push(Change::Went(hash));
             self.evicted += 1;
         }
     }
@@ -116,21 +125,23 @@ impl ApproxLru {
         Arc::clone(&caches[slot.index()])
     }
 
-    /// Tells everybody what came to the worker's cache and went from it. Called under the cache's lock, so that the
-    /// changes of one worker are made in order.
-    fn publish(&self, slot: Slot, came: &mut Vec<SequenceHash>, went: &mut Vec<SequenceHash>) {
-        if came.is_empty() && went.is_empty() {
-            return;
-        }
-        let mut holders = self.holders.write().unwrap_or_else(PoisonError::into_inner);
-        for hash in came.drain(..) {
-            holders.entry(hash).or_default().insert(slot);
-        }
-        for hash in went.drain(..) {
-            if let Some(slots) = holders.get_mut(&hash) {
-                slots.remove(slot);
-                if slots.is_empty() {
-                    holders.remove(&hash);
+    /// Tells everybody what came to the worker's cache and went from it, in pieces. Called under the cache's lock, so that
+    /// the changes of one worker are made in order.
+    fn publish(&self, slot: Slot, changes: &[Change]) {
+        for piece in changes.chunks(HOLD) {
+            let mut holders = self.holders.write().unwrap_or_else(PoisonError::into_inner);
+            for change in piece {
+                match change {
+                    Change::Came(hash) => {
+                        holders.entry(*hash).or_default().insert(slot);
+                    }
+                    Change::Went(hash) => {
+                        let Some(slots) = holders.get_mut(hash) else { continue };
+                        slots.remove(slot);
+                        if slots.is_empty() {
+                            holders.remove(hash);
+                        }
+                    }
                 }
             }
         }
@@ -188,17 +199,17 @@ impl History for ApproxLru {
                 cache.store(*hash, capacity);
             }
         }
-        let Cache { came, went, .. } = &mut *cache;
-        self.publish(slot, came, went);
+        self.publish(slot, &cache.changes);
+        cache.changes.clear();
     }
 
     fn forget(&self, slot: Slot) {
         let Some(cache) = self.cache(slot) else { return };
         let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
         let evicted = cache.evicted;
-        let mut went: Vec<SequenceHash> = cache.ids.keys().copied().collect();
+        let went: Vec<Change> = cache.ids.keys().copied().map(Change::Went).collect();
         *cache = Cache { evicted, ..Cache::default() };
-        self.publish(slot, &mut Vec::new(), &mut went);
+        self.publish(slot, &went);
     }
 
     fn measure(&self, slot: Slot) -> Measured {
@@ -287,6 +298,13 @@ mod tests {
         learn(&history, 0, &[1]);
         learn(&history, 0, &[7]);
         assert_eq!([recall(&history, &[1, 2]).0[0], recall(&history, &[5, 6]).0[0]], [1, 2]);
+        // A block that goes and comes again within one request is there.
+        let size = BlockSize::new(1).unwrap();
+        let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
+        let prompts = [1, 4, 1].map(|len| Prompt { root, tokens: &[0; 4][..len], media: &[] });
+        let hashes = [8, 20, 21, 22, 23, 8].map(SequenceHash);
+        history.learn(Instant::now(), Slot(0), Asked::new(&prompts, &hashes));
+        assert_eq!([recall(&history, &[8]).0[0], recall(&history, &[20, 21, 22, 23]).0[0]], [1, 3]);
         // A prompt longer than the cache is kept as far as the cache goes.
         learn(&history, 0, &[10, 11, 12, 13, 14, 15]);
         assert_eq!(recall(&history, &[10, 11, 12, 13, 14, 15]), ([4, 0, 0], 4));
