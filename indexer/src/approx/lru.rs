@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 use warmpath_core::history::{Asked, History, Known, Measured};
 use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::slot_set::SlotSet;
@@ -40,15 +41,23 @@ impl LruLimits {
     }
 }
 
-/// Blocks that are told of under one hold of the lock: some ten microseconds.
-const HOLD: usize = 128;
+/// Parts of the map of holders, so that one that grows keeps others waiting for a 64th of the time.
+const PARTS: usize = 64;
 
 /// An LRU list of block names for each worker, and who has which. Only leading blocks match. Of a prompt the first block
 /// is the most recently used and the last one the least, so that a prefix outlives what follows it, as in engines.
 pub struct ApproxLru {
     limits: LruLimits,
     caches: RwLock<Vec<Arc<Mutex<Cache>>>>,
-    holders: RwLock<HashMap<SequenceHash, SlotSet, RandomState>>,
+    holders: [RwLock<Holders>; PARTS],
+}
+
+/// Who has which block.
+type Holders = HashMap<SequenceHash, SlotSet, RandomState>;
+
+/// The part of the map in which a block is. Hashes are mixed: any bits do.
+fn part(hash: SequenceHash) -> usize {
+    usize::from(hash.0.to_le_bytes()[7]) % PARTS
 }
 
 /// One worker's blocks, by their last use.
@@ -109,7 +118,7 @@ impl Cache {
 impl ApproxLru {
     /// Empty caches for as many workers as will come.
     pub fn new(limits: LruLimits) -> Self {
-        Self { limits, caches: RwLock::default(), holders: RwLock::default() }
+        Self { limits, caches: RwLock::default(), holders: std::array::from_fn(|_| RwLock::default()) }
     }
 
     fn cache(&self, slot: Slot) -> Option<Arc<Mutex<Cache>>> {
@@ -125,22 +134,21 @@ impl ApproxLru {
         Arc::clone(&caches[slot.index()])
     }
 
-    /// Tells everybody what came to the worker's cache and went from it, in pieces. Called under the cache's lock, so that
-    /// the changes of one worker are made in order.
+    /// Tells everybody what came to the worker's cache and went from it. Called under the cache's lock, so that the
+    /// changes of one worker are made in order; those who look wait for one change at most.
     fn publish(&self, slot: Slot, changes: &[Change]) {
-        for piece in changes.chunks(HOLD) {
-            let mut holders = self.holders.write().unwrap_or_else(PoisonError::into_inner);
-            for change in piece {
-                match change {
-                    Change::Came(hash) => {
-                        holders.entry(*hash).or_default().insert(slot);
-                    }
-                    Change::Went(hash) => {
-                        let Some(slots) = holders.get_mut(hash) else { continue };
-                        slots.remove(slot);
-                        if slots.is_empty() {
-                            holders.remove(hash);
-                        }
+        for change in changes {
+            let (Change::Came(hash) | Change::Went(hash)) = *change;
+            let mut holders = self.holders[part(hash)].write().unwrap_or_else(PoisonError::into_inner);
+            match change {
+                Change::Came(_) => {
+                    holders.entry(hash).or_default().insert(slot);
+                }
+                Change::Went(_) => {
+                    let Some(slots) = holders.get_mut(&hash) else { continue };
+                    slots.remove(slot);
+                    if slots.is_empty() {
+                        holders.remove(&hash);
                     }
                 }
             }
@@ -155,11 +163,13 @@ impl ApproxLru {
                 known.matched = Units(known.matched.0.saturating_add(blocks));
             }
         };
-        let holders = self.holders.read().unwrap_or_else(PoisonError::into_inner);
+        // Always in this order, and a writer has one part only, so nobody waits in a circle.
+        let parts = self.holders.iter().map(|part| part.read().unwrap_or_else(PoisonError::into_inner));
+        let parts: SmallVec<[_; PARTS]> = parts.collect();
         let (mut alive, mut next) = (SlotSet::new(), SlotSet::new());
         let mut matched = 0;
         for hash in blocks {
-            let Some(holding) = holders.get(hash) else { break };
+            let Some(holding) = parts[part(*hash)].get(hash) else { break };
             if matched == 0 {
                 alive.copy_from(holding);
             } else if alive != *holding {
@@ -319,7 +329,7 @@ mod tests {
         history.forget(Slot(55));
         assert_eq!(recall(&history, &[1, 2]).0, [0, 0, 2]);
         history.forget(Slot(2));
-        assert!(history.holders.read().unwrap().is_empty());
+        assert!(history.holders.iter().all(|part| part.read().unwrap().is_empty()));
         learn(&history, 2, &[1]);
         assert_eq!((recall(&history, &[1, 2]).0, history.measure(Slot(2)).units), ([0, 0, 1], 1));
     }
