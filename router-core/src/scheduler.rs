@@ -118,8 +118,9 @@ impl Scheduler {
         Self { policy, fallback, on_all_busy }
     }
 
-    /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); never waits; allocates nothing once
-    /// `scratch` is warm. Two placements that race may read one load.
+    /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); never waits, but for the policy's history
+    /// where it has one; allocates nothing once `scratch` is warm and the history knows the prompt. Two placements that
+    /// race may read one load.
     ///
     /// # Errors
     /// [`PlaceError::NoWorker`]: none is up. [`PlaceError::AllBusy`]: each is at its limit, a retry may help.

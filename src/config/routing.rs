@@ -20,8 +20,8 @@ use super::quantity::Period;
 pub struct Routing {
     /// How a worker is chosen.
     pub policy: PolicyName,
-    /// How a worker is chosen for a request whose token ids are unknown, and where `policy` prefers none. A baseline:
-    /// it needs neither tokens nor events, and so always has an answer.
+    /// How a worker is chosen for a request whose token ids are unknown, unless `policy` goes by characters, and where
+    /// `policy` prefers none. A baseline: it needs neither tokens nor events, and so always has an answer.
     #[serde(deserialize_with = "baseline")]
     pub fallback: PolicyName,
     /// What happens to a request while every worker computes as many as it can.
