@@ -228,7 +228,8 @@ fn report(fleet: &Fleet, sources: &Sources, probes: &probe::Probes) -> HealthRep
             TokenizerState::Loading => "is still being loaded".to_owned(),
             TokenizerState::Failed(reason) => format!("could not be loaded ({reason})"),
         };
-        Some(format!("the tokenizer of `{}` {state}: its prompts sent as text are routed by load", pool.model))
+        let by = if pool.scheduler.policy().history.is_some() { "their characters" } else { "load" };
+        Some(format!("the tokenizer of `{}` {state}: its prompts sent as text are routed by {by}", pool.model))
     }));
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
     HealthReport { status, degraded, ready: true, version: env!("CARGO_PKG_VERSION") }

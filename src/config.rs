@@ -34,7 +34,7 @@ pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
 pub use place::{Place, Spanned};
 pub use quantity::{ByteSize, Period};
 pub use reading::Reading;
-pub use routing::Routing;
+pub use routing::{ApproxLru, ApproxTree, Routing};
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -101,12 +101,16 @@ impl Fleet {
         &self.workers
     }
 
-    /// Lets requests go to `slot`, or keeps them away. Returns whether that changed anything. O(workers).
+    /// Lets requests go to `slot`, or keeps them away and forgets what it was sent. Returns whether that changed anything. O(workers).
     pub fn set_available(&self, slot: Slot, available: bool) -> bool {
         if self.table.load().get(slot).is_none_or(|target| target.available == available) {
             return false;
         }
         self.change(slot, |target| target.available = available);
+        if !available && let Some(pool) = self.worker(slot).and_then(|worker| self.pool(&worker.model)) {
+            // Whatever made it fail, its cache is not to be counted upon.
+            pool.scheduler.forget(slot);
+        }
         true
     }
 
@@ -145,6 +149,9 @@ impl Fleet {
             worker.metrics.prefill.set(f64::from(load.prefill_tokens.0));
             worker.metrics.up.set(if target.available { 1.0 } else { 0.0 });
             worker.metrics.hit_rate.set(worker.hit_rate.read(now));
+            if let Some(history) = self.pool(&worker.model).and_then(|pool| pool.scheduler.policy().history.as_ref()) {
+                worker.metrics.history(&history.measure(target.slot));
+            }
         }
         for pool in table.pools() {
             let loads: Vec<f64> = pool.targets.iter().filter_map(|slot| table.get(*slot)).map(kv_load).collect();

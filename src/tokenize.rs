@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use crate::openai::{Input, Prompt, RequestView, Side, Truncation};
 
 pub mod bytes;
+pub mod characters;
 pub mod chat;
 mod handle;
 pub mod hf;

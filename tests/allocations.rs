@@ -1,4 +1,4 @@
-//! A warm placement allocates nothing: neither the policy nor the index nor the ledger.
+//! A warm placement allocates nothing: neither the policy nor its history nor the index nor the ledger.
 #![expect(unsafe_code, reason = "a counting allocator can only be written so")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -17,6 +17,7 @@ use warmpath_core::shape::{Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
 use warmpath_core::workers::{Limits, Pool, Role, Target, WorkerTable};
+use warmpath_indexer::approx::{ApproxLimits, history_of};
 use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
 use warmpath_indexer::event::{Attention, CacheEvent, Content, Stored};
 use warmpath_indexer::index::Writer;
@@ -103,12 +104,14 @@ fn a_warm_placement_allocates_nothing() {
     let weights = Weights::default();
     for policy in PolicyName::ALL {
         let fallback = Policy::new(PolicyName::LeastRequests, &weights);
-        let scheduler = Scheduler::new(Policy::new(policy, &weights), fallback, OnAllBusy::LeastLoaded);
+        let history = history_of(policy, &ApproxLimits::default());
+        let policy_at_work = Policy::new(policy, &weights).with_history(history);
+        let scheduler = Scheduler::new(policy_at_work, fallback, OnAllBusy::LeastLoaded);
         let mut scratch = Scratch::new(1);
         let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
         let shape = Shape::of(Tokens(4096), size);
         let avoid = SlotSet::new();
-        let request = Request { key: RequestKey(1), shape, prompts: &prompts, avoid: &avoid };
+        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let pool = workers.pool("m").unwrap();
         let place = |scratch: &mut Scratch| {
             drop(scheduler.place(Instant::now(), &request, &*index, (&workers, pool), scratch).unwrap());

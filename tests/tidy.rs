@@ -46,10 +46,11 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("ledger", &["ids", "units"]),
     ("workers", &["ids", "units", "namespace", "ledger"]),
     ("observe", &["ids", "units", "shape", "overlap"]),
-    ("cost", &["ids", "units", "shape", "overlap"]),
-    ("cost/*", &["ids", "units", "shape", "overlap", "observe", "cost"]),
+    ("history", &["ids", "units", "namespace", "blocks", "shape"]),
+    ("cost", &["ids", "units", "shape", "overlap", "history"]),
+    ("cost/*", &["ids", "units", "shape", "overlap", "observe", "history", "cost"]),
     ("pick", &["ids", "cost"]),
-    ("policy", &["observe", "cost", "pick"]),
+    ("policy", &["observe", "history", "cost", "pick"]),
     ("admission", &["ids", "units", "slot_set", "ledger", "workers", "cost"]),
     (
         "scheduler",
@@ -64,6 +65,7 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
             "ledger",
             "workers",
             "observe",
+            "history",
             "cost",
             "pick",
             "policy",
@@ -84,6 +86,7 @@ const INDEXER: &[(&str, &[&str])] = &[
     ("index", &["event", "room", "store", "view"]),
     ("tree", &["store", "index"]),
     ("concurrent", &["table", "store", "index"]),
+    ("approx", &[]),
 ];
 
 /// The packages that the two lower crates may depend on. A runtime, a socket or a clock is never among them.

@@ -1,9 +1,11 @@
 //! Remembers. Which blocks each engine's cache holds, learned from the engines' own events: their wire formats
 //! ([`codec`]), their order ([`feed`]), one engine's view ([`view`]) and the index over all engines
 //! ([`index`]), whose blocks lie in [`concurrent`] ([`tree`] is the plain one that it is measured against).
+//! Where engines publish nothing, what they were sent stands in ([`approx`]).
 //! Synchronous, deterministic, without I/O: bytes and time are arguments.
 #![forbid(unsafe_code)]
 
+pub mod approx;
 pub mod codec;
 pub mod concurrent;
 pub mod event;

@@ -2,16 +2,19 @@
 
 use std::time::Instant;
 
+use crate::history::Known;
 use crate::ids::Slot;
 use crate::overlap::TierBlocks;
 use crate::shape::Shape;
 use crate::units::{Blocks, Tokens};
 
+pub mod approx_lru;
+pub mod approx_tree;
 pub mod baselines;
 pub mod kv;
 pub mod logit;
 pub mod weight;
-pub use weight::Weight;
+pub use weight::{Share, Weight};
 
 /// What a candidate costs. Lower is better; comparable within one call only.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -54,6 +57,8 @@ pub struct Candidate {
     pub waiting: u32,
     /// Uncached prompt tokens that it has still to compute.
     pub prefill_tokens: Tokens,
+    /// What it was sent before, where the policy keeps a history; else nothing.
+    pub known: Known,
 }
 
 impl Candidate {
@@ -145,6 +150,7 @@ pub(crate) mod small_worlds {
             requests: slots.0,
             waiting: 0,
             prefill_tokens: Tokens(0),
+            known: Known::default(),
         }
     }
 

@@ -5,6 +5,7 @@
 pub mod admission;
 pub mod blocks;
 pub mod cost;
+pub mod history;
 pub mod ids;
 pub mod ledger;
 pub mod namespace;

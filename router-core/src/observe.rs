@@ -73,7 +73,8 @@ pub enum Event {
     },
 }
 
-/// Something that learns from observations. Everything that a policy remembers comes through here.
+/// Something that learns from observations. Everything that a policy remembers comes through here, except for the prompts
+/// themselves, which only a [`History`](crate::history::History) is told of.
 pub trait Learn: Send + Sync {
     /// Takes note. Cheap: it is called for every chunk of every stream.
     fn observe(&self, observation: &Observation);

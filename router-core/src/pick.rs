@@ -10,6 +10,8 @@ use crate::cost::{Candidate, Cost, Standing};
 pub enum Pick {
     /// The cheapest; among equals the lowest slot.
     CheapestLowestSlot,
+    /// The cheapest; among equals the one with the fewest requests in flight, then the lowest slot.
+    CheapestFewestRequests,
     /// The cheapest; among equals one at random.
     CheapestAtRandom,
     /// The cheaper of two that are drawn at random; among equals the first drawn.
@@ -27,6 +29,13 @@ impl Pick {
         match self {
             Pick::CheapestLowestSlot => {
                 open().min_by(|a, b| a.2.total_cmp(&b.2).then(a.1.cmp(&b.1))).map(|(index, _, _)| index)
+            }
+            Pick::CheapestFewestRequests => {
+                let requests = |index: usize| candidates[index].requests;
+                let by_queue = |a: usize, b: usize| requests(a).cmp(&requests(b));
+                open()
+                    .min_by(|a, b| a.2.total_cmp(&b.2).then(by_queue(a.0, b.0)).then(a.1.cmp(&b.1)))
+                    .map(|(index, _, _)| index)
             }
             Pick::CheapestAtRandom => {
                 let lowest = open().map(|(_, _, cost)| cost).min_by(f64::total_cmp)?;
@@ -76,6 +85,15 @@ mod tests {
         assert_eq!(Pick::CheapestLowestSlot.choose(&fleet(3), &costs, &mut rng()), Some(1));
     }
 
+    #[test]
+    fn the_shortest_queue_wins_ties_before_the_lowest_slot() {
+        let mut fleet = fleet(4);
+        fleet[1].requests = 2;
+        (fleet[2].requests, fleet[3].requests) = (1, 1);
+        let costs = [Cost(2.0), Cost(1.0), Cost(1.0), Cost(1.0)];
+        assert_eq!(Pick::CheapestFewestRequests.choose(&fleet, &costs, &mut rng()), Some(2));
+    }
+
     /// Of 10 000 draws between two equals each wins 5000 ± 200.
     #[test]
     fn r015_ties_at_random_are_even() {
@@ -106,7 +124,8 @@ mod tests {
     fn only_open_candidates_are_chosen() {
         let mut fleet = fleet(2);
         fleet[0].standing = Standing::Full;
-        for pick in [Pick::CheapestLowestSlot, Pick::CheapestAtRandom, Pick::CheaperOfTwo] {
+        for pick in [Pick::CheapestLowestSlot, Pick::CheapestFewestRequests, Pick::CheapestAtRandom, Pick::CheaperOfTwo]
+        {
             assert_eq!(pick.choose(&fleet, &[Cost(0.0), Cost(9.0)], &mut rng()), Some(1));
         }
         fleet[1].standing = Standing::Out;

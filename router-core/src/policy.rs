@@ -6,9 +6,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::CostFunction;
+use crate::cost::approx_lru::{ApproxLru, LruWeights};
+use crate::cost::approx_tree::{ApproxTree, TreeRule};
 use crate::cost::baselines::{LeastRequests, Random, RoundRobin};
 use crate::cost::kv::{Kv, KvWeights};
 use crate::cost::logit::{Logit, LogitWeights};
+use crate::history::History;
 use crate::observe::Learn;
 use crate::pick::Pick;
 
@@ -21,6 +24,10 @@ pub enum PolicyName {
     Kv,
     /// Highest cached share minus use and queue.
     Logit,
+    /// The one that was sent most of the prompt before, while the fleet is balanced.
+    ApproxTree,
+    /// Highest share of the prompt that was sent before, minus queue and use.
+    ApproxLru,
     /// One after the other.
     RoundRobin,
     /// Any.
@@ -33,9 +40,11 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// Every policy.
-    pub const ALL: [PolicyName; 6] = [
+    pub const ALL: [PolicyName; 8] = [
         PolicyName::Kv,
         PolicyName::Logit,
+        PolicyName::ApproxTree,
+        PolicyName::ApproxLru,
         PolicyName::RoundRobin,
         PolicyName::Random,
         PolicyName::LeastRequests,
@@ -47,6 +56,8 @@ impl PolicyName {
         match self {
             PolicyName::Kv => "kv",
             PolicyName::Logit => "logit",
+            PolicyName::ApproxTree => "approx_tree",
+            PolicyName::ApproxLru => "approx_lru",
             PolicyName::RoundRobin => "round_robin",
             PolicyName::Random => "random",
             PolicyName::LeastRequests => "least_requests",
@@ -56,7 +67,7 @@ impl PolicyName {
 
     /// Whether it chooses without looking at caches. Such a policy always has a choice, and so can be a fallback.
     pub fn is_baseline(self) -> bool {
-        !matches!(self, PolicyName::Kv | PolicyName::Logit)
+        !matches!(self, PolicyName::Kv | PolicyName::Logit | PolicyName::ApproxTree | PolicyName::ApproxLru)
     }
 }
 
@@ -73,6 +84,10 @@ pub struct Weights {
     pub kv: KvWeights,
     /// Of `logit`.
     pub logit: LogitWeights,
+    /// Of `approx_tree`.
+    pub approx_tree: TreeRule,
+    /// Of `approx_lru`.
+    pub approx_lru: LruWeights,
 }
 
 /// A policy at work in one pool.
@@ -85,24 +100,35 @@ pub struct Policy {
     pub pick: Pick,
     /// What it learns; most learn nothing.
     pub learn: Option<Arc<dyn Learn>>,
+    /// What each worker was sent; only the approximate policies look at it.
+    pub history: Option<Arc<dyn History>>,
 }
 
 impl Policy {
-    /// The policy of this name, with fresh state.
+    /// The policy of this name, with fresh state. One that goes by history is given it by
+    /// [`with_history`](Self::with_history); without, all workers are alike to it.
     pub fn new(name: PolicyName, weights: &Weights) -> Self {
         let (cost, pick): (Arc<dyn CostFunction>, Pick) = match name {
             PolicyName::Kv => (Arc::new(Kv(weights.kv)), Pick::CheapestLowestSlot),
             PolicyName::Logit => (Arc::new(Logit(weights.logit)), Pick::CheapestAtRandom),
+            PolicyName::ApproxTree => (Arc::new(ApproxTree(weights.approx_tree)), Pick::CheapestLowestSlot),
+            PolicyName::ApproxLru => (Arc::new(ApproxLru(weights.approx_lru)), Pick::CheapestFewestRequests),
             PolicyName::Random => (Arc::new(Random), Pick::CheapestAtRandom),
             PolicyName::LeastRequests => (Arc::new(LeastRequests), Pick::CheapestLowestSlot),
             PolicyName::PowerOfTwo => (Arc::new(LeastRequests), Pick::CheaperOfTwo),
             PolicyName::RoundRobin => {
                 let round = Arc::new(RoundRobin::default());
                 let cost = Arc::clone(&round);
-                return Self { name, cost, pick: Pick::CheapestLowestSlot, learn: Some(round) };
+                return Self { name, cost, pick: Pick::CheapestLowestSlot, learn: Some(round), history: None };
             }
         };
-        Self { name, cost, pick, learn: None }
+        Self { name, cost, pick, learn: None, history: None }
+    }
+
+    /// The same with a memory of what each worker was sent.
+    pub fn with_history(mut self, history: Option<Arc<dyn History>>) -> Self {
+        self.history = history;
+        self
     }
 }
 

@@ -8,7 +8,8 @@ use rand::rngs::StdRng;
 use crate::admission::{self, OnAllBusy};
 use crate::blocks::hash_blocks;
 use crate::cost::{Candidate, Cost, NoChoice, Standing};
-use crate::ids::SequenceHash;
+use crate::history::{Asked, Known};
+use crate::ids::{SequenceHash, Slot};
 use crate::ledger::{Reservation, Share};
 use crate::observe::{Event, Observation};
 use crate::overlap::{Overlaps, PrefixIndex, TierBlocks, new_tokens};
@@ -34,6 +35,8 @@ pub struct Scratch {
     uncached: Vec<Tokens>,
     prompt_held: Vec<TierBlocks>,
     taken: Vec<u32>,
+    text_hashes: Vec<SequenceHash>,
+    known: Vec<Known>,
     candidates: Vec<Candidate>,
     costs: Vec<Cost>,
     rng: StdRng,
@@ -49,6 +52,8 @@ impl Scratch {
             uncached: Vec::new(),
             prompt_held: Vec::new(),
             taken: Vec::new(),
+            text_hashes: Vec::new(),
+            known: Vec::new(),
             candidates: Vec::new(),
             costs: Vec::new(),
             rng: StdRng::seed_from_u64(seed),
@@ -113,8 +118,9 @@ impl Scheduler {
         Self { policy, fallback, on_all_busy }
     }
 
-    /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); never waits; allocates nothing once
-    /// `scratch` is warm. Two placements that race may read one load.
+    /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); never waits, but for the policy's history
+    /// where it has one; allocates nothing once `scratch` is warm and the history knows the prompt. Two placements that
+    /// race may read one load.
     ///
     /// # Errors
     /// [`PlaceError::NoWorker`]: none is up. [`PlaceError::AllBusy`]: each is at its limit, a retry may help.
@@ -127,12 +133,16 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) -> Result<Placement, PlaceError> {
         find_overlaps(request, index, workers.slots(), scratch);
+        self.recall(request, workers.slots(), scratch);
         list_candidates(request, workers, pool, scratch);
         let (chosen, decided_by) = self.decide(now, request, scratch)?;
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
         let share = share(request, candidate.new_tokens);
         let reservation = target.account.reserve(share, &scratch.hashes);
+        if let Some(history) = &self.policy.history {
+            history.learn(now, candidate.slot, asked(request, &scratch.hashes, &scratch.text_hashes));
+        }
         let placement = Placement {
             overlap: candidate.overlap,
             overlap_tokens: candidate.overlap.total().tokens(request.shape.block_size),
@@ -145,6 +155,28 @@ impl Scheduler {
             Event::Placed { shape: request.shape, overlap: placement.overlap, new_tokens: placement.new_tokens };
         self.observe(&Observation { at: now, request: request.key, slot: candidate.slot, event });
         Ok(placement)
+    }
+
+    /// Fills `known` by slot where the policy goes by history.
+    fn recall(&self, request: &Request<'_>, slots: usize, scratch: &mut Scratch) {
+        let Scratch { hashes, text_hashes, known, .. } = scratch;
+        known.clear();
+        text_hashes.clear();
+        let Some(history) = &self.policy.history else { return };
+        if request.prompts.is_empty() {
+            for text in request.texts {
+                hash_blocks(&text.root, text.tokens, text.media, text_hashes);
+            }
+        }
+        known.resize(slots, Known::default());
+        history.recall(asked(request, hashes, text_hashes), known);
+    }
+
+    /// The worker's cache is gone: it failed, left or restarted.
+    pub fn forget(&self, slot: Slot) {
+        if let Some(history) = &self.policy.history {
+            history.forget(slot);
+        }
     }
 
     /// Tells the policies what happened to a request.
@@ -175,7 +207,8 @@ impl Scheduler {
             let chosen = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;
             return Ok((chosen, DecidedBy::LeastLoaded));
         }
-        let decided_by = if request.prompts.is_empty() {
+        let by_text = self.policy.history.is_some() && !request.texts.is_empty();
+        let decided_by = if request.prompts.is_empty() && !by_text {
             DecidedBy::Load
         } else {
             match self.policy.cost.score(now, &request.shape, candidates, costs) {
@@ -240,7 +273,17 @@ fn list_candidates(request: &Request<'_>, workers: &WorkerTable, pool: &Pool, sc
             requests: load.requests,
             waiting: load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences)),
             prefill_tokens: load.prefill_tokens,
+            known: scratch.known.get(place).copied().unwrap_or_default(),
         });
+    }
+}
+
+/// The request as a history sees it: by its token ids where they are known, else by its texts.
+fn asked<'a>(request: &'a Request<'a>, hashes: &'a [SequenceHash], text_hashes: &'a [SequenceHash]) -> Asked<'a> {
+    if request.prompts.is_empty() {
+        Asked::new(request.texts, text_hashes)
+    } else {
+        Asked::new(request.prompts, hashes)
     }
 }
 

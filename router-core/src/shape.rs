@@ -83,8 +83,11 @@ pub struct Request<'a> {
     pub key: RequestKey,
     /// Its size and standing.
     pub shape: Shape,
-    /// Its prompts; none where token ids are unknown: then it is placed by load alone.
+    /// Its prompts; none where token ids are unknown: then it is placed by load, or by `texts`.
     pub prompts: &'a [Prompt<'a>],
+    /// The prompts' characters in the place of tokens, for policies that go by history; given where token ids are
+    /// unknown. Their roots are of other block sizes than those of token ids, so that the two never match.
+    pub texts: &'a [Prompt<'a>],
     /// Targets that have failed it already.
     pub avoid: &'a SlotSet,
 }

@@ -14,6 +14,10 @@ pub struct Tokens(pub u32);
 #[serde(transparent)]
 pub struct Blocks(pub u32);
 
+/// A count in the units of a history: tokens, characters where token ids are unknown, or blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Units(pub u32);
+
 /// Tokens in a block; equals the engines' `--block-size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

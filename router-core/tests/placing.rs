@@ -5,12 +5,13 @@
     reason = "a small world may panic, and needs some origin of time"
 )]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root};
 use warmpath_core::cost::NoChoice;
+use warmpath_core::history::{Asked, History, Known, Measured};
 use warmpath_core::ids::{Rank, RequestKey, SequenceHash, Slot, WorkerId};
 use warmpath_core::ledger::Reservation;
 use warmpath_core::namespace::Namespace;
@@ -19,7 +20,7 @@ use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::{DecidedBy, PlaceError, Placement, Scheduler, Scratch};
 use warmpath_core::shape::{Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
-use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
+use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens, Units};
 use warmpath_core::workers::{Limits, Pool, Role, Target, WorkerTable};
 
 /// An index in which each worker holds so many leading blocks of every prompt.
@@ -84,7 +85,7 @@ impl World {
         if prompts.is_empty() {
             shape.prompt = Tokens(10);
         }
-        let request = Request { key: RequestKey(1), shape, prompts: &prompts, avoid: &self.avoid };
+        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &self.avoid };
         let pool = self.workers.pool("m").unwrap();
         self.scheduler.place(Instant::now(), &request, &self.index, (&self.workers, pool), &mut self.scratch)
     }
@@ -237,10 +238,81 @@ fn r005_r007_the_index_is_asked_for_whole_blocks() {
     let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
     let tokens: Vec<u32> = (0..10).collect();
     let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
-    let request = Request { key: RequestKey(1), shape: Shape::of(Tokens(10), size), prompts: &prompts, avoid: &avoid };
+    let request = Request {
+        key: RequestKey(1),
+        shape: Shape::of(Tokens(10), size),
+        prompts: &prompts,
+        texts: &[],
+        avoid: &avoid,
+    };
     let index = Asked(std::sync::Mutex::default());
     let pool = workers.pool("m").unwrap();
     let placement = scheduler.place(Instant::now(), &request, &index, (&workers, pool), &mut scratch).unwrap();
     assert_eq!(*index.0.lock().unwrap(), [2]);
     assert_eq!((placement.target.slot, placement.overlap.total()), (Slot(1), Blocks(2)));
+}
+
+/// Remembers the last request of each worker: all units match if it is the same, else none.
+#[derive(Default)]
+struct LastSent(Mutex<[Vec<u32>; 2]>);
+
+impl LastSent {
+    fn units(asked: Asked<'_>) -> Vec<u32> {
+        asked.each().flat_map(|(prompt, _)| prompt.tokens.to_vec()).collect()
+    }
+}
+
+impl History for LastSent {
+    fn recall(&self, asked: Asked<'_>, known: &mut [Known]) {
+        let units = Self::units(asked);
+        let count = |units: &[u32]| Units(u32::try_from(units.len()).unwrap());
+        for (sent, known) in self.0.lock().unwrap().iter().zip(known) {
+            let matched = if *sent == units { count(&units) } else { Units(0) };
+            *known = Known { matched, asked: count(&units), size: count(sent) };
+        }
+    }
+
+    fn learn(&self, _now: Instant, slot: Slot, asked: Asked<'_>) {
+        self.0.lock().unwrap()[slot.index()] = Self::units(asked);
+    }
+
+    fn forget(&self, slot: Slot) {
+        self.0.lock().unwrap()[slot.index()].clear();
+    }
+
+    fn measure(&self, _slot: Slot) -> Measured {
+        Measured::default()
+    }
+}
+
+/// A history is asked before and told after each placement, in tokens or in characters; not asked, it is not told.
+#[test]
+fn r049_a_policy_with_a_history_follows_it_by_tokens_or_by_characters() {
+    let mut world = World::new(PolicyName::ApproxTree, 2, roomy());
+    let weights = Weights::default();
+    world.scheduler = Scheduler::new(
+        Policy::new(PolicyName::ApproxTree, &weights).with_history(Some(Arc::new(LastSent::default()))),
+        Policy::new(PolicyName::LeastRequests, &weights),
+        OnAllBusy::Error,
+    );
+    let size = BlockSize::new(4).unwrap();
+    let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
+    let World { scheduler, workers, mut scratch, avoid, index } = world;
+    let mut place = |prompts: &[&[u32]], texts: &[&[u32]]| {
+        let [prompts, texts] = [prompts, texts]
+            .map(|all| all.iter().map(|tokens| Prompt { root, tokens, media: &[] }).collect::<Vec<_>>());
+        let shape = Shape::of(Tokens(8), size);
+        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &texts, avoid: &avoid };
+        let pool = workers.pool("m").unwrap();
+        let placed = scheduler.place(Instant::now(), &request, &index, (&workers, pool), &mut scratch).unwrap();
+        (placed.target.slot.0, placed.decided_by)
+    };
+    assert_eq!([(); 3].map(|()| place(&[&[1, 2, 3]], &[])), [(0, DecidedBy::Policy); 3]);
+    assert_eq!([(); 3].map(|()| place(&[], &[&[4, 5], &[6]])), [(1, DecidedBy::Policy); 3]);
+    // Token ids go before characters.
+    assert_eq!(place(&[&[1, 2, 3]], &[&[4, 5, 6]]), (0, DecidedBy::Policy));
+    assert_eq!(place(&[], &[]), (0, DecidedBy::Load));
+    scheduler.forget(Slot(1));
+    scheduler.forget(Slot(0));
+    assert_eq!(place(&[], &[&[4, 5], &[6]]), (0, DecidedBy::Policy));
 }

@@ -10,6 +10,7 @@ use warmpath_core::policy::Policy;
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::{Limits, Pool, Target};
+use warmpath_indexer::approx::history_of;
 
 use super::StartError;
 use crate::config::{Config, Model, TokenizerSource, Worker as WorkerConfig};
@@ -137,8 +138,9 @@ fn pool_state(
 ) -> Result<PoolState, StartError> {
     let routing = &config.routing;
     let weights = routing.weights();
+    let history = history_of(routing.policy, &routing.approx_limits());
     let scheduler = Scheduler::new(
-        Policy::new(routing.policy, &weights),
+        Policy::new(routing.policy, &weights).with_history(history),
         Policy::new(routing.fallback, &weights),
         routing.on_all_busy,
     );

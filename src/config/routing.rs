@@ -1,10 +1,18 @@
 //! `routing`: which worker a request goes to.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Deserializer, Serialize, de};
 use warmpath_core::admission::OnAllBusy;
+use warmpath_core::cost::approx_lru::LruWeights;
+use warmpath_core::cost::approx_tree::TreeRule;
 use warmpath_core::cost::kv::KvWeights;
 use warmpath_core::cost::logit::LogitWeights;
+use warmpath_core::cost::{Share, Weight};
 use warmpath_core::policy::{PolicyName, Weights};
+use warmpath_indexer::approx::{ApproxLimits, LruLimits, TreeLimits};
+
+use super::quantity::Period;
 
 /// The policy, its weights, and what happens when it has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,8 +20,8 @@ use warmpath_core::policy::{PolicyName, Weights};
 pub struct Routing {
     /// How a worker is chosen.
     pub policy: PolicyName,
-    /// How a worker is chosen for a request whose token ids are unknown, and where `policy` prefers none. A baseline:
-    /// it needs neither tokens nor events, and so always has an answer.
+    /// How a worker is chosen for a request whose token ids are unknown, unless `policy` goes by characters, and where
+    /// `policy` prefers none. A baseline: it needs neither tokens nor events, and so always has an answer.
     #[serde(deserialize_with = "baseline")]
     pub fallback: PolicyName,
     /// What happens to a request while every worker computes as many as it can.
@@ -25,12 +33,68 @@ pub struct Routing {
     pub kv: KvWeights,
     /// Weights of the policy `logit`.
     pub logit: LogitWeights,
+    /// Thresholds and bounds of the policy `approx_tree`.
+    pub approx_tree: ApproxTree,
+    /// Weights and bounds of the policy `approx_lru`.
+    pub approx_lru: ApproxLru,
+}
+
+/// The policy `approx_tree`. Defaults: SGLang's router.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApproxTree {
+    /// The share of a prompt above which it follows its prefix.
+    pub cache_threshold: Share,
+    /// The fleet is imbalanced only if the most and the least requests in flight differ by more than this …
+    pub balance_abs_threshold: u32,
+    /// … and the most are more than the least, multiplied by this.
+    pub balance_rel_threshold: Weight,
+    /// Time between two sweeps of a worker's tree.
+    pub eviction_interval: Period,
+    /// Tokens or characters that a sweep leaves of a worker's tree.
+    #[serde(deserialize_with = "tree_size")]
+    pub max_tree_size: NonZeroU32,
+}
+
+/// The policy `approx_lru`. Defaults: the endpoint picker of the Gateway API inference extension.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApproxLru {
+    /// Weight of the share of a prompt's blocks that the worker was sent before.
+    pub prefix: Weight,
+    /// Weight of waiting requests.
+    pub queue: Weight,
+    /// Weight of the share of the KV cache that is in use.
+    pub usage: Weight,
+    /// Waiting requests more than the least that count as a full queue, at least.
+    pub queue_span: NonZeroU32,
+    /// Leading blocks of a prompt that are looked at.
+    pub match_blocks_max: NonZeroU32,
+    /// Blocks that are remembered of each worker.
+    pub capacity_blocks: NonZeroU32,
 }
 
 impl Routing {
     /// The weights of all policies.
     pub fn weights(&self) -> Weights {
-        Weights { kv: self.kv, logit: self.logit }
+        let ApproxTree { cache_threshold, balance_abs_threshold, balance_rel_threshold, .. } = self.approx_tree;
+        let ApproxLru { prefix, queue, usage, queue_span, .. } = self.approx_lru;
+        Weights {
+            kv: self.kv,
+            logit: self.logit,
+            approx_tree: TreeRule { cache_threshold, balance_abs_threshold, balance_rel_threshold },
+            approx_lru: LruWeights { prefix, queue, usage, queue_span },
+        }
+    }
+
+    /// The bounds of what the approximate policies remember.
+    pub fn approx_limits(&self) -> ApproxLimits {
+        let ApproxTree { max_tree_size, eviction_interval, .. } = self.approx_tree;
+        let ApproxLru { match_blocks_max, capacity_blocks, .. } = self.approx_lru;
+        ApproxLimits {
+            tree: TreeLimits { units_max: max_tree_size, eviction_interval: eviction_interval.get() },
+            lru: LruLimits { match_blocks_max, capacity_blocks },
+        }
     }
 }
 
@@ -43,7 +107,42 @@ impl Default for Routing {
             seed: None,
             kv: KvWeights::default(),
             logit: LogitWeights::default(),
+            approx_tree: ApproxTree::default(),
+            approx_lru: ApproxLru::default(),
         }
+    }
+}
+
+impl Default for ApproxTree {
+    fn default() -> Self {
+        let TreeRule { cache_threshold, balance_abs_threshold, balance_rel_threshold } = TreeRule::default();
+        Self {
+            cache_threshold,
+            balance_abs_threshold,
+            balance_rel_threshold,
+            eviction_interval: Period::seconds(60),
+            max_tree_size: TreeLimits::default().units_max,
+        }
+    }
+}
+
+impl Default for ApproxLru {
+    fn default() -> Self {
+        let LruWeights { prefix, queue, usage, queue_span } = LruWeights::default();
+        let LruLimits { match_blocks_max, capacity_blocks } = LruLimits::default();
+        Self { prefix, queue, usage, queue_span, match_blocks_max, capacity_blocks }
+    }
+}
+
+/// A tree of more takes tens of gigabytes.
+const TREE_SIZE_MAX: u32 = 1 << 29;
+
+fn tree_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
+    let size = NonZeroU32::deserialize(deserializer)?;
+    if size.get() <= TREE_SIZE_MAX {
+        Ok(size)
+    } else {
+        Err(de::Error::custom(format_args!("must be at most {TREE_SIZE_MAX}, got {size}")))
     }
 }
 

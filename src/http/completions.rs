@@ -10,7 +10,7 @@ use warmpath_core::blocks::Root;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::shape::{Class, Shape};
-use warmpath_core::units::Tokens;
+use warmpath_core::units::{BlockSize, Tokens};
 
 use super::forward::{Understood, forward};
 use super::gateway::Gateway;
@@ -18,12 +18,17 @@ use crate::error::GatewayError;
 use crate::fleet::PoolState;
 use crate::openai::{Endpoint, RequestView};
 use crate::tokenize::Prompts;
+use crate::tokenize::characters::characters;
 use crate::upstream::{Outgoing, end_to_end};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Bytes of text that make a token, about; only for load, where token ids are unknown.
 const BYTES_PER_TOKEN: usize = 4;
+
+/// Characters in a block, for each token in a block of the engines: what the endpoint picker of the Gateway API inference
+/// extension reckons with.
+const CHARACTERS_PER_TOKEN: u32 = 4;
 
 /// `POST /v1/completions`.
 pub async fn completions(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
@@ -96,6 +101,7 @@ async fn handle(
     if let Prompts::Unknown(reason) = &prompts {
         gateway.metrics.untokenized(reason.label());
     }
+    let texts = texts(&view, &prompts, &pool, gateway.behaviour.index_seed);
     let mut headers = end_to_end(parts.headers);
     headers.insert(REQUEST_ID, id.clone());
     let path = parts.uri.into_parts().path_and_query;
@@ -104,8 +110,9 @@ async fn handle(
         arrived,
         deadline,
         shape: shape(&view, &prompts, &pool, body.len()),
-        root: root(&view, &pool, gateway.behaviour.index_seed),
+        root: root(&view, &pool, pool.block_size, gateway.behaviour.index_seed),
         prompts,
+        texts,
         streams: view.stream,
         pool: Arc::clone(&pool),
         outgoing: Outgoing {
@@ -150,8 +157,17 @@ fn class(priority: i64) -> i32 {
     i32::try_from(priority).unwrap_or(if priority < 0 { i32::MIN } else { i32::MAX })
 }
 
-fn root(view: &RequestView<'_>, pool: &PoolState, seed: u64) -> Root {
-    let mut namespace = Namespace::plain(Arc::clone(&pool.model), pool.block_size);
+/// What a policy that goes by history sees where token ids are unknown. The larger blocks keep characters apart from
+/// tokens: a root is made of its block size, too.
+fn texts(view: &RequestView<'_>, prompts: &Prompts, pool: &PoolState, seed: u64) -> (Root, Vec<Vec<u32>>) {
+    let block = pool.block_size.get().saturating_mul(CHARACTERS_PER_TOKEN);
+    let root = root(view, pool, BlockSize::new(block).unwrap_or(pool.block_size), seed);
+    let wanted = matches!(prompts, Prompts::Unknown(_)) && pool.scheduler.policy().history.is_some();
+    (root, if wanted { characters(view) } else { Vec::new() })
+}
+
+fn root(view: &RequestView<'_>, pool: &PoolState, block_size: BlockSize, seed: u64) -> Root {
+    let mut namespace = Namespace::plain(Arc::clone(&pool.model), block_size);
     namespace.salt = view.cache_salt.as_deref().map(Into::into);
     Root::new(&namespace, seed)
 }

@@ -39,6 +39,9 @@ pub(super) struct Understood {
     pub(super) shape: Shape,
     pub(super) root: Root,
     pub(super) prompts: Prompts,
+    /// Characters in the place of tokens, and where their chains begin; only where token ids are unknown and the policy
+    /// can go by them.
+    pub(super) texts: (Root, Vec<Vec<u32>>),
     pub(super) outgoing: Outgoing,
     pub(super) streams: bool,
 }
@@ -116,13 +119,12 @@ impl Drop for Attempt<'_> {
 fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Placement, GatewayError> {
     let table = gateway.fleet.table();
     let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
-    let prompts: Vec<Prompt<'_>> = match &request.prompts {
-        Prompts::Ids(prompts) => {
-            prompts.iter().map(|tokens| Prompt { root: request.root, tokens, media: &[] }).collect()
-        }
+    let prompts = match &request.prompts {
+        Prompts::Ids(prompts) => prompts_of(request.root, prompts),
         Prompts::Unknown(_) => Vec::new(),
     };
-    let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, avoid };
+    let texts = prompts_of(request.texts.0, &request.texts.1);
+    let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, texts: &texts, avoid };
     let start = Instant::now();
     let placement = gateway.with_scratch(|scratch| {
         request.pool.scheduler.place(start, &place, &*gateway.index, (&table, pool), scratch)
@@ -131,12 +133,13 @@ fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Pla
     if let DecidedBy::Fallback(_) = placement.decided_by {
         gateway.metrics.fallback("all_zero");
     }
-    if let Some(worker) = gateway.fleet.worker(placement.target.slot)
-        && !prompts.is_empty()
-    {
-        worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
-        worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
-        worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
+    if let Some(worker) = gateway.fleet.worker(placement.target.slot) {
+        worker.metrics.placed.increment(1);
+        if !prompts.is_empty() {
+            worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
+            worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
+            worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
+        }
     }
     tracing::debug!(
         request = request.key.0,
@@ -146,6 +149,11 @@ fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Pla
         "placed"
     );
     Ok(placement)
+}
+
+/// Prompts below `root`, without media.
+fn prompts_of(root: Root, prompts: &[Vec<u32>]) -> Vec<Prompt<'_>> {
+    prompts.iter().map(|tokens| Prompt { root, tokens, media: &[] }).collect()
 }
 
 async fn relay(

@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use warmpath_core::history::Measured;
+
+use crate::real::real;
 
 const LATENCY_BOUNDS: [f64; 14] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0];
@@ -48,6 +51,7 @@ definitions! {
     BALANCE = "load_balance_score", Kind::Gauge, "Deviation of the workers' kv_load over its mean.";
     HIT_RATE = "kv_hit_rate", Kind::Gauge, "Predicted overlap over prompt tokens, last five minutes.";
     KV_LOAD = "kv_load", Kind::Gauge, "Blocks in flight over the blocks of the worker's cache.";
+    PLACED = "placed_requests_total", Kind::Counter, "Requests that the router chose the worker for.";
     IN_FLIGHT = "in_flight_requests", Kind::Gauge, "Requests sent to the worker and not finished.";
     PREFILL = "prefill_tokens_in_flight", Kind::Gauge, "Uncached prompt tokens of requests without a first token.";
     UP = "worker_up", Kind::Gauge, "1 while the worker may be chosen.";
@@ -63,6 +67,9 @@ definitions! {
     INDEX_WORKER_BYTES = "index_worker_bytes", Kind::Gauge, "Heap of the worker's own names for blocks in the index.";
     INDEX_SHED = "index_shed_entries_total", Kind::Counter, "Entries that the index let go to make room for others.";
     INDEX_REFUSED = "index_refused_blocks_total", Kind::Counter, "Blocks not remembered because the index was full.";
+    HISTORY_UNITS = "history_units", Kind::Gauge, "What approx_tree (tokens, characters) or approx_lru (blocks) remembers.";
+    HISTORY_SWEPT = "history_swept_units", Kind::Gauge, "The same before and after the last sweep that found too much.";
+    HISTORY_EVICTED = "history_evicted_units_total", Kind::Counter, "What was evicted from it, least recently used first.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 
@@ -110,6 +117,8 @@ pub struct WorkerMetrics {
     pub hit_rate: Gauge,
     /// Share of its cache in flight.
     pub kv_load: Gauge,
+    /// Requests that it was chosen for.
+    pub placed: Counter,
     /// Requests in flight.
     pub in_flight: Gauge,
     /// Uncached prompt tokens of requests without a first token.
@@ -186,6 +195,7 @@ impl Metrics {
         WorkerMetrics {
             hit_rate: self.registry.gauge(&HIT_RATE, labels()),
             kv_load: self.registry.gauge(&KV_LOAD, labels()),
+            placed: self.registry.counter(&PLACED, labels()),
             in_flight: self.registry.gauge(&IN_FLIGHT, labels()),
             prefill: self.registry.gauge(&PREFILL, labels()),
             up: self.registry.gauge(&UP, labels()),
@@ -239,6 +249,19 @@ impl WorkerMetrics {
             let labels = vec![Label::new("worker", self.worker.clone()), Label::new("outcome", outcome)];
             self.metrics.registry.counter(&EVENTS, labels).increment(count);
         }
+    }
+
+    /// What the policy's history remembers of the worker. Policies without one have no such series.
+    pub fn history(&self, measured: &Measured) {
+        let label = || Label::new("worker", self.worker.clone());
+        let swept = |moment: &'static str, units: u64| {
+            let labels = vec![label(), Label::new("moment", moment)];
+            self.metrics.registry.gauge(&HISTORY_SWEPT, labels).set(real(units));
+        };
+        self.metrics.registry.gauge(&HISTORY_UNITS, vec![label()]).set(real(measured.units));
+        swept("before", measured.before_eviction);
+        swept("after", measured.after_eviction);
+        self.metrics.registry.counter(&HISTORY_EVICTED, vec![label()]).absolute(measured.evicted);
     }
 
     /// An engine reported what it took from its cache.

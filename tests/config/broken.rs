@@ -28,12 +28,29 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ("routing: {policy: kvv}", &["3:19: unknown value `kvv`, did you mean `kv`?"]),
     (
         "routing: {policy: fastest}",
-        &["3:19: unknown value `fastest` (known: kv, logit, round_robin, random, least_requests, power_of_two)"],
+        &[
+            "3:19: unknown value `fastest` (known: kv, logit, approx_tree, approx_lru, round_robin, random, least_requests, power_of_two)",
+        ],
     ),
     (
         "routing: {fallback: logit}",
         &["3:21: `logit` may have no answer; a fallback is one of round_robin, random, least_requests, power_of_two"],
     ),
+    (
+        "routing: {fallback: approx_tree}",
+        &[
+            "3:21: `approx_tree` may have no answer; a fallback is one of round_robin, random, least_requests, power_of_two",
+        ],
+    ),
+    ("routing: {approx_tree: {cache_threshold: 1.5}}", &["3:42: a share must be from 0 to 1, got 1.5"]),
+    ("routing: {approx_tree: {max_tree_size: 0}}", &["3:40: must be at least 1, got 0"]),
+    ("routing: {approx_tree: {max_tree_size: 536870913}}", &["3:40: must be at most 536870912, got 536870913"]),
+    (
+        "routing: {approx_tree: {eviction_interval: 60}}",
+        &["3:44: expected a duration such as 250ms, 5s, 2m or 1h, got `60`"],
+    ),
+    ("routing: {approx_lru: {queue_span: 0}}", &["3:36: must be at least 1, got 0"]),
+    ("routing: {approx_lru: {prefix: -1}}", &["3:32: weight must be finite and at least 0, got -1"]),
     ("routing: {on_all_busy: queue}", &["3:24: unknown value `queue` (known: least_loaded, error)"]),
     ("routing: [kv]", &["3:10: expected a section with keys, got a list"]),
     ("routing: {seed: -1}", &["3:17: expected a whole number from 0 to 18446744073709551615, got `-1`"]),

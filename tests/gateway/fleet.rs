@@ -25,6 +25,7 @@ pub(crate) struct FleetBuilder {
     gateway_nats: Option<String>,
     credentials: &'static str,
     silent: bool,
+    events: bool,
     model: &'static str,
     worker: &'static str,
     more: String,
@@ -43,6 +44,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         gateway_nats: None,
         credentials: "",
         silent: false,
+        events: true,
         model: "m",
         worker: "engine",
         more: String::new(),
@@ -87,6 +89,12 @@ impl FleetBuilder {
     /// The engines publish nothing: a test speaks for them.
     pub(crate) fn silent(mut self) -> Self {
         self.silent = true;
+        self
+    }
+
+    /// The engines publish nothing, and the gateway knows it.
+    pub(crate) fn without_events(mut self) -> Self {
+        (self.silent, self.events) = (true, false);
         self
     }
 
@@ -178,7 +186,8 @@ impl FleetBuilder {
             text += &format!("routing: {{policy: {}, seed: 1}}\n", self.policy);
         }
         let source = match &self.nats {
-            None => "local",
+            None if self.events => "local",
+            None => "none",
             Some(url) => {
                 let (url, credentials) = (self.gateway_nats.as_ref().unwrap_or(url), self.credentials);
                 text += &format!("events: {{nats: {{url: '{url}', {credentials}}}}}\n");

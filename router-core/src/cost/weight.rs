@@ -1,4 +1,4 @@
-//! A weight in a cost function.
+//! Weights and shares in cost functions.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,42 @@ impl TryFrom<f64> for Weight {
     }
 }
 
+/// From 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Share(f64);
+
+/// Why a number is not a [`Share`].
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error("a share must be from 0 to 1, got {0}")]
+pub struct NotAShare(f64);
+
+impl Share {
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
+    /// For constants of this crate, all of which are valid.
+    pub(crate) const fn constant(value: f64) -> Self {
+        Self(value)
+    }
+}
+
+impl TryFrom<f64> for Share {
+    type Error = NotAShare;
+
+    fn try_from(value: f64) -> Result<Self, NotAShare> {
+        if (0.0..=1.0).contains(&value) { Ok(Self(value)) } else { Err(NotAShare(value)) }
+    }
+}
+
+impl From<Share> for f64 {
+    fn from(share: Share) -> f64 {
+        share.0
+    }
+}
+
 impl From<Weight> for f64 {
     fn from(weight: Weight) -> f64 {
         weight.0
@@ -50,5 +86,11 @@ mod tests {
         }
         assert!(Weight::try_from(f64::NAN).is_err());
         assert_eq!(Weight::try_from(-2.0).unwrap_err().to_string(), "weight must be finite and at least 0, got -2");
+    }
+
+    #[test]
+    fn only_numbers_from_zero_to_one_are_shares() {
+        assert_eq!([0.0, 1.0].map(|good| Share::try_from(good).map(Share::get)), [Ok(0.0), Ok(1.0)]);
+        assert!([-0.1, 1.1, f64::NAN, f64::INFINITY].iter().all(|&bad| Share::try_from(bad).is_err()));
     }
 }
