@@ -1,6 +1,7 @@
 //! The whole synchronous path from a prompt to a reserved worker.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -12,6 +13,7 @@ use crate::ids::SequenceHash;
 use crate::ledger::{Reservation, Share};
 use crate::observe::{Event, Observation};
 use crate::overlap::{Overlaps, PrefixIndex, TierBlocks, new_tokens};
+use crate::overlay::Overlay;
 use crate::policy::Policy;
 use crate::shape::{Request, Shape};
 use crate::units::{BlockSize, Blocks, Tokens};
@@ -23,12 +25,15 @@ pub struct Scheduler {
     policy: Policy,
     fallback: Policy,
     on_all_busy: OnAllBusy,
+    overlay: Arc<Overlay>,
 }
 
 /// Buffers and chance of one caller, reused from request to request.
 #[derive(Debug)]
 pub struct Scratch {
     hashes: Vec<SequenceHash>,
+    /// Where in `hashes` each prompt ends.
+    ends: Vec<usize>,
     overlaps: Overlaps,
     held: Vec<TierBlocks>,
     uncached: Vec<Tokens>,
@@ -44,6 +49,7 @@ impl Scratch {
     pub fn new(seed: u64) -> Self {
         Self {
             hashes: Vec::new(),
+            ends: Vec::new(),
             overlaps: Overlaps::default(),
             held: Vec::new(),
             uncached: Vec::new(),
@@ -108,9 +114,15 @@ pub enum PlaceError {
 }
 
 impl Scheduler {
-    /// A scheduler with fresh policies.
+    /// A scheduler with fresh policies, for which only what the index tells is cached.
     pub fn new(policy: Policy, fallback: Policy, on_all_busy: OnAllBusy) -> Self {
-        Self { policy, fallback, on_all_busy }
+        Self { policy, fallback, on_all_busy, overlay: Arc::new(Overlay::new(Duration::ZERO)) }
+    }
+
+    /// Lets prompts in flight count as cached where they were sent, for `credit` at most while they have no first token:
+    /// so that a burst of one new prefix goes to one worker.
+    pub fn with_in_flight_credit(self, credit: Duration) -> Self {
+        Self { overlay: Arc::new(Overlay::new(credit)), ..self }
     }
 
     /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); never waits; allocates nothing once
@@ -126,13 +138,15 @@ impl Scheduler {
         (workers, pool): (&WorkerTable, &Pool),
         scratch: &mut Scratch,
     ) -> Result<Placement, PlaceError> {
-        find_overlaps(request, index, workers.slots(), scratch);
+        find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
         list_candidates(request, workers, pool, scratch);
         let (chosen, decided_by) = self.decide(now, request, scratch)?;
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
         let share = share(request, candidate.new_tokens);
-        let reservation = target.account.reserve(share, &scratch.hashes);
+        let mut start = 0;
+        let prompts = scratch.ends.iter().map(|&end| &scratch.hashes[std::mem::replace(&mut start, end)..end]);
+        let reservation = target.account.reserve(share, self.overlay.enter(now, candidate.slot, prompts));
         let placement = Placement {
             overlap: candidate.overlap,
             overlap_tokens: candidate.overlap.total().tokens(request.shape.block_size),
@@ -152,6 +166,11 @@ impl Scheduler {
         for learn in [&self.policy.learn, &self.fallback.learn].into_iter().flatten() {
             learn.observe(observation);
         }
+    }
+
+    /// The prompts in flight.
+    pub fn overlay(&self) -> &Overlay {
+        &self.overlay
     }
 
     /// The pool's policy.
@@ -196,9 +215,16 @@ impl Scheduler {
 
 /// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap
 /// of what an engine can reuse is applied here and nowhere else.
-fn find_overlaps(request: &Request<'_>, index: &dyn PrefixIndex, slots: usize, scratch: &mut Scratch) {
-    let Scratch { hashes, overlaps, held, uncached, prompt_held, taken, .. } = scratch;
+fn find_overlaps(
+    now: Instant,
+    request: &Request<'_>,
+    (index, overlay): (&dyn PrefixIndex, &Overlay),
+    slots: usize,
+    scratch: &mut Scratch,
+) {
+    let Scratch { hashes, ends, overlaps, held, uncached, prompt_held, taken, .. } = scratch;
     hashes.clear();
+    ends.clear();
     held.clear();
     held.resize(slots, TierBlocks::default());
     uncached.clear();
@@ -206,13 +232,16 @@ fn find_overlaps(request: &Request<'_>, index: &dyn PrefixIndex, slots: usize, s
     for prompt in request.prompts {
         let start = hashes.len();
         hash_blocks(&prompt.root, prompt.tokens, prompt.media, hashes);
+        ends.push(hashes.len());
         overlaps.clear();
         index.match_prefix(&hashes[start..], overlaps);
         let size = prompt.root.block_size();
         let tokens = token_count(prompt.tokens);
         prompt_held.clear();
         prompt_held.resize(slots, TierBlocks::default());
-        overlaps.expand(tokens.reusable_blocks(size), prompt_held, taken);
+        let cap = tokens.reusable_blocks(size);
+        overlaps.expand(cap, prompt_held, taken);
+        overlay.raise(now, &hashes[start..], cap, prompt_held);
         for ((held, uncached), of_prompt) in held.iter_mut().zip(uncached.iter_mut()).zip(prompt_held.iter()) {
             held.add_all(*of_prompt);
             *uncached = uncached.saturating_add(new_tokens(tokens, of_prompt.total().tokens(size)));

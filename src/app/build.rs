@@ -141,7 +141,8 @@ fn pool_state(
         Policy::new(routing.policy, &weights),
         Policy::new(routing.fallback, &weights),
         routing.on_all_busy,
-    );
+    )
+    .with_in_flight_credit(config.index.in_flight_credit.get());
     Ok(PoolState {
         model: model.name.value.as_str().into(),
         block_size: model.block_size,

@@ -59,6 +59,7 @@ definitions! {
     EVENT_RESTARTS = "kv_event_restarts_total", Kind::Counter, "Engine restarts seen in its events.";
     EVENT_LAG = "kv_event_lag_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the engine's time stamp to the index.";
     INDEX_BLOCKS = "index_blocks", Kind::Gauge, "Blocks that the index holds for the worker.";
+    CREDIT = "in_flight_credit_blocks", Kind::Gauge, "Blocks that count as cached because the worker was sent them, before its events come.";
     INDEX_BYTES = "index_bytes", Kind::Gauge, "Heap of the prefix index, without the engines' own names for blocks.";
     INDEX_REFUSED = "index_refused_blocks_total", Kind::Counter, "Blocks not remembered because the index was full.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
@@ -126,6 +127,8 @@ pub struct WorkerMetrics {
     pub event_lag: Histogram,
     /// Blocks in the index.
     pub index_blocks: Gauge,
+    /// Blocks that count as cached because they are in flight.
+    pub credit: Gauge,
 }
 
 impl Metrics {
@@ -189,6 +192,7 @@ impl Metrics {
             event_restarts: self.registry.counter(&EVENT_RESTARTS, labels()),
             event_lag: self.registry.histogram(&EVENT_LAG, labels()),
             index_blocks: self.registry.gauge(&INDEX_BLOCKS, labels()),
+            credit: self.registry.gauge(&CREDIT, labels()),
             worker: worker.to_owned(),
             metrics: self.clone(),
         }
