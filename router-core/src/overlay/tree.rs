@@ -1,6 +1,6 @@
 //! The prompts in flight as a tree: what they share is kept once.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
@@ -10,8 +10,8 @@ use crate::slot_set::SlotSet;
 /// Stands for the parent of what follows a namespace's root.
 const ROOT: usize = usize::MAX;
 
-/// How many emptied block lists are kept for the next prompts.
-const SPARE_LISTS: usize = 16;
+/// How many blocks emptied lists may have room for that are kept for the next prompts: 8 MiB.
+const SPARE_BLOCKS: usize = 1 << 20;
 
 /// A radix tree of prompts. Every prompt ends at the end of a node, and a node without a fork below it has a prompt that
 /// ends there: so there are fewer than twice as many nodes as prompts. The number of a prompt's last node never changes
@@ -24,7 +24,9 @@ pub(super) struct Tree {
     children: HashMap<(usize, SequenceHash), usize, foldhash::fast::RandomState>,
     /// By slot: blocks, each once, that are credited to the worker.
     credited: Vec<u32>,
-    spare: VecDeque<Vec<SequenceHash>>,
+    /// Emptied lists with room for 1, 2, 4, … blocks.
+    spare: Vec<Vec<Vec<SequenceHash>>>,
+    spare_blocks: usize,
     alive: SlotSet,
     dropped: SlotSet,
 }
@@ -289,27 +291,39 @@ impl Tree {
         self.free.push(at);
     }
 
-    /// A list of these blocks, in memory that was kept where some is of about the right size.
+    /// A list of these blocks, in memory that was kept where there is some. Lists never grow.
     fn list(&mut self, parts: &[&[SequenceHash]]) -> Vec<SequenceHash> {
-        let len = parts.iter().map(|part| part.len()).sum();
-        let fits = |spare: &Vec<SequenceHash>| (len..=4 * len + 64).contains(&spare.capacity());
-        let kept = self.spare.iter().position(fits).and_then(|place| self.spare.swap_remove_back(place));
-        let mut list = kept.unwrap_or_else(|| Vec::with_capacity(len));
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let room = len.next_power_of_two();
+        let mut list = match self.spare.get_mut(class(room)).and_then(Vec::pop) {
+            Some(spare) => {
+                self.spare_blocks -= spare.capacity();
+                spare
+            }
+            None => Vec::with_capacity(room),
+        };
         parts.iter().for_each(|part| list.extend_from_slice(part));
         list
     }
 
-    /// Keeps a list's memory for others; what was kept longest goes.
+    /// Keeps a list's memory for others.
     fn keep(&mut self, mut list: Vec<SequenceHash>) {
-        if list.capacity() == 0 {
+        let room = list.capacity();
+        if room == 0 || self.spare_blocks + room > SPARE_BLOCKS {
             return;
         }
         list.clear();
-        if self.spare.len() == SPARE_LISTS {
-            self.spare.pop_front();
+        if self.spare.len() <= class(room) {
+            self.spare.resize_with(class(room) + 1, Vec::new);
         }
-        self.spare.push_back(list);
+        self.spare_blocks += room;
+        self.spare[class(room)].push(list);
     }
+}
+
+/// The place among spare lists of one with room for so many blocks, at least one.
+fn class(room: usize) -> usize {
+    usize::try_from(room.ilog2()).unwrap_or(0)
 }
 
 /// How many leading blocks are equal. The first ones are; and since a sequence hash names all before it, a block that is
@@ -358,9 +372,10 @@ impl Tree {
             assert!(node.holders.is_sorted_by(|a, b| a.slot < b.slot) && node.holders.iter().all(|at| at.prompts > 0));
             let credited: SlotSet = node.holders.iter().filter(|at| at.credited > 0).map(|at| at.slot).collect();
             assert_eq!(node.credited, credited);
-            assert!(node.blocks.capacity() <= 4 * node.blocks.len() + 64);
+            assert!(node.blocks.capacity() < 2 * node.blocks.len().max(1) + 4);
         }
-        assert!(self.spare.len() <= SPARE_LISTS);
+        let spare: usize = self.spare.iter().flatten().map(Vec::capacity).sum();
+        assert!(spare == self.spare_blocks && spare <= SPARE_BLOCKS);
         if prompts == 0 {
             assert!(self.credited.iter().all(|blocks| *blocks == 0));
         }
