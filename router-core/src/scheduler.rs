@@ -90,7 +90,7 @@ pub enum DecidedBy {
 pub struct Placement {
     /// Where to send the request.
     pub target: Target,
-    /// What the index promises it there, over all prompts.
+    /// What the index and what is in flight promise it there, over all prompts.
     pub overlap: TierBlocks,
     /// The same in tokens: what the engine should report as cached.
     pub overlap_tokens: Tokens,
@@ -125,8 +125,8 @@ impl Scheduler {
         Self { overlay: Arc::new(Overlay::new(credit)), ..self }
     }
 
-    /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); never waits; allocates nothing once
-    /// `scratch` is warm. Two placements that race may read one load.
+    /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); waits for nothing but the short
+    /// lock of the prompts in flight; allocates nothing once `scratch` is warm. Two placements that race may read one load.
     ///
     /// # Errors
     /// [`PlaceError::NoWorker`]: none is up. [`PlaceError::AllBusy`]: each is at its limit, a retry may help.

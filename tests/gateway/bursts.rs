@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use warmpath::shutdown::Tasks;
 
-use crate::fleet::{TestFleet, fleet};
+use crate::fleet::{Answered, TestFleet, fleet};
 use crate::scripted::{Scripted, Step, good_stream};
 
 const CREDIT: &str = "warmpath_in_flight_credit_blocks";
@@ -14,10 +14,15 @@ fn tokens(number: u32) -> Value {
     (1_000..1_240).chain([number; 5]).collect::<Vec<_>>().into()
 }
 
-/// Sends 24 requests at once; returns how many each engine answered, most first.
-async fn burst(fleet: &TestFleet) -> Vec<usize> {
+/// Sends 24 requests at once.
+async fn burst(fleet: &TestFleet) -> Vec<Answered> {
     let answers = join_all((0..24).map(|number| fleet.complete(tokens(number)))).await;
     assert!(answers.iter().all(|answer| answer.status == 200));
+    answers
+}
+
+/// How many each engine answered, most first.
+fn counts(answers: &[Answered]) -> Vec<usize> {
     let mut counts: Vec<usize> = (1..=4)
         .map(|engine| answers.iter().filter(|answer| answer.worker == format!("engine-{engine}")).count())
         .collect();
@@ -41,14 +46,19 @@ async fn nothing_is_left(fleet: &TestFleet) {
 #[tokio::test]
 async fn a_burst_of_one_new_prefix_is_computed_by_one_worker() {
     let fleet = fleet().engines(4).silent().start().await;
-    assert_eq!(burst(&fleet).await, [24, 0, 0, 0]);
+    let answers = burst(&fleet).await;
+    assert_eq!(counts(&answers), [24, 0, 0, 0]);
+    // All but one find the shared blocks, as all but one were told; the engine may take them in another order.
+    let promised: u64 = answers.iter().filter_map(|answer| answer.predicted).sum();
+    let reported: u64 = answers.iter().map(Answered::cached).sum();
+    assert_eq!((promised, reported), (23 * 240, 23 * 240));
     nothing_is_left(&fleet).await;
 }
 
 #[tokio::test]
 async fn with_no_credit_it_is_computed_by_all() {
     let fleet = fleet().engines(4).silent().config("index: {in_flight_credit: 0s}").start().await;
-    let counts = burst(&fleet).await;
+    let counts = counts(&burst(&fleet).await);
     assert!(counts[3] > 0, "{counts:?}");
 }
 
