@@ -246,6 +246,15 @@ mod tests {
     }
 
     #[test]
+    fn a_first_token_after_the_deadline_brings_no_credit_back() {
+        let (overlay, now) = (Arc::new(Overlay::new(CREDIT)), origin());
+        let mut stay = enter(&overlay, now, 0, &chain(&[1, 2]));
+        stay.first_token(after(now, 30_001));
+        assert_eq!(overlay.credited(after(now, 30_001), Slot(0)), Blocks(0));
+        assert_eq!(stay.leave(), Blocks(2));
+    }
+
+    #[test]
     fn a_request_that_ends_takes_its_credit_along_and_leaves_that_of_others() {
         let (overlay, now) = (Arc::new(Overlay::new(CREDIT)), origin());
         let (long, short) = (chain(&[1, 2, 3, 4]), chain(&[1, 2, 7]));
