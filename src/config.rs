@@ -32,7 +32,7 @@ pub use fleet::{EventSource, Model, TokenizerSource, Worker};
 pub use inputs::Environment;
 pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
 pub use place::{Place, Spanned};
-pub use quantity::{ByteSize, Period};
+pub use quantity::{Allowance, ByteSize, Period};
 pub use reading::Reading;
 pub use routing::{ApproxLru, ApproxTree, Routing};
 

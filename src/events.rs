@@ -12,7 +12,7 @@ use warmpath_indexer::feed::{Action, Patience, Stamp, WorkerFeed};
 use warmpath_indexer::index::Writer;
 use warmpath_indexer::view::Applied;
 
-use crate::fleet::Worker;
+use crate::fleet::{PoolState, Worker};
 
 pub mod local;
 pub mod nats;
@@ -33,6 +33,7 @@ pub struct Message {
 /// Keeps the index true to one (worker, rank).
 pub struct EventTask {
     worker: Arc<Worker>,
+    pool: Arc<PoolState>,
     index: Writer<Chains>,
     feed: WorkerFeed<EventBatch>,
     actions: Vec<Action<EventBatch>>,
@@ -47,8 +48,8 @@ enum Refusal {
 
 impl EventTask {
     /// A task that knows nothing yet.
-    pub fn new(worker: Arc<Worker>, index: Writer<Chains>, patience: Patience) -> Self {
-        Self { worker, index, feed: WorkerFeed::new(patience), actions: Vec::new() }
+    pub fn new((worker, pool): (Arc<Worker>, Arc<PoolState>), index: Writer<Chains>, patience: Patience) -> Self {
+        Self { worker, pool, index, feed: WorkerFeed::new(patience), actions: Vec::new() }
     }
 
     /// Works until the bus is closed.
@@ -143,6 +144,8 @@ impl EventTask {
                     self.worker.metrics.event_restarts.increment(1);
                     tracing::info!(worker = %self.worker.id, "the engine restarted");
                     self.index.forget();
+                    // What was being computed there is gone too.
+                    self.pool.scheduler.overlay().withdraw(self.worker.slot);
                 }
             }
         }

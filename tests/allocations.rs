@@ -3,14 +3,17 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
-use warmpath_core::ids::{EngineHash, Rank, RequestKey, Slot, WorkerId};
+use warmpath_core::ids::{EngineHash, Rank, RequestKey, SequenceHash, Slot, WorkerId};
+use warmpath_core::ledger::{Account, Reservation, Share};
 use warmpath_core::namespace::Namespace;
-use warmpath_core::overlap::{Overlaps, PrefixIndex};
+use warmpath_core::overlap::{Overlaps, PrefixIndex, TierBlocks};
+use warmpath_core::overlay::Overlay;
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::{Scheduler, Scratch};
 use warmpath_core::shape::{Prompt, Request, Shape};
@@ -106,7 +109,8 @@ fn a_warm_placement_allocates_nothing() {
         let fallback = Policy::new(PolicyName::LeastRequests, &weights);
         let history = history_of(policy, &ApproxLimits::default());
         let policy_at_work = Policy::new(policy, &weights).with_history(history);
-        let scheduler = Scheduler::new(policy_at_work, fallback, OnAllBusy::LeastLoaded);
+        let scheduler = Scheduler::new(policy_at_work, fallback, OnAllBusy::LeastLoaded)
+            .with_in_flight_credit(Duration::from_secs(30));
         let mut scratch = Scratch::new(1);
         let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
         let shape = Shape::of(Tokens(4096), size);
@@ -122,6 +126,43 @@ fn a_warm_placement_allocates_nothing() {
         (0..100).for_each(|_| place(&mut scratch));
         assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0, "{policy}");
     }
+}
+
+/// Prompts that fork, in flight together on 300 workers, come and go without an allocation.
+#[test]
+fn a_warm_ledger_allocates_nothing_whatever_is_in_flight() {
+    let overlay = Arc::new(Overlay::new(Duration::from_secs(30)));
+    let now = Instant::now();
+    let trunk: Vec<SequenceHash> = (0..3_000).map(SequenceHash).collect();
+    let prompts: Vec<Vec<SequenceHash>> = (1..=300_u64)
+        .map(|number| {
+            let own = (0..10).map(|block| SequenceHash(number * 100_000 + block));
+            trunk[..usize::try_from(number * 10).unwrap()].iter().copied().chain(own).collect()
+        })
+        .collect();
+    let accounts: Vec<Arc<Account>> = (0..300).map(|_| Arc::default()).collect();
+    let size = BlockSize::new(16).unwrap();
+    let share = Share { sequences: 1, new_tokens: Tokens(9), tail: Blocks(1), room: Tokens(7), block_size: size };
+    let mut held = vec![TierBlocks::default(); 300];
+    let mut stays: VecDeque<Reservation> = VecDeque::with_capacity(64);
+    let mut round = || {
+        for ((prompt, account), slot) in prompts.iter().zip(&accounts).zip(0..) {
+            if stays.len() == 64 {
+                stays.pop_front();
+            }
+            overlay.raise(now, prompt, Blocks(5_000), &mut held);
+            let stay = overlay.enter(now, Slot(slot), std::iter::once(prompt.as_slice()));
+            let mut reservation = account.reserve(share, stay);
+            if slot % 2 == 0 {
+                reservation.first_token(now);
+            }
+            stays.push_back(reservation);
+        }
+    };
+    (0..20).for_each(|_| round());
+    let before = ALLOCATIONS.with(Cell::get);
+    (0..5).for_each(|_| round());
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
 }
 
 /// Sets of more than 128 slots have memory of their own, and so have blocks in several tiers.

@@ -1,16 +1,11 @@
 //! What is in flight where. A [`Reservation`] holds a request's share of a worker and gives it back when dropped.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
-use crate::ids::SequenceHash;
+use crate::overlay::Stay;
 use crate::units::{BlockSize, Blocks, Tokens};
-
-/// How many emptied hash lists an account keeps for the next reservations.
-const SPARE_LISTS: usize = 16;
 
 /// What the router has sent to one target and has not seen finished. Exact at once, unlike scraped metrics.
 ///
@@ -24,40 +19,6 @@ pub struct Account {
     prefill_tokens: AtomicU32,
     active_blocks: AtomicU32,
     peak_blocks: AtomicU32,
-    shared: Mutex<Shared>,
-}
-
-/// Blocks by how many requests in flight hold them, and lists to reuse.
-#[derive(Default)]
-struct Shared {
-    holders: HashMap<SequenceHash, u32, BuildHasherDefault<Mixed>>,
-    spare: Vec<Vec<SequenceHash>>,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} blocks", self.holders.len())
-    }
-}
-
-/// Sequence hashes are mixed already: hashing them again would only cost.
-#[derive(Default)]
-struct Mixed(u64);
-
-impl Hasher for Mixed {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 /// One reading of an [`Account`].
@@ -90,23 +51,9 @@ impl Account {
         }
     }
 
-    /// Books a request. O(blocks), and allocates nothing once warm.
-    ///
-    /// `hashes` are the full blocks of its prompts, `tail` the blocks that they fill partly: those are nobody else's.
-    pub fn reserve(self: &Arc<Self>, share: Share, hashes: &[SequenceHash]) -> Reservation {
-        let blocks = {
-            let mut shared = self.shared();
-            let mut list = shared.spare.pop().unwrap_or_default();
-            list.extend_from_slice(hashes);
-            let mut new = 0;
-            for hash in hashes {
-                let holders = shared.holders.entry(*hash).or_insert(0);
-                new += u32::from(*holders == 0);
-                *holders += 1;
-            }
-            self.grow(new + share.tail.0);
-            list
-        };
+    /// Books a request, whose prompts are `stay`.
+    pub fn reserve(self: &Arc<Self>, share: Share, stay: Stay) -> Reservation {
+        self.grow(stay.new_blocks().0.saturating_add(share.tail.0));
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.sequences.fetch_add(share.sequences, Ordering::Relaxed);
         self.before_first_token.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +61,7 @@ impl Account {
         Reservation {
             account: Arc::clone(self),
             share,
-            blocks,
+            stay,
             private: share.tail.0,
             room: share.room,
             prefilling: true,
@@ -124,11 +71,6 @@ impl Account {
     fn grow(&self, blocks: u32) {
         let now = self.active_blocks.fetch_add(blocks, Ordering::Relaxed).saturating_add(blocks);
         self.peak_blocks.fetch_max(now, Ordering::Relaxed);
-    }
-
-    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
-        // Nothing panics while the lock is held, so a poisoned lock still guards whole data.
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,19 +94,28 @@ pub struct Share {
 pub struct Reservation {
     account: Arc<Account>,
     share: Share,
-    blocks: Vec<SequenceHash>,
+    stay: Stay,
     private: u32,
     room: Tokens,
     prefilling: bool,
 }
 
 impl Reservation {
-    /// The first token was seen: the prefill part is given back. Later calls do nothing.
-    pub fn first_token(&mut self) {
-        if std::mem::take(&mut self.prefilling) {
+    /// The first token was seen: the prefill part is given back, and the prompts soon count as cached by events alone.
+    /// Later calls do nothing.
+    pub fn first_token(&mut self, now: Instant) {
+        if self.end_prefill() {
+            self.stay.first_token(now);
+        }
+    }
+
+    fn end_prefill(&mut self) -> bool {
+        let prefilling = std::mem::take(&mut self.prefilling);
+        if prefilling {
             self.account.prefill_tokens.fetch_sub(self.share.new_tokens.0, Ordering::Relaxed);
             self.account.before_first_token.fetch_sub(1, Ordering::Relaxed);
         }
+        prefilling
     }
 
     /// `tokens` more were generated: they fill blocks of their own.
@@ -183,24 +134,8 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.first_token();
-        let mut blocks = std::mem::take(&mut self.blocks);
-        let mut freed = self.private;
-        {
-            let mut shared = self.account.shared();
-            for hash in &blocks {
-                let Some(holders) = shared.holders.get_mut(hash) else { continue };
-                *holders -= 1;
-                if *holders == 0 {
-                    shared.holders.remove(hash);
-                    freed += 1;
-                }
-            }
-            blocks.clear();
-            if shared.spare.len() < SPARE_LISTS {
-                shared.spare.push(blocks);
-            }
-        }
+        self.end_prefill();
+        let freed = self.stay.leave().0.saturating_add(self.private);
         self.account.active_blocks.fetch_sub(freed, Ordering::Relaxed);
         self.account.sequences.fetch_sub(self.share.sequences, Ordering::Relaxed);
         self.account.requests.fetch_sub(1, Ordering::Relaxed);
@@ -210,6 +145,12 @@ impl Drop for Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{SequenceHash, Slot};
+    use crate::overlay::Overlay;
+
+    fn world() -> (Arc<Account>, Arc<Overlay>) {
+        (Arc::default(), Arc::new(Overlay::new(std::time::Duration::ZERO)))
+    }
 
     fn share(new_tokens: u32) -> Share {
         Share {
@@ -221,15 +162,22 @@ mod tests {
         }
     }
 
-    fn hashes(names: &[u64]) -> Vec<SequenceHash> {
-        names.iter().copied().map(SequenceHash).collect()
+    #[expect(clippy::disallowed_methods, reason = "an origin for a pure function")]
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    fn reserve(account: &Arc<Account>, overlay: &Arc<Overlay>, new_tokens: u32, names: &[u64]) -> Reservation {
+        let hashes: Vec<SequenceHash> = names.iter().copied().map(SequenceHash).collect();
+        let stay = overlay.enter(now(), Slot(0), std::iter::once(hashes.as_slice()));
+        account.reserve(share(new_tokens), stay)
     }
 
     #[test]
     fn a_shared_block_counts_once_and_goes_with_its_last_holder() {
-        let account = Arc::new(Account::default());
-        let first = account.reserve(share(10), &hashes(&[1, 2]));
-        let second = account.reserve(share(4), &hashes(&[1, 3]));
+        let (account, overlay) = world();
+        let first = reserve(&account, &overlay, 10, &[1, 2]);
+        let second = reserve(&account, &overlay, 4, &[1, 3]);
         let seen = account.read();
         assert_eq!((seen.requests, seen.sequences, seen.before_first_token), (2, 2, 2));
         assert_eq!((seen.prefill_tokens, seen.active_blocks), (Tokens(14), Blocks(5)));
@@ -241,10 +189,10 @@ mod tests {
 
     #[test]
     fn the_prefill_part_goes_at_the_first_token_and_once_only() {
-        let account = Arc::new(Account::default());
-        let mut reservation = account.reserve(share(10), &[]);
-        reservation.first_token();
-        reservation.first_token();
+        let (account, overlay) = world();
+        let mut reservation = reserve(&account, &overlay, 10, &[]);
+        reservation.first_token(now());
+        reservation.first_token(now());
         let seen = account.read();
         assert_eq!((seen.prefill_tokens, seen.before_first_token, seen.requests), (Tokens(0), 0, 1));
         drop(reservation);
@@ -253,8 +201,8 @@ mod tests {
 
     #[test]
     fn generated_tokens_fill_the_open_block_before_they_take_another() {
-        let account = Arc::new(Account::default());
-        let mut reservation = account.reserve(share(0), &[]);
+        let (account, overlay) = world();
+        let mut reservation = reserve(&account, &overlay, 0, &[]);
         reservation.generated(Tokens(2));
         assert_eq!(account.read().active_blocks, Blocks(1));
         reservation.generated(Tokens(1));
@@ -267,8 +215,8 @@ mod tests {
 
     #[test]
     fn a_request_that_repeats_a_block_returns_it_as_often() {
-        let account = Arc::new(Account::default());
-        drop(account.reserve(share(1), &hashes(&[7, 7])));
+        let (account, overlay) = world();
+        drop(reserve(&account, &overlay, 1, &[7, 7]));
         assert_eq!(account.read().active_blocks, Blocks(0));
     }
 }

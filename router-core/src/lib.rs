@@ -11,6 +11,7 @@ pub mod ledger;
 pub mod namespace;
 pub mod observe;
 pub mod overlap;
+pub mod overlay;
 pub mod pick;
 pub mod policy;
 pub mod scheduler;

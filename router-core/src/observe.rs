@@ -49,7 +49,7 @@ pub enum Event {
     Placed {
         /// Its shape.
         shape: Shape,
-        /// What the index promised.
+        /// What the index and what was in flight promised.
         overlap: TierBlocks,
         /// Tokens that the worker will have to compute, by that promise.
         new_tokens: Tokens,

@@ -1,6 +1,7 @@
 //! The whole synchronous path from a prompt to a reserved worker.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -13,6 +14,7 @@ use crate::ids::{SequenceHash, Slot};
 use crate::ledger::{Reservation, Share};
 use crate::observe::{Event, Observation};
 use crate::overlap::{Overlaps, PrefixIndex, TierBlocks, new_tokens};
+use crate::overlay::Overlay;
 use crate::policy::Policy;
 use crate::shape::{Request, Shape};
 use crate::units::{BlockSize, Blocks, Tokens};
@@ -24,12 +26,15 @@ pub struct Scheduler {
     policy: Policy,
     fallback: Policy,
     on_all_busy: OnAllBusy,
+    overlay: Arc<Overlay>,
 }
 
 /// Buffers and chance of one caller, reused from request to request.
 #[derive(Debug)]
 pub struct Scratch {
     hashes: Vec<SequenceHash>,
+    /// Where in `hashes` each prompt ends.
+    ends: Vec<usize>,
     overlaps: Overlaps,
     held: Vec<TierBlocks>,
     uncached: Vec<Tokens>,
@@ -47,6 +52,7 @@ impl Scratch {
     pub fn new(seed: u64) -> Self {
         Self {
             hashes: Vec::new(),
+            ends: Vec::new(),
             overlaps: Overlaps::default(),
             held: Vec::new(),
             uncached: Vec::new(),
@@ -89,7 +95,7 @@ pub enum DecidedBy {
 pub struct Placement {
     /// Where to send the request.
     pub target: Target,
-    /// What the index promises it there, over all prompts.
+    /// What the index and what is in flight promise it there, over all prompts.
     pub overlap: TierBlocks,
     /// The same in tokens: what the engine should report as cached.
     pub overlap_tokens: Tokens,
@@ -113,14 +119,20 @@ pub enum PlaceError {
 }
 
 impl Scheduler {
-    /// A scheduler with fresh policies.
+    /// A scheduler with fresh policies, for which only what the index tells is cached.
     pub fn new(policy: Policy, fallback: Policy, on_all_busy: OnAllBusy) -> Self {
-        Self { policy, fallback, on_all_busy }
+        Self { policy, fallback, on_all_busy, overlay: Arc::new(Overlay::new(Duration::ZERO)) }
     }
 
-    /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); never waits, but for the policy's history
-    /// where it has one; allocates nothing once `scratch` is warm and the history knows the prompt. Two placements that
-    /// race may read one load.
+    /// Lets prompts in flight count as cached where they were sent, for `credit` at most while they have no first token:
+    /// so that a burst of one new prefix goes to one worker.
+    pub fn with_in_flight_credit(self, credit: Duration) -> Self {
+        Self { overlay: Arc::new(Overlay::new(credit)), ..self }
+    }
+
+    /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); waits for nothing but the short lock of the
+    /// prompts in flight, and the policy's history where it has one; allocates nothing once `scratch` is warm and the
+    /// history knows the prompt. Two placements that race may read one load.
     ///
     /// # Errors
     /// [`PlaceError::NoWorker`]: none is up. [`PlaceError::AllBusy`]: each is at its limit, a retry may help.
@@ -132,14 +144,16 @@ impl Scheduler {
         (workers, pool): (&WorkerTable, &Pool),
         scratch: &mut Scratch,
     ) -> Result<Placement, PlaceError> {
-        find_overlaps(request, index, workers.slots(), scratch);
+        find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
         self.recall(request, workers.slots(), scratch);
         list_candidates(request, workers, pool, scratch);
         let (chosen, decided_by) = self.decide(now, request, scratch)?;
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
         let share = share(request, candidate.new_tokens);
-        let reservation = target.account.reserve(share, &scratch.hashes);
+        let mut start = 0;
+        let prompts = scratch.ends.iter().map(|&end| &scratch.hashes[std::mem::replace(&mut start, end)..end]);
+        let reservation = target.account.reserve(share, self.overlay.enter(now, candidate.slot, prompts));
         if let Some(history) = &self.policy.history {
             history.learn(now, candidate.slot, asked(request, &scratch.hashes, &scratch.text_hashes));
         }
@@ -186,6 +200,11 @@ impl Scheduler {
         }
     }
 
+    /// The prompts in flight.
+    pub fn overlay(&self) -> &Overlay {
+        &self.overlay
+    }
+
     /// The pool's policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -229,9 +248,16 @@ impl Scheduler {
 
 /// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap
 /// of what an engine can reuse is applied here and nowhere else.
-fn find_overlaps(request: &Request<'_>, index: &dyn PrefixIndex, slots: usize, scratch: &mut Scratch) {
-    let Scratch { hashes, overlaps, held, uncached, prompt_held, taken, .. } = scratch;
+fn find_overlaps(
+    now: Instant,
+    request: &Request<'_>,
+    (index, overlay): (&dyn PrefixIndex, &Overlay),
+    slots: usize,
+    scratch: &mut Scratch,
+) {
+    let Scratch { hashes, ends, overlaps, held, uncached, prompt_held, taken, .. } = scratch;
     hashes.clear();
+    ends.clear();
     held.clear();
     held.resize(slots, TierBlocks::default());
     uncached.clear();
@@ -239,13 +265,16 @@ fn find_overlaps(request: &Request<'_>, index: &dyn PrefixIndex, slots: usize, s
     for prompt in request.prompts {
         let start = hashes.len();
         hash_blocks(&prompt.root, prompt.tokens, prompt.media, hashes);
+        ends.push(hashes.len());
         overlaps.clear();
         index.match_prefix(&hashes[start..], overlaps);
         let size = prompt.root.block_size();
         let tokens = token_count(prompt.tokens);
         prompt_held.clear();
         prompt_held.resize(slots, TierBlocks::default());
-        overlaps.expand(tokens.reusable_blocks(size), prompt_held, taken);
+        let cap = tokens.reusable_blocks(size);
+        overlaps.expand(cap, prompt_held, taken);
+        overlay.raise(now, &hashes[start..], cap, prompt_held);
         for ((held, uncached), of_prompt) in held.iter_mut().zip(uncached.iter_mut()).zip(prompt_held.iter()) {
             held.add_all(*of_prompt);
             *uncached = uncached.saturating_add(new_tokens(tokens, of_prompt.total().tokens(size)));

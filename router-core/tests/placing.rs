@@ -6,14 +6,14 @@
 )]
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root};
 use warmpath_core::cost::NoChoice;
 use warmpath_core::history::{Asked, History, Known, Measured};
 use warmpath_core::ids::{Rank, RequestKey, SequenceHash, Slot, WorkerId};
-use warmpath_core::ledger::Reservation;
+use warmpath_core::ledger::{InFlight, Reservation};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
@@ -315,4 +315,46 @@ fn r049_a_policy_with_a_history_follows_it_by_tokens_or_by_characters() {
     scheduler.forget(Slot(1));
     scheduler.forget(Slot(0));
     assert_eq!(place(&[], &[&[4, 5], &[6]]), (0, DecidedBy::Policy));
+}
+
+/// Where 100 requests with one new prefix of 64 blocks go that are placed before any event comes. Each has two blocks of
+/// its own, the last one open, so that one worker with all of them has 264 blocks in flight.
+fn burst(credit: Duration, limits: Limits) -> Vec<u16> {
+    let mut world = World::new(PolicyName::Kv, 4, limits);
+    world.scheduler = world.scheduler.with_in_flight_credit(credit);
+    let mut held = Vec::new();
+    for number in 0..100 {
+        let mut tokens: Vec<u32> = (0..256).collect();
+        tokens.extend([1_000 + number; 5]);
+        held.push(world.place(&[&tokens]).unwrap());
+    }
+    let mut placed = vec![0; 4];
+    held.iter().for_each(|placement| placed[placement.target.slot.index()] += 1);
+    drop(held);
+    for target in world.workers.iter() {
+        assert_eq!(world.scheduler.overlay().credited(Instant::now(), target.slot), Blocks(0));
+        let load = target.account.read();
+        assert_eq!(load, InFlight { peak_blocks: load.peak_blocks, ..InFlight::default() });
+    }
+    placed
+}
+
+const CREDIT: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_burst_of_one_new_prefix_goes_to_one_worker() {
+    assert_eq!(burst(CREDIT, Limits { blocks: Some(Blocks(10_000)), sequences: 256 }), [100, 0, 0, 0]);
+}
+
+/// With n in flight at the first worker alone, of 500 blocks, it costs 0.7·(64 + 2n)/500 + 0.3·5/261 + 0.1·n/256 and
+/// the second, but for the same average, 0.3: that is less from n = 65 on.
+#[test]
+fn a_burst_goes_to_the_next_worker_when_load_says_so() {
+    assert_eq!(burst(CREDIT, Limits { blocks: Some(Blocks(500)), sequences: 256 }), [65, 35, 0, 0]);
+    assert_eq!(burst(CREDIT, Limits { blocks: Some(Blocks(10_000)), sequences: 40 }), [40, 40, 20, 0]);
+}
+
+#[test]
+fn without_credit_a_burst_scatters() {
+    assert_eq!(burst(Duration::ZERO, Limits { blocks: Some(Blocks(10_000)), sequences: 256 }), [25, 25, 25, 25]);
 }

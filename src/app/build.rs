@@ -139,11 +139,14 @@ fn pool_state(
     let routing = &config.routing;
     let weights = routing.weights();
     let history = history_of(routing.policy, &routing.approx_limits());
+    // A history knows by itself what was sent where.
+    let credit = if history.is_some() { Duration::ZERO } else { config.index.in_flight_credit.get() };
     let scheduler = Scheduler::new(
         Policy::new(routing.policy, &weights).with_history(history),
         Policy::new(routing.fallback, &weights),
         routing.on_all_busy,
-    );
+    )
+    .with_in_flight_credit(credit);
     Ok(PoolState {
         model: model.name.value.as_str().into(),
         block_size: model.block_size,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use warmpath_core::namespace::Namespace;
-use warmpath_core::units::BlockSize;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
 use warmpath_indexer::view::ViewSettings;
@@ -148,12 +147,11 @@ fn task(
     worker: &Arc<Worker>,
     (index, patience): (&Arc<ConcurrentIndex>, Patience),
 ) -> EventTask {
-    let block_size = fleet.pool(&worker.model).map(|pool| pool.block_size);
-    let block_size = block_size.or(BlockSize::new(16)).expect("16 is not 0");
-    let namespace = Namespace::plain(Arc::clone(&worker.model), block_size);
+    let pool = fleet.pool(&worker.model).expect("a fleet has a pool for the model of each worker");
+    let namespace = Namespace::plain(Arc::clone(&worker.model), pool.block_size);
     // As many as the configuration says; engines that tell the number themselves let the table grow.
     let blocks = fleet.table().get(worker.slot).and_then(|target| target.limits.blocks);
     let blocks = blocks.map_or(0, |blocks| usize::try_from(blocks.0).unwrap_or(0));
     let view = ViewSettings { pool: namespace, seed: config.index.seed, blocks };
-    EventTask::new(Arc::clone(worker), index.writer(worker.slot, &view), patience)
+    EventTask::new((Arc::clone(worker), Arc::clone(pool)), index.writer(worker.slot, &view), patience)
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::address::{NatsUrl, Secret};
 use super::place::Spanned;
-use super::quantity::Period;
+use super::quantity::{Allowance, Period};
 
 /// Receiving and ordering.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,6 +68,8 @@ pub struct Index {
     pub max_entries: NonZeroU32,
     /// Seed of the root hashes.
     pub seed: u64,
+    /// How long a prompt without a first token counts as cached by the worker that it was sent to; `0s`: it never does.
+    pub in_flight_credit: Allowance,
 }
 
 impl Default for Events {
@@ -100,7 +102,11 @@ impl Default for Nats {
 
 impl Default for Index {
     fn default() -> Self {
-        Self { max_entries: NonZeroU32::new(20_000_000).expect("20 000 000 is not 0"), seed: 1337 }
+        Self {
+            max_entries: NonZeroU32::new(20_000_000).expect("20 000 000 is not 0"),
+            seed: 1337,
+            in_flight_credit: Allowance::seconds(30),
+        }
     }
 }
 

@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct Period(Duration);
 
+/// A length of time that may be none: written as a [`Period`], or `0s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Allowance(Option<Period>);
+
 /// A number of bytes, written `512B`, `64KiB`, `16MiB` or `1GiB`, or plainly in bytes. At least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -35,6 +40,17 @@ impl Period {
 
     pub(super) const fn milliseconds(milliseconds: u64) -> Self {
         Self(Duration::from_millis(milliseconds))
+    }
+}
+
+impl Allowance {
+    /// The same for the standard library.
+    pub fn get(self) -> Duration {
+        self.0.map_or(Duration::ZERO, Period::get)
+    }
+
+    pub(super) const fn seconds(seconds: u64) -> Self {
+        Self(Some(Period::seconds(seconds)))
     }
 }
 
@@ -85,6 +101,17 @@ impl TryFrom<String> for Period {
     }
 }
 
+impl TryFrom<String> for Allowance {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match split_number(&text) {
+            Some((0, unit)) if TIME_UNITS.iter().any(|(name, _)| *name == unit) => Ok(Self(None)),
+            _ => Period::try_from(text).map(|period| Self(Some(period))),
+        }
+    }
+}
+
 impl TryFrom<String> for ByteSize {
     type Error = String;
 
@@ -105,6 +132,12 @@ impl TryFrom<String> for ByteSize {
 impl From<Period> for String {
     fn from(period: Period) -> String {
         in_units(u64::try_from(period.0.as_millis()).unwrap_or(WEEK_MS), &TIME_UNITS)
+    }
+}
+
+impl From<Allowance> for String {
+    fn from(allowance: Allowance) -> String {
+        allowance.0.map_or_else(|| "0s".to_owned(), String::from)
     }
 }
 
@@ -142,6 +175,18 @@ mod tests {
             let period = Period::try_from(text.to_owned()).unwrap();
             assert_eq!((period.get().as_millis(), period.to_string().as_str()), (ms, canonical));
         }
+    }
+
+    #[test]
+    fn an_allowance_may_be_none() {
+        for (text, ms, canonical) in [("0s", 0, "0s"), ("0 ms", 0, "0s"), ("30s", 30_000, "30s"), ("1ms", 1, "1ms")] {
+            let allowance = Allowance::try_from(text.to_owned()).unwrap();
+            assert_eq!((allowance.get().as_millis(), String::from(allowance).as_str()), (ms, canonical));
+        }
+        let message = "expected a duration such as 250ms, 5s, 2m or 1h, got `0`".to_owned();
+        assert_eq!(Allowance::try_from("0".to_owned()), Err(message));
+        let message = "a duration is at least 1ms and at most 168h, got `169h`".to_owned();
+        assert_eq!(Allowance::try_from("169h".to_owned()), Err(message));
     }
 
     #[test]

@@ -66,6 +66,7 @@ definitions! {
     INDEX_BYTES = "index_bytes", Kind::Gauge, "Heap of the prefix index, the engines' own names for blocks included.";
     INDEX_WORKER_BYTES = "index_worker_bytes", Kind::Gauge, "Heap of the worker's own names for blocks in the index.";
     INDEX_SHED = "index_shed_entries_total", Kind::Counter, "Entries that the index let go to make room for others.";
+    CREDIT = "in_flight_credit_blocks", Kind::Gauge, "Blocks that count as cached because the worker was sent them, before its events come.";
     INDEX_REFUSED = "index_refused_blocks_total", Kind::Counter, "Blocks not remembered because the index was full.";
     HISTORY_UNITS = "history_units", Kind::Gauge, "What approx_tree (tokens, characters) or approx_lru (blocks) remembers.";
     HISTORY_SWEPT = "history_swept_units", Kind::Gauge, "The same before and after the last sweep that found too much.";
@@ -141,6 +142,8 @@ pub struct WorkerMetrics {
     pub index_blocks: Gauge,
     /// Bytes of its own names of them.
     pub index_worker_bytes: Gauge,
+    /// Blocks that count as cached because they are in flight.
+    pub credit: Gauge,
 }
 
 impl Metrics {
@@ -207,6 +210,7 @@ impl Metrics {
             event_lag: self.registry.histogram(&EVENT_LAG, labels()),
             index_blocks: self.registry.gauge(&INDEX_BLOCKS, labels()),
             index_worker_bytes: self.registry.gauge(&INDEX_WORKER_BYTES, labels()),
+            credit: self.registry.gauge(&CREDIT, labels()),
             worker: worker.to_owned(),
             metrics: self.clone(),
         }

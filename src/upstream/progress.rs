@@ -77,7 +77,7 @@ impl Progress {
         if !std::mem::replace(&mut self.started, true) {
             self.ticket.pool.metrics.ttft.record(now.saturating_duration_since(self.ticket.arrived));
             if let Some(reservation) = &mut self.reservation {
-                reservation.first_token();
+                reservation.first_token(now);
             }
             self.observe(now, Event::FirstToken);
         }

@@ -3,6 +3,7 @@
 
 mod approx;
 mod bad_input;
+mod bursts;
 mod by_hand;
 mod engine;
 mod events;

@@ -1,0 +1,151 @@
+//! What a placement and its end cost, by the prompt's length, the number of workers, and what is in flight with the same
+//! system prompt. Prints a table; `--threads N` lets N threads place at once.
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::as_conversions,
+    reason = "a benchmark may panic, and needs a clock"
+)]
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use warmpath_core::admission::OnAllBusy;
+use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root};
+use warmpath_core::ids::{Rank, RequestKey, SequenceHash, Slot, WorkerId};
+use warmpath_core::namespace::Namespace;
+use warmpath_core::overlap::{Overlaps, PrefixIndex};
+use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::scheduler::{Placement, Scheduler, Scratch};
+use warmpath_core::shape::{Prompt, Request, Shape};
+use warmpath_core::slot_set::SlotSet;
+use warmpath_core::units::{BlockSize, Blocks, Tokens};
+use warmpath_core::workers::{Limits, Pool, Role, Target, WorkerTable};
+
+/// Blocks of the system prompt that all share.
+const SYSTEM: u32 = 128;
+
+struct Empty;
+
+impl PrefixIndex for Empty {
+    fn match_prefix(&self, _: &[SequenceHash], overlaps: &mut Overlaps) {
+        overlaps.clear();
+    }
+}
+
+struct World {
+    scheduler: Scheduler,
+    workers: WorkerTable,
+    root: Root,
+    size: BlockSize,
+}
+
+impl World {
+    fn new(workers: u16) -> Self {
+        let size = BlockSize::new(16).unwrap();
+        let weights = Weights::default();
+        let targets = (0..workers).map(|slot| Target {
+            slot: Slot(slot),
+            worker: WorkerId::from(format!("w{slot}").as_str()),
+            rank: Rank(0),
+            role: Role::Both,
+            limits: Limits { blocks: Some(Blocks(1_000_000)), sequences: 10_000 },
+            available: true,
+            account: Arc::default(),
+        });
+        let pool = Pool {
+            model: "m".into(),
+            aliases: Vec::new(),
+            block_size: size,
+            targets: (0..workers).map(Slot).collect(),
+        };
+        let policy = |name| Policy::new(name, &weights);
+        // Spread over all workers, as a fleet under load is.
+        let scheduler = Scheduler::new(
+            policy(PolicyName::LeastRequests),
+            policy(PolicyName::LeastRequests),
+            OnAllBusy::LeastLoaded,
+        )
+        .with_in_flight_credit(Duration::from_secs(3_600));
+        Self {
+            scheduler,
+            workers: WorkerTable::new(targets.collect(), vec![pool]),
+            root: Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED),
+            size,
+        }
+    }
+
+    fn place(&self, tokens: &[u32], scratch: &mut Scratch) -> Placement {
+        let prompts = [Prompt { root: self.root, tokens, media: &[] }];
+        let shape = Shape::of(Tokens(u32::try_from(tokens.len()).unwrap()), self.size);
+        let avoid = SlotSet::new();
+        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
+        let pool = self.workers.pool("m").unwrap();
+        self.scheduler.place(Instant::now(), &request, &Empty, (&self.workers, pool), scratch).unwrap()
+    }
+}
+
+/// The system prompt and `blocks` minus that many blocks of its own.
+fn prompt(number: u32, blocks: u32) -> Vec<u32> {
+    let system = SYSTEM.min(blocks / 2) * 16;
+    (0..system).chain((0..blocks * 16 - system).map(|token| token ^ (number << 20))).collect()
+}
+
+fn percentile(sorted: &[Duration], share: f64) -> f64 {
+    let place = ((sorted.len() - 1) as f64 * share) as usize;
+    sorted[place].as_secs_f64() * 1e6
+}
+
+fn run(blocks: u32, workers: u16, in_flight: u32, threads: u32) {
+    let world = World::new(workers);
+    let mut scratch = Scratch::new(1);
+    // What is in flight is short beyond the system prompt, so that 4 000 fit into any memory.
+    let _held: Vec<_> = (0..in_flight).map(|at| world.place(&prompt(at + 1_000, 256), &mut scratch)).collect();
+    let times = Mutex::new((Vec::new(), Vec::new()));
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (world, times) = (&world, &times);
+            scope.spawn(move || {
+                let mut scratch = Scratch::new(u64::from(thread));
+                let tokens: Vec<_> = (0..4).map(|at| prompt(thread * 8 + at, blocks)).collect();
+                let (mut placing, mut ending) = (Vec::new(), Vec::new());
+                for round in 0..2_000_usize {
+                    let start = Instant::now();
+                    let placement = world.place(&tokens[round % 4], &mut scratch);
+                    let placed = Instant::now();
+                    drop(placement);
+                    if round >= 200 {
+                        placing.push(placed - start);
+                        ending.push(placed.elapsed());
+                    }
+                }
+                let mut times = times.lock().unwrap();
+                times.0.extend(placing);
+                times.1.extend(ending);
+            });
+        }
+    });
+    let (mut placing, mut ending) = times.into_inner().unwrap();
+    placing.sort_unstable();
+    ending.sort_unstable();
+    println!(
+        "{blocks:>6} {workers:>7} {in_flight:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1}",
+        percentile(&placing, 0.5),
+        percentile(&placing, 0.99),
+        percentile(&ending, 0.5),
+        percentile(&ending, 0.99),
+    );
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--threads").skip(1);
+    let threads = arguments.next().map_or(1, |threads| threads.parse().unwrap());
+    println!("blocks workers in flight  place p50       p99   end p50       p99   (microseconds, {threads} threads)");
+    for blocks in [512, 2_048, 6_250] {
+        for workers in [8, 64, 512] {
+            for in_flight in [0, 100, 4_000] {
+                run(blocks, workers, in_flight, threads);
+            }
+        }
+    }
+}
