@@ -10,6 +10,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
+use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::Tier;
 
 use self::core::Core;
@@ -104,6 +105,10 @@ impl BlockStore for Chains {
             gone += self.change(unmark);
         }
         gone
+    }
+
+    fn share(&self, slot: Slot, members: &SlotSet) {
+        self.change(|core| core.share(slot, members));
     }
 
     fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>) {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
+use warmpath_core::slot_set::SlotSet;
 
 use crate::event::CacheEvent;
 use crate::room::Room;
@@ -71,6 +72,12 @@ impl<S: BlockStore> Index<S> {
 
     /// The way in for the worker in `slot`, which begins empty: what another left in the slot is forgotten.
     pub fn writer(self: &Arc<Self>, slot: Slot, settings: &ViewSettings) -> Writer<S> {
+        self.shared_writer(slot, &SlotSet::new(), settings)
+    }
+
+    /// The way in for a cache that several workers share and that is announced once. It has a slot of its own, which no
+    /// answer names: what is stored there counts for every one of `members`. For no members, the slot is a worker's.
+    pub fn shared_writer(self: &Arc<Self>, slot: Slot, members: &SlotSet, settings: &ViewSettings) -> Writer<S> {
         let view = Mutex::new(EngineView::new(settings));
         let lane = Arc::new(Lane { slot, view, names: AtomicUsize::new(0), held: AtomicUsize::new(0) });
         let before = {
@@ -83,6 +90,7 @@ impl<S: BlockStore> Index<S> {
         if let Some(before) = before {
             self.forget(&before);
         }
+        self.store.share(slot, members);
         Writer { index: Arc::clone(self), lane }
     }
 

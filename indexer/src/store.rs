@@ -2,6 +2,7 @@
 
 use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::overlap::PrefixIndex;
+use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::Tier;
 
 /// Blocks of a chain: an offset has 9 bits.
@@ -87,6 +88,10 @@ pub trait BlockStore: PrefixIndex {
     /// now, but did.
     fn remove_all(&self, slot: Slot, tier: Option<Tier>, chains: &[u32]) -> usize;
 
+    /// Says that what is held in `slot` counts for every one of `members`, as if each held it too, and not for `slot`
+    /// itself: a cache outside of all workers, which is announced once.
+    fn share(&self, slot: Slot, members: &SlotSet);
+
     /// When each of `chains` was last stored into or matched; higher is later, and none is higher than [`now`](Self::now).
     fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>);
 
@@ -98,6 +103,34 @@ pub trait BlockStore: PrefixIndex {
 
     /// Bytes of heap, by capacities. O(chains).
     fn bytes(&self) -> usize;
+}
+
+/// The slots that stand for several workers, and for which.
+#[derive(Default)]
+pub(crate) struct Shared(Vec<(Slot, SlotSet)>);
+
+impl Shared {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// From now on `slot` stands for `members`; for none, it is a worker like others again.
+    pub(crate) fn set(&mut self, slot: Slot, members: &SlotSet) {
+        self.0.retain(|(other, _)| *other != slot);
+        if !members.is_empty() {
+            self.0.push((slot, members.clone()));
+        }
+    }
+
+    /// Puts the members in the place of each slot that stands for them.
+    pub(crate) fn expand(&self, slots: &mut SlotSet) {
+        for (slot, members) in &self.0 {
+            if slots.remove(*slot) {
+                slots.union_with(members);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{Blocks, Tier};
 
 use crate::index::Index;
-use crate::store::{Above, BlockStore, CHAINS_MAX, Place, Placed};
+use crate::store::{Above, BlockStore, CHAINS_MAX, Place, Placed, Shared};
 
 /// The index over all engines that others are measured against.
 pub type PlainIndex = Index<PrefixTree>;
@@ -37,6 +37,7 @@ struct Tree {
     blocks: Vec<Block>,
     /// Numbers of blocks that are gone.
     free: Vec<u32>,
+    shared: Shared,
 }
 
 #[derive(Default)]
@@ -151,6 +152,7 @@ impl PrefixIndex for PrefixTree {
             for lower in holders.lower.iter().flat_map(|tiers| tiers.iter()) {
                 anywhere.union_with(lower);
             }
+            tree.shared.expand(&mut anywhere);
             if place == 0 {
                 alive.copy_from(&anywhere);
             } else {
@@ -159,7 +161,7 @@ impl PrefixIndex for PrefixTree {
             if alive.is_empty() {
                 break;
             }
-            book(holders, &alive, overlaps);
+            book((holders, &tree.shared), &alive, overlaps);
         }
     }
 }
@@ -203,6 +205,10 @@ impl BlockStore for PrefixTree {
         chains.iter().filter(gone).count()
     }
 
+    fn share(&self, slot: Slot, members: &SlotSet) {
+        self.write().shared.set(slot, members);
+    }
+
     /// It does not know: all were used long ago.
     fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>) {
         ages.extend(chains.iter().map(|_| 0));
@@ -225,17 +231,14 @@ impl BlockStore for PrefixTree {
 }
 
 /// Books one block for each of `alive` under the fastest tier in which it holds the block.
-fn book(holders: &Holders, alive: &SlotSet, overlaps: &mut Overlaps) {
-    if holders.lower.is_none() {
-        overlaps.push(Blocks(1), Tier::Device, alive);
-        return;
-    }
+fn book((holders, shared): (&Holders, &Shared), alive: &SlotSet, overlaps: &mut Overlaps) {
     let mut left = alive.clone();
     let mut here = SlotSet::new();
     for tier in Tier::ALL {
         let Some(slots) = holders.tier(tier) else { continue };
-        here.copy_from(&left);
-        here.intersect_with(slots);
+        here.copy_from(slots);
+        shared.expand(&mut here);
+        here.intersect_with(&left);
         overlaps.push(Blocks(1), tier, &here);
         left.subtract(&here);
     }

@@ -259,6 +259,7 @@ mod tests {
     use std::sync::Mutex;
     use warmpath_core::blocks::{DEFAULT_ROOT_SEED, MediaSpan, Root, hash_blocks, media_hash};
     use warmpath_core::overlap::{Overlaps, PrefixIndex};
+    use warmpath_core::slot_set::SlotSet;
     use warmpath_core::units::{BlockSize, Tokens};
 
     /// What a view told its store, a block at a time.
@@ -312,6 +313,9 @@ mod tests {
             let hash = |&chain: &u32| self.hash(Place { chain, offset: 0 });
             self.note(chains.iter().map(hash).flat_map(|hash| tiers().map(move |tier| Said::Remove(hash, tier))));
             self.tree.remove_all(slot, tier, chains)
+        }
+        fn share(&self, slot: Slot, members: &SlotSet) {
+            self.tree.share(slot, members);
         }
         fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>) {
             self.tree.last_used(chains, ages);

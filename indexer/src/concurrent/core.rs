@@ -10,7 +10,7 @@ use warmpath_core::units::{Blocks, Tier};
 use super::chain::{Chain, Origin};
 use super::holders::Holders;
 use super::slab::Slab;
-use crate::store::{Above, CHAIN_BLOCKS, Place, Placed};
+use crate::store::{Above, CHAIN_BLOCKS, Place, Placed, Shared};
 use crate::table::{HashTable, Kept};
 
 /// How finely time is told apart: in so many steps all blocks that there may be are stored once.
@@ -26,6 +26,7 @@ const STEPS: usize = 256;
 pub(super) struct Core {
     heads: HashTable,
     slab: Slab,
+    shared: Shared,
     /// Blocks in all chains, also inner ones that nobody holds any more.
     kept: usize,
     kept_max: usize,
@@ -50,7 +51,15 @@ thread_local! {
 impl Core {
     /// A core without chains, for at most `kept_max` blocks.
     pub(super) fn new(kept_max: usize) -> Self {
-        Self { heads: HashTable::with_capacity(0), slab: Slab::default(), kept: 0, kept_max, now: 0, stored: 0 }
+        Self {
+            heads: HashTable::with_capacity(0),
+            slab: Slab::default(),
+            shared: Shared::default(),
+            kept: 0,
+            kept_max,
+            now: 0,
+            stored: 0,
+        }
     }
 
     /// Where chains live.
@@ -68,6 +77,11 @@ impl Core {
         self.now
     }
 
+    /// What is held in `slot` counts for `members`.
+    pub(super) fn share(&mut self, slot: Slot, members: &SlotSet) {
+        self.shared.set(slot, members);
+    }
+
     /// The block at a place.
     pub(super) fn hash_at(&self, place: Place) -> Option<SequenceHash> {
         self.slab.get(place.chain)?.at(place.offset)
@@ -83,7 +97,7 @@ impl Core {
             {
                 chain.touch(self.now);
                 let begins = left.len() == prompt.len();
-                match scratch.follow(chain, left, begins, overlaps) {
+                match scratch.follow((chain, &self.shared), left, begins, overlaps) {
                     0 => break,
                     matched => left = &left[matched..],
                 }
@@ -254,7 +268,13 @@ fn push_places(placed: &mut Placed, first: Place, blocks: usize) {
 impl Scratch {
     /// Matches `prompt` along a chain that begins with its first block; `begins` if nothing was matched before. Returns
     /// the blocks matched; 0 once nobody is left.
-    fn follow(&mut self, chain: &Chain, prompt: &[SequenceHash], begins: bool, overlaps: &mut Overlaps) -> usize {
+    fn follow(
+        &mut self,
+        (chain, shared): (&Chain, &Shared),
+        prompt: &[SequenceHash],
+        begins: bool,
+        overlaps: &mut Overlaps,
+    ) -> usize {
         let mut matched = 0;
         for run in 0..chain.runs() {
             let (blocks, holders) = chain.run(run);
@@ -262,15 +282,20 @@ impl Scratch {
             if here == 0 {
                 return matched;
             }
-            if begins && matched == 0 {
-                self.alive.copy_from(holders.anywhere());
+            let first = begins && matched == 0;
+            if shared.is_empty() {
+                self.keep(first, holders.anywhere());
             } else {
-                self.alive.intersect_with(holders.anywhere());
+                let mut anywhere = std::mem::take(&mut self.here);
+                anywhere.copy_from(holders.anywhere());
+                shared.expand(&mut anywhere);
+                self.keep(first, &anywhere);
+                self.here = anywhere;
             }
             if self.alive.is_empty() {
                 return 0;
             }
-            self.book(here, holders, overlaps);
+            self.book(here, (holders, shared), overlaps);
             matched += here;
             if here < blocks.len() {
                 return matched;
@@ -279,18 +304,28 @@ impl Scratch {
         matched
     }
 
+    /// Those that are left are the holders of the first block, and later those of them that hold the next ones too.
+    fn keep(&mut self, first: bool, holders: &SlotSet) {
+        if first {
+            self.alive.copy_from(holders);
+        } else {
+            self.alive.intersect_with(holders);
+        }
+    }
+
     /// Books blocks for those that are left, each worker under the fastest tier in which it holds them.
-    fn book(&mut self, blocks: usize, holders: &Holders, overlaps: &mut Overlaps) {
+    fn book(&mut self, blocks: usize, (holders, shared): (&Holders, &Shared), overlaps: &mut Overlaps) {
         let blocks = Blocks(u32::try_from(blocks).unwrap_or(u32::MAX));
-        if holders.on_devices_only() {
+        if holders.on_devices_only() && shared.is_empty() {
             overlaps.push(blocks, Tier::Device, &self.alive);
             return;
         }
         self.left.copy_from(&self.alive);
         for tier in Tier::ALL {
             let Some(slots) = holders.in_tier(tier) else { continue };
-            self.here.copy_from(&self.left);
-            self.here.intersect_with(slots);
+            self.here.copy_from(slots);
+            shared.expand(&mut self.here);
+            self.here.intersect_with(&self.left);
             overlaps.push(blocks, tier, &self.here);
             self.left.subtract(&self.here);
         }
