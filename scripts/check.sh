@@ -154,3 +154,6 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 
 header "cargo test"
 cargo test --workspace --locked
+
+header "a day of churn, in a release build"
+cargo test --release -p warmpath-indexer --test churn --locked

@@ -105,6 +105,8 @@ pub(crate) struct EngineView {
     groups: Vec<(u32, bool)>,
     /// Whether a block named 0 was ever stored; until then, parent 0 means none (old simulators, LMCache).
     zero_is_a_name: bool,
+    /// Whether blocks were let go that the engine may still hold.
+    partial: bool,
     buffers: Buffers,
 }
 
@@ -143,6 +145,7 @@ impl EngineView {
             group: None,
             groups: Vec::new(),
             zero_is_a_name: false,
+            partial: false,
             buffers: Buffers::default(),
         }
     }

@@ -8,7 +8,7 @@ mod paths;
 
 use std::sync::Arc;
 
-use model::{Step, World, draw_step, seeded};
+use model::{Claim, Step, World, draw_step, seeded};
 use paths::{hashes, removed, settings, stored};
 use proptest::prelude::*;
 use warmpath_core::ids::Slot;
@@ -29,7 +29,7 @@ fn matched(index: &impl PrefixIndex, path: &[u64]) -> Overlaps {
 /// 100 000 steps of one seeded run.
 fn long_run<S: BlockStore>(index: Index<S>) {
     let mut random = seeded(20_261_121);
-    let mut world = World::new(index);
+    let mut world = World::new(index, Claim::Exact);
     for number in 0..100_000 {
         let step = draw_step(&mut random);
         world.take(&step).unwrap_or_else(|fault| panic!("step {number}, {step:?}: {fault}"));
@@ -37,9 +37,21 @@ fn long_run<S: BlockStore>(index: Index<S>) {
     assert!(world.queries > 10_000 && world.matched_blocks > 10_000, "the run saw too little to mean anything");
 }
 
+/// 100 000 steps of one seeded run in an index that has room for a part of what the engines hold.
+fn long_run_without_room<S: BlockStore>(index: Index<S>) {
+    let mut random = seeded(20_261_122);
+    let mut world = World::new(index, Claim::NeverTooMuch);
+    for number in 0..100_000 {
+        let step = draw_step(&mut random);
+        world.take(&step).unwrap_or_else(|fault| panic!("step {number}, {step:?}: {fault}"));
+    }
+    assert!(world.queries > 10_000 && world.matched_blocks > 10_000, "the run saw too little to mean anything");
+    assert!(world.index().shed() > 1000, "{} were let go", world.index().shed());
+}
+
 /// A short run of steps that proptest can shrink.
 fn short_run<S: BlockStore>(index: Index<S>, steps: &[Step]) -> Result<(), TestCaseError> {
-    let mut world = World::new(index);
+    let mut world = World::new(index, Claim::Exact);
     for step in steps {
         world.take(step).map_err(TestCaseError::fail)?;
     }
@@ -193,6 +205,42 @@ fn readers_see_a_steady_worker_exactly<S: BlockStore>(index: Index<S>) {
     assert_eq!((overlaps.of(Slot(2)).total(), overlaps.of(Slot(90)).total()), (Blocks(0), Blocks(0)));
 }
 
+/// Near its bound the index lets go of what was not used for longest, of the worker with the most.
+#[test]
+fn the_largest_share_lets_go_of_what_was_least_recently_used() {
+    let index = Arc::new(ConcurrentIndex::new(20_000));
+    let [large, small] = [1, 2].map(|slot| index.writer(Slot(slot), &settings()));
+    let conversation = |number: u64| -> Vec<u64> { (0..100).map(|block| number * 1000 + block).collect() };
+    let held = |number, slot| matched(&*index, &conversation(number)).of(Slot(slot)).total().0;
+    for number in 0..150 {
+        large.apply(&[stored(&conversation(number), 0, Tier::Device)]);
+    }
+    for number in 500..545 {
+        small.apply(&[stored(&conversation(number), 0, Tier::Device)]);
+    }
+    // The oldest is asked for; the next ones are not.
+    assert_eq!((held(0, 1), index.len(), index.shed()), (100, 19_500, 0));
+    for number in 600..610 {
+        small.apply(&[stored(&conversation(number), 0, Tier::Device)]);
+    }
+    let shed = usize::try_from(index.shed()).expect("small");
+    assert!((500..1500).contains(&shed), "{shed} were let go");
+    assert_eq!((index.len(), index.refused()), (20_500 - shed, 0));
+    assert_eq!((large.entries(), small.entries()), (15_000 - shed, 5_500));
+    let gone = u64::try_from(shed / 100).expect("small");
+    let left: Vec<u64> = (0..150).filter(|&number| held(number, 1) == 100).collect();
+    assert_eq!(left, std::iter::once(0).chain(gone + 1..150).collect::<Vec<u64>>());
+    // All of it was asked for just now: nothing can be let go, and what has no room is refused.
+    assert_eq!(index.len(), 20_000);
+    let applied = small.apply(&[stored(&conversation(700), 0, Tier::Device)]);
+    assert_eq!((applied.over_limit, index.refused(), held(700, 2)), (100, 100, 0));
+    // What was let go can be stored again where there is room, and what the engine removes of it changes nothing.
+    assert_eq!(large.apply(&removed(&conversation(1), 0, Tier::Device)).unknown, 100);
+    small.apply(&removed(&conversation(500), 0, Tier::Device));
+    large.apply(&[stored(&conversation(2), 0, Tier::Device)]);
+    assert_eq!((held(1, 1), held(2, 1)), (0, 100));
+}
+
 macro_rules! contract {
     ($name:ident, $index:ident) => {
         mod $name {
@@ -201,6 +249,11 @@ macro_rules! contract {
             #[test]
             fn a_long_run_equals_the_naive_map() {
                 long_run($index::new(1 << 20));
+            }
+
+            #[test]
+            fn without_room_nobody_is_credited_with_too_much() {
+                long_run_without_room($index::new(300));
             }
 
             #[test]

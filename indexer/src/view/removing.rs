@@ -146,6 +146,7 @@ impl EngineView {
         self.group = None;
         self.held = 0;
         self.zero_is_a_name = false;
+        self.partial = false;
     }
 
     /// Lets go of about `wanted` names, least recently used chains first, but none that was used at the store's present.
@@ -188,6 +189,7 @@ impl EngineView {
             None
         });
         let shed = before - self.names.len();
+        self.partial |= shed > 0;
         keeper.room.give(shed);
         shed
     }

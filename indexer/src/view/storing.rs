@@ -84,7 +84,8 @@ impl EngineView {
     ///
     /// An event that starts at the root, names two or more blocks and begins with blocks that are held already is, as
     /// far as those go, a report (vLLM's `kv_cache_report_mode: full`). A real second copy starts below a held parent,
-    /// or is a single first block.
+    /// or is a single first block. Once blocks were let go, a held block behind an unknown one may well be reported too:
+    /// in doubt it is no copy.
     fn store_chain<S: BlockStore>(
         &mut self,
         keeper: &Keeper<'_, S>,
@@ -136,7 +137,7 @@ impl EngineView {
                     return Ended::Full { at };
                 }
                 *above = self.buffers.placed.places.last().map_or(*above, |&last| Above::Block(last));
-                *reporting = false;
+                *reporting &= self.partial;
                 continue;
             };
             if keeper.store.hash_at(name.place) != Some(self.buffers.hashes[at]) {
@@ -145,7 +146,7 @@ impl EngineView {
             match self.add_copy(keeper, (hash, name), (group, tier), *reporting) {
                 Added::First => {
                     applied.stored += 1;
-                    *reporting = false;
+                    *reporting &= self.partial;
                 }
                 Added::Copy => applied.copies += 1,
                 Added::Reported => applied.reported += 1,
