@@ -234,13 +234,17 @@ impl Shard {
 
     /// Puts an entry into a slot; what is there moves on by one.
     fn open(&mut self, at: usize, slot: Slot) {
-        let taken = self.slots[at..].iter().take_while(|slot| !is_free(slot)).count();
-        if at + taken == self.slots.len() {
-            self.slots.reserve_exact(self.margin());
-            self.slots.push(FREE);
+        let mut moving = slot;
+        for slot in &mut self.slots[at..] {
+            std::mem::swap(slot, &mut moving);
+            if is_free(&moving) {
+                break;
+            }
         }
-        self.slots.copy_within(at..at + taken, at + 1);
-        self.slots[at] = slot;
+        if !is_free(&moving) {
+            self.slots.reserve_exact(self.margin());
+            self.slots.push(moving);
+        }
         self.len += 1;
     }
 
