@@ -1,0 +1,122 @@
+//! Warmpath's index under measurement. This file is all that knows how it is written to and asked.
+
+use std::sync::Arc;
+
+use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks, step};
+use warmpath_core::ids::{EngineHash, SequenceHash, Slot, TokenId};
+use warmpath_core::overlap::{Overlaps, PrefixIndex};
+use warmpath_indexer::change::{Change, IndexWriter};
+use warmpath_indexer::concurrent::ConcurrentIndex;
+use warmpath_indexer::event::{Attention, CacheEvent, Content, Removed, Stored};
+use warmpath_indexer::view::EngineView;
+
+use crate::draws::splitmix64;
+use crate::feed::{Kind, Move};
+use crate::subject::{Prompt, Subject};
+use crate::workload::{BLOCK_TOKENS, namespace, root};
+
+/// The index that a gateway runs on.
+pub(crate) struct Warmpath {
+    index: Arc<ConcurrentIndex>,
+    root: Root,
+}
+
+/// One worker's view, which turns events into changes of the index.
+pub(crate) struct WarmpathWriter {
+    slot: Slot,
+    view: EngineView,
+    changes: Vec<Change>,
+}
+
+#[derive(Default)]
+pub(crate) struct WarmpathAnswer {
+    overlaps: Overlaps,
+    hashes: Vec<SequenceHash>,
+}
+
+/// What the engine of a worker calls a block: a name of its own on every worker.
+fn engine_name(slot: Slot, sequence: SequenceHash) -> EngineHash {
+    EngineHash(splitmix64(sequence.0 ^ splitmix64(u64::from(slot.0))))
+}
+
+impl Subject for Warmpath {
+    const NAME: &'static str = "warmpath";
+    const EXACT: bool = true;
+    const TIERS: bool = true;
+    const USES_EVENTS_UP: bool = false;
+    type Writer = WarmpathWriter;
+    type Event = CacheEvent;
+    type Answer = WarmpathAnswer;
+
+    fn new(_: u16, entries_max: usize) -> Self {
+        Self { index: Arc::new(ConcurrentIndex::new(entries_max)), root: root() }
+    }
+
+    fn writer(&self, slot: Slot, _: usize) -> WarmpathWriter {
+        let view = EngineView::new(namespace(), DEFAULT_ROOT_SEED, usize::MAX);
+        WarmpathWriter { slot, view, changes: Vec::new() }
+    }
+
+    fn event(moved: Move) -> CacheEvent {
+        let name = |sequence| engine_name(moved.slot, sequence);
+        let names = moved.blocks.iter().map(|block| name(block.sequence));
+        match moved.kind {
+            Kind::Store { parent } => CacheEvent::from(Stored {
+                hashes: names.collect(),
+                parent: parent.map(name),
+                content: Content::Hashes(moved.blocks.iter().map(|block| block.local).collect()),
+                block_size: Some(BLOCK_TOKENS),
+                tier: moved.tier,
+                group: None,
+                attention: Attention::Unstated,
+                adapter: None,
+                salt: None,
+                media: Vec::new(),
+                cut: 0,
+            }),
+            Kind::Remove => CacheEvent::Removed(Removed {
+                hashes: names.collect(),
+                tier: moved.tier,
+                group: None,
+                remaining_copy_counts: None,
+            }),
+        }
+    }
+
+    fn apply(&self, writer: &mut WarmpathWriter, events: &mut [CacheEvent]) {
+        writer.changes.clear();
+        for event in events {
+            writer.view.apply(event, &mut writer.changes);
+        }
+        self.index.apply(writer.slot, &writer.changes);
+    }
+
+    fn drain(&self) {}
+
+    fn look_up(&self, prompt: Prompt<'_>, answer: &mut WarmpathAnswer) {
+        self.index.match_prefix(prompt.sequences, &mut answer.overlaps);
+    }
+
+    fn look_up_local(&self, prompt: Prompt<'_>, answer: &mut WarmpathAnswer) {
+        let mut sequence = self.root.sequence;
+        answer.hashes.clear();
+        answer.hashes.extend(prompt.locals.iter().map(|&local| {
+            sequence = step(sequence, local);
+            sequence
+        }));
+        self.index.match_prefix(&answer.hashes, &mut answer.overlaps);
+    }
+
+    fn hash(&self, tokens: &[TokenId], answer: &mut WarmpathAnswer) {
+        answer.hashes.clear();
+        hash_blocks(&self.root, tokens, &[], &mut answer.hashes);
+    }
+
+    fn overlap(answer: &WarmpathAnswer, slot: Slot) -> u32 {
+        answer.overlaps.of(slot).total().0
+    }
+
+    fn counted_bytes(&self) -> Option<usize> {
+        Some(self.index.bytes())
+    }
+}
