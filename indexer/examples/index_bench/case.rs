@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::apply::{Fed, fill, one_by_one};
-use crate::look_up::{Form, Tokens, beside_writer, checksum, cold, hashed_per_s, one_reader, two_readers};
+use crate::look_up::{Asked, Form, Tokens, beside_writer, checksum, cold, hashed_per_s, one_reader, two_readers};
 use crate::memory;
-use crate::plan::{Plan, QuerySet};
+use crate::plan::Plan;
 use crate::subject::Subject;
 use crate::trace::Trace;
 use crate::visible;
@@ -92,7 +92,8 @@ fn speed<S: Subject>(case: Case, plan: &Plan, faults: &mut Vec<String>) -> Value
     let hashed = hashed_per_s(&fed.index, &tokens, budget);
     let sums = sums(&fed, plan, &tokens, faults);
     let mut look_ups = Vec::new();
-    let asked: Vec<&QuerySet> = plan.query_sets.iter().filter(|set| !set.queries.is_empty()).collect();
+    let asked = plan.query_sets.iter().filter(|set| !set.queries.is_empty());
+    let asked: Vec<Asked<S>> = asked.map(Asked::new).collect();
     for set in &asked {
         look_ups.extend(one_reader(&fed.index, set, &tokens, budget));
     }
@@ -119,7 +120,8 @@ fn speed<S: Subject>(case: Case, plan: &Plan, faults: &mut Vec<String>) -> Value
 fn sums<S: Subject>(fed: &Fed<S>, plan: &Plan, tokens: &Tokens, faults: &mut Vec<String>) -> Vec<Value> {
     let mut rows = Vec::new();
     for set in &plan.query_sets {
-        let sums = Form::ALL.map(|form| checksum(&fed.index, set, plan.workers, form, tokens));
+        let asked = Asked::new(set);
+        let sums = Form::ALL.map(|form| checksum(&fed.index, &asked, plan.workers, form, tokens));
         if S::EXACT && sums.iter().any(|&sum| sum != set.filled) {
             let (blocks, exact) = (set.blocks, set.filled);
             faults.push(format!("{}: prompts of {blocks} blocks sum to {sums:?}, exact is {exact}", S::NAME));

@@ -12,7 +12,7 @@ use crate::apply::{Fed, Round, Taken};
 use crate::clock::{Times, nanoseconds, now, rate, timed};
 use crate::draws::{Counter, index as count};
 use crate::feed::{removals, stores};
-use crate::plan::{Plan, Query, QuerySet};
+use crate::plan::{Plan, QuerySet};
 use crate::subject::Subject;
 use crate::workload::BLOCK_TOKENS;
 
@@ -49,16 +49,29 @@ impl Form {
         }
     }
 
-    fn ask<S: Subject>(self, index: &S, query: &Query, tokens: &[TokenId], answer: &mut S::Answer) {
+    fn ask<S: Subject>(self, index: &S, (query, len): (&S::Query, usize), tokens: &[TokenId], answer: &mut S::Answer) {
         match self {
-            Self::Given => index.look_up(query.prompt(), answer),
-            Self::Local => index.look_up_local(query.prompt(), answer),
+            Self::Given => index.look_up(query, len, answer),
+            Self::Local => index.look_up_local(query, answer),
             Self::Tokens => {
                 index.hash(tokens, answer);
                 black_box(&answer);
-                index.look_up(query.prompt(), answer);
+                index.look_up(query, len, answer);
             }
         }
+    }
+}
+
+/// Prompts of one length, as an index takes them.
+pub(crate) struct Asked<S: Subject> {
+    blocks: usize,
+    queries: Vec<S::Query>,
+}
+
+impl<S: Subject> Asked<S> {
+    /// The prompts of `set`.
+    pub(crate) fn new(set: &QuerySet) -> Self {
+        Self { blocks: set.blocks, queries: set.queries.iter().map(|blocks| S::query(blocks)).collect() }
     }
 }
 
@@ -85,10 +98,10 @@ fn block_tokens() -> usize {
 }
 
 /// The sum of all overlaps of all workers over all queries.
-pub(crate) fn checksum<S: Subject>(index: &S, set: &QuerySet, workers: u16, form: Form, tokens: &Tokens) -> u64 {
+pub(crate) fn checksum<S: Subject>(index: &S, set: &Asked<S>, workers: u16, form: Form, tokens: &Tokens) -> u64 {
     let mut answer = S::Answer::default();
-    let ask = |(number, query): (usize, &Query)| {
-        form.ask(index, query, tokens.of(number, query.len()), &mut answer);
+    let ask = |(number, query): (usize, &S::Query)| {
+        form.ask(index, (query, set.blocks), tokens.of(number, set.blocks), &mut answer);
         S::sum(&answer, workers)
     };
     set.queries.iter().enumerate().map(ask).sum()
@@ -97,7 +110,7 @@ pub(crate) fn checksum<S: Subject>(index: &S, set: &QuerySet, workers: u16, form
 /// Look-ups of one set, again and again for about `budget`, `group` at a time.
 fn times<S: Subject>(
     index: &S,
-    set: &QuerySet,
+    set: &Asked<S>,
     form: Form,
     tokens: &Tokens,
     group: usize,
@@ -111,7 +124,7 @@ fn times<S: Subject>(
         for (number, queries) in set.queries.chunks_exact(group).enumerate() {
             let taken = timed(|| {
                 for query in queries {
-                    form.ask(index, black_box(query), tokens.of(number, query.len()), &mut answer);
+                    form.ask(index, (black_box(query), set.blocks), tokens.of(number, set.blocks), &mut answer);
                 }
                 black_box(&answer);
             });
@@ -124,19 +137,19 @@ fn times<S: Subject>(
     }
 }
 
-fn told(set: &QuerySet, condition: &str, form: Form, times: Times) -> Value {
-    let mut told = json!({ "blocks": set.blocks, "condition": condition, "form": form.name() });
+fn told(blocks: usize, condition: &str, form: Form, times: Times) -> Value {
+    let mut told = json!({ "blocks": blocks, "condition": condition, "form": form.name() });
     told["groups"] = times.told();
     told
 }
 
 /// One reader, in every form: groups of 8, and every call by itself.
-pub(crate) fn one_reader<S: Subject>(index: &S, set: &QuerySet, tokens: &Tokens, budget: Duration) -> Vec<Value> {
+pub(crate) fn one_reader<S: Subject>(index: &S, set: &Asked<S>, tokens: &Tokens, budget: Duration) -> Vec<Value> {
     let row = |form| {
         // What came before has filled the caches with something else.
         times(index, set, form, tokens, GROUP, budget / 8);
         let (groups, _) = times(index, set, form, tokens, GROUP, budget);
-        let mut row = told(set, "one reader", form, groups);
+        let mut row = told(set.blocks, "one reader", form, groups);
         row["single"] = times(index, set, form, tokens, 1, budget).0.told();
         row
     };
@@ -144,7 +157,7 @@ pub(crate) fn one_reader<S: Subject>(index: &S, set: &QuerySet, tokens: &Tokens,
 }
 
 /// Two readers at once.
-pub(crate) fn two_readers<S: Subject>(index: &S, set: &QuerySet, tokens: &Tokens, budget: Duration) -> Value {
+pub(crate) fn two_readers<S: Subject>(index: &S, set: &Asked<S>, tokens: &Tokens, budget: Duration) -> Value {
     let read = || times(index, set, Form::Given, tokens, GROUP, budget).0;
     let groups = std::thread::scope(|threads| {
         let other = threads.spawn(read);
@@ -152,7 +165,7 @@ pub(crate) fn two_readers<S: Subject>(index: &S, set: &QuerySet, tokens: &Tokens
         groups.append(other.join().expect("a reader does not panic"));
         groups
     });
-    told(set, "two readers", Form::Given, groups)
+    told(set.blocks, "two readers", Form::Given, groups)
 }
 
 /// One reader beside a writer that stores one block after the other and removes them again, 32 events a call, without
@@ -160,7 +173,7 @@ pub(crate) fn two_readers<S: Subject>(index: &S, set: &QuerySet, tokens: &Tokens
 pub(crate) fn beside_writer<S: Subject>(
     fed: &mut Fed<S>,
     plan: &Plan,
-    set: &QuerySet,
+    set: &Asked<S>,
     tokens: &Tokens,
     budget: Duration,
 ) -> Value {
@@ -170,7 +183,7 @@ pub(crate) fn beside_writer<S: Subject>(
         let index = &*index;
         let writer = threads.spawn(|| write_until(&done, index, writers, plan));
         let (groups, _) = times(index, set, Form::Given, tokens, GROUP, budget);
-        let mut row = told(set, "beside a writer", Form::Given, groups);
+        let mut row = told(set.blocks, "beside a writer", Form::Given, groups);
         let (single, look_ups_per_s) = times(index, set, Form::Given, tokens, 1, budget);
         row["single"] = single.told();
         row["look_ups_per_s"] = json!(look_ups_per_s);
@@ -206,7 +219,7 @@ fn write_until<S: Subject>(done: &AtomicBool, index: &S, writers: &mut [S::Write
 }
 
 /// One reader that finds nothing in the processor's caches but the query itself.
-pub(crate) fn cold<S: Subject>(index: &S, set: &QuerySet, look_ups: usize) -> Value {
+pub(crate) fn cold<S: Subject>(index: &S, set: &Asked<S>, look_ups: usize) -> Value {
     let mut ballast = vec![0_u8; COLD_BYTES];
     let mut answer = S::Answer::default();
     let mut times = Times::default();
@@ -215,11 +228,8 @@ pub(crate) fn cold<S: Subject>(index: &S, set: &QuerySet, look_ups: usize) -> Va
             line[0] = line[0].wrapping_add(1);
         }
         black_box(&ballast);
-        let read = |sum: u64, hash: u64| sum.wrapping_add(hash);
-        let prompt = black_box(query.prompt());
-        black_box(prompt.sequences.iter().map(|hash| hash.0).fold(0, read));
-        black_box(prompt.locals.iter().map(|hash| hash.0).fold(0, read));
-        let taken = timed(|| index.look_up(prompt, &mut answer));
+        black_box(S::read(query));
+        let taken = timed(|| index.look_up(black_box(query), set.blocks, &mut answer));
         times.push(nanoseconds(taken));
     }
     let mut row = json!({ "blocks": set.blocks, "condition": "cold", "form": Form::Given.name() });

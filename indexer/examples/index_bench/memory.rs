@@ -7,7 +7,7 @@ use crate::apply::{Fed, filling};
 use crate::clock::rate;
 use crate::draws::{real, wide};
 use crate::feed::{LARGE, Move, in_both_tiers, stores, turned};
-use crate::look_up::{Form, Tokens, checksum};
+use crate::look_up::{Asked, Form, Tokens, checksum};
 use crate::plan::{Plan, QuerySet};
 use crate::subject::Subject;
 
@@ -53,7 +53,7 @@ fn bytes<S: Subject>(fed: &Fed<S>, before: Option<u64>, entries: usize, when: &s
 pub(crate) fn check<S: Subject>(fed: &Fed<S>, plan: &Plan, expected: fn(&QuerySet) -> u64, faults: &mut Vec<String>) {
     let tokens = Tokens::new(0);
     for set in &plan.query_sets {
-        let sum = checksum(&fed.index, set, plan.workers, Form::Given, &tokens);
+        let sum = checksum(&fed.index, &Asked::new(set), plan.workers, Form::Given, &tokens);
         if sum != expected(set) && S::EXACT {
             faults.push(format!(
                 "{}: the overlaps of {} prompts of {} blocks sum to {sum}, exact is {}",

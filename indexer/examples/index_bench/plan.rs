@@ -8,7 +8,6 @@ use warmpath_core::ids::{BlockHash, SequenceHash, Slot};
 use crate::draws::{Counter, splitmix64, wide};
 use crate::fleet::Fleet;
 use crate::reference::Holders;
-use crate::subject::Prompt;
 use crate::trace::Trace;
 use crate::workload::{Block, Piece, Workload, blocks_of, chain, length, root};
 
@@ -38,17 +37,12 @@ pub(crate) enum Turn {
 /// Prompts of one length.
 pub(crate) struct QuerySet {
     pub(crate) blocks: usize,
-    pub(crate) queries: Vec<Query>,
+    /// All blocks of each prompt.
+    pub(crate) queries: Vec<Vec<Block>>,
     /// The sum of all overlaps of all workers, once the index is filled.
     pub(crate) filled: u64,
     /// The same after the turnover.
     pub(crate) turned: u64,
-}
-
-/// A prompt that is asked for.
-pub(crate) struct Query {
-    locals: Vec<BlockHash>,
-    sequences: Vec<SequenceHash>,
 }
 
 /// All that is done to an index in one run.
@@ -114,7 +108,7 @@ fn query_sets(loads: &[Load]) -> Vec<Asked> {
         let mut queries = Vec::new();
         for _ in 0..if long.is_empty() { 0 } else { count } {
             let pieces = &long[draws.below(long.len())].pieces;
-            queries.push(Query::new(pieces, blocks));
+            queries.push(padded(pieces, blocks));
             asked.push(Arc::clone(pieces));
         }
         sets.push(Asked { set: QuerySet { blocks, queries, filled: 0, turned: 0 }, pieces: asked });
@@ -122,34 +116,88 @@ fn query_sets(loads: &[Load]) -> Vec<Asked> {
     sets
 }
 
-impl Query {
-    fn new(pieces: &[Piece], len: usize) -> Self {
-        let known: Vec<Block> = blocks_of(pieces).take(len).collect();
-        let last = known.last().map_or(root().sequence, |block| block.sequence);
-        let unknown = (known.len()..len).map(|at| BlockHash(splitmix64(UNKNOWN + wide(at))));
-        let blocks: Vec<Block> = known.iter().copied().chain(chain(last, unknown)).collect();
-        Self::of_blocks(&blocks)
+/// `len` blocks: those of `pieces`, then some that nobody holds.
+fn padded(pieces: &[Piece], len: usize) -> Vec<Block> {
+    let mut blocks: Vec<Block> = blocks_of(pieces).take(len).collect();
+    let last = blocks.last().map_or(root().sequence, |block| block.sequence);
+    let unknown = (blocks.len()..len).map(|at| BlockHash(splitmix64(UNKNOWN + wide(at))));
+    blocks.extend(chain(last, unknown));
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::feed::{LARGE, stores};
+    use std::collections::{HashMap, HashSet};
+    use std::path::Path;
+
+    fn trace() -> Trace {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/traces/mooncake-conversation.jsonl.gz");
+        Trace::read(&file).expect("the trace is in the repository")
     }
 
-    /// A prompt of these blocks.
-    pub(crate) fn of_blocks(blocks: &[Block]) -> Self {
-        let locals = blocks.iter().map(|block| block.local).collect();
-        let sequences = blocks.iter().map(|block| block.sequence).collect();
-        Self { locals, sequences }
+    fn sums(plan: &Plan, sum: fn(&QuerySet) -> u64) -> Vec<(usize, u64)> {
+        plan.query_sets.iter().map(|set| (set.queries.len(), sum(set))).collect()
     }
 
-    /// How many blocks it has.
-    pub(crate) fn len(&self) -> usize {
-        self.locals.len()
+    /// Golden values by another program, in another language, from the description of the workload alone.
+    #[test]
+    fn a_thousand_entries_on_eight_workers_are_these() {
+        let plan = Plan::new(Workload::Trace, &trace(), 8, 1000, 0);
+        let loads: Vec<_> = plan.loads.iter().map(|load| (load.slot.0, load.from, load.to)).collect();
+        assert_eq!(loads, [(3, 0, 448), (1, 0, 480), (3, 32, 104)]);
+        assert_eq!((plan.entries, plan.entries_by_worker()), (1000, vec![0, 480, 0, 520, 0, 0, 0, 0]));
+        let locals: Vec<u64> = blocks_of(&plan.loads[0].pieces).map(|block| block.local.0).collect();
+        assert_eq!(locals[..2], [16_294_208_416_658_607_535, 10_451_216_379_200_822_465]);
+        assert_eq!((locals.len(), locals[447]), (448, 2_589_943_805_828_319_586));
+        assert_eq!(sums(&plan, |set| set.filled), [(2000, 304_088), (0, 0), (0, 0), (0, 0)]);
     }
 
-    /// Its first `len` blocks.
-    pub(crate) fn first(&self, len: usize) -> Prompt<'_> {
-        Prompt { locals: &self.locals[..len], sequences: &self.sequences[..len] }
+    /// Golden values as above.
+    #[test]
+    fn two_hundred_thousand_entries_sum_to_these_overlaps() {
+        let plan = Plan::new(Workload::Trace, &trace(), 8, 200_000, 0);
+        let events: Vec<_> = plan.loads.iter().flat_map(|load| stores(load, LARGE)).collect();
+        assert_eq!((plan.loads.len(), events.len()), (238, 525));
+        assert_eq!(events.last().map(|event| (event.slot.0, event.blocks.len())), Some((4, 256)));
+        let exact = [(2000, 710_240), (1000, 754_720), (500, 1_156_000), (200, 1_088_288)];
+        assert_eq!(sums(&plan, |set| set.filled), exact);
     }
 
-    /// All of it.
-    pub(crate) fn prompt(&self) -> Prompt<'_> {
-        self.first(self.len())
+    #[test]
+    fn a_turnover_gives_up_as_much_as_it_stores_and_never_a_parent_before_its_child() {
+        let plan = Plan::new(Workload::Trace, &trace(), 8, 20_000, 30_000);
+        let mut held = HashSet::new();
+        let mut children: HashMap<SequenceHash, Vec<SequenceHash>> = HashMap::new();
+        let mut store = |held: &mut HashSet<_>, children: &mut HashMap<_, Vec<_>>, load: &Load| {
+            let blocks: Vec<Block> = blocks_of(&load.pieces).take(load.to).collect();
+            for at in load.from..load.to {
+                assert!(at == 0 || held.contains(&(load.slot, blocks[at - 1].sequence)), "the parent is held");
+                assert!(held.insert((load.slot, blocks[at].sequence)), "no block is stored twice");
+                let above = if at == 0 { root().sequence } else { blocks[at - 1].sequence };
+                children.entry(above).or_default().push(blocks[at].sequence);
+            }
+            load.to - load.from
+        };
+        plan.loads.iter().for_each(|load| drop(store(&mut held, &mut children, load)));
+        assert_eq!(held.len(), 20_000);
+        let (mut stored, mut given_up) = (0, 0);
+        for turn in &plan.turns {
+            match turn {
+                Turn::Store(load) => stored += store(&mut held, &mut children, load),
+                Turn::Evict { slot, piece, above } => {
+                    let blocks: Vec<Block> = chain(*above, piece.locals()).collect();
+                    for block in blocks.iter().rev() {
+                        let below = children.get(&block.sequence).into_iter().flatten();
+                        assert!(below.into_iter().all(|child| !held.contains(&(*slot, *child))), "it is a leaf");
+                        assert!(held.remove(&(*slot, block.sequence)), "it was held");
+                        given_up += 1;
+                    }
+                }
+            }
+        }
+        assert!(stored >= 30_000);
+        assert_eq!((held.len(), held.len()), (plan.entries_turned, 20_000 + stored - given_up));
     }
 }

@@ -119,10 +119,17 @@ fn print_apply(row: &Value) {
     }
     for visible in list(row, "visible") {
         println!(
-            "  visible after, {} writers: p50 {} µs, p99 {} µs ({} of {} events/s; never seen: {})",
+            "  visible after, {} writers: p50 {} µs, p99 {} µs; both threads running: p50 {} µs, p99 {} µs ({} of {})",
             visible["writers"],
-            number(&visible["p50_ns"], 1e3, 1),
-            number(&visible["p99_ns"], 1e3, 1),
+            number(&visible["all"]["p50_ns"], 1e3, 1),
+            number(&visible["all"]["p99_ns"], 1e3, 1),
+            number(&visible["undisturbed"]["p50_ns"], 1e3, 1),
+            number(&visible["undisturbed"]["p99_ns"], 1e3, 1),
+            visible["undisturbed"]["times"],
+            visible["all"]["times"]
+        );
+        println!(
+            "    {} of {} events/s, never seen: {}",
             number(&visible["achieved_per_s"], 1.0, 0),
             visible["offered_per_s"],
             visible["never_seen"]
@@ -166,7 +173,7 @@ fn figures(row: &Value) -> Vec<(String, f64)> {
         figure(format!("{}: ns/block", text(&applied["what"])), &applied["ns_per_block"]);
     }
     for visible in list(row, "visible") {
-        figure(format!("visible, {} writers: p50 ns", visible["writers"]), &visible["p50_ns"]);
+        figure(format!("visible, {} writers: p50 ns", visible["writers"]), &visible["undisturbed"]["p50_ns"]);
     }
     for memory in list(row, "memory") {
         for bytes in list(memory, "bytes") {

@@ -1,17 +1,9 @@
 //! What is measured: the port between an index and the measurements. Everything is measured by these means alone.
 
-use warmpath_core::ids::{BlockHash, SequenceHash, Slot, TokenId};
+use warmpath_core::ids::{Slot, TokenId};
 
 use crate::feed::Move;
-
-/// A prompt, in the forms in which indexes take it.
-#[derive(Clone, Copy)]
-pub(crate) struct Prompt<'a> {
-    /// Each block's own hash.
-    pub(crate) locals: &'a [BlockHash],
-    /// The hash of each block and all before it.
-    pub(crate) sequences: &'a [SequenceHash],
-}
+use crate::workload::Block;
 
 /// An index under measurement.
 pub(crate) trait Subject: Sized + Send + Sync + 'static {
@@ -27,6 +19,8 @@ pub(crate) trait Subject: Sized + Send + Sync + 'static {
     type Writer: Send;
     /// An event as the index takes it.
     type Event: Send;
+    /// A prompt as the index takes it.
+    type Query: Send + Sync;
     /// The caller's buffer for an answer.
     type Answer: Default + Send;
 
@@ -40,10 +34,14 @@ pub(crate) trait Subject: Sized + Send + Sync + 'static {
     fn apply(&self, writer: &mut Self::Writer, events: &mut [Self::Event]);
     /// Returns when all that was handed over is applied.
     fn drain(&self);
-    /// Asks with the hashes that the index takes; the answer replaces the last one.
-    fn look_up(&self, prompt: Prompt<'_>, answer: &mut Self::Answer);
-    /// Asks with local hashes, from which the index makes what else it needs.
-    fn look_up_local(&self, prompt: Prompt<'_>, answer: &mut Self::Answer);
+    /// A prompt as the index takes it, hashes ready.
+    fn query(blocks: &[Block]) -> Self::Query;
+    /// Reads all that a look-up may read of a prompt, so that it lies in the processor's caches.
+    fn read(query: &Self::Query) -> u64;
+    /// Asks for the first `len` blocks of a prompt; the answer replaces the last one.
+    fn look_up(&self, query: &Self::Query, len: usize, answer: &mut Self::Answer);
+    /// Asks for a prompt by its local hashes alone, from which the index makes what else it needs.
+    fn look_up_local(&self, query: &Self::Query, answer: &mut Self::Answer);
     /// Hashes tokens into the form that the index takes.
     fn hash(&self, tokens: &[TokenId], answer: &mut Self::Answer);
     /// How many leading blocks a worker holds, by an answer.

@@ -1,7 +1,7 @@
 //! How long it takes until a look-up on another thread sees what an event told: an open loop, in which events come when
 //! they are due, whether or not the index keeps up.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -12,7 +12,6 @@ use crate::apply::Fed;
 use crate::clock::{Times, now};
 use crate::draws::{real, splitmix64, wide};
 use crate::feed::{Kind, Move};
-use crate::plan::Query;
 use crate::subject::Subject;
 use crate::workload::{Block, chain, root};
 
@@ -28,14 +27,18 @@ const WORKERS: u16 = 8;
 const NAMES: u64 = 3 << 62;
 /// How long several writers sleep between bursts: they have fewer cores than threads.
 const BURST: Duration = Duration::from_micros(500);
+/// A longer time between two look-ups of the watching thread may be the system's doing.
+const GAP_NS: u64 = 10_000;
 
 /// One thread's events.
 struct Lane {
     /// What is stored, block by block; workers take turns.
-    prompts: Vec<(Slot, Query)>,
+    prompts: Vec<(Slot, Vec<Block>)>,
     workers: usize,
     /// For each watched event when `apply` was called, in nanoseconds since the start, plus one; 0 before.
     called: Vec<AtomicU64>,
+    /// For each watched event whether the system took the processor away while it was applied.
+    stopped: Vec<AtomicBool>,
 }
 
 impl Lane {
@@ -45,24 +48,26 @@ impl Lane {
             let first = NAMES + (number << 40) + wide(at * PROMPT);
             let locals = (0..wide(PROMPT)).map(|block| BlockHash(splitmix64(first + block)));
             let blocks: Vec<Block> = chain(root().sequence, locals).collect();
-            (workers[at % workers.len()], Query::of_blocks(&blocks))
+            (workers[at % workers.len()], blocks)
         };
-        let called = (0..events.div_ceil(WATCHED)).map(|_| AtomicU64::new(0)).collect();
-        Self { prompts: (0..count).map(prompt).collect(), workers: workers.len(), called }
+        let watched = events.div_ceil(WATCHED);
+        let called = (0..watched).map(|_| AtomicU64::new(0)).collect();
+        let stopped = (0..watched).map(|_| AtomicBool::new(false)).collect();
+        Self { prompts: (0..count).map(prompt).collect(), workers: workers.len(), called, stopped }
     }
 
-    /// The prompt that an event extends, and how long the event makes it.
-    fn place(&self, event: usize) -> (&(Slot, Query), usize) {
+    /// The number of the prompt that an event extends, and how long the event makes it.
+    fn place(&self, event: usize) -> (usize, usize) {
         let turn = event / self.workers;
-        (&self.prompts[turn / PROMPT * self.workers + event % self.workers], turn % PROMPT + 1)
+        (turn / PROMPT * self.workers + event % self.workers, turn % PROMPT + 1)
     }
 
     fn event<S: Subject>(&self, event: usize) -> S::Event {
-        let ((slot, query), len) = self.place(event);
-        let prompt = query.first(len);
-        let parent = len.checked_sub(2).map(|above| prompt.sequences[above]);
-        let block = Block { local: prompt.locals[len - 1], sequence: prompt.sequences[len - 1] };
-        S::event(Move { slot: *slot, kind: Kind::Store { parent }, tier: Tier::Device, blocks: vec![block] })
+        let (prompt, len) = self.place(event);
+        let (slot, prompt) = &self.prompts[prompt];
+        let parent = len.checked_sub(2).map(|above| prompt[above].sequence);
+        let blocks = vec![prompt[len - 1]];
+        S::event(Move { slot: *slot, kind: Kind::Store { parent }, tier: Tier::Device, blocks })
     }
 }
 
@@ -82,7 +87,7 @@ pub(crate) fn measure<S: Subject>(fed: &mut Fed<S>, threads: u16, duration: Dura
     let running = AtomicUsize::new(lanes.len());
     let start = now() + Duration::from_millis(20);
     let interval = Duration::from_secs(1) / rate;
-    let (times, unseen, achieved) = std::thread::scope(|scope| {
+    let seen = std::thread::scope(|scope| {
         for ((lane, ready), writers) in lanes.iter().zip(ready).zip(writers[..workers].chunks_mut(each)) {
             let running = &running;
             let pace = Pace { start, interval, sleeps: threads > 1 };
@@ -93,13 +98,10 @@ pub(crate) fn measure<S: Subject>(fed: &mut Fed<S>, threads: u16, duration: Dura
         }
         watch(index, &lanes, &running, start, events)
     });
-    let mut told = times.told();
-    told["writers"] = json!(threads);
-    told["workers"] = json!(workers);
-    told["offered_per_s"] = json!(OFFERED);
-    told["achieved_per_s"] = json!(achieved);
-    told["never_seen"] = json!(unseen);
-    told
+    json!({
+        "writers": threads, "workers": workers, "offered_per_s": OFFERED, "achieved_per_s": seen.achieved_per_s,
+        "never_seen": seen.never, "all": seen.all.told(), "undisturbed": seen.undisturbed.told(),
+    })
 }
 
 /// When events are due.
@@ -126,12 +128,21 @@ impl Pace {
 
 fn offer<S: Subject>(index: &S, lane: &Lane, ready: Vec<S::Event>, writers: &mut [S::Writer], pace: Pace) {
     let mut ready = ready;
+    let mut disturbance = Disturbance::new();
     for (at, event) in ready.iter_mut().enumerate() {
         pace.wait(at);
-        if at % WATCHED == 0 {
-            lane.called[at / WATCHED].store(since(pace.start) + 1, Ordering::Release);
+        let watched = (at % WATCHED == 0).then_some(at / WATCHED);
+        if let Some(watched) = watched {
+            let called = since(pace.start);
+            disturbance.start(called);
+            lane.called[watched].store(called + 1, Ordering::Release);
         }
         index.apply(&mut writers[at % lane.workers], std::slice::from_mut(event));
+        if let Some(watched) = watched
+            && disturbance.look(since(pace.start))
+        {
+            lane.stopped[watched].store(true, Ordering::Release);
+        }
     }
 }
 
@@ -139,41 +150,94 @@ fn since(start: Instant) -> u64 {
     u64::try_from(now().saturating_duration_since(start).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Looks every watched event's prompt up until it is there, each lane in order, so that the time of one that is seen late
-/// counts against those behind it too. Gives up a second after the last event.
-fn watch<S: Subject>(
-    index: &S,
-    lanes: &[Lane],
-    running: &AtomicUsize,
-    start: Instant,
-    events: usize,
-) -> (Times, usize, f64) {
+/// What the watching thread saw.
+struct Seen {
+    /// Every watched event; those that waited for the watching thread to run again included.
+    all: Times,
+    /// Those during which the system left both threads running.
+    undisturbed: Times,
+    never: usize,
+    achieved_per_s: f64,
+}
+
+/// Tells when the system took the processor away from this thread. Waiting for a lock is none of that.
+struct Disturbance {
+    last: u64,
+    switches: u64,
+    /// Since when this thread runs undisturbed.
+    since: u64,
+}
+
+impl Disturbance {
+    fn new() -> Self {
+        Self { last: 0, switches: involuntary_switches(), since: 0 }
+    }
+
+    /// Begins to watch. The count of switches may be old: then the first look takes the blame for what came before.
+    fn start(&mut self, now: u64) {
+        self.last = now;
+    }
+
+    /// Whether this thread was stopped since the last look.
+    fn look(&mut self, now: u64) -> bool {
+        let mut stopped = false;
+        if now.saturating_sub(self.last) > GAP_NS {
+            let switches = involuntary_switches();
+            stopped = switches != self.switches;
+            if stopped {
+                (self.switches, self.since) = (switches, now);
+            }
+        }
+        self.last = now;
+        stopped
+    }
+}
+
+fn involuntary_switches() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Looks every watched event's prompt up until it is there, each lane in order. Gives up a second after the last event.
+fn watch<S: Subject>(index: &S, lanes: &[Lane], running: &AtomicUsize, start: Instant, events: usize) -> Seen {
+    let queries: Vec<Vec<S::Query>> =
+        lanes.iter().map(|lane| lane.prompts.iter().map(|(_, blocks)| S::query(blocks)).collect()).collect();
     let mut answer = S::Answer::default();
-    let mut times = Times::default();
+    let mut seen = Seen { all: Times::default(), undisturbed: Times::default(), never: 0, achieved_per_s: 0.0 };
     let mut next = vec![0; lanes.len()];
+    let mut undisturbed = Vec::new();
+    let mut disturbance = Disturbance::new();
     let mut ended = None;
     loop {
-        for (lane, next) in lanes.iter().zip(&mut next) {
+        for ((lane, queries), next) in lanes.iter().zip(&queries).zip(&mut next) {
+            disturbance.look(since(start));
             let Some(called) = lane.called.get(*next).map(|called| called.load(Ordering::Acquire)) else { continue };
-            if called == 0 {
-                continue;
-            }
-            let ((slot, query), len) = lane.place(*next * WATCHED);
-            index.look_up(query.first(len), &mut answer);
-            if usize::try_from(S::overlap(&answer, *slot)).is_ok_and(|held| held >= len) {
-                times.push(real(since(start).saturating_sub(called - 1)));
+            let Some(called) = called.checked_sub(1) else { continue };
+            let (prompt, len) = lane.place(*next * WATCHED);
+            index.look_up(&queries[prompt], len, &mut answer);
+            if usize::try_from(S::overlap(&answer, lane.prompts[prompt].0)).is_ok_and(|held| held >= len) {
+                let now = since(start);
+                disturbance.look(now);
+                seen.all.push(real(now.saturating_sub(called)));
+                if called >= disturbance.since {
+                    undisturbed.push((lane, *next, real(now.saturating_sub(called))));
+                }
                 *next += 1;
             }
         }
-        let left: usize = lanes.iter().zip(&next).map(|(lane, next)| lane.called.len() - next).sum();
+        seen.never = lanes.iter().zip(&next).map(|(lane, next)| lane.called.len() - next).sum();
         if running.load(Ordering::Acquire) == 0 && ended.is_none() {
             ended = Some(now());
         }
         if let Some(ended) = ended
-            && (left == 0 || ended.elapsed() > Duration::from_secs(1))
+            && (seen.never == 0 || ended.elapsed() > Duration::from_secs(1))
         {
             let offered = real(wide(events * lanes.len()));
-            return (times, left, offered / ended.saturating_duration_since(start).as_secs_f64());
+            seen.achieved_per_s = offered / ended.saturating_duration_since(start).as_secs_f64();
+            let kept = undisturbed.iter().filter(|(lane, at, _)| !lane.stopped[*at].load(Ordering::Acquire));
+            kept.for_each(|&(_, _, time)| seen.undisturbed.push(time));
+            return seen;
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks, step};
-use warmpath_core::ids::{EngineHash, SequenceHash, Slot, TokenId};
+use warmpath_core::ids::{BlockHash, EngineHash, SequenceHash, Slot, TokenId};
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_indexer::change::{Change, IndexWriter};
 use warmpath_indexer::concurrent::ConcurrentIndex;
@@ -12,8 +12,8 @@ use warmpath_indexer::view::EngineView;
 
 use crate::draws::splitmix64;
 use crate::feed::{Kind, Move};
-use crate::subject::{Prompt, Subject};
-use crate::workload::{BLOCK_TOKENS, namespace, root};
+use crate::subject::Subject;
+use crate::workload::{BLOCK_TOKENS, Block, namespace, root};
 
 /// The index that a gateway runs on.
 pub(crate) struct Warmpath {
@@ -28,6 +28,13 @@ pub(crate) struct WarmpathWriter {
     changes: Vec<Change>,
 }
 
+/// A prompt: by its sequence hashes, and by those from which they are made.
+pub(crate) struct WarmpathQuery {
+    sequences: Vec<SequenceHash>,
+    locals: Vec<BlockHash>,
+}
+
+/// The answer, and a buffer for hashes that are made on the way.
 #[derive(Default)]
 pub(crate) struct WarmpathAnswer {
     overlaps: Overlaps,
@@ -46,6 +53,7 @@ impl Subject for Warmpath {
     const USES_EVENTS_UP: bool = false;
     type Writer = WarmpathWriter;
     type Event = CacheEvent;
+    type Query = WarmpathQuery;
     type Answer = WarmpathAnswer;
 
     fn new(_: u16, entries_max: usize) -> Self {
@@ -93,14 +101,23 @@ impl Subject for Warmpath {
 
     fn drain(&self) {}
 
-    fn look_up(&self, prompt: Prompt<'_>, answer: &mut WarmpathAnswer) {
-        self.index.match_prefix(prompt.sequences, &mut answer.overlaps);
+    fn query(blocks: &[Block]) -> WarmpathQuery {
+        let sequences = blocks.iter().map(|block| block.sequence).collect();
+        WarmpathQuery { sequences, locals: blocks.iter().map(|block| block.local).collect() }
     }
 
-    fn look_up_local(&self, prompt: Prompt<'_>, answer: &mut WarmpathAnswer) {
+    fn read(query: &WarmpathQuery) -> u64 {
+        query.sequences.iter().fold(0, |sum, hash| sum.wrapping_add(hash.0))
+    }
+
+    fn look_up(&self, query: &WarmpathQuery, len: usize, answer: &mut WarmpathAnswer) {
+        self.index.match_prefix(&query.sequences[..len], &mut answer.overlaps);
+    }
+
+    fn look_up_local(&self, query: &WarmpathQuery, answer: &mut WarmpathAnswer) {
         let mut sequence = self.root.sequence;
         answer.hashes.clear();
-        answer.hashes.extend(prompt.locals.iter().map(|&local| {
+        answer.hashes.extend(query.locals.iter().map(|&local| {
             sequence = step(sequence, local);
             sequence
         }));
