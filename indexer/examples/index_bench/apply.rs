@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use warmpath_core::ids::Slot;
 
-use crate::clock::{nanoseconds, rate, timed};
+use crate::clock::{nanoseconds, on_processor, rate, timed};
 use crate::draws::{real, wide};
 use crate::feed::{LARGE, Move, removals, stores};
 use crate::plan::{Load, Plan};
@@ -34,6 +34,8 @@ pub(crate) struct Taken {
     pub(crate) blocks: usize,
     pub(crate) events: usize,
     pub(crate) time: Duration,
+    /// The same by the system's account of all threads; none where it does not tell.
+    on_processor: Option<Duration>,
     /// Blocks that came in events of at least 128.
     in_large: usize,
 }
@@ -52,16 +54,19 @@ impl<S: Subject> Fed<S> {
     /// Applies all moves, at most `batch` of one worker at a time.
     pub(crate) fn feed(&mut self, batch: usize, moves: impl Iterator<Item = Move>) -> Taken {
         let mut moves = moves;
-        let mut taken = Taken::default();
+        let mut taken = Taken { on_processor: Some(Duration::ZERO), ..Taken::default() };
         let mut round = Round::<S>::new(batch);
         while round.fill(&mut moves) {
             taken.blocks += round.blocks;
             taken.events += round.events.len();
             taken.in_large += round.in_large;
+            let before = on_processor();
             taken.time += timed(|| {
                 round.apply(&self.index, &mut self.writers);
                 self.index.drain();
             });
+            let ran = before.zip(on_processor()).map(|(before, after)| after.saturating_sub(before));
+            taken.on_processor = taken.on_processor.zip(ran).map(|(sum, ran)| sum + ran);
         }
         taken
     }
@@ -136,6 +141,7 @@ impl Taken {
             "blocks_per_event": blocks / real(wide(self.events.max(1))),
             "share_in_large_events": real(wide(self.in_large)) / blocks,
             "blocks_per_s": rate(self.blocks, self.time), "ns_per_block": nanoseconds(self.time) / blocks,
+            "processor_ns_per_block": self.on_processor.map(|time| nanoseconds(time) / blocks),
         })
     }
 }

@@ -28,7 +28,8 @@ How to read it. A block has 16 tokens. `p50` and `p99` are over groups of 8 look
 reading the clock costs about as much as a look-up; the 99th percentile of groups is not that of single calls. `single`
 times each call by itself, the clock's own cost included (printed first). `cold`: 48 MB were touched between look-ups.
 `beside a writer`: another thread removes and stores blocks one by one, 32 events a call, without rest. Apply rates count
-until the last event is applied; events are made ready before. `visible`: from the call of `apply` until a look-up on
+until the last event is applied; events are made ready before; `of processor` is what all threads ran meanwhile, which
+tells what a busy machine hides. `visible`: from the call of `apply` until a look-up on
 another thread finds the block, 100 000 events/s offered by the clock. Bytes: as the index counts them, and as the
 process grows (each in a process of its own), first filled, then after as many blocks again were stored and removed.
 Every set of look-ups must sum to the exact overlaps, or the run fails with exit code 1.

@@ -24,6 +24,17 @@ pub(crate) fn nanoseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e9
 }
 
+/// How long all threads of this process ran on a processor; none where the system does not tell. A reading may be some
+/// milliseconds old, so only sums over many mean something.
+pub(crate) fn on_processor() -> Option<Duration> {
+    let mut sum = Duration::ZERO;
+    for thread in std::fs::read_dir("/proc/self/task").ok()? {
+        let told = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        sum += Duration::from_nanos(told.split(' ').next()?.parse().ok()?);
+    }
+    Some(sum)
+}
+
 /// What one reading of the clock costs, in nanoseconds.
 pub(crate) fn reading_ns() -> f64 {
     let readings = 100_000_u32;

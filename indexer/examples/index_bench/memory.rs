@@ -65,3 +65,30 @@ pub(crate) fn check<S: Subject>(fed: &Fed<S>, plan: &Plan, expected: fn(&QuerySe
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Trace;
+    use crate::warmpath::Warmpath;
+    use crate::workload::Workload;
+
+    #[test]
+    fn an_answer_that_differs_from_the_reference_is_a_fault() {
+        let trace = Trace::of(vec![vec![0, 1, 2, 3], vec![0, 1, 5, 6], vec![0, 7, 8, 9]]);
+        let plan = Plan::new(Workload::Trace, &trace, 8, 384, 2000);
+        let faults = |moves: Box<dyn Iterator<Item = Move> + '_>, expected: fn(&QuerySet) -> u64| {
+            let mut fed = Fed::<Warmpath>::empty(&plan, true);
+            fed.feed(1, moves);
+            let mut faults = Vec::new();
+            check(&fed, &plan, expected, &mut faults);
+            faults.len()
+        };
+        let turns = || plan.turns.iter().flat_map(turned);
+        assert_eq!(faults(Box::new(filling(&plan)), |set| set.filled), 0);
+        assert_eq!(faults(Box::new(filling(&plan).skip(1)), |set| set.filled), 1);
+        assert_eq!(faults(Box::new(filling(&plan).chain(turns())), |set| set.turned), 0);
+        assert_eq!(faults(Box::new(in_both_tiers(filling(&plan).chain(turns()))), |set| set.turned), 0);
+        assert_eq!(faults(Box::new(filling(&plan)), |set| set.turned), 1);
+    }
+}

@@ -98,9 +98,10 @@ fn print_look_ups(row: &Value) {
 fn print_apply(row: &Value) {
     for applied in list(row, "apply") {
         println!(
-            "  {:<34} {:>8} ns/block {:>8} M blocks/s  ({} blocks an event)",
+            "  {:<34} {:>8} ns/block ({} of processor) {:>8} M blocks/s  ({} blocks an event)",
             text(&applied["what"]),
             number(&applied["ns_per_block"], 1.0, 1),
+            number(&applied["processor_ns_per_block"], 1.0, 1),
             number(&applied["blocks_per_s"], 1e6, 2),
             number(&applied["blocks_per_event"], 1.0, 0)
         );
@@ -171,6 +172,7 @@ fn figures(row: &Value) -> Vec<(String, f64)> {
     }
     for applied in list(row, "apply") {
         figure(format!("{}: ns/block", text(&applied["what"])), &applied["ns_per_block"]);
+        figure(format!("{}: processor ns/block", text(&applied["what"])), &applied["processor_ns_per_block"]);
     }
     for visible in list(row, "visible") {
         figure(format!("visible, {} writers: p50 ns", visible["writers"]), &visible["undisturbed"]["p50_ns"]);
