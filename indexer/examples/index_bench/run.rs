@@ -45,22 +45,12 @@ fn one(contenders: &[Contender], case: Case, part: Part, name: &str, trace: &Pat
 fn seconds(case: Case, part: Part) -> u64 {
     let millions = u64::try_from(case.entries / 1_000_000).unwrap_or(0).max(1);
     match (part, case.quick) {
-        (Part::Speed, true) => 14 + 2 * millions,
-        (Part::Speed, false) => 40 + 3 * millions,
-        (Part::Memory, quick) => {
-            if quick {
-                3
-            } else {
-                10 + millions
-            }
-        }
-        (Part::MemoryTiers, quick) => {
-            if quick {
-                4
-            } else {
-                20 + 2 * millions
-            }
-        }
+        (Part::Speed, true) => 7 + 2 * millions,
+        (Part::Speed, false) => 28 + 2 * millions,
+        (Part::Memory, true) => 2 * millions,
+        (Part::Memory, false) => 6 + millions,
+        (Part::MemoryTiers, true) => 3 * millions,
+        (Part::MemoryTiers, false) => 12 + millions,
     }
 }
 

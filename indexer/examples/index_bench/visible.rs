@@ -25,8 +25,9 @@ const WATCHED: usize = 10;
 const WORKERS: u16 = 8;
 /// Where the numbers of these prompts' blocks begin.
 const NAMES: u64 = 3 << 62;
-/// How long several writers sleep between bursts: they have fewer cores than threads.
-const BURST: Duration = Duration::from_micros(500);
+/// How long a writer that has offered all that is due sleeps, as tasks do that wait for a socket. One that spun would
+/// need a core of its own beside the watching thread's.
+const BURST: Duration = Duration::from_micros(100);
 /// A longer time between two look-ups of the watching thread may be the system's doing.
 const GAP_NS: u64 = 10_000;
 
@@ -90,7 +91,7 @@ pub(crate) fn measure<S: Subject>(fed: &mut Fed<S>, threads: u16, duration: Dura
     let seen = std::thread::scope(|scope| {
         for ((lane, ready), writers) in lanes.iter().zip(ready).zip(writers[..workers].chunks_mut(each)) {
             let running = &running;
-            let pace = Pace { start, interval, sleeps: threads > 1 };
+            let pace = Pace { start, interval };
             scope.spawn(move || {
                 offer(index, lane, ready, writers, pace);
                 running.fetch_sub(1, Ordering::Release);
@@ -109,19 +110,13 @@ pub(crate) fn measure<S: Subject>(fed: &mut Fed<S>, threads: u16, duration: Dura
 struct Pace {
     start: Instant,
     interval: Duration,
-    /// Sleeps between bursts instead of waiting for each event's moment.
-    sleeps: bool,
 }
 
 impl Pace {
     fn wait(self, event: usize) {
         let due = self.start + self.interval * u32::try_from(event).expect("some hundred thousand");
         while now() < due {
-            if self.sleeps {
-                std::thread::sleep(BURST);
-            } else {
-                std::hint::spin_loop();
-            }
+            std::thread::sleep(BURST);
         }
     }
 }
