@@ -51,7 +51,7 @@ impl Fleet {
         Load { slot: request.slot, pieces: Arc::clone(&request.pieces), from, to: length(&request.pieces) }
     }
 
-    /// Goes on serving: each worker gives up about as many blocks as it stores. Returns the steps and the pairs held
+    /// Goes on serving: each worker gives up as many blocks as it stores, or less than a piece fewer. Returns the steps and the pairs held
     /// afterwards.
     pub(crate) fn turn_over(
         &mut self,
@@ -74,9 +74,8 @@ impl Fleet {
             if load.to > load.from {
                 turns.push(Turn::Store(load));
             }
-            while *owed > 0 {
-                let Some(piece) = self.caches[slot.index()].give_up() else { break };
-                *owed = owed.saturating_sub(index(piece.blocks));
+            while let Some(piece) = self.caches[slot.index()].give_up(*owed) {
+                *owed -= index(piece.blocks);
                 turns.push(Turn::Evict { slot, piece, above: self.above[&piece.first] });
             }
         }
@@ -99,10 +98,17 @@ impl Fleet {
 }
 
 impl Cache {
-    fn give_up(&mut self) -> Option<Piece> {
+    /// Gives up the piece that was used least recently, if it is no longer than `owed`. (Longer ones wait until enough is
+    /// owed, so that the cache neither shrinks nor grows with time.)
+    fn give_up(&mut self, owed: usize) -> Option<Piece> {
         loop {
-            let (used, piece) = self.uses.pop_front()?;
-            if self.used.get(&piece.first) == Some(&used) {
+            let &(used, piece) = self.uses.front()?;
+            let stale = self.used.get(&piece.first) != Some(&used);
+            if !stale && index(piece.blocks) > owed {
+                return None;
+            }
+            self.uses.pop_front();
+            if !stale {
                 self.used.remove(&piece.first);
                 return Some(piece);
             }

@@ -191,6 +191,12 @@ mod tests {
     }
 
     #[test]
+    fn a_turnover_keeps_the_size_where_pieces_are_long() {
+        let plan = Plan::new(Workload::Tree, &trace(), 16, 100_000, 200_000);
+        assert!((100_000..100_000 + 16 * 1920).contains(&plan.entries_turned), "{}", plan.entries_turned);
+    }
+
+    #[test]
     fn a_turnover_gives_up_as_much_as_it_stores_and_never_a_parent_before_its_child() {
         let plan = Plan::new(Workload::Trace, &trace(), 8, 20_000, 30_000);
         let mut world = World::default();

@@ -123,13 +123,13 @@ impl Pace {
 
 fn offer<S: Subject>(index: &S, lane: &Lane, ready: Vec<S::Event>, writers: &mut [S::Writer], pace: Pace) {
     let mut ready = ready;
-    let mut disturbance = Disturbance::new();
+    let mut disturbance = Disturbance::new(pace.start);
     for (at, event) in ready.iter_mut().enumerate() {
         pace.wait(at);
         let watched = (at % WATCHED == 0).then_some(at / WATCHED);
         if let Some(watched) = watched {
             let called = since(pace.start);
-            disturbance.start(called);
+            disturbance.begin(called);
             lane.called[watched].store(called + 1, Ordering::Release);
         }
         index.apply(&mut writers[at % lane.workers], std::slice::from_mut(event));
@@ -157,33 +157,36 @@ struct Seen {
 
 /// Tells when the system took the processor away from this thread. Waiting for a lock is none of that.
 struct Disturbance {
+    start: Instant,
     last: u64,
     switches: u64,
-    /// Since when this thread runs undisturbed.
+    /// Since when this thread runs undisturbed, in nanoseconds since the start.
     since: u64,
 }
 
 impl Disturbance {
-    fn new() -> Self {
-        Self { last: 0, switches: involuntary_switches(), since: 0 }
+    fn new(start: Instant) -> Self {
+        Self { start, last: since(start), switches: involuntary_switches(), since: 0 }
     }
 
     /// Begins to watch. The count of switches may be old: then the first look takes the blame for what came before.
-    fn start(&mut self, now: u64) {
+    fn begin(&mut self, now: u64) {
         self.last = now;
     }
 
     /// Whether this thread was stopped since the last look.
     fn look(&mut self, now: u64) -> bool {
-        let mut stopped = false;
-        if now.saturating_sub(self.last) > GAP_NS {
-            let switches = involuntary_switches();
-            stopped = switches != self.switches;
-            if stopped {
-                (self.switches, self.since) = (switches, now);
-            }
+        if now.saturating_sub(self.last) <= GAP_NS {
+            self.last = now;
+            return false;
         }
-        self.last = now;
+        let switches = involuntary_switches();
+        let stopped = switches != self.switches;
+        // Asking takes longer than the gap that is looked for.
+        self.last = since(self.start);
+        if stopped {
+            (self.switches, self.since) = (switches, self.last);
+        }
         stopped
     }
 }
@@ -202,7 +205,7 @@ fn watch<S: Subject>(index: &S, lanes: &[Lane], running: &AtomicUsize, start: In
     let mut seen = Seen { all: Times::default(), undisturbed: Times::default(), never: 0, achieved_per_s: 0.0 };
     let mut next = vec![0; lanes.len()];
     let mut undisturbed = Vec::new();
-    let mut disturbance = Disturbance::new();
+    let mut disturbance = Disturbance::new(start);
     let mut ended = None;
     loop {
         for ((lane, queries), next) in lanes.iter().zip(&queries).zip(&mut next) {
