@@ -109,11 +109,12 @@ fn speed<S: Subject>(case: Case, plan: &Plan, faults: &mut Vec<String>) -> Value
         look_ups.push(beside_writer(&mut fed, plan, set, &tokens, budget));
     }
     apply.extend(one_by_one(plan, &mut fed));
-    memory::check(&fed, plan, |set| set.filled, faults);
+    // All was stored again: the answers must be what they were.
+    let again = memory::check(&fed, plan, |set| set.filled, faults);
     let seconds = Duration::from_secs(if case.quick { 1 } else { 3 });
     let visible = [1, 4].map(|threads| visible::measure(&mut fed, threads, seconds));
     json!({
-        "hashed_tokens_per_s": hashed, "apply": apply, "sums": sums, "look_ups": look_ups, "visible": visible,
+        "hashed_tokens_per_s": hashed, "apply": apply, "sums": sums, "sums_at_end": again, "look_ups": look_ups, "visible": visible,
         "requests": plan.loads.len(),
     })
 }

@@ -158,14 +158,18 @@ pub(crate) fn one_reader<S: Subject>(index: &S, set: &Asked<S>, tokens: &Tokens,
 
 /// Two readers at once.
 pub(crate) fn two_readers<S: Subject>(index: &S, set: &Asked<S>, tokens: &Tokens, budget: Duration) -> Value {
-    let read = || times(index, set, Form::Given, tokens, GROUP, budget).0;
-    let groups = std::thread::scope(|threads| {
-        let other = threads.spawn(read);
-        let mut groups = read();
-        groups.append(other.join().expect("a reader does not panic"));
-        groups
+    let [groups, single] = [GROUP, 1].map(|group| {
+        let read = || times(index, set, Form::Given, tokens, group, budget).0;
+        std::thread::scope(|threads| {
+            let other = threads.spawn(read);
+            let mut both = read();
+            both.append(other.join().expect("a reader does not panic"));
+            both
+        })
     });
-    told(set.blocks, "two readers", Form::Given, groups)
+    let mut row = told(set.blocks, "two readers", Form::Given, groups);
+    row["single"] = single.told();
+    row
 }
 
 /// One reader beside a writer that stores one block after the other and removes them again, 32 events a call, without

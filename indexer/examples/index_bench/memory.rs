@@ -26,16 +26,16 @@ pub(crate) fn measure<S: Subject>(plan: &Plan, tiers: bool, faults: &mut Vec<Str
     let mut fed = Fed::<S>::empty(plan, true);
     fed.feed(1, tiered(tiers, filling(plan)));
     let mut rows = vec![bytes(&fed, before, plan.entries, "fresh")];
-    check(&fed, plan, |set| set.filled, faults);
+    let mut sums = check(&fed, plan, |set| set.filled, faults);
     let mut churn = Value::Null;
     if !plan.turns.is_empty() {
         let taken = fed.feed(32, tiered(tiers, plan.turns.iter().flat_map(turned)));
         churn = taken.told("large stores and single removals");
         churn["block_operations_per_s"] = json!(rate(taken.blocks, taken.time));
         rows.push(bytes(&fed, before, plan.entries_turned, "after turnover"));
-        check(&fed, plan, |set| set.turned, faults);
+        sums = check(&fed, plan, |set| set.turned, faults);
     }
-    json!({ "tiers": if tiers { 2 } else { 1 }, "bytes": rows, "turnover": churn })
+    json!({ "tiers": if tiers { 2 } else { 1 }, "bytes": rows, "turnover": churn, "sums": sums })
 }
 
 fn tiered<'a>(tiers: bool, moves: impl Iterator<Item = Move> + 'a) -> Box<dyn Iterator<Item = Move> + 'a> {
@@ -49,21 +49,25 @@ fn bytes<S: Subject>(fed: &Fed<S>, before: Option<u64>, entries: usize, when: &s
     json!({ "when": when, "entries": entries, "counted_per_entry": counted, "resident_per_entry": grown })
 }
 
-/// Compares all sums with the reference.
-pub(crate) fn check<S: Subject>(fed: &Fed<S>, plan: &Plan, expected: fn(&QuerySet) -> u64, faults: &mut Vec<String>) {
+/// Compares all sums with the reference; both.
+pub(crate) fn check<S: Subject>(
+    fed: &Fed<S>,
+    plan: &Plan,
+    expected: fn(&QuerySet) -> u64,
+    faults: &mut Vec<String>,
+) -> Value {
     let tokens = Tokens::new(0);
+    let mut rows = Vec::new();
     for set in &plan.query_sets {
         let sum = checksum(&fed.index, &Asked::new(set), plan.workers, Form::Given, &tokens);
-        if sum != expected(set) && S::EXACT {
-            faults.push(format!(
-                "{}: the overlaps of {} prompts of {} blocks sum to {sum}, exact is {}",
-                S::NAME,
-                set.queries.len(),
-                set.blocks,
-                expected(set)
-            ));
+        let (queries, exact) = (set.queries.len(), expected(set));
+        if sum != exact && S::EXACT {
+            let blocks = set.blocks;
+            faults.push(format!("{}: {queries} prompts of {blocks} blocks sum to {sum}, exact is {exact}", S::NAME));
         }
+        rows.push(json!({ "blocks": set.blocks, "queries": queries, "sum": sum, "exact": exact }));
     }
+    json!(rows)
 }
 
 #[cfg(test)]

@@ -86,12 +86,14 @@ fn print_look_ups(row: &Value) {
             micro("single", "p99_ns")
         );
     }
-    for sums in list(row, "sums") {
-        let same = if sums["sum"] == sums["exact"] { "exact" } else { "NOT exact" };
-        println!(
-            "  sum of overlaps, {} prompts of {} blocks: {} ({same})",
-            sums["queries"], sums["blocks"], sums["sum"]
-        );
+    print_sums(row, "");
+}
+
+fn print_sums(value: &Value, when: &str) {
+    for sums in list(value, "sums") {
+        let same = if sums["sum"] == sums["exact"] { "exact".into() } else { format!("exact is {}", sums["exact"]) };
+        let (queries, blocks, sum) = (&sums["queries"], &sums["blocks"], &sums["sum"]);
+        println!("  sum of overlaps{when}, {queries} prompts of {blocks} blocks: {sum} ({same})");
     }
 }
 
@@ -153,6 +155,7 @@ fn print_memory(row: &Value) {
         if memory["turnover"].is_object() {
             let rate = number(&memory["turnover"]["block_operations_per_s"], 1e6, 2);
             println!("  turnover, {} tier(s): {rate} M block operations/s", memory["tiers"]);
+            print_sums(memory, " after it");
         }
     }
 }
