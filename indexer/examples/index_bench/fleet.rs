@@ -51,8 +51,8 @@ impl Fleet {
         Load { slot: request.slot, pieces: Arc::clone(&request.pieces), from, to: length(&request.pieces) }
     }
 
-    /// Goes on serving: each worker gives up as many blocks as it stores, or less than a piece fewer. Returns the steps and the pairs held
-    /// afterwards.
+    /// Goes on serving: each worker gives up as many blocks as it stores, or less than a piece fewer. Returns the steps
+    /// and the pairs held afterwards.
     pub(crate) fn turn_over(
         &mut self,
         cut: Option<Load>,
