@@ -28,7 +28,7 @@ impl ConcurrentIndex {
 }
 
 /// Changes under one hold of the lock, a microsecond or so.
-const HOLD: usize = 128;
+const HOLD: usize = 64;
 /// Chains under one hold, where a worker is taken out of many.
 const CHAINS_HELD: usize = 32;
 
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_blocks_come_and_go_on_a_small_stack() {
+    fn r29_a_million_blocks_come_and_go_on_a_small_stack() {
         let run = || {
             let path: Vec<u64> = (0..1_000_000).collect();
             let blocks = hashes(&path);
