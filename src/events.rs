@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
-use tokio::sync::mpsc;
 use warmpath_indexer::codec::{DecodeError, decode, decode_json};
 use warmpath_indexer::concurrent::Chains;
 use warmpath_indexer::event::EventBatch;
-use warmpath_indexer::feed::{Action, Patience, Stamp, WorkerFeed};
+use warmpath_indexer::feed::{Action, Stamp, WorkerFeed};
 use warmpath_indexer::index::Writer;
 use warmpath_indexer::view::Applied;
 
@@ -17,24 +15,17 @@ use crate::fleet::{PoolState, Worker};
 pub mod local;
 pub mod nats;
 pub mod publish;
+pub mod source;
 pub mod subject;
 
-/// One batch as it came off a bus.
-#[derive(Clone, Debug)]
-pub struct Message {
-    /// What the engine sent, unchanged.
-    pub payload: Bytes,
-    /// The batch's number, where the bus tells it.
-    pub seq: Option<u64>,
-    /// Which life of the engine's process it is from, where the bus tells it.
-    pub epoch: Option<u64>,
-}
+pub use source::{Abilities, Ask, Heard, Message, Source};
 
 /// Keeps the index true to one (worker, rank).
 pub struct EventTask {
     worker: Arc<Worker>,
     pool: Arc<PoolState>,
     index: Writer<Chains>,
+    source: Source,
     feed: WorkerFeed<EventBatch>,
     actions: Vec<Action<EventBatch>>,
 }
@@ -48,12 +39,13 @@ enum Refusal {
 
 impl EventTask {
     /// A task that knows nothing yet.
-    pub fn new((worker, pool): (Arc<Worker>, Arc<PoolState>), index: Writer<Chains>, patience: Patience) -> Self {
-        Self { worker, pool, index, feed: WorkerFeed::new(patience), actions: Vec::new() }
+    pub fn new((worker, pool): (Arc<Worker>, Arc<PoolState>), index: Writer<Chains>, source: Source) -> Self {
+        let feed = WorkerFeed::new(source.abilities.patience);
+        Self { worker, pool, index, source, feed, actions: Vec::new() }
     }
 
     /// Works until the bus is closed.
-    pub async fn run(mut self, mut from: mpsc::Receiver<Message>) {
+    pub async fn run(mut self) {
         loop {
             let deadline = self.feed.deadline();
             let overdue = async {
@@ -63,8 +55,9 @@ impl EventTask {
                 }
             };
             tokio::select! {
-                message = from.recv() => match message {
-                    Some(message) => self.receive(&message),
+                heard = self.source.heard.recv() => match heard {
+                    Some(Heard::Live(message) | Heard::Replayed(message)) => self.receive(&message),
+                    Some(_) => {}
                     None => return,
                 },
                 () = overdue => self.feed.expire(Instant::now(), &mut self.actions),

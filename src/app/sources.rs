@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
 use warmpath_core::namespace::Namespace;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
@@ -13,7 +12,8 @@ use super::build::setup;
 use crate::config::{Config, EventSource, JetStream, Nats};
 use crate::events::local::LocalBus;
 use crate::events::nats::{Credentials, NatsBus, NatsSettings};
-use crate::events::{EventTask, Message};
+use crate::events::source::source;
+use crate::events::{Abilities, EventTask, Heard, Source};
 use crate::fleet::{Fleet, Worker};
 use crate::real::real_len;
 use crate::shutdown::Tasks;
@@ -46,12 +46,12 @@ impl Sources {
         for worker in fleet.workers() {
             let described = config.workers.iter().find(|described| described.id.value == worker.id);
             let described = described.expect("the fleet was built from this configuration");
-            let (queue, patience) = match config.event_source(described) {
+            let source = match config.event_source(described) {
                 EventSource::None => continue,
-                EventSource::Local => (local_queue(local.as_ref(), worker)?, Patience::NONE),
-                EventSource::Nats => (nats_queue(bus.as_ref(), worker, config, tasks)?, patience(config)),
+                EventSource::Local => local_source(local.as_ref(), worker, tasks)?,
+                EventSource::Nats => nats_source(bus.as_ref(), worker, config, tasks)?,
             };
-            tasks.spawn(task(config, fleet, worker, (index, patience)).run(queue));
+            tasks.spawn(task(config, fleet, worker, index, source).run());
         }
         let sources =
             Self { bus, index: Arc::clone(index), workers: fleet.workers().to_vec(), metrics: metrics.clone() };
@@ -117,35 +117,42 @@ fn patience(config: &Config) -> Patience {
     Patience { batches: usize::from(config.events.hold_batches.get()), wait: config.events.hold_time.get() }
 }
 
-fn local_queue(local: Option<&LocalBus>, worker: &Worker) -> Result<mpsc::Receiver<Message>, StartError> {
+fn local_source(local: Option<&LocalBus>, worker: &Worker, tasks: &Tasks) -> Result<Source, StartError> {
     let bus = local.ok_or_else(|| {
         setup(
             &format!("worker `{}` has `events: local`", worker.id),
             "there is no engine inside this process; use `nats` or `none`",
         )
     })?;
-    Ok(bus.subscribe(worker.id.as_str(), worker.rank.unwrap_or_default().0))
+    let mut queue = bus.subscribe(worker.id.as_str(), worker.rank.unwrap_or_default().0);
+    let (source, line) = source(Abilities { patience: Patience::NONE, replays: false, snapshots: false }, 1);
+    tasks.spawn(async move {
+        while let Some(message) = queue.recv().await {
+            if line.tell.send(Heard::Live(message)).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(source)
 }
 
-fn nats_queue(
-    bus: Option<&NatsBus>,
-    worker: &Worker,
-    config: &Config,
-    tasks: &Tasks,
-) -> Result<mpsc::Receiver<Message>, StartError> {
+fn nats_source(bus: Option<&NatsBus>, worker: &Worker, config: &Config, tasks: &Tasks) -> Result<Source, StartError> {
     let missing = || setup(&format!("worker `{}` has `events: nats`", worker.id), "`events.nats.url` is not set");
     let bus = bus.ok_or_else(missing)?.clone();
-    let (sender, queue) = mpsc::channel(usize::try_from(config.events.nats.queue_messages.get()).unwrap_or(usize::MAX));
+    let abilities = Abilities { patience: patience(config), replays: false, snapshots: false };
+    let waiting = usize::try_from(config.events.nats.queue_messages.get()).unwrap_or(usize::MAX);
+    let (source, line) = source(abilities, waiting);
     let rank = worker.rank.unwrap_or_default().0;
-    tasks.spawn(bus.follow(&worker.model, worker.id.as_str(), rank, sender));
-    Ok(queue)
+    tasks.spawn(bus.follow(&worker.model, worker.id.as_str(), rank, line.tell));
+    Ok(source)
 }
 
 fn task(
     config: &Config,
     fleet: &Fleet,
     worker: &Arc<Worker>,
-    (index, patience): (&Arc<ConcurrentIndex>, Patience),
+    index: &Arc<ConcurrentIndex>,
+    source: Source,
 ) -> EventTask {
     let pool = fleet.pool(&worker.model).expect("a fleet has a pool for the model of each worker");
     let namespace = Namespace::plain(Arc::clone(&worker.model), pool.block_size);
@@ -153,5 +160,5 @@ fn task(
     let blocks = fleet.table().get(worker.slot).and_then(|target| target.limits.blocks);
     let blocks = blocks.map_or(0, |blocks| usize::try_from(blocks.0).unwrap_or(0));
     let view = ViewSettings { pool: namespace, seed: config.index.seed, blocks };
-    EventTask::new((Arc::clone(worker), Arc::clone(pool)), index.writer(worker.slot, &view), patience)
+    EventTask::new((Arc::clone(worker), Arc::clone(pool)), index.writer(worker.slot, &view), source)
 }

@@ -17,8 +17,8 @@ use tokio::sync::{mpsc, watch};
 
 pub use settings::{Credentials, NatsSettings};
 
-use super::Message;
 use super::subject;
+use super::{Heard, Message};
 
 mod settings;
 
@@ -99,7 +99,7 @@ impl Drop for Missing {
 /// One (worker, rank)'s subscription, and how far it has come.
 struct Line {
     subject: String,
-    to: mpsc::Sender<Message>,
+    to: mpsc::Sender<Heard>,
     missing: Option<Missing>,
     /// The stream that was read last, and the last message of it that was handed on.
     read: Option<(stream::Info, u64)>,
@@ -166,7 +166,7 @@ impl NatsBus {
         model: &str,
         worker: &str,
         rank: u32,
-        to: mpsc::Sender<Message>,
+        to: mpsc::Sender<Heard>,
     ) -> impl Future<Output = ()> + use<> {
         let subject = subject::events_of(&self.settings.prefix, model, worker, rank);
         let line = Line { subject, to, missing: Some(Missing::new(&self.missing)), read: None };
@@ -217,7 +217,7 @@ impl NatsBus {
         }
         line.missing = None;
         while let Some(message) = messages.next().await {
-            if line.to.send(plain(&message)).await.is_err() {
+            if line.to.send(Heard::Live(plain(&message))).await.is_err() {
                 break;
             }
         }
@@ -264,7 +264,7 @@ impl NatsBus {
         while let Some(message) = messages.next().await {
             let message = message?;
             let sequence = message.info()?.stream_sequence;
-            if line.to.send(plain(&message.message)).await.is_err() {
+            if line.to.send(Heard::Live(plain(&message.message))).await.is_err() {
                 break;
             }
             *read = sequence;

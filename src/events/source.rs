@@ -1,0 +1,86 @@
+//! What a task hears of one (worker, rank), and what it can ask for: the same for every bus.
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use warmpath_indexer::feed::Patience;
+
+/// One batch as it came off a bus.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// What the engine sent, unchanged.
+    pub payload: Bytes,
+    /// The batch's number, where the bus tells it.
+    pub seq: Option<u64>,
+    /// Which life of the engine's process it is from, where the bus tells it.
+    pub epoch: Option<u64>,
+}
+
+/// Something that a source tells.
+#[derive(Clone, Debug)]
+pub enum Heard {
+    /// The path was made, or made again: what was sent in the meantime may be missing.
+    Connected,
+    /// A batch, as the engine sends it.
+    Live(Message),
+    /// A batch that was asked for.
+    Replayed(Message),
+    /// Nothing more comes of the replay that was asked for last: all that there is was handed on, or it failed.
+    ReplayEnded,
+    /// A part of the snapshot that was asked for.
+    SnapshotChunk(Bytes),
+    /// Nothing more comes of it.
+    SnapshotEnded,
+}
+
+/// Something that a source can be asked for. It is answered by what is heard, later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// All batches from this number on that are still there.
+    Replay {
+        /// The first.
+        from: u64,
+    },
+    /// The worker's blocks, from whoever keeps them.
+    Snapshot,
+}
+
+/// Where the batches of one (worker, rank) come from.
+#[derive(Debug)]
+pub struct Source {
+    /// What it tells; closed when it is gone for good.
+    pub heard: mpsc::Receiver<Heard>,
+    /// Takes what it is asked for.
+    pub asks: mpsc::Sender<Ask>,
+    /// What it can do.
+    pub abilities: Abilities,
+}
+
+/// What a source can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// How long batches may overtake each other on its path.
+    pub patience: Patience,
+    /// Whether it answers [`Ask::Replay`].
+    pub replays: bool,
+    /// Whether it answers [`Ask::Snapshot`].
+    pub snapshots: bool,
+}
+
+/// Requests that wait for a source; more than one or two are a fault of the asker.
+const ASKS: usize = 8;
+
+/// Both ends of a source: the task has the first, the bus has the second.
+pub fn source(abilities: Abilities, heard_max: usize) -> (Source, Line) {
+    let (tell, heard) = mpsc::channel(heard_max);
+    let (asks, asked) = mpsc::channel(ASKS);
+    (Source { heard, asks, abilities }, Line { tell, asked })
+}
+
+/// The bus's end of a [`Source`].
+#[derive(Debug)]
+pub struct Line {
+    /// Takes what is told.
+    pub tell: mpsc::Sender<Heard>,
+    /// What is asked for.
+    pub asked: mpsc::Receiver<Ask>,
+}
