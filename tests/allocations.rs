@@ -58,6 +58,7 @@ fn workers(count: u16, size: BlockSize) -> WorkerTable {
         limits: Limits { blocks: Some(Blocks(100_000)), sequences: 256 },
         available: true,
         account: Arc::default(),
+        trust: Arc::default(),
     });
     let slots = (0..count).map(Slot).collect();
     let pool = Pool { model: "m".into(), aliases: Vec::new(), block_size: size, targets: slots };

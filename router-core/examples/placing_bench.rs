@@ -52,6 +52,7 @@ impl World {
             limits: Limits { blocks: Some(Blocks(1_000_000)), sequences: 10_000 },
             available: true,
             account: Arc::default(),
+            trust: Arc::default(),
         });
         let pool = Pool {
             model: "m".into(),

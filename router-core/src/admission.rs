@@ -63,6 +63,7 @@ mod tests {
             limits: Limits { blocks: blocks.map(Blocks), sequences: 16 },
             available: true,
             account: Arc::default(),
+            trust: Arc::default(),
         }
     }
 

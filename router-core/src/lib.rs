@@ -17,5 +17,6 @@ pub mod policy;
 pub mod scheduler;
 pub mod shape;
 pub mod slot_set;
+pub mod trust;
 pub mod units;
 pub mod workers;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::ids::{Rank, Slot, WorkerId};
 use crate::ledger::Account;
+use crate::trust::Trust;
 use crate::units::{BlockSize, Blocks};
 
 /// What a worker does for its model.
@@ -59,6 +60,8 @@ pub struct Target {
     pub available: bool,
     /// What is in flight on it; lives on from table to table.
     pub account: Arc<Account>,
+    /// How far what is known of its cache can be believed; lives on too.
+    pub trust: Arc<Trust>,
 }
 
 /// The fleet.

@@ -56,6 +56,7 @@ impl World {
             limits,
             available: true,
             account: Arc::default(),
+            trust: Arc::default(),
         });
         let pool = Pool {
             model: "m".into(),

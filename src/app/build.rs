@@ -66,6 +66,7 @@ fn target(described: &WorkerConfig, slot: Slot, rank: Rank) -> Target {
         },
         available: true,
         account: Arc::default(),
+        trust: Arc::default(),
     }
 }
 
