@@ -263,7 +263,7 @@ impl Shard {
     }
 
     fn is_sparse(&self) -> bool {
-        self.len * 5 < self.homes * 2
+        self.len * 2 < self.homes
     }
 
     /// Homes for what there is, with some room.
