@@ -114,6 +114,11 @@ impl<S: BlockStore> Restore<'_, S> {
         read
     }
 
+    /// What the whole is; none before the first chunk.
+    pub fn head(&self) -> Option<&Head> {
+        self.decoder.head()
+    }
+
     /// That the last chunk was read: the view stays as it is, and events may be applied from the position on.
     ///
     /// # Errors
