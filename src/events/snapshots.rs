@@ -267,3 +267,163 @@ impl EventTask {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warmpath_core::blocks::DEFAULT_ROOT_SEED;
+    use warmpath_core::ids::{BlockHash, EngineHash, Slot};
+    use warmpath_core::namespace::Namespace;
+    use warmpath_core::units::{BlockSize, Tier};
+    use warmpath_indexer::concurrent::ConcurrentIndex;
+    use warmpath_indexer::event::{Attention, CacheEvent, Content, Stored};
+    use warmpath_indexer::view::ViewSettings;
+
+    /// A folder of a test's own, and a view of 100 blocks.
+    struct Bench {
+        folder: SnapshotFolder,
+        writer: Writer<Chains>,
+    }
+
+    const POSITION: Position = Position { epoch: Some(2), next: 9, newest: Some(3.5) };
+
+    impl Bench {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("warmpath-folder-{}-{name}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            let index = Arc::new(ConcurrentIndex::new(1000));
+            let pool = Namespace::plain("m", BlockSize::new(4).unwrap());
+            let writer = index.writer(Slot(0), &ViewSettings { pool, seed: DEFAULT_ROOT_SEED, blocks: 0 });
+            let stored = Stored {
+                hashes: (1..=100).map(EngineHash).collect(),
+                parent: None,
+                content: Content::Hashes((1..=100).map(BlockHash).collect()),
+                block_size: None,
+                tier: Tier::Device,
+                group: None,
+                attention: Attention::Unstated,
+                adapter: None,
+                salt: None,
+                media: Vec::new(),
+                cut: 0,
+            };
+            writer.apply(&[CacheEvent::from(stored)]);
+            Self { folder: SnapshotFolder::open(path).unwrap(), writer }
+        }
+
+        fn until(&self) -> Instant {
+            Instant::now() + Duration::from_secs(60)
+        }
+
+        fn write(&self, worker: &str) -> io::Result<usize> {
+            self.folder.write((worker, 0), (&self.writer, POSITION), self.until())
+        }
+
+        fn read(&self, worker: &str) -> Option<(Position, usize)> {
+            self.writer.forget();
+            let restored = self.folder.read((worker, 0), &self.writer)?;
+            assert_eq!((self.writer.names(), restored.over_limit), (restored.names, 0));
+            Some((restored.position, restored.names))
+        }
+
+        fn files(&self) -> Vec<String> {
+            let entries = fs::read_dir(&self.folder.path).unwrap();
+            let mut files: Vec<String> =
+                entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            files.sort_unstable();
+            files
+        }
+    }
+
+    impl Drop for Bench {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.folder.path);
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_once() {
+        let bench = Bench::new("once");
+        assert_eq!((bench.write("a/b").unwrap(), bench.files()), (100, vec!["a=2Fb.0.snapshot".to_owned()]));
+        assert_eq!(bench.read("a/b"), Some((POSITION, 100)));
+        assert_eq!((bench.files(), bench.read("a/b")), (vec![], None));
+    }
+
+    #[test]
+    fn names_of_any_length_and_kind_are_names_of_files() {
+        let bench = Bench::new("names");
+        let long = "/".repeat(128);
+        let names = [long.clone() + "a", long + "b", "..".to_owned(), String::new()];
+        for (number, name) in (1..).zip(&names) {
+            bench.write(name).unwrap();
+            assert_eq!(bench.files().len(), number);
+        }
+        names.iter().for_each(|name| assert_eq!(bench.read(name), Some((POSITION, 100))));
+    }
+
+    #[test]
+    fn another_workers_file_is_refused_and_left() {
+        let bench = Bench::new("other");
+        bench.write("A").unwrap();
+        fs::rename(bench.folder.file("A", 0), bench.folder.file("a", 0)).unwrap();
+        assert_eq!((bench.read("a"), bench.files()), (None, vec!["a.0.refused".to_owned()]));
+        assert_eq!(bench.writer.names(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_older_than_what_streams_keep_is_refused() {
+        let bench = Bench::new("old");
+        let written = |age: Duration| {
+            let taken_ms = now_ms() - u64::try_from(age.as_millis()).unwrap();
+            let mark = Mark { owner: owner_of("a", 0), position: POSITION, taken_ms };
+            let path = bench.folder.file("a", 0);
+            write(&path, (&bench.writer, mark), bench.until()).unwrap();
+            restore(&path, mark.owner, &bench.writer, bench.until())
+        };
+        assert_eq!(written(KEPT - Duration::from_secs(60)).unwrap().names, 100);
+        let refusal = written(KEPT + Duration::from_secs(90)).unwrap_err();
+        assert_eq!(refusal.to_string(), "it is 61 minutes old: what happened since may be lost");
+        assert_eq!(bench.writer.names(), 0);
+    }
+
+    #[test]
+    fn whatever_lies_there_is_refused_without_waiting() {
+        let bench = Bench::new("odd");
+        let refusal = |bytes: &[u8]| {
+            let path = bench.folder.file("a", 0);
+            fs::write(&path, bytes).unwrap();
+            restore(&path, 1, &bench.writer, bench.until()).unwrap_err().to_string()
+        };
+        assert_eq!(refusal(b"x"), "it cannot be read: failed to fill whole buffer");
+        assert_eq!(refusal(&[7; 200]), "byte 0: this is no snapshot");
+        assert_eq!(refusal(b""), "chunk 0, byte 0: the last chunk is missing");
+        fs::remove_file(bench.folder.file("a", 0)).unwrap();
+        fs::create_dir(bench.folder.file("a", 0)).unwrap();
+        assert_eq!((bench.read("a"), bench.files()), (None, vec!["a.0.refused".to_owned()]));
+    }
+
+    #[test]
+    fn what_does_not_fit_into_its_time_is_not_done() {
+        let bench = Bench::new("late");
+        bench.write("a").unwrap();
+        let kept = fs::read(bench.folder.file("a", 0)).unwrap();
+        let past = Instant::now();
+        std::hint::spin_loop();
+        while Instant::now() == past {}
+        let late = bench.folder.write(("a", 0), (&bench.writer, POSITION), past).unwrap_err();
+        assert_eq!((late.kind(), bench.files()), (io::ErrorKind::TimedOut, vec!["a.0.snapshot".to_owned()]));
+        assert_eq!(fs::read(bench.folder.file("a", 0)).unwrap(), kept);
+        let refusal = restore(&bench.folder.file("a", 0), owner_of("a", 0), &bench.writer, past).unwrap_err();
+        assert_eq!(refusal.to_string(), "reading takes too long");
+    }
+
+    #[test]
+    fn a_folder_is_read_when_nobody_is_about_to_read_it() {
+        let bench = Bench::new("count");
+        let (one, other) = (bench.folder.warming(), bench.folder.clone().warming());
+        drop(one);
+        assert!(!bench.folder.is_read());
+        drop(other);
+        assert!(bench.folder.is_read());
+    }
+}

@@ -17,10 +17,10 @@ fn tokens(family: u32) -> Value {
 }
 
 /// A folder that is gone with its owner.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("warmpath-snapshots-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         Self(path)
@@ -30,7 +30,7 @@ impl Folder {
         &self.0
     }
 
-    fn files(&self) -> Vec<String> {
+    pub(crate) fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.path()).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
@@ -42,7 +42,7 @@ impl Folder {
         self.path().join("engine-1.0.snapshot")
     }
 
-    fn key(&self) -> String {
+    pub(crate) fn key(&self) -> String {
         format!("snapshots: '{}'", self.path().display())
     }
 }
@@ -235,7 +235,7 @@ async fn a_folder_that_cannot_be_used_is_told_and_keeps_nobody_from_serving() {
     assert_eq!(health["status"], "degraded");
     let reason = health["degraded"][0].as_str().unwrap();
     assert!(reason.starts_with("`index.snapshots` cannot be used ("), "{reason}");
-    assert_eq!(fleet.admin("/readyz").await.0, 200);
+    fleet.eventually("it is ready", async |fleet| fleet.admin("/readyz").await.0 == 200).await;
     is_exact(&fleet, 1..=3).await;
     drop(fleet.stop_gateway().await);
     std::fs::remove_file(folder.path()).unwrap();
