@@ -94,7 +94,11 @@ impl EventTask {
             until = stopped => until,
         };
         if let (Some(until), Some(folder)) = (until, task.kept.take()) {
-            let writing = tokio::task::spawn_blocking(move || task.put_down(&folder, until));
+            let turn = folder.turn().await;
+            let writing = tokio::task::spawn_blocking(move || {
+                task.put_down(&folder, until);
+                drop(turn);
+            });
             if let Err(error) = writing.await {
                 tracing::error!(%error, "a snapshot was not written");
             }

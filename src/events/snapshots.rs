@@ -18,8 +18,8 @@ use warmpath_indexer::snapshot::{CHUNK_BYTES, HEADER_BYTES, Mark, SnapshotError,
 use super::nats::KEPT;
 use super::{EventTask, Message, subject};
 
-/// Files that are read at once: reading is as fast with a few, and leaves time for requests.
-const READERS: usize = 4;
+/// Files that are read or written at once: a few are as fast as all, take less memory, and leave time for requests.
+const AT_ONCE: usize = 4;
 
 /// How long after the start files are read. What was not read by then is not waited for, and not read.
 const READING: Duration = Duration::from_secs(30);
@@ -80,7 +80,7 @@ impl SnapshotFolder {
         File::create(&probe)?;
         fs::remove_file(&probe)?;
         let until = Instant::now() + READING;
-        Ok(Self { path, turns: Arc::new(Semaphore::new(READERS)), waiting: Arc::default(), until })
+        Ok(Self { path, turns: Arc::new(Semaphore::new(AT_ONCE)), waiting: Arc::default(), until })
     }
 
     /// Whether nothing is still to be read, or waited for.
@@ -93,7 +93,8 @@ impl SnapshotFolder {
         Warming(Arc::clone(&self.waiting))
     }
 
-    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+    /// Waits until a file may be read or written.
+    pub(super) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.turns).acquire_owned().await.ok()
     }
 
@@ -168,14 +169,17 @@ fn age(taken_ms: u64) -> Duration {
 }
 
 fn write(path: &Path, (writer, mark): (&Writer<Chains>, Mark), until: Instant) -> io::Result<usize> {
+    let in_time = || {
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "no time was left");
+        (Instant::now() <= until).then_some(()).ok_or_else(late)
+    };
+    in_time()?;
     // Hashes tell what was asked to those who can guess it.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     let mut file = BufWriter::new(file);
     let mut snapshot = writer.snapshot(mark, CHUNK_BYTES);
     for chunk in &mut snapshot {
-        if Instant::now() > until {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "no time was left"));
-        }
+        in_time()?;
         file.write_all(&chunk)?;
     }
     file.into_inner()?.sync_all()?;
