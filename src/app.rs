@@ -93,7 +93,7 @@ impl App {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
             move || HealthReport {
-                ready: !draining.load(Ordering::Relaxed) && probes.ready(&fleet, ready_when),
+                ready: !draining.load(Ordering::Relaxed) && sources.are_warm() && probes.ready(&fleet, ready_when),
                 ..report(&fleet, &sources, &probes)
             }
         };
@@ -142,7 +142,7 @@ impl App {
 
     /// Tasks alive.
     pub fn tasks_alive(&self) -> usize {
-        self.tasks.len() + self.background.len()
+        self.tasks.len() + self.background.len() + self.sources.tasks_alive()
     }
 
     /// Requests that were sent to workers and have not ended.
@@ -177,13 +177,15 @@ impl App {
         }
     }
 
-    /// Not ready, then no new connections, then what runs may finish within the grace. Returns how many connections
-    /// were cut.
+    /// Not ready, then no new connections, then what runs may finish within the grace; what is left of that is for the
+    /// workers' views to be written down. Returns how many connections were cut.
     pub async fn stop(self) -> usize {
         self.draining.store(true, Ordering::Relaxed);
         tokio::time::sleep(PAUSE).await;
         self.stop_accepting.cancel();
-        let cut = self.tasks.drain(self.grace).await;
+        let until = Instant::now() + self.grace;
+        let cut = self.tasks.drain(self.grace - self.sources.time_to_stop(self.grace)).await;
+        self.sources.stop(until).await;
         self.background.drain(Duration::ZERO).await;
         cut
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
 use warmpath_indexer::codec::{DecodeError, decode, decode_json};
 use warmpath_indexer::concurrent::Chains;
 use warmpath_indexer::event::EventBatch;
@@ -11,10 +12,12 @@ use warmpath_indexer::index::Writer;
 use warmpath_indexer::view::Applied;
 
 use crate::fleet::{PoolState, Worker};
+use snapshots::{SnapshotFolder, Warming};
 
 pub mod local;
 pub mod nats;
 pub mod publish;
+pub mod snapshots;
 pub mod source;
 pub mod subject;
 
@@ -28,6 +31,14 @@ pub struct EventTask {
     source: Source,
     feed: WorkerFeed<EventBatch>,
     actions: Vec<Action<EventBatch>>,
+    /// Where the view outlives the router.
+    kept: Option<SnapshotFolder>,
+    /// That it is still to be read from there.
+    warming: Option<Warming>,
+    /// Whether the view is that of the run before, so far as no event says otherwise.
+    restored: bool,
+    /// Whether a batch came without a number: nothing would tell what was missed while no router ran.
+    unnumbered: bool,
 }
 
 /// Why a message was left out.
@@ -41,11 +52,54 @@ impl EventTask {
     /// A task that knows nothing yet.
     pub fn new((worker, pool): (Arc<Worker>, Arc<PoolState>), index: Writer<Chains>, source: Source) -> Self {
         let feed = WorkerFeed::new(source.abilities.patience);
-        Self { worker, pool, index, source, feed, actions: Vec::new() }
+        Self {
+            worker,
+            pool,
+            index,
+            source,
+            feed,
+            actions: Vec::new(),
+            kept: None,
+            warming: None,
+            restored: false,
+            unnumbered: false,
+        }
     }
 
-    /// Works until the bus is closed.
-    pub async fn run(mut self) {
+    /// The task begins with what the run before left in `folder`, and leaves there what it knows at its end.
+    #[must_use]
+    pub fn kept_in(self, folder: &SnapshotFolder) -> Self {
+        Self { kept: Some(folder.clone()), warming: Some(folder.warming()), ..self }
+    }
+
+    /// Works until the bus is closed, or until there is a time in `stop`: what is to be done after that ends by then.
+    pub async fn run(self, mut stop: watch::Receiver<Option<Instant>>) {
+        let Some(mut task) = self.warmed().await else { return };
+        let stopped = async {
+            let until = stop.wait_for(Option::is_some).await.ok().and_then(|until| *until);
+            // Without a time nobody asked for an end.
+            if until.is_none() {
+                std::future::pending::<()>().await;
+            }
+            until
+        };
+        let until = tokio::select! {
+            () = task.follow() => None,
+            until = stopped => until,
+        };
+        if let (Some(until), Some(folder)) = (until, task.kept.take()) {
+            let turn = folder.turn().await;
+            let writing = tokio::task::spawn_blocking(move || {
+                task.put_down(&folder, until);
+                drop(turn);
+            });
+            if let Err(error) = writing.await {
+                tracing::error!(%error, "a snapshot was not written");
+            }
+        }
+    }
+
+    async fn follow(&mut self) {
         loop {
             let deadline = self.feed.deadline();
             let overdue = async {
@@ -71,6 +125,7 @@ impl EventTask {
             Ok(read) => read,
             Err(refusal) => return self.refuse(refusal),
         };
+        self.note_numbering(message);
         let rejected = u64::try_from(batch.rejected_total()).unwrap_or(u64::MAX);
         self.worker.metrics.events("rejected", rejected);
         let duplicates = self.feed.counts().duplicates;

@@ -228,6 +228,15 @@ fn messages_do_not_show_what_was_substituted() {
 }
 
 #[test]
+fn the_folder_of_snapshots_is_found_from_the_files_own() {
+    let snapshots = |text: &str| config(&format!("{FLEET}index: {{snapshots: {text}}}\n"), &[]).index.snapshots;
+    assert_eq!(snapshots("kept"), Some("/etc/warmpath/kept".into()));
+    assert_eq!((snapshots("/var/kept"), snapshots("null")), (Some("/var/kept".into()), None));
+    let faulty = faults(&format!("{FLEET}index: {{snapshots: ''}}\n"), &[]);
+    assert_eq!(faulty, ["3:20: expected the path of a folder, got ``"]);
+}
+
+#[test]
 fn variables_override_the_file() {
     let variables = [
         ("WARMPATH__ROUTING__POLICY", "round_robin"),

@@ -86,8 +86,9 @@ const INDEXER: &[(&str, &[&str])] = &[
     ("table", &[]),
     ("room", &[]),
     ("store", &[]),
-    ("view", &["event", "table", "room", "store"]),
-    ("index", &["event", "room", "store", "view"]),
+    ("snapshot", &["feed", "store"]),
+    ("view", &["event", "table", "room", "store", "snapshot"]),
+    ("index", &["event", "feed", "room", "store", "snapshot", "view"]),
     ("tree", &["store", "index"]),
     ("concurrent", &["table", "store", "index"]),
     ("approx", &[]),
@@ -96,7 +97,7 @@ const INDEXER: &[(&str, &[&str])] = &[
 /// The packages that the two lower crates may depend on. A runtime, a socket or a clock is never among them.
 const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("router-core", &["bytemuck", "foldhash", "rand", "serde", "smallvec", "thiserror", "xxhash-rust"]),
-    ("indexer", &["warmpath-core", "foldhash", "rmp", "serde", "serde_json", "smallvec", "thiserror"]),
+    ("indexer", &["warmpath-core", "foldhash", "rmp", "serde", "serde_json", "smallvec", "thiserror", "xxhash-rust"]),
 ];
 
 /// What they may use in tests besides.

@@ -15,7 +15,7 @@ use warmpath_core::units::Tier;
 
 use self::core::Core;
 use crate::index::Index;
-use crate::store::{Above, BlockStore, Place, Placed};
+use crate::store::{Above, BlockStore, Origin, Place, Placed};
 
 /// The index over all engines that many requests ask at once.
 pub type ConcurrentIndex = Index<Chains>;
@@ -70,6 +70,13 @@ impl PrefixIndex for Chains {
 impl BlockStore for Chains {
     fn hash_at(&self, place: Place) -> Option<SequenceHash> {
         self.read().hash_at(place)
+    }
+
+    fn blocks_of(&self, chain: u32, blocks: &mut Vec<SequenceHash>) -> Option<(Origin, usize)> {
+        let core = self.read();
+        let chain = core.slab().get(chain).filter(|chain| chain.head().is_some())?;
+        blocks.extend_from_slice(chain.blocks_from(chain.start()));
+        Some((chain.above(), chain.start()))
     }
 
     fn store(&self, slot: Slot, tier: Tier, above: Above, blocks: &[SequenceHash], placed: &mut Placed) {
@@ -145,6 +152,8 @@ mod tests {
 
     use super::*;
     use crate::event::{Attention, CacheEvent, Content, Removed, Stored};
+    use crate::feed::Position;
+    use crate::snapshot::Mark;
     use crate::store::BlockStore;
     use crate::tree::PlainIndex;
     use crate::view::ViewSettings;
@@ -276,6 +285,38 @@ mod tests {
             writers.iter().for_each(|(writer, _)| writer.forget());
             check(&index);
             assert!(index.is_empty() && index.store().bytes() < 20_000, "{} bytes", index.store().bytes());
+        }
+    }
+
+    /// Every view goes from one index into another in which the others live on.
+    #[test]
+    fn restored_views_keep_the_invariants() {
+        let mark = Mark { owner: 1, position: Position::default(), taken_ms: 0 };
+        for seed in 0..20 {
+            let state = &mut (seed * 1000);
+            let index = Arc::new(ConcurrentIndex::new(1 << 20));
+            let writers = WORKERS.map(|slot| index.writer(Slot(slot), &settings()));
+            for _ in 0..200 {
+                let writer = &writers[random(state, WORKERS.len())];
+                if let Some(events) = draw(state) {
+                    writer.apply(&events);
+                }
+            }
+            for (number, writer) in (0..).zip(&writers) {
+                let names = writer.names();
+                let mut snapshot = writer.snapshot(mark, 0);
+                let chunks: Vec<Vec<u8>> = snapshot.by_ref().collect();
+                writer.forget();
+                check(&index);
+                let mut restore = writer.restore(mark.owner);
+                for chunk in &chunks {
+                    restore.chunk(chunk).expect("it was written so");
+                    check(&index);
+                }
+                let restored = restore.finish().expect("all chunks were read");
+                assert_eq!(restored.names + snapshot.left_out().expect("known now"), names, "seed {seed}, {number}");
+                assert_eq!((writer.names(), restored.over_limit), (restored.names, 0));
+            }
         }
     }
 

@@ -17,6 +17,18 @@ pub struct Stamp {
     pub ts: Option<f64>,
 }
 
+/// How far a stream was applied: what a view that is written down needs, so that the stream goes on where it ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Position {
+    /// The epoch of what was applied, where a bridge tells it.
+    pub epoch: Option<u64>,
+    /// The number of the batch that comes next.
+    pub next: u64,
+    /// The latest time stamp that was applied, in seconds of the engine's wall clock. Without an epoch, it is what tells
+    /// a restart.
+    pub newest: Option<f64>,
+}
+
 /// What to do with a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -194,6 +206,33 @@ impl<T> WorkerFeed<T> {
                 }
             }
         }
+    }
+
+    /// How far the stream was applied; what is held back is not.
+    pub fn position(&self) -> Position {
+        Position { epoch: self.epoch, next: self.next, newest: self.newest }
+    }
+
+    /// Goes on behind a view that was put in the place of what was applied so far: batches before `position` are
+    /// duplicates from now on, the one there is the next, one beyond is a gap, a later epoch or time is a restart. What
+    /// is held back and follows is handed out. Returns false, and changes nothing, where the view is older than what was
+    /// applied, for nobody would bring again what lies between, or where the process that it describes is gone.
+    pub fn resume(&mut self, position: Position, actions: &mut Vec<Action<T>>) -> bool {
+        let same = position.epoch == self.epoch;
+        let older = if same { position.next < self.next } else { position.epoch < self.epoch };
+        let outlived = self.held.values().any(|held| held.stamp.epoch > position.epoch);
+        if self.started && older || outlived {
+            return false;
+        }
+        let held = self.held.len();
+        self.held.retain(|&seq, held| held.stamp.epoch == position.epoch && seq >= position.next);
+        self.counts.duplicates += u64::try_from(held - self.held.len()).unwrap_or(u64::MAX);
+        self.started = true;
+        self.epoch = position.epoch;
+        self.next = position.next;
+        self.newest = position.newest;
+        self.drain(actions);
+        true
     }
 
     /// Gives up on what is missing before batches that have waited long enough.
@@ -426,6 +465,72 @@ mod tests {
         let (verdict, _) = bench.push(u64::MAX, None, None);
         assert_eq!(verdict, Verdict::Gap { missing: 0..u64::MAX });
         assert_eq!(bench.feed.next_seq(), u64::MAX);
+    }
+
+    fn at(epoch: Option<u64>, next: u64, newest: Option<f64>) -> Position {
+        Position { epoch, next, newest }
+    }
+
+    #[test]
+    fn a_stream_goes_on_where_a_view_was_written_down() {
+        let mut before = Bench::new(Patience::NATS);
+        for seq in 0..5 {
+            before.push(seq, Some(7), Some(10.0));
+        }
+        // What is held back was not applied.
+        before.push(6, Some(7), Some(11.0));
+        assert_eq!(before.feed.position(), at(Some(7), 5, Some(10.0)));
+        let mut bench = Bench::new(Patience::NONE);
+        assert!(bench.feed.resume(before.feed.position(), &mut Vec::new()));
+        for seq in 0..5 {
+            assert_eq!(bench.push(seq, Some(7), Some(10.0)), (Verdict::Duplicate, vec![]));
+        }
+        assert_eq!(bench.push(5, Some(7), Some(10.5)), (Verdict::Apply, vec![Apply(705)]));
+        assert_eq!(bench.push(9, Some(7), Some(12.0)).1, vec![Lost(6..9), Apply(709)]);
+        assert_eq!(bench.push(0, Some(8), Some(13.0)), (Verdict::Restart, vec![Restarted, Apply(800)]));
+    }
+
+    #[test]
+    fn without_an_epoch_a_restart_that_nobody_saw_is_told_by_its_time() {
+        let resumed = || {
+            let mut bench = Bench::new(Patience::NONE);
+            assert!(bench.feed.resume(at(None, 100, Some(10.0)), &mut Vec::new()));
+            bench
+        };
+        assert_eq!(resumed().push(3, None, Some(9.5)), (Verdict::Duplicate, vec![]));
+        assert_eq!(resumed().push(0, None, Some(11.0)), (Verdict::Restart, vec![Restarted, Apply(0)]));
+        assert_eq!(resumed().push(100, None, Some(11.0)), (Verdict::Apply, vec![Apply(100)]));
+        assert_eq!(resumed().push(100, Some(1), Some(11.0)).0, Verdict::Restart);
+    }
+
+    #[test]
+    fn what_is_held_back_follows_a_view_that_was_put_before_it() {
+        let mut bench = Bench::new(Patience::NATS);
+        bench.push(0, Some(1), None);
+        for seq in [4, 7, 8, 10] {
+            assert_eq!(bench.push(seq, Some(1), None).0, Verdict::Hold);
+        }
+        let mut actions = Vec::new();
+        assert!(bench.feed.resume(at(Some(1), 7, None), &mut actions));
+        assert_eq!(actions, vec![Apply(107), Apply(108)]);
+        assert_eq!((bench.feed.next_seq(), bench.feed.counts().duplicates), (9, 1));
+        assert_eq!(bench.push(9, Some(1), None).1, vec![Apply(109), Apply(110)]);
+    }
+
+    #[test]
+    fn a_view_that_is_older_than_what_was_applied_is_not_gone_on_from() {
+        let mut bench = Bench::new(Patience::NATS);
+        for seq in 0..5 {
+            bench.push(seq, Some(3), Some(1.0));
+        }
+        let mut actions = Vec::new();
+        for older in [at(Some(3), 4, None), at(Some(2), 900, None), at(None, 900, None)] {
+            assert!(!bench.feed.resume(older, &mut actions));
+        }
+        assert_eq!((bench.feed.position(), actions), (at(Some(3), 5, Some(1.0)), vec![]));
+        let mut late = Bench::new(Patience::NATS);
+        assert_eq!(late.push(3, Some(2), None).0, Verdict::Hold);
+        assert!(!late.feed.resume(at(Some(1), 9, None), &mut Vec::new()), "its process is gone");
     }
 
     /// Ten per cent repeated, reordered within eight places, a restart in the middle: 1 000 seeds.

@@ -1,6 +1,7 @@
 //! All engines' views over one store of blocks: who writes, how much there may be, and what is let go when it is full.
 
 mod shedding;
+mod snapshots;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,7 @@ use crate::event::CacheEvent;
 use crate::room::Room;
 use crate::store::BlockStore;
 use crate::view::{Applied, EngineView, Keeper, ViewSettings};
+pub use snapshots::{Restore, Restored, Snapshot};
 
 /// Which worker holds which leading blocks of a prompt.
 ///
@@ -106,6 +108,12 @@ impl<S: BlockStore> Index<S> {
         Keeper { slot, store: &self.store, room: &self.room }
     }
 
+    fn refuse(&self, blocks: usize) {
+        if blocks > 0 {
+            self.refused.fetch_add(u64::try_from(blocks).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
     fn forget(&self, lane: &Lane) {
         let mut view = lane.view();
         view.forget(&self.keeper(lane.slot));
@@ -115,10 +123,15 @@ impl<S: BlockStore> Index<S> {
     /// Sets memory aside for a worker's engine of so many blocks, once that is known; at most its share of all that there
     /// may be.
     pub fn reserve(&self, slot: Slot, blocks: usize) {
-        let workers = self.lanes().iter().flatten().count().max(1);
+        let share = self.share();
         if let Some(lane) = self.lane(slot) {
-            lane.view().reserve(blocks.min(self.room.max() / workers));
+            lane.view().reserve(blocks.min(share));
         }
+    }
+
+    /// An equal part of all entries that there may be, for each worker.
+    fn share(&self) -> usize {
+        self.room.max() / self.lanes().iter().flatten().count().max(1)
     }
 
     /// How many blocks a worker holds, one in several tiers counted once.
@@ -191,9 +204,7 @@ impl<S: BlockStore> Writer<S> {
         let applied = view.apply(&self.index.keeper(self.lane.slot), events);
         self.lane.publish(&view);
         drop(view);
-        if applied.over_limit > 0 {
-            self.index.refused.fetch_add(u64::try_from(applied.over_limit).unwrap_or(u64::MAX), Ordering::Relaxed);
-        }
+        self.index.refuse(applied.over_limit);
         applied
     }
 

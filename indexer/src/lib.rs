@@ -12,6 +12,7 @@ pub mod event;
 pub mod feed;
 pub mod index;
 mod room;
+pub mod snapshot;
 pub mod store;
 mod table;
 pub mod tree;

@@ -46,6 +46,67 @@ pub enum Above {
     Block(Place),
 }
 
+/// What comes before a block, as the store knows it: whoever holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The root of a namespace.
+    Root(SequenceHash),
+    /// A block, which somebody may hold, here or nowhere.
+    Block(SequenceHash),
+}
+
+/// A set of tiers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tiers(u8);
+
+impl Tiers {
+    fn bit(tier: Tier) -> u8 {
+        1 << tier.index()
+    }
+
+    /// One tier.
+    pub fn one(tier: Tier) -> Self {
+        Self(Self::bit(tier))
+    }
+
+    /// The set that [`bits`](Self::bits) gave; none for more bits than there are tiers.
+    pub fn of_bits(bits: u8) -> Option<Self> {
+        (bits < 1 << Tier::ALL.len()).then_some(Self(bits))
+    }
+
+    /// A bit for each tier, in the order of [`Tier::ALL`], the lowest first.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Whether a tier is among them.
+    pub fn contains(self, tier: Tier) -> bool {
+        self.0 & Self::bit(tier) != 0
+    }
+
+    /// These and one more.
+    #[must_use]
+    pub fn with(self, tier: Tier) -> Self {
+        Self(self.0 | Self::bit(tier))
+    }
+
+    /// These but one.
+    #[must_use]
+    pub fn without(self, tier: Tier) -> Self {
+        Self(self.0 & !Self::bit(tier))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Each of them, the fastest first.
+    pub fn iter(self) -> impl Iterator<Item = Tier> {
+        Tier::ALL.into_iter().filter(move |&tier| self.contains(tier))
+    }
+}
+
 /// What became of blocks that were to be stored. A buffer of the caller.
 #[derive(Clone, Debug, Default)]
 pub struct Placed {
@@ -73,6 +134,10 @@ impl Placed {
 pub trait BlockStore: PrefixIndex {
     /// The block at a place.
     fn hash_at(&self, place: Place) -> Option<SequenceHash>;
+
+    /// Appends the blocks of a chain to `blocks`, also those that the worker does not hold; returns what comes before the
+    /// first of them, and its offset. None where there is no such chain.
+    fn blocks_of(&self, chain: u32, blocks: &mut Vec<SequenceHash>) -> Option<(Origin, usize)>;
 
     /// Says that a worker holds `blocks`, which follow each other behind `above`, in a tier; appends what became of them
     /// to `placed`.

@@ -10,7 +10,7 @@ use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{Blocks, Tier};
 
 use crate::index::Index;
-use crate::store::{Above, BlockStore, CHAINS_MAX, Place, Placed, Shared};
+use crate::store::{Above, BlockStore, CHAINS_MAX, Origin, Place, Placed, Shared};
 
 /// The index over all engines that others are measured against.
 pub type PlainIndex = Index<PrefixTree>;
@@ -43,6 +43,8 @@ struct Tree {
 #[derive(Default)]
 struct Block {
     hash: Option<SequenceHash>,
+    /// What it follows; some while the block is in use.
+    origin: Option<Origin>,
     holders: Holders,
 }
 
@@ -95,7 +97,7 @@ impl Tree {
         self.numbers.get(&hash).map(|&number| &self.blocks[index(number)].holders)
     }
 
-    fn number(&mut self, hash: SequenceHash) -> u32 {
+    fn number(&mut self, hash: SequenceHash, origin: Option<Origin>) -> u32 {
         if let Some(&number) = self.numbers.get(&hash) {
             return number;
         }
@@ -103,7 +105,8 @@ impl Tree {
             self.blocks.push(Block::default());
             u32::try_from(self.blocks.len() - 1).expect("fewer blocks than chains")
         });
-        self.blocks[index(number)].hash = Some(hash);
+        let block = &mut self.blocks[index(number)];
+        (block.hash, block.origin) = (Some(hash), origin);
         self.numbers.insert(hash, number);
         number
     }
@@ -171,13 +174,25 @@ impl BlockStore for PrefixTree {
         self.read().blocks.get(index(place.chain))?.hash
     }
 
-    fn store(&self, slot: Slot, tier: Tier, _: Above, blocks: &[SequenceHash], placed: &mut Placed) {
+    fn blocks_of(&self, chain: u32, blocks: &mut Vec<SequenceHash>) -> Option<(Origin, usize)> {
+        let tree = self.read();
+        let block = tree.blocks.get(index(chain))?;
+        blocks.push(block.hash?);
+        Some((block.origin?, 0))
+    }
+
+    fn store(&self, slot: Slot, tier: Tier, above: Above, blocks: &[SequenceHash], placed: &mut Placed) {
         let mut tree = self.write();
+        let mut origin = match above {
+            Above::Root(root) => Some(Origin::Root(root)),
+            Above::Block(place) => tree.blocks.get(index(place.chain)).and_then(|block| block.hash).map(Origin::Block),
+        };
         for &hash in blocks {
             if tree.numbers.len() >= self.blocks_max && !tree.numbers.contains_key(&hash) {
                 return;
             }
-            let number = tree.number(hash);
+            let number = tree.number(hash, origin);
+            origin = Some(Origin::Block(hash));
             let holders = &mut tree.blocks[index(number)].holders;
             placed.new += usize::from(!holders.holds(slot));
             if !holders.tier_mut(tier).insert(slot) {

@@ -4,7 +4,9 @@
 mod chain;
 mod copies;
 mod names;
+mod picture;
 mod removing;
+mod restoring;
 mod roots;
 mod storing;
 
@@ -22,6 +24,8 @@ use crate::room::Room;
 use crate::store::{BlockStore, Place, Placed};
 use copies::Copies;
 use names::Names;
+pub(crate) use picture::Picture;
+pub(crate) use restoring::Restoring;
 use roots::Roots;
 
 /// KV-cache groups whose attention is remembered; engines have a handful.
@@ -165,6 +169,11 @@ impl EngineView {
         self.held
     }
 
+    /// The pool's root, without adapter and salt.
+    pub(crate) fn pool(&self) -> SequenceHash {
+        self.roots.plain()
+    }
+
     /// Bytes of heap, by capacities.
     pub(crate) fn bytes(&self) -> usize {
         let counted = self.copies.capacity() * size_of::<(EngineHash, Copies)>();
@@ -257,7 +266,7 @@ fn first_names(event: &CacheEvent) -> impl Iterator<Item = &EngineHash> {
 mod tests {
     use super::*;
     use crate::event::{Medium, Removed, Stored};
-    use crate::store::Above;
+    use crate::store::{Above, Origin};
     use crate::tree::PrefixTree;
     use std::sync::Mutex;
     use warmpath_core::blocks::{DEFAULT_ROOT_SEED, MediaSpan, Root, hash_blocks, media_hash};
@@ -297,6 +306,9 @@ mod tests {
     impl BlockStore for Recording {
         fn hash_at(&self, place: Place) -> Option<SequenceHash> {
             self.tree.hash_at(place)
+        }
+        fn blocks_of(&self, chain: u32, blocks: &mut Vec<SequenceHash>) -> Option<(Origin, usize)> {
+            self.tree.blocks_of(chain, blocks)
         }
         fn store(&self, slot: Slot, tier: Tier, above: Above, blocks: &[SequenceHash], placed: &mut Placed) {
             self.tree.store(slot, tier, above, blocks, placed);

@@ -1,7 +1,9 @@
 //! Where the workers' events come from, and how that goes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
 use warmpath_core::namespace::Namespace;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
@@ -14,14 +16,24 @@ use crate::events::local::LocalBus;
 use crate::events::nats::{Credentials, NatsBus, NatsSettings};
 use crate::events::source::source;
 use crate::events::{Abilities, EventTask, Heard, Source};
+use crate::events::snapshots::SnapshotFolder;
 use crate::fleet::{Fleet, Worker};
 use crate::real::real_len;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
 
+/// The most that is set aside at shutdown for writing views down.
+const WRITING_MAX: Duration = Duration::from_secs(5);
+
 /// Every event task, seen from outside.
 pub(super) struct Sources {
     bus: Option<NatsBus>,
+    /// The event tasks, apart from all others: they end by themselves when they are told when to.
+    tasks: Tasks,
+    stop: watch::Sender<Option<Instant>>,
+    folder: Option<SnapshotFolder>,
+    /// Why there is no folder though one is configured.
+    folder_trouble: Option<String>,
     index: Arc<ConcurrentIndex>,
     workers: Vec<Arc<Worker>>,
     metrics: Metrics,
@@ -34,7 +46,7 @@ impl Sources {
         local: Option<LocalBus>,
         (fleet, index): (&Fleet, &Arc<ConcurrentIndex>),
         metrics: &Metrics,
-        tasks: &Tasks,
+        background: &Tasks,
     ) -> Result<Arc<Self>, StartError> {
         let bus = match settings(&config.events.nats) {
             Some(settings) => {
@@ -43,24 +55,52 @@ impl Sources {
             }
             None => None,
         };
+        let (folder, folder_trouble) = open_folder(config);
+        let (stop, stopped) = watch::channel(None);
+        let tasks = Tasks::new();
         for worker in fleet.workers() {
             let described = config.workers.iter().find(|described| described.id.value == worker.id);
             let described = described.expect("the fleet was built from this configuration");
             let source = match config.event_source(described) {
                 EventSource::None => continue,
-                EventSource::Local => local_source(local.as_ref(), worker, tasks)?,
-                EventSource::Nats => nats_source(bus.as_ref(), worker, config, tasks)?,
+                EventSource::Local => local_source(local.as_ref(), worker, background)?,
+                EventSource::Nats => nats_source(bus.as_ref(), worker, config, background)?,
             };
-            tasks.spawn(task(config, fleet, worker, index, source).run());
+            let mut task = task(config, fleet, worker, index, source);
+            // A local engine ends with this process.
+            if let (Some(folder), EventSource::Nats) = (&folder, config.event_source(described)) {
+                task = task.kept_in(folder);
+            }
+            tasks.spawn(task.run(stopped.clone()));
         }
-        let sources =
-            Self { bus, index: Arc::clone(index), workers: fleet.workers().to_vec(), metrics: metrics.clone() };
-        Ok(Arc::new(sources))
+        let (index, workers) = (Arc::clone(index), fleet.workers().to_vec());
+        Ok(Arc::new(Self { bus, tasks, stop, folder, folder_trouble, index, workers, metrics: metrics.clone() }))
     }
 
-    /// Whether events can arrive from every worker that sends them over the bus.
+    /// Whether events can arrive from every worker that sends them over the bus, and follow what was known before.
     pub(super) fn are_up(&self) -> bool {
-        self.trouble().is_none()
+        self.trouble().is_none() && self.are_warm()
+    }
+
+    /// Whether what the run before left has been read, or is not waited for any longer.
+    pub(super) fn are_warm(&self) -> bool {
+        self.folder.as_ref().is_none_or(SnapshotFolder::is_read)
+    }
+
+    /// Event tasks alive.
+    pub(super) fn tasks_alive(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// How much of the time that a shutdown may take is set aside for [`Sources::stop`].
+    pub(super) fn time_to_stop(&self, grace: Duration) -> Duration {
+        if self.folder.is_some() { (grace / 4).min(WRITING_MAX) } else { Duration::ZERO }
+    }
+
+    /// Ends the event tasks. Those whose views are to outlive the router write them down, if they can before `until`.
+    pub(super) async fn stop(&self, until: Instant) {
+        self.stop.send_replace(Some(until));
+        self.tasks.drain(until.saturating_duration_since(Instant::now())).await;
     }
 
     /// What does not work, in words.
@@ -70,7 +110,7 @@ impl Sources {
                 "the event bus is not connected ({trouble}): requests are routed by load and by what was known before"
             )
         };
-        self.trouble().map(complaint).into_iter().collect()
+        self.trouble().map(complaint).into_iter().chain(self.folder_trouble.clone()).collect()
     }
 
     fn trouble(&self) -> Option<String> {
@@ -82,10 +122,23 @@ impl Sources {
         self.metrics.index_bytes.set(real_len(self.index.bytes()));
         self.metrics.index_refused.absolute(self.index.refused());
         self.metrics.index_shed.absolute(self.index.shed());
-        self.metrics.bus_up.set(if self.are_up() { 1.0 } else { 0.0 });
+        self.metrics.bus_up.set(if self.trouble().is_none() { 1.0 } else { 0.0 });
         for worker in &self.workers {
             worker.metrics.index_blocks.set(real_len(self.index.entries(worker.slot)));
             worker.metrics.index_worker_bytes.set(real_len(self.index.bytes_of(worker.slot)));
+        }
+    }
+}
+
+/// A folder that cannot be used keeps nobody from serving: the router is cold after its next start, as without one.
+fn open_folder(config: &Config) -> (Option<SnapshotFolder>, Option<String>) {
+    let Some(path) = &config.index.snapshots else { return (None, None) };
+    match SnapshotFolder::open(path.clone()) {
+        Ok(folder) => (Some(folder), None),
+        Err(error) => {
+            let folder = path.display();
+            tracing::warn!(%folder, %error, "snapshots cannot be kept here; the next start will be cold");
+            (None, Some(format!("`index.snapshots` cannot be used ({folder}: {error}): the next start will be cold")))
         }
     }
 }

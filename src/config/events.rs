@@ -1,6 +1,7 @@
 //! `events` and `index`: how the engines' KV-cache events reach the index.
 
 use std::num::{NonZeroU16, NonZeroU32};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -61,7 +62,7 @@ pub enum JetStream {
 }
 
 /// The index of prefixes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Index {
     /// Blocks that are remembered at most, over all workers; each worker's share is equal.
@@ -70,6 +71,9 @@ pub struct Index {
     pub seed: u64,
     /// How long a prompt without a first token counts as cached by the worker that it was sent to; `0s`: it never does.
     pub in_flight_credit: Allowance,
+    /// The folder in which workers' views outlive the router; `None`: they do not.
+    #[serde(deserialize_with = "folder")]
+    pub snapshots: Option<PathBuf>,
 }
 
 impl Default for Events {
@@ -106,7 +110,15 @@ impl Default for Index {
             max_entries: NonZeroU32::new(20_000_000).expect("20 000 000 is not 0"),
             seed: 1337,
             in_flight_credit: Allowance::seconds(30),
+            snapshots: None,
         }
+    }
+}
+
+fn folder<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    match Option::<PathBuf>::deserialize(deserializer)? {
+        Some(path) if path.as_os_str().is_empty() => Err(de::Error::custom("expected the path of a folder, got ``")),
+        path => Ok(path),
     }
 }
 

@@ -113,5 +113,8 @@ fn from_folder(mut config: Config, folder: &Path) -> Config {
             *path = folder.join(&*path);
         }
     }
+    if let Some(path) = &mut config.index.snapshots {
+        *path = folder.join(&*path);
+    }
     config
 }

@@ -26,7 +26,7 @@ mod settings;
 const RETRY: Duration = Duration::from_millis(500);
 
 /// How long events are kept for routers that start or come back.
-const KEPT: Duration = Duration::from_secs(3600);
+pub(super) const KEPT: Duration = Duration::from_secs(3600);
 
 /// Asks what our account may keep in streams.
 const ACCOUNT_QUERY: &str = "$JS.API.INFO";

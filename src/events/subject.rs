@@ -29,7 +29,7 @@ pub fn stream_name(prefix: &str) -> String {
 }
 
 /// A name as one token of a subject: every byte outside `A–Z a–z 0–9 _ -` becomes `=XX`.
-fn token(name: &str) -> String {
+pub(super) fn token(name: &str) -> String {
     let mut token = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' {

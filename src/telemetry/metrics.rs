@@ -71,6 +71,7 @@ definitions! {
     HISTORY_UNITS = "history_units", Kind::Gauge, "What approx_tree (tokens, characters) or approx_lru (blocks) remembers.";
     HISTORY_SWEPT = "history_swept_units", Kind::Gauge, "The same before and after the last sweep that found too much.";
     HISTORY_EVICTED = "history_evicted_units_total", Kind::Counter, "What was evicted from it, least recently used first.";
+    RESTORED = "index_restored_blocks_total", Kind::Counter, "Blocks of the worker that were read from the file of the run before.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 
@@ -144,6 +145,8 @@ pub struct WorkerMetrics {
     pub index_worker_bytes: Gauge,
     /// Blocks that count as cached because they are in flight.
     pub credit: Gauge,
+    /// Blocks that were known before the first event.
+    pub restored: Counter,
 }
 
 impl Metrics {
@@ -211,6 +214,7 @@ impl Metrics {
             index_blocks: self.registry.gauge(&INDEX_BLOCKS, labels()),
             index_worker_bytes: self.registry.gauge(&INDEX_WORKER_BYTES, labels()),
             credit: self.registry.gauge(&CREDIT, labels()),
+            restored: self.registry.counter(&RESTORED, labels()),
             worker: worker.to_owned(),
             metrics: self.clone(),
         }

@@ -8,6 +8,7 @@ use warmpath_indexer::event::{Attention, CacheEvent, Content, EventBatch, Remove
 
 use crate::fleet::{TestFleet, fleet};
 use crate::nats::NatsServer;
+use crate::warm::Folder;
 
 /// A gateway before two engines that publish nothing, and a test that speaks for them.
 struct Bench {
@@ -18,8 +19,12 @@ struct Bench {
 
 impl Bench {
     async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    async fn start_with(config: &str) -> Self {
         let server = NatsServer::core();
-        let fleet = fleet().nats(server.url()).silent().start().await;
+        let fleet = fleet().nats(server.url()).silent().config(config).start().await;
         let bus = async_nats::connect(server.url()).await.unwrap();
         Self { fleet, bus, _server: server }
     }
@@ -91,6 +96,30 @@ fn removed(first: u32) -> CacheEvent {
 fn batch(rank: Option<u32>, events: Vec<CacheEvent>) -> Vec<u8> {
     let batch = EventBatch { ts: Some(1.0), dp_rank: rank, events, ..EventBatch::default() };
     encode(&batch, Form::Map, HashForm::Int).unwrap()
+}
+
+/// Of two engines one tells the numbers of its batches.
+#[tokio::test]
+async fn a_view_outlives_the_router_only_where_a_loss_would_be_noticed() {
+    let folder = Folder::new("numbers");
+    let Bench { fleet, bus, _server } = {
+        let bench = Bench::start_with(&format!("index: {{{}}}", folder.key())).await;
+        bench.publish(1, None, batch(None, vec![stored(0, 4)])).await;
+        bench.publish(2, Some((7, 0)), batch(None, vec![stored(0, 4)])).await;
+        bench.until_blocks(1, 4.0).await;
+        bench.until_blocks(2, 4.0).await;
+        bench
+    };
+    let resting = fleet.stop_gateway().await;
+    assert_eq!(folder.files(), ["engine-2.0.snapshot"]);
+    let bench = Bench { fleet: resting.start_gateway().await, bus, _server };
+    assert_eq!((bench.blocks(1).await, bench.blocks(2).await), (0.0, 4.0));
+    // The numbers cease: what was missed until now is anybody's guess.
+    bench.publish(2, None, batch(None, vec![stored(100, 3)])).await;
+    bench.until_blocks(2, 3.0).await;
+    assert_eq!(bench.predicted((0..20).collect()).await.1, 0);
+    bench.fleet.stop_gateway().await;
+    assert_eq!(folder.files(), Vec::<String>::new());
 }
 
 /// R22.

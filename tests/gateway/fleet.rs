@@ -265,18 +265,14 @@ impl TestFleet {
 
     /// Ends every engine, and starts them anew with empty caches at the same addresses.
     pub(crate) async fn restart_engines(&mut self) {
-        let old = std::mem::take(&mut self.tasks);
-        old.drain(Duration::ZERO).await;
-        for (number, address) in (1..).zip(&self.engines) {
-            let settings = MockSettings { listen: *address, ..self.builder.engine(number, self.bus.clone()) };
-            let mut tries = 0;
-            // Somebody's outgoing connection may have been given the port in the meantime.
-            while let Err(error) = MockEngine::start(settings.clone(), &self.tasks).await {
-                tries += 1;
-                assert!(tries < 100, "the engine starts again: {error}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
+        self.tasks = restart(&self.builder, &self.bus, std::mem::take(&mut self.tasks), &self.engines).await;
+    }
+
+    /// Stops the gateway; the engines stay.
+    pub(crate) async fn stop_gateway(self) -> Resting {
+        let Self { app, engines, tasks, client, model, yaml, bus, builder } = self;
+        app.stop().await;
+        Resting { engines, tasks, client, model, yaml, bus, builder }
     }
 
     /// The health report.
@@ -332,6 +328,62 @@ impl TestFleet {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// Engines without a gateway.
+pub(crate) struct Resting {
+    engines: Vec<SocketAddr>,
+    tasks: Tasks,
+    client: reqwest::Client,
+    model: &'static str,
+    yaml: String,
+    bus: Bus,
+    builder: FleetBuilder,
+}
+
+impl Resting {
+    /// A completion by the first engine.
+    pub(crate) async fn complete(&self, prompt: Value) {
+        let body = json!({"model": self.model, "prompt": prompt, "max_tokens": 2}).to_string();
+        let request = self.client.post(format!("http://{}/v1/completions", self.engines[0])).body(body);
+        assert_eq!(request.send().await.expect("the engine answers").status(), 200);
+    }
+
+    /// See [`TestFleet::restart_engines`].
+    pub(crate) async fn restart_engines(&mut self) {
+        self.tasks = restart(&self.builder, &self.bus, std::mem::take(&mut self.tasks), &self.engines).await;
+    }
+
+    /// Starts a gateway whose configuration has `old` replaced by `new`, and waits until events can arrive.
+    pub(crate) async fn start_gateway_with(self, old: &str, new: &str) -> TestFleet {
+        let Self { engines, tasks, client, model, yaml, bus, builder } = self;
+        assert!(yaml.contains(old));
+        let yaml = yaml.replace(old, new);
+        let app = gateway(&yaml, None).await;
+        assert!(app.wait_for_events(Duration::from_secs(5)).await, "the bus is there");
+        TestFleet { app, engines, tasks, client, model, yaml, bus, builder }
+    }
+
+    /// Starts a gateway as it was.
+    pub(crate) async fn start_gateway(self) -> TestFleet {
+        self.start_gateway_with("", "").await
+    }
+}
+
+async fn restart(builder: &FleetBuilder, bus: &Bus, old: Tasks, engines: &[SocketAddr]) -> Tasks {
+    old.drain(Duration::ZERO).await;
+    let tasks = Tasks::new();
+    for (number, address) in (1..).zip(engines) {
+        let settings = MockSettings { listen: *address, ..builder.engine(number, bus.clone()) };
+        let mut tries = 0;
+        // Somebody's outgoing connection may have been given the port in the meantime.
+        while let Err(error) = MockEngine::start(settings.clone(), &tasks).await {
+            tries += 1;
+            assert!(tries < 100, "the engine starts again: {error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    tasks
 }
 
 /// See [`TestFleet::metric`].

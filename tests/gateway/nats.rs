@@ -79,6 +79,13 @@ impl NatsServer {
         }
     }
 
+    /// Throws away what the stream of the prefix `warmpath` kept; its numbers go on.
+    pub(crate) async fn purge(&self) {
+        let client = async_nats::connect(self.url()).await.expect("the server is up");
+        let stream = async_nats::jetstream::new(client).get_stream("WARMPATH_KV").await;
+        stream.expect("the stream is there").purge().await.expect("it can be emptied");
+    }
+
     /// Where it listens.
     pub(crate) fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)

@@ -7,7 +7,7 @@ use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::units::Tier;
 
 use super::holders::Holders;
-use crate::store::CHAIN_BLOCKS;
+use crate::store::{CHAIN_BLOCKS, Origin};
 
 /// Blocks that follow each other, at most [`CHAIN_BLOCKS`] of them, and their holders as runs.
 ///
@@ -23,15 +23,6 @@ pub(super) struct Chain {
     used: AtomicU32,
     /// The offset of the first block.
     base: u16,
-}
-
-/// What comes before a chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// The root of a namespace.
-    Root(SequenceHash),
-    /// A block, which somebody may hold, here or nowhere.
-    Block(SequenceHash),
 }
 
 /// From `start` to the next run's start, or to the chain's end.
@@ -59,7 +50,6 @@ impl Chain {
     }
 
     /// What comes before the first block.
-    #[cfg(test)]
     pub(super) fn above(&self) -> Origin {
         self.above
     }

@@ -7,10 +7,10 @@ use warmpath_core::overlap::Overlaps;
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{Blocks, Tier};
 
-use super::chain::{Chain, Origin};
+use super::chain::Chain;
 use super::holders::Holders;
 use super::slab::Slab;
-use crate::store::{Above, CHAIN_BLOCKS, Place, Placed, Shared};
+use crate::store::{Above, CHAIN_BLOCKS, Origin, Place, Placed, Shared};
 use crate::table::{HashTable, Kept};
 
 /// How finely time is told apart: in so many steps all blocks that there may be are stored once.

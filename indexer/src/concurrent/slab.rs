@@ -122,8 +122,8 @@ impl Slab {
 
 #[cfg(test)]
 mod tests {
-    use super::super::chain::Origin;
     use super::*;
+    use crate::store::Origin;
     use warmpath_core::ids::{SequenceHash, Slot};
     use warmpath_core::units::Tier;
 

@@ -26,8 +26,12 @@ impl<S: BlockStore> Index<S> {
 
     /// Makes room for what events may add, as far as something can be let go.
     pub(super) fn make_room(&self, events: &[CacheEvent]) {
+        self.make_room_for(stored(events));
+    }
+
+    /// Makes room for so many blocks, as far as something can be let go.
+    pub(super) fn make_room_for(&self, wanted: usize) {
         // The store is asked only where it could matter: it never keeps more blocks than there are entries and holes.
-        let wanted = stored(events);
         if wanted == 0 || self.left() >= wanted {
             return;
         }

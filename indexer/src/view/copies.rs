@@ -3,14 +3,11 @@
 use smallvec::SmallVec;
 use warmpath_core::units::Tier;
 
-/// Copies of one block by group and tier; nearly always one of one.
-pub(super) struct Copies(SmallVec<[Copy; 1]>);
+use crate::snapshot::CopyCount;
 
-struct Copy {
-    group: u32,
-    tier: Tier,
-    count: u32,
-}
+/// Copies of one block by group and tier; nearly always one of one.
+#[derive(Clone)]
+pub(super) struct Copies(SmallVec<[CopyCount; 1]>);
 
 impl Copies {
     /// A single copy.
@@ -20,8 +17,18 @@ impl Copies {
 
     /// A copy in each of `tiers`.
     pub(super) fn of(group: Option<u32>, tiers: impl IntoIterator<Item = Tier>) -> Self {
-        let copies = tiers.into_iter().map(|tier| Copy { group: group.unwrap_or(0), tier, count: 1 });
+        let copies = tiers.into_iter().map(|tier| CopyCount { group: group.unwrap_or(0), tier, count: 1 });
         Self(copies.collect())
+    }
+
+    /// Copies as they were counted elsewhere.
+    pub(super) fn counted(copies: &[CopyCount]) -> Self {
+        Self(copies.into())
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> &[CopyCount] {
+        &self.0
     }
 
     /// Whether there is a copy in a tier, in any group.
@@ -47,7 +54,7 @@ impl Copies {
     pub(super) fn add(&mut self, group: u32, tier: Tier) {
         match self.find(group, tier) {
             Some(place) => self.0[place].count = self.0[place].count.saturating_add(1),
-            None => self.0.push(Copy { group, tier, count: 1 }),
+            None => self.0.push(CopyCount { group, tier, count: 1 }),
         }
     }
 

@@ -1,10 +1,8 @@
 //! An engine's names of blocks, each with the place where the block is kept.
 
-use warmpath_core::ids::EngineHash;
-use warmpath_core::units::Tier;
-
-use crate::store::Place;
+use crate::store::{Place, Tiers};
 use crate::table::{HashTable, Kept};
+use warmpath_core::ids::EngineHash;
 
 /// What is known of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,52 +15,18 @@ pub(super) struct Name {
     pub(super) counted: bool,
 }
 
-/// A set of tiers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tiers(u8);
-
 /// The mark of names whose copies are counted; those below are the tiers.
 const COUNTED: u8 = 1 << 4;
 
-impl Tiers {
-    fn bit(tier: Tier) -> u8 {
-        1 << tier.index()
-    }
-
-    pub(super) fn one(tier: Tier) -> Self {
-        Self(Self::bit(tier))
-    }
-
-    pub(super) fn contains(self, tier: Tier) -> bool {
-        self.0 & Self::bit(tier) != 0
-    }
-
-    pub(super) fn with(self, tier: Tier) -> Self {
-        Self(self.0 | Self::bit(tier))
-    }
-
-    pub(super) fn without(self, tier: Tier) -> Self {
-        Self(self.0 & !Self::bit(tier))
-    }
-
-    pub(super) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub(super) fn iter(self) -> impl Iterator<Item = Tier> {
-        Tier::ALL.into_iter().filter(move |&tier| self.contains(tier))
-    }
-}
-
 impl Name {
     fn kept(self) -> Kept {
-        Kept { value: self.place.packed(), marks: self.tiers.0 | if self.counted { COUNTED } else { 0 } }
+        Kept { value: self.place.packed(), marks: self.tiers.bits() | if self.counted { COUNTED } else { 0 } }
     }
 
     fn of(kept: Kept) -> Self {
         Self {
             place: Place::unpacked(kept.value),
-            tiers: Tiers(kept.marks & (COUNTED - 1)),
+            tiers: Tiers::of_bits(kept.marks & (COUNTED - 1)).expect("the mask leaves the tiers"),
             counted: kept.marks & COUNTED != 0,
         }
     }
@@ -106,7 +70,7 @@ impl Names {
         self.0.remove(hash.0);
     }
 
-    #[cfg(test)]
+    /// Every name, in no order that means anything.
     pub(super) fn iter(&self) -> impl Iterator<Item = (EngineHash, Name)> + '_ {
         self.0.iter().map(|(hash, kept)| (EngineHash(hash), Name::of(kept)))
     }
@@ -118,6 +82,18 @@ impl Names {
 
     pub(super) fn clear(&mut self) {
         self.0.clear();
+    }
+
+    /// The chains in which blocks lie, ascending, each with the offset of the last of its blocks.
+    pub(super) fn ends(&self) -> Vec<(u32, usize)> {
+        let places = || self.iter().map(|(_, name)| name.place);
+        let Some(last) = places().map(|place| place.chain).max() else { return Vec::new() };
+        let mut ends = vec![None; usize::try_from(last).expect("23 bits") + 1];
+        for place in places() {
+            let end = &mut ends[usize::try_from(place.chain).expect("23 bits")];
+            *end = (*end).max(u16::try_from(place.offset).ok());
+        }
+        (0..).zip(ends).filter_map(|(chain, end)| Some((chain, usize::from(end?)))).collect()
     }
 
     /// The chains in which the blocks of those names lie that `pass`, each once, with how many of them.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use warmpath_core::blocks::Root;
+use warmpath_core::ids::SequenceHash;
 use warmpath_core::namespace::Namespace;
 
 /// Roots that are remembered. Salts come from clients, so their number has no natural bound.
@@ -30,6 +31,11 @@ impl Roots {
 
     pub(super) fn block_size(&self) -> u32 {
         self.pool.block_size.get()
+    }
+
+    /// The root without adapter and salt.
+    pub(super) fn plain(&self) -> SequenceHash {
+        self.plain.sequence
     }
 
     /// The root of an adapter and a salt.

@@ -6,10 +6,10 @@ use warmpath_core::units::Tier;
 
 use super::chain::Chain;
 use super::copies::Copies;
-use super::names::{Name, Tiers};
+use super::names::Name;
 use super::{Applied, Buffers, EngineView, Keeper};
 use crate::event::{Content, Stored};
-use crate::store::{Above, BlockStore};
+use crate::store::{Above, BlockStore, Tiers};
 
 /// Blocks that are stored at a time, so that buffers stay small whatever events come.
 const PIECE: usize = 1024;
