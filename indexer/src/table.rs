@@ -127,8 +127,8 @@ impl HashTable {
         std::hint::black_box(hashes.fold(0, |sum, hash| sum ^ load(hash)));
     }
 
-    /// Keeps a value under `hash`, in place of the one that may be there. O(1), but for growth.
-    pub(crate) fn insert(&mut self, hash: u64, kept: Kept) {
+    /// Keeps a value under `hash`; returns the one that was there. O(1), but for growth.
+    pub(crate) fn insert(&mut self, hash: u64, kept: Kept) -> Option<Kept> {
         let key = mixed(hash);
         let shard = &mut self.shards[shard_of(key)];
         if (shard.len + 1) * 6 > shard.homes * 5 {
@@ -136,10 +136,11 @@ impl HashTable {
         }
         let slot = slot_of(key, kept);
         match shard.find(within(key)) {
-            Ok(at) => shard.slots[at] = slot,
+            Ok(at) => Some(kept_of(&std::mem::replace(&mut shard.slots[at], slot))),
             Err(at) => {
                 shard.open(at, slot);
                 self.len += 1;
+                None
             }
         }
     }
@@ -321,8 +322,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let hash = (state >> 33) % 3000;
             if (state >> 20) % 10 < if number < 30_000 { 7 } else { 3 } {
-                table.insert(hash, kept(number));
-                map.insert(hash, kept(number));
+                assert_eq!(table.insert(hash, kept(number)), map.insert(hash, kept(number)));
             } else {
                 assert_eq!(table.remove(hash), map.remove(&hash));
             }
@@ -354,7 +354,7 @@ mod tests {
     fn an_empty_table_keeps_no_slots() {
         let mut table = HashTable::with_capacity(0);
         let empty = table.bytes();
-        (0..10_000).for_each(|hash| table.insert(hash, kept(1)));
+        (0..10_000).for_each(|hash| assert_eq!(table.insert(hash, kept(1)), None));
         let full = table.bytes() - empty;
         assert!((10_000 * 14..10_000 * 19).contains(&full), "{full} bytes");
         (0..10_000).for_each(|hash| assert_eq!(table.remove(hash), Some(kept(1))));
@@ -366,7 +366,7 @@ mod tests {
         let mut table = HashTable::with_capacity(100_000);
         let reserved = table.bytes();
         assert!(reserved < 100_000 * 16, "{reserved} bytes");
-        (0..100_000).for_each(|hash| table.insert(hash, kept(1)));
+        (0..100_000).for_each(|hash| assert_eq!(table.insert(hash, kept(1)), None));
         assert_eq!(table.bytes(), reserved);
         (0..100_000).for_each(|hash| assert_eq!(table.remove(hash), Some(kept(1))));
         assert_eq!(table.bytes(), reserved);

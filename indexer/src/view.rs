@@ -571,6 +571,15 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_an_event_gives_twice_leaves_no_block_behind() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1, 2, 1, 3], None));
+        assert_eq!((bench.view.names(), bench.view.held()), (3, 3));
+        bench.remove(&[1, 2, 3], Tier::Device);
+        assert_eq!((bench.view.names(), bench.view.held(), bench.store.room()), (0, 0, 1000));
+    }
+
+    #[test]
     fn groups_without_full_attention_are_passed_over() {
         let mut bench = Bench::new();
         let windowed = Stored { group: Some(1), attention: Attention::Other, ..stored(&[1], None) };

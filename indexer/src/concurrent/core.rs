@@ -250,7 +250,9 @@ impl Core {
             self.heads.remove(head.0);
         }
         match chain.head() {
-            Some(head) => self.heads.insert(head.0, Kept { value: number, marks: 0 }),
+            Some(head) => {
+                self.heads.insert(head.0, Kept { value: number, marks: 0 });
+            }
             None => self.slab.remove(number),
         }
     }

@@ -62,8 +62,9 @@ impl Names {
         self.0.warm(hashes.map(|hash| hash.0));
     }
 
-    pub(super) fn insert(&mut self, hash: EngineHash, name: Name) {
-        self.0.insert(hash.0, name.kept());
+    /// Keeps what is known of a name; returns what was known before.
+    pub(super) fn insert(&mut self, hash: EngineHash, name: Name) -> Option<Name> {
+        self.0.insert(hash.0, name.kept()).map(Name::of)
     }
 
     pub(super) fn remove(&mut self, hash: EngineHash) {

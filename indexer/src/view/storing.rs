@@ -181,7 +181,7 @@ impl EngineView {
         from: usize,
     ) -> usize {
         let granted = keeper.room.take(names.len());
-        let Buffers { hashes, placed, .. } = &mut self.buffers;
+        let Buffers { hashes, placed, gone } = &mut self.buffers;
         placed.clear();
         keeper.store.store(keeper.slot, tier, above, &hashes[from..from + granted], placed);
         let len = placed.places.len();
@@ -192,7 +192,12 @@ impl EngineView {
         }
         let counted = *self.group.get_or_insert(group) != group;
         for (&hash, &place) in names.iter().zip(&placed.places) {
-            self.names.insert(hash, Name { place, tiers: Tiers::one(tier), counted });
+            let name = Name { place, tiers: Tiers::one(tier), counted };
+            // Decoders refuse events that name a block twice; here the first place of the name is given up.
+            if let Some(twice) = self.names.insert(hash, name) {
+                keeper.room.give(1);
+                gone.push((twice.place, tier));
+            }
             if counted {
                 self.copies.insert(hash, Copies::one(group, tier));
             }
