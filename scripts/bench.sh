@@ -3,6 +3,7 @@
 #
 #     scripts/bench.sh index [--quick] [--json FILE] [...]     the prefix index; `index --help` tells the rest
 #     scripts/bench.sh index --peers [...]                     the same beside other projects' indexes, with ratios
+#     scripts/bench.sh events [--json FILE] [--blocks N]       decoding events, and applying them to the index
 #
 # It needs Rust and a C compiler. `--peers` builds scripts/peers, a workspace of its own that fetches the other projects'
 # crates (some three minutes on two cores, once). Measure on a machine that does nothing else; every figure that stands
@@ -43,6 +44,10 @@ bench_index() {
             -p warmpath-indexer --example index_bench
     fi
     exec "$program" --trace "$trace" "${arguments[@]}"
+}
+
+bench_events() {
+    cargo run --release --locked --manifest-path "$root/Cargo.toml" -p warmpath-indexer --example events_bench -- "$@"
 }
 
 case "${1:-}" in
