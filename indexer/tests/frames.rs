@@ -6,6 +6,8 @@ mod golden;
 mod hostile;
 #[path = "frames/recordings.rs"]
 mod recordings;
+#[path = "frames/survival.rs"]
+mod survival;
 #[path = "frames/views.rs"]
 mod views;
 

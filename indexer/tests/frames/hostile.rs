@@ -2,41 +2,11 @@
 
 use proptest::prelude::*;
 use warmpath_indexer::codec::line::describe;
-use warmpath_indexer::codec::{DecodeError, Format, decode, decode_json};
-use warmpath_indexer::event::{CacheEvent, Content, EventBatch};
+use warmpath_indexer::codec::{DecodeError, Format, decode};
+use warmpath_indexer::event::{CacheEvent, EventBatch};
 
 use crate::golden::{GOLDEN, hex};
-
-/// Bytes that a batch holds, capacities counted.
-fn footprint(batch: &EventBatch) -> usize {
-    let events = batch.events.capacity() * size_of::<CacheEvent>();
-    let rejected = batch.rejected.capacity() * 256;
-    let inner = |event: &CacheEvent| match event {
-        CacheEvent::Cleared => 0,
-        CacheEvent::Removed(removed) => {
-            8 * removed.hashes.capacity() + 4 * removed.remaining_copy_counts.as_ref().map_or(0, Vec::capacity)
-        }
-        CacheEvent::Stored(stored) => {
-            let content = match &stored.content {
-                Content::Tokens(tokens) => 4 * tokens.capacity(),
-                Content::Hashes(hashes) => 8 * hashes.capacity(),
-                Content::Nothing => 0,
-            };
-            let media: usize = stored.media.iter().map(|medium| medium.identifier.len()).sum();
-            200 + content + 8 * stored.hashes.capacity() + 24 * stored.media.capacity() + media
-        }
-    };
-    events + rejected + batch.events.iter().map(inner).sum::<usize>()
-}
-
-fn survives(message: &[u8]) {
-    if let Ok(batch) = decode(message) {
-        let held = footprint(&batch);
-        assert!(held <= 1024 + 64 * message.len() + 256 * 256, "{held} bytes held for {} bytes", message.len());
-        assert!(batch.events.len() + batch.rejected_total() <= message.len());
-    }
-    let _ = decode_json(message);
-}
+use crate::survival::survives;
 
 /// A golden string, some of its bytes replaced, perhaps cut, perhaps with something put in.
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
@@ -61,17 +31,39 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
+/// Bus events of Dynamo's form, some of whose characters are others.
+fn mutated_json() -> impl Strategy<Value = Vec<u8>> {
+    let stored = r#"{"worker_id":1,"event":{"event_id":7,"data":{"stored":{"parent_hash":null,"blocks":[{"block_hash":101,"tokens_hash":5},{"block_hash":102,"tokens_hash":6}]}}}}"#;
+    let removed = r#"{"worker_id":1,"event":{"event_id":8,"data":{"removed":{"block_hashes":[101,102]}}}}"#;
+    let changes =
+        prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(&br#"{}[]",:0129-e.nul"#[..])), 0..5);
+    (prop::sample::select(vec![stored, removed]), changes).prop_map(|(message, changes)| {
+        let mut message = message.as_bytes().to_vec();
+        for (place, byte) in changes {
+            let place = place.index(message.len());
+            message[place] = byte;
+        }
+        message
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn arbitrary_bytes_are_survived(message in prop::collection::vec(any::<u8>(), 0..200)) {
-        survives(&message);
+        survives(Format::Msgpack, &message);
+        survives(Format::Json, &message);
     }
 
     #[test]
     fn mutated_golden_strings_are_survived(message in mutated()) {
-        survives(&message);
+        survives(Format::Msgpack, &message);
+    }
+
+    #[test]
+    fn mutated_json_is_survived(message in mutated_json()) {
+        survives(Format::Json, &message);
     }
 
     #[test]
@@ -136,5 +128,5 @@ fn a_batch_of_a_million_blocks_is_refused_or_held_within_its_size() {
         message.extend(hex("92ac426c6f636b52656d6f7665649101"));
     }
     assert_eq!(decode(&message).unwrap().events.len(), 1 << 18);
-    survives(&message);
+    survives(Format::Msgpack, &message);
 }
