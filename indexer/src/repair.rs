@@ -49,6 +49,8 @@ struct Asked {
     heard: Instant,
     /// Whether it began early enough.
     reached: bool,
+    /// Whether something of it looked like a dead process's.
+    outdated: bool,
     /// Whether nobody wants to know any more.
     void: bool,
 }
@@ -166,6 +168,9 @@ impl<T> Repair<T> {
             if self.can_fetch() {
                 self.suspect(now);
                 self.void();
+                if let (true, Some(_), Some(doubt)) = (self.means.snapshots, self.cold, &mut self.doubt) {
+                    doubt.gone = true;
+                }
             } else {
                 self.unproven = self.feed.is_started();
             }
@@ -213,9 +218,13 @@ impl<T> Repair<T> {
             }
         } else if let Some(mut asked) = self.asked.filter(|asked| !asked.void) {
             asked.heard = now;
-            asked.reached |= stamp.seq <= asked.need && !self.feed.is_outdated(&stamp);
+            let outdated = self.feed.is_outdated(&stamp);
+            asked.outdated |= outdated;
+            asked.reached |= stamp.seq <= asked.need && !outdated;
             self.asked = Some(asked);
-            self.fill(asked, stamp, (item, bytes), now);
+            if !outdated {
+                self.fill(asked, stamp, (item, bytes), now);
+            }
         }
         self.finish(now, steps);
     }
@@ -225,7 +234,7 @@ impl<T> Repair<T> {
         if let Some(doubt) = &mut self.doubt {
             doubt.replayed += 1;
         }
-        if stamp.seq < self.feed.next_seq() || self.feed.is_outdated(&stamp) {
+        if stamp.seq < self.feed.next_seq() || (self.late_answer && !asked.reached) {
             return;
         }
         if !asked.reached {
@@ -265,6 +274,10 @@ impl<T> Repair<T> {
                 // A process that is new has not come that far yet.
                 self.doubt = Some(Doubt { from_start: true, ..doubt });
             } else if next == asked.next_before {
+                if asked.outdated {
+                    // Perhaps it was not: clocks are set back.
+                    self.feed.forget_dead();
+                }
                 self.failed(now);
             }
         }

@@ -115,8 +115,6 @@ impl<T> Repair<T> {
 
     pub(super) fn failed(&mut self, now: Instant) {
         self.failures += 1;
-        // Perhaps what was sent again was taken for a dead process's.
-        self.feed.forget_dead();
         if let Some(doubt) = &mut self.doubt {
             doubt.from_start = false;
         }
@@ -169,7 +167,8 @@ impl<T> Repair<T> {
         let next = self.feed.next_seq();
         let need = if self.feed.has_epoch() { next } else { next.saturating_sub(1) };
         let from = if doubt.from_start { 0 } else { need };
-        self.asked = Some(Asked { from, need, next_before: next, heard: now, reached: false, void: false });
+        self.asked =
+            Some(Asked { from, need, next_before: next, heard: now, reached: false, outdated: false, void: false });
         Some(Want::Replay { from })
     }
 
