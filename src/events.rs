@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
+use warmpath_core::trust::{Trust, ViewState};
 use warmpath_indexer::codec::{DecodeError, decode, decode_json};
 use warmpath_indexer::concurrent::Chains;
 use warmpath_indexer::event::EventBatch;
-use warmpath_indexer::feed::{Action, Stamp, WorkerFeed};
+use warmpath_indexer::feed::{Position, Stamp};
 use warmpath_indexer::index::Writer;
+use warmpath_indexer::repair::{Emptied, Means, Repair, Repaired, Step, Want};
 use warmpath_indexer::view::Applied;
 
 use crate::fleet::{PoolState, Worker};
+use crate::real::real_len;
 use snapshots::{SnapshotFolder, Warming};
 
 pub mod local;
@@ -27,10 +30,13 @@ pub use source::{Abilities, Ask, Heard, Message, Source};
 pub struct EventTask {
     worker: Arc<Worker>,
     pool: Arc<PoolState>,
+    trust: Arc<Trust>,
     index: Writer<Chains>,
     source: Source,
-    feed: WorkerFeed<EventBatch>,
-    actions: Vec<Action<EventBatch>>,
+    repair: Repair<EventBatch>,
+    steps: Vec<Step<EventBatch>>,
+    /// Puts the parts of a snapshot into the view.
+    restore: Box<dyn Restore>,
     /// Where the view outlives the router.
     kept: Option<SnapshotFolder>,
     /// That it is still to be read from there.
@@ -39,6 +45,34 @@ pub struct EventTask {
     restored: bool,
     /// Whether a batch came without a number: nothing would tell what was missed while no router ran.
     unnumbered: bool,
+}
+
+/// Fills a view from a snapshot, part by part.
+pub trait Restore: Send {
+    /// Takes the next part in; the first one empties the view before. Returns false if the snapshot cannot be believed;
+    /// the view is empty then.
+    fn part(&mut self, index: &Writer<Chains>, part: &[u8]) -> bool;
+
+    /// Whether all parts were there, and how far they go; none leaves the view empty.
+    fn end(&mut self, index: &Writer<Chains>) -> Option<Position>;
+
+    /// Gives up what was begun; the view is emptied by somebody else.
+    fn give_up(&mut self);
+}
+
+/// For sources that have no snapshots.
+pub struct NoSnapshots;
+
+impl Restore for NoSnapshots {
+    fn part(&mut self, _: &Writer<Chains>, _: &[u8]) -> bool {
+        false
+    }
+
+    fn end(&mut self, _: &Writer<Chains>) -> Option<Position> {
+        None
+    }
+
+    fn give_up(&mut self) {}
 }
 
 /// Why a message was left out.
@@ -50,15 +84,23 @@ enum Refusal {
 
 impl EventTask {
     /// A task that knows nothing yet.
-    pub fn new((worker, pool): (Arc<Worker>, Arc<PoolState>), index: Writer<Chains>, source: Source) -> Self {
-        let feed = WorkerFeed::new(source.abilities.patience);
+    pub fn new(
+        (worker, pool, trust): (Arc<Worker>, Arc<PoolState>, Arc<Trust>),
+        index: Writer<Chains>,
+        source: Source,
+        restore: Box<dyn Restore>,
+    ) -> Self {
+        let Abilities { patience, replays, snapshots } = source.abilities;
+        let repair = Repair::new(Means { patience, replays, snapshots });
         Self {
             worker,
             pool,
+            trust,
             index,
             source,
-            feed,
-            actions: Vec::new(),
+            repair,
+            steps: Vec::new(),
+            restore,
             kept: None,
             warming: None,
             restored: false,
@@ -100,8 +142,10 @@ impl EventTask {
     }
 
     async fn follow(&mut self) {
+        // What a view that was restored wants to ask for.
+        self.act();
         loop {
-            let deadline = self.feed.deadline();
+            let deadline = self.repair.deadline();
             let overdue = async {
                 match deadline {
                     Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -110,29 +154,60 @@ impl EventTask {
             };
             tokio::select! {
                 heard = self.source.heard.recv() => match heard {
-                    Some(Heard::Live(message) | Heard::Replayed(message)) => self.receive(&message),
-                    Some(_) => {}
+                    Some(heard) => self.hear(&heard, Instant::now()),
                     None => return,
                 },
-                () = overdue => self.feed.expire(Instant::now(), &mut self.actions),
+                () = overdue => self.repair.tick(Instant::now(), &mut self.steps),
             }
             self.act();
         }
     }
 
-    fn receive(&mut self, message: &Message) {
+    fn hear(&mut self, heard: &Heard, now: Instant) {
+        match heard {
+            Heard::Connected => self.repair.connected(now, &mut self.steps),
+            Heard::Live(message) => self.receive(message, false, now),
+            Heard::Replayed(message) => self.receive(message, true, now),
+            Heard::ReplayEnded => self.repair.replay_ended(now, &mut self.steps),
+            Heard::ProcessStarted(at) => self.repair.process_started(*at, now, &mut self.steps),
+            Heard::SnapshotChunk(part) => {
+                if self.repair.takes_snapshot(now) && !self.restore.part(&self.index, part) {
+                    self.repair.not_restored(now, &mut self.steps);
+                }
+            }
+            Heard::SnapshotEnded => match self.restore.end(&self.index) {
+                Some(position) => self.repair.restored(position, now, &mut self.steps),
+                None => self.repair.not_restored(now, &mut self.steps),
+            },
+        }
+    }
+
+    fn receive(&mut self, message: &Message, replayed: bool, now: Instant) {
         let (stamp, batch) = match self.read(message) {
             Ok(read) => read,
-            Err(refusal) => return self.refuse(refusal),
+            Err(refusal) => {
+                let unreadable = matches!(refusal, Refusal::Undecodable(_));
+                self.refuse(refusal);
+                if unreadable {
+                    self.repair.unreadable(message.seq, replayed, now, &mut self.steps);
+                }
+                return;
+            }
         };
         self.note_numbering(message);
         let rejected = u64::try_from(batch.rejected_total()).unwrap_or(u64::MAX);
         self.worker.metrics.events("rejected", rejected);
-        let duplicates = self.feed.counts().duplicates;
-        let index = &self.index;
-        let orphan = |batch: &EventBatch| batch.events.iter().any(|event| index.is_orphan(event));
-        self.feed.push(stamp, batch, orphan, Instant::now(), &mut self.actions);
-        self.worker.metrics.events("duplicate", self.feed.counts().duplicates - duplicates);
+        let duplicates = self.repair.feed().counts().duplicates;
+        let sized = (batch, message.payload.len());
+        if replayed {
+            self.worker.metrics.events("replayed", 1);
+            self.repair.replayed(stamp, sized, now, &mut self.steps);
+        } else {
+            let index = &self.index;
+            let orphan = |batch: &EventBatch| batch.events.iter().any(|event| index.is_orphan(event));
+            self.repair.live(stamp, sized, orphan, now, &mut self.steps);
+        }
+        self.worker.metrics.events("duplicate", self.repair.feed().counts().duplicates - duplicates);
     }
 
     /// JSON begins with a brace, which begins no msgpack batch.
@@ -149,7 +224,7 @@ impl EventTask {
         let batch = decode(&message.payload).map_err(Refusal::Undecodable)?;
         self.check_rank(&batch)?;
         // A bus that numbers nothing is taken to lose nothing.
-        let seq = message.seq.unwrap_or_else(|| self.feed.next_seq());
+        let seq = message.seq.unwrap_or_else(|| self.repair.feed().next_seq());
         Ok((Stamp { seq, epoch: message.epoch, ts: batch.ts }, batch))
     }
 
@@ -176,28 +251,61 @@ impl EventTask {
     }
 
     fn act(&mut self) {
-        let mut actions = std::mem::take(&mut self.actions);
-        for action in actions.drain(..) {
-            match action {
-                Action::Apply(batch) => self.apply(&batch),
-                Action::Lost(missing) => {
-                    self.worker.metrics.event_gaps.increment(1);
-                    if self.index.names() > 0 {
-                        let missing = missing.end - missing.start;
-                        tracing::warn!(worker = %self.worker.id, missing, "events lost; starting from an empty view");
-                    }
-                    self.index.forget();
+        let mut steps = std::mem::take(&mut self.steps);
+        for step in steps.drain(..) {
+            match step {
+                Step::Apply(batch) => self.apply(&batch),
+                Step::Clear(why) => self.clear(why),
+                Step::Ask(want) => self.ask(want),
+                Step::View(view) => {
+                    self.trust.set_view(view);
+                    self.worker.metrics.suspect.set(if view == ViewState::Suspect { 1.0 } else { 0.0 });
+                    self.worker.metrics.cold.set(if view == ViewState::Cold { 1.0 } else { 0.0 });
                 }
-                Action::Restarted => {
-                    self.worker.metrics.event_restarts.increment(1);
-                    tracing::info!(worker = %self.worker.id, "the engine restarted");
-                    self.index.forget();
-                    // What was being computed there is gone too.
-                    self.pool.scheduler.overlay().withdraw(self.worker.slot);
-                }
+                Step::Repaired(repaired) => self.tell(&repaired),
             }
         }
-        self.actions = actions;
+        self.steps = steps;
+        self.worker.metrics.events_held.set(real_len(self.repair.feed().held().0));
+    }
+
+    fn clear(&mut self, why: Emptied) {
+        self.restore.give_up();
+        match why {
+            Emptied::Lost(missing, reason) => {
+                self.worker.metrics.event_gaps.increment(1);
+                if self.index.names() > 0 {
+                    let reason = reason.name();
+                    tracing::warn!(worker = %self.worker.id, missing, reason, "events lost; starting from an empty view");
+                }
+            }
+            Emptied::Restarted => {
+                self.worker.metrics.event_restarts.increment(1);
+                tracing::info!(worker = %self.worker.id, "the engine restarted");
+                // What was being computed there is gone too.
+                self.pool.scheduler.overlay().withdraw(self.worker.slot);
+            }
+        }
+        self.index.forget();
+    }
+
+    /// A source that has no time to be asked is taken not to answer: it is asked again later.
+    fn ask(&self, want: Want) {
+        let ask = match want {
+            Want::Replay { from } => Ask::Replay { from },
+            Want::Snapshot => Ask::Snapshot,
+        };
+        if let Err(error) = self.source.asks.try_send(ask) {
+            tracing::debug!(worker = %self.worker.id, %error, "the event source cannot be asked");
+        }
+    }
+
+    fn tell(&self, repaired: &Repaired) {
+        let outcome = repaired.outcome.name();
+        self.worker.metrics.repair(outcome);
+        let (replayed, failures) = (repaired.replayed, repaired.failures);
+        let took_ms = u64::try_from(repaired.took.as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(worker = %self.worker.id, outcome, replayed, failures, took_ms, "view repaired");
     }
 
     fn apply(&self, batch: &EventBatch) {

@@ -83,6 +83,7 @@ const INDEXER: &[(&str, &[&str])] = &[
     ("event", &[]),
     ("codec", &["event"]),
     ("feed", &["event"]),
+    ("repair", &["feed"]),
     ("table", &[]),
     ("room", &[]),
     ("store", &[]),

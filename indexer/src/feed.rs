@@ -1,78 +1,18 @@
-//! The order of one worker's batches: what to apply, in which order, and what was lost on the way. Nothing here knows a
-//! bus, a clock or an index; the task that owns the feed acts on what it says.
+//! The order of one worker's batches: what to apply, in which order, what is missing, and whose batches they are. Nothing
+//! here knows a bus, a clock or an index. What is done about a gap is not decided here: its owner fills it
+//! ([`WorkerFeed::take`]) or passes over it ([`WorkerFeed::pass_to`]).
 
-use std::collections::BTreeMap;
+mod hold;
+mod stamp;
+mod verdict;
+
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Where a batch stands in its stream.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stamp {
-    /// Its number: 0 for the first of a process, then one more for each. For JSON events their `event_id`. The last
-    /// number of all marks the end of a replay; no batch has it.
-    pub seq: u64,
-    /// Raised by a bridge whenever the engine's process changed; none straight from an engine.
-    pub epoch: Option<u64>,
-    /// The engine's wall clock, in seconds; none in JSON events.
-    pub ts: Option<f64>,
-}
-
-/// How far a stream was applied: what a view that is written down needs, so that the stream goes on where it ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Position {
-    /// The epoch of what was applied, where a bridge tells it.
-    pub epoch: Option<u64>,
-    /// The number of the batch that comes next.
-    pub next: u64,
-    /// The latest time stamp that was applied, in seconds of the engine's wall clock. Without an epoch, it is what tells
-    /// a restart.
-    pub newest: Option<f64>,
-}
-
-/// What to do with a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is the next one.
-    Apply,
-    /// It is ahead of its time: the path may have reordered.
-    Hold,
-    /// It was applied or is held already, or its process is gone: drop it.
-    Duplicate,
-    /// Batches before it are lost, as far as waiting can tell.
-    Gap {
-        /// Their numbers.
-        missing: Range<u64>,
-    },
-    /// The engine began anew: nothing that it said before holds.
-    Restart,
-}
-
-/// How long to wait for batches that are overtaken on their way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// The most batches that are held back.
-    pub batches: usize,
-    /// The longest time that one is held back.
-    pub wait: Duration,
-}
-
-impl Patience {
-    /// For paths that keep the order, as one ZMQ connection does: whatever is missing is lost.
-    pub const NONE: Self = Self { batches: 0, wait: Duration::ZERO };
-    /// For NATS, whose redelivery may reorder.
-    pub const NATS: Self = Self { batches: 64, wait: Duration::from_millis(50) };
-}
-
-/// What the owner of a feed does next, in this order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action<T> {
-    /// Applies the batch to the view.
-    Apply(T),
-    /// Has lost these batches. Without a way to get them back: empties the view, which may name blocks that are gone.
-    Lost(Range<u64>),
-    /// Empties the view: the engine's cache is empty too.
-    Restarted,
-}
+pub use hold::HoldMax;
+use hold::{Held, Hold};
+pub use stamp::{Patience, Position, Stamp};
+pub use verdict::{Action, Verdict};
 
 /// What a feed has seen since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +23,7 @@ pub struct FeedCounts {
     pub held: u64,
     /// Batches dropped as known or outdated.
     pub duplicates: u64,
-    /// Gaps.
+    /// Gaps that were passed over.
     pub gaps: u64,
     /// Batches missing in those gaps.
     pub missing: u64,
@@ -91,26 +31,39 @@ pub struct FeedCounts {
     pub restarts: u64,
     /// Held batches of a process that is gone.
     pub outdated: u64,
+    /// Batches for which there was no room.
+    pub refused: u64,
 }
 
-struct Held<T> {
-    item: T,
-    stamp: Stamp,
-    since: Instant,
+/// The life of an engine's process before the present one, as far as time stamps tell them apart: what the path or a
+/// replay brings of it is dropped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Dead {
+    /// The latest time that was known of it.
+    newest: f64,
+    /// The batch of the present life that gave the restart away. Within a life numbers and times rise together.
+    seq: u64,
+    ts: f64,
 }
 
-/// Judges the batches of one (worker, rank), and holds back at most [`Patience::batches`] of them.
+/// Judges the batches of one (worker, rank), and holds back what is ahead of its time: while nothing is being fetched
+/// at most [`Patience::batches`], else at most [`HoldMax`].
 ///
 /// 1. Batches are handed out in ascending order of (epoch, seq), each at most once.
-/// 2. Nothing waits longer than [`Patience::wait`], if `expire` is called by the [`deadline`](Self::deadline).
+/// 2. What waits longer than [`Patience::wait`] is [`overdue`](Self::overdue).
 /// 3. The stream begins at 0: a first batch with a higher number is preceded by a gap.
+/// 4. While it is paused, live batches are held only.
 pub struct WorkerFeed<T> {
     patience: Patience,
     epoch: Option<u64>,
     next: u64,
+    /// One more than the highest number that was heard live in this life.
+    seen: u64,
     started: bool,
+    paused: bool,
     newest: Option<f64>,
-    held: BTreeMap<u64, Held<T>>,
+    dead: Option<Dead>,
+    held: Hold<T>,
     counts: FeedCounts,
 }
 
@@ -121,91 +74,185 @@ impl<T> WorkerFeed<T> {
             patience,
             epoch: None,
             next: 0,
+            seen: 0,
             started: false,
+            paused: false,
             newest: None,
-            held: BTreeMap::new(),
+            dead: None,
+            held: Hold::new(HoldMax::DEFAULT),
             counts: FeedCounts::default(),
         }
+    }
+
+    /// Holds at most so much while something is being fetched.
+    pub fn set_hold_max(&mut self, max: HoldMax) {
+        self.held.set_max(max);
     }
 
     /// What to do with a batch of this stamp. Changes nothing.
     ///
     /// With an epoch: a higher one is a restart, a lower one is outdated, within an equal one the number decides.
-    /// Without: a number that is past means a restart if the batch is newer than all that was applied. Without a time
-    /// as well, if it is 0, or if `orphan` finds that the batch hangs below a block that the view does not hold; that
-    /// is a suspicion only, but an emptied view costs speed, and one that outlives its engine costs false hits.
+    /// Without: numbers and times rise together within a life, so a number that is known by now means a restart if the
+    /// batch is newer. Without a time as well, if it is 0, or if `orphan` finds that the batch hangs below a block that
+    /// the view does not hold; that is a suspicion only, but an emptied view costs speed, and one that outlives its
+    /// engine costs false hits.
     pub fn judge(&self, stamp: &Stamp, orphan: impl FnOnce() -> bool) -> Verdict {
         match (stamp.epoch, self.epoch) {
             (Some(epoch), Some(known)) if epoch > known => return Verdict::Restart,
-            (Some(epoch), Some(known)) if epoch < known => return Verdict::Duplicate,
             (Some(_), None) if self.started => return Verdict::Restart,
             _ => {}
         }
-        if stamp.seq >= self.next {
-            return self.judge_ahead(stamp.seq);
+        if self.is_outdated(stamp) {
+            return Verdict::Duplicate;
         }
-        let restarted = match (stamp.epoch, stamp.ts) {
-            (Some(_), _) => false,
-            (None, Some(ts)) => self.newest.is_some_and(|newest| ts > newest),
-            (None, None) => stamp.seq == 0 || orphan(),
-        };
-        if restarted { Verdict::Restart } else { Verdict::Duplicate }
+        if let (None, Some(ts)) = (stamp.epoch, stamp.ts)
+            && self.is_reborn(stamp.seq, ts)
+        {
+            return Verdict::Restart;
+        }
+        if stamp.seq >= self.next {
+            return self.judge_ahead(stamp.seq, 0);
+        }
+        let suspect = stamp.epoch.is_none() && stamp.ts.is_none() && (stamp.seq == 0 || orphan());
+        if suspect { Verdict::Restart } else { Verdict::Duplicate }
     }
 
-    fn judge_ahead(&self, seq: u64) -> Verdict {
+    /// Whether a batch is of a process that is gone.
+    pub fn is_outdated(&self, stamp: &Stamp) -> bool {
+        match (stamp.epoch, self.epoch, stamp.ts) {
+            (Some(epoch), Some(known), _) => epoch < known,
+            (None, _, Some(ts)) => self.is_dead(stamp.seq, ts),
+            _ => false,
+        }
+    }
+
+    fn is_dead(&self, seq: u64, ts: f64) -> bool {
+        self.dead.is_some_and(|dead| ts <= dead.newest || (seq > dead.seq && ts < dead.ts))
+    }
+
+    fn is_reborn(&self, seq: u64, ts: f64) -> bool {
+        let newer = |than: Option<f64>| than.is_some_and(|than| ts > than);
+        (seq < self.next && newer(self.newest)) || self.held.first_from(seq).is_some_and(|held| newer(held.stamp.ts))
+    }
+
+    fn judge_ahead(&self, seq: u64, bytes: usize) -> Verdict {
+        if self.held.contains(seq) {
+            return Verdict::Duplicate;
+        }
+        if self.paused {
+            return if self.held.has_room(bytes) { Verdict::Hold } else { Verdict::Full };
+        }
         if seq == self.next {
             return Verdict::Apply;
         }
-        if self.held.contains_key(&seq) {
-            return Verdict::Duplicate;
-        }
-        if self.held.len() < self.patience.batches {
+        if self.held.len() < self.patience.batches && self.held.has_room(bytes) {
             return Verdict::Hold;
         }
-        let first = self.held.keys().next().map_or(seq, |&held| held.min(seq));
+        let first = self.held.first().map_or(seq, |held| held.min(seq));
         Verdict::Gap { missing: self.next..first }
     }
 
-    /// Takes one batch in, appends what is to be done now, and returns how the batch itself was judged. `orphan` is
-    /// asked only where [`judge`](Self::judge) needs it.
+    /// Takes one live batch of so many bytes in, appends what is to be done now, and returns how the batch itself was
+    /// judged. `orphan` is asked only where [`judge`](Self::judge) needs it.
     pub fn push(
         &mut self,
         stamp: Stamp,
-        item: T,
+        (item, bytes): (T, usize),
         orphan: impl FnOnce(&T) -> bool,
         now: Instant,
         actions: &mut Vec<Action<T>>,
     ) -> Verdict {
-        let verdict = self.judge(&stamp, || orphan(&item));
+        let mut verdict = self.judge(&stamp, || orphan(&item));
         if verdict == Verdict::Restart {
-            self.restart(stamp.epoch, actions);
-            let seq = stamp.seq;
-            self.act(&self.judge_ahead(seq), stamp, item, now, actions);
-        } else {
-            if verdict != Verdict::Duplicate && stamp.epoch.is_some() {
-                self.epoch = stamp.epoch;
+            self.end_life(&stamp);
+            self.counts.restarts += 1;
+            actions.push(Action::Restarted);
+        } else if verdict != Verdict::Duplicate && stamp.epoch.is_some() {
+            self.epoch = stamp.epoch;
+        }
+        let held = Held { item, stamp, bytes, since: now };
+        match verdict {
+            Verdict::Duplicate => self.counts.duplicates += 1,
+            Verdict::Restart => {
+                self.arrive(held, actions);
             }
-            self.act(&verdict, stamp, item, now, actions);
+            _ => verdict = self.arrive(held, actions),
         }
         verdict
     }
 
-    fn act(&mut self, verdict: &Verdict, stamp: Stamp, item: T, now: Instant, actions: &mut Vec<Action<T>>) {
+    /// Applies or holds a batch that is not known yet.
+    fn arrive(&mut self, held: Held<T>, actions: &mut Vec<Action<T>>) -> Verdict {
+        let seq = held.stamp.seq;
+        self.note_seen(seq);
+        let verdict = self.judge_ahead(seq, held.bytes);
         match verdict {
-            Verdict::Duplicate => self.counts.duplicates += 1,
             Verdict::Apply => {
-                self.apply(stamp, item, actions);
+                self.apply(held.stamp, held.item, actions);
                 self.drain(actions);
             }
-            Verdict::Hold | Verdict::Gap { .. } | Verdict::Restart => {
-                self.held.insert(stamp.seq, Held { item, stamp, since: now });
-                if *verdict == Verdict::Hold {
-                    self.counts.held += 1;
-                } else {
-                    self.skip(actions);
-                }
+            Verdict::Full => self.counts.refused += 1,
+            Verdict::Duplicate => self.counts.duplicates += 1,
+            Verdict::Hold => {
+                self.counts.held += 1;
+                self.held.insert(seq, held);
             }
+            Verdict::Gap { .. } | Verdict::Restart => self.held.insert(seq, held),
         }
+        verdict
+    }
+
+    /// Applies a batch that was fetched, if it is the next one, and what follows it among those that are held, paused
+    /// or not.
+    pub fn take(&mut self, stamp: Stamp, item: T, actions: &mut Vec<Action<T>>) {
+        if stamp.seq != self.next {
+            return;
+        }
+        if stamp.epoch.is_some() {
+            self.epoch = stamp.epoch;
+        }
+        self.apply(stamp, item, actions);
+        // The same batch may have come live as well.
+        if self.held.remove(stamp.seq).is_some() {
+            self.counts.duplicates += 1;
+        }
+        self.drain_held(actions);
+    }
+
+    /// Takes note that there is a batch of this number, although nobody can use it.
+    pub fn note_seen(&mut self, seq: u64) {
+        self.seen = self.seen.max(seq.saturating_add(1));
+    }
+
+    /// From now on live batches are held only.
+    pub fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// Live batches are applied again, first of all those that are held and come next.
+    pub fn go_on(&mut self, actions: &mut Vec<Action<T>>) {
+        self.paused = false;
+        self.drain(actions);
+    }
+
+    /// Whether nothing is missing that anybody has heard of.
+    pub fn is_complete(&self) -> bool {
+        self.held.is_empty() && self.next >= self.seen
+    }
+
+    /// Whether anything was applied, or put in the place of it.
+    pub fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// Whether the stream has epochs, so that restarts need no guessing.
+    pub fn has_epoch(&self) -> bool {
+        self.epoch.is_some()
+    }
+
+    /// Believes that what looked like batches of an earlier life may be of the present one: a clock was set back.
+    pub fn forget_dead(&mut self) {
+        self.dead = None;
     }
 
     /// How far the stream was applied; what is held back is not.
@@ -235,17 +282,20 @@ impl<T> WorkerFeed<T> {
         true
     }
 
-    /// Gives up on what is missing before batches that have waited long enough.
-    pub fn expire(&mut self, now: Instant, actions: &mut Vec<Action<T>>) {
-        while self.deadline().is_some_and(|deadline| deadline <= now) {
-            self.skip(actions);
-        }
+    /// Which batches have been waited for long enough; none while they are being fetched.
+    pub fn overdue(&self, now: Instant) -> Option<Range<u64>> {
+        let first = self.held.first()?;
+        self.deadline().is_some_and(|deadline| deadline <= now).then_some(self.next..first)
     }
 
-    /// When [`expire`](Self::expire) has something to do; none while nothing is held.
+    /// When [`overdue`](Self::overdue) has something to tell; none while nothing is held, or all is.
     pub fn deadline(&self) -> Option<Instant> {
+        if self.paused {
+            return None;
+        }
         let oldest = self.held.values().map(|held| held.since).min()?;
-        Some(oldest + self.patience.wait)
+        let too_many = self.held.len() > self.patience.batches;
+        Some(if too_many { oldest } else { oldest + self.patience.wait })
     }
 
     /// The number of the batch that comes next; 0 before the first.
@@ -253,24 +303,46 @@ impl<T> WorkerFeed<T> {
         self.next
     }
 
+    /// Batches that are held, and the bytes that they came in.
+    pub fn held(&self) -> (usize, usize) {
+        (self.held.len(), self.held.bytes())
+    }
+
     /// What happened so far.
     pub fn counts(&self) -> FeedCounts {
         self.counts
     }
 
-    /// Passes over the first gap: the lowest batch that is held comes next.
-    fn skip(&mut self, actions: &mut Vec<Action<T>>) {
-        let Some((&seq, _)) = self.held.first_key_value() else { return };
-        let missing = self.next..seq;
+    /// Where the first gap ends: the lowest number that is held; where none is, behind all that was heard of.
+    pub fn gap_end(&self) -> u64 {
+        self.held.first().unwrap_or(self.seen).max(self.next)
+    }
+
+    /// Passes over all that is missing before number `to`, and goes on there.
+    pub fn pass_to(&mut self, to: u64, actions: &mut Vec<Action<T>>) {
         self.counts.gaps += 1;
-        self.counts.missing = self.counts.missing.saturating_add(seq - self.next);
-        actions.push(Action::Lost(missing));
-        self.next = seq;
+        self.counts.missing = self.counts.missing.saturating_add(to.saturating_sub(self.next));
+        actions.push(Action::Lost(self.next..to.max(self.next)));
+        self.next = self.next.max(to);
+        self.started = true;
+        let next = self.next;
+        self.held.retain(|&seq, _| seq >= next);
         self.drain(actions);
     }
 
+    /// Begins at 0 again, with nothing held; its owner empties the view.
+    pub fn begin_anew(&mut self) {
+        self.end_life(&Stamp { seq: 0, epoch: self.epoch, ts: None });
+    }
+
     fn drain(&mut self, actions: &mut Vec<Action<T>>) {
-        while let Some(held) = self.held.remove(&self.next) {
+        if !self.paused {
+            self.drain_held(actions);
+        }
+    }
+
+    fn drain_held(&mut self, actions: &mut Vec<Action<T>>) {
+        while let Some(held) = self.held.remove(self.next) {
             self.apply(held.stamp, held.item, actions);
         }
     }
@@ -279,24 +351,47 @@ impl<T> WorkerFeed<T> {
         self.started = true;
         self.next = stamp.seq.saturating_add(1);
         if let Some(ts) = stamp.ts {
-            self.newest = Some(self.newest.map_or(ts, |newest| newest.max(ts)));
+            self.newest = later(self.newest, Some(ts));
         }
         self.counts.applied += 1;
         actions.push(Action::Apply(item));
     }
 
-    fn restart(&mut self, epoch: Option<u64>, actions: &mut Vec<Action<T>>) {
-        self.counts.restarts += 1;
-        self.counts.outdated += u64::try_from(self.held.len()).unwrap_or(u64::MAX);
-        self.held.clear();
-        self.epoch = epoch;
+    /// Ends the life before the batch of this stamp. What is held and can only be of the same life as it stays.
+    fn end_life(&mut self, stamp: &Stamp) {
+        let mut newest = self.newest;
+        let before = self.held.len();
+        self.held.retain(|&seq, held| {
+            let follows = seq > stamp.seq && stamp.epoch.is_none() && stamp.ts.is_some() && held.stamp.ts >= stamp.ts;
+            if !follows {
+                newest = later(newest, held.stamp.ts);
+            }
+            follows
+        });
+        self.counts.outdated += u64::try_from(before - self.held.len()).unwrap_or(u64::MAX);
+        self.dead = match (stamp.epoch, stamp.ts) {
+            (None, Some(ts)) => Some(Dead { newest: newest.unwrap_or(f64::NEG_INFINITY), seq: stamp.seq, ts }),
+            _ => None,
+        };
+        self.epoch = stamp.epoch;
         self.next = 0;
-        actions.push(Action::Restarted);
+        self.seen = self.held.values().map(|held| held.stamp.seq.saturating_add(1)).max().unwrap_or(0);
+        self.newest = None;
+        self.paused = false;
+    }
+}
+
+fn later(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.max(other)),
+        (one, other) => one.or(other),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// A feed, and a clock that the test moves.
@@ -327,15 +422,24 @@ mod tests {
         ) -> (Verdict, Vec<Action<u64>>) {
             let mut actions = Vec::new();
             let item = seq + 100 * epoch.unwrap_or(0);
-            let verdict = self.feed.push(Stamp { seq, epoch, ts }, item, |_| orphan, self.now, &mut actions);
+            let verdict = self.feed.push(Stamp { seq, epoch, ts }, (item, 1), |_| orphan, self.now, &mut actions);
+            self.give_up(&mut actions);
             (verdict, actions)
         }
 
         fn expire_after(&mut self, wait_ms: u64) -> Vec<Action<u64>> {
             let mut actions = Vec::new();
             self.now += Duration::from_millis(wait_ms);
-            self.feed.expire(self.now, &mut actions);
+            self.give_up(&mut actions);
             actions
+        }
+
+        /// As where nothing can be fetched.
+        fn give_up(&mut self, actions: &mut Vec<Action<u64>>) {
+            while self.feed.overdue(self.now).is_some() {
+                let to = self.feed.gap_end();
+                self.feed.pass_to(to, actions);
+            }
         }
     }
 

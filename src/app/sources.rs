@@ -16,7 +16,7 @@ use crate::events::local::LocalBus;
 use crate::events::nats::{Credentials, NatsBus, NatsSettings};
 use crate::events::snapshots::SnapshotFolder;
 use crate::events::source::source;
-use crate::events::{Abilities, EventTask, Heard, Source};
+use crate::events::{Abilities, EventTask, Heard, NoSnapshots, Source};
 use crate::fleet::{Fleet, Worker};
 use crate::real::real_len;
 use crate::shutdown::Tasks;
@@ -210,8 +210,11 @@ fn task(
     let pool = fleet.pool(&worker.model).expect("a fleet has a pool for the model of each worker");
     let namespace = Namespace::plain(Arc::clone(&worker.model), pool.block_size);
     // As many as the configuration says; engines that tell the number themselves let the table grow.
-    let blocks = fleet.table().get(worker.slot).and_then(|target| target.limits.blocks);
+    let table = fleet.table();
+    let target = table.get(worker.slot).expect("a fleet has a target for each worker");
+    let blocks = target.limits.blocks;
     let blocks = blocks.map_or(0, |blocks| usize::try_from(blocks.0).unwrap_or(0));
     let view = ViewSettings { pool: namespace, seed: config.index.seed, blocks };
-    EventTask::new((Arc::clone(worker), Arc::clone(pool)), index.writer(worker.slot, &view), source)
+    let known = (Arc::clone(worker), Arc::clone(pool), Arc::clone(&target.trust));
+    EventTask::new(known, index.writer(worker.slot, &view), source, Box::new(NoSnapshots))
 }

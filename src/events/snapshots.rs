@@ -236,7 +236,7 @@ impl EventTask {
     fn take_up(&mut self, folder: &SnapshotFolder) {
         let of = (self.worker.id.as_str(), self.worker.rank.unwrap_or_default().0);
         let Some(restored) = folder.read(of, &self.index) else { return };
-        if !self.feed.resume(restored.position, &mut self.actions) {
+        if !self.repair.resume(restored.position, Instant::now(), &mut self.steps) {
             self.index.forget();
             return;
         }
@@ -253,7 +253,7 @@ impl EventTask {
         if self.unnumbered || self.index.names() == 0 {
             return;
         }
-        match folder.write(of, (&self.index, self.feed.position()), until) {
+        match folder.write(of, (&self.index, self.repair.feed().position()), until) {
             Ok(blocks) => tracing::info!(worker = of.0, rank = of.1, blocks, "snapshot written"),
             Err(error) => tracing::warn!(worker = of.0, rank = of.1, %error, "snapshot not written"),
         }

@@ -61,6 +61,10 @@ definitions! {
     EVENTS = "kv_events_total", Kind::Counter, "KV-cache events, by what became of them.";
     EVENT_GAPS = "kv_event_gaps_total", Kind::Counter, "Losses of events that emptied a worker's view.";
     EVENT_RESTARTS = "kv_event_restarts_total", Kind::Counter, "Engine restarts seen in its events.";
+    REPAIRS = "kv_view_repairs_total", Kind::Counter, "Repairs of a worker's view, by how they ended.";
+    SUSPECT = "kv_view_suspect", Kind::Gauge, "1 while something is thought to be missing in the worker's view.";
+    COLD = "kv_view_cold", Kind::Gauge, "1 while the view lacks what was said before a loss, or cannot be read.";
+    EVENTS_HELD = "kv_events_held", Kind::Gauge, "Event batches that wait for others.";
     EVENT_LAG = "kv_event_lag_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the engine's time stamp to the index.";
     INDEX_BLOCKS = "index_blocks", Kind::Gauge, "Blocks that the index holds for the worker.";
     INDEX_BYTES = "index_bytes", Kind::Gauge, "Heap of the prefix index, the engines' own names for blocks included.";
@@ -137,6 +141,12 @@ pub struct WorkerMetrics {
     pub event_gaps: Counter,
     /// Engine restarts.
     pub event_restarts: Counter,
+    /// Whether something is thought to be missing in its view.
+    pub suspect: Gauge,
+    /// Whether its view began empty in the middle.
+    pub cold: Gauge,
+    /// Event batches that wait for others.
+    pub events_held: Gauge,
     /// Age of events when they are applied.
     pub event_lag: Histogram,
     /// Blocks in the index.
@@ -210,6 +220,9 @@ impl Metrics {
             cached_reported: cached("reported"),
             event_gaps: self.registry.counter(&EVENT_GAPS, labels()),
             event_restarts: self.registry.counter(&EVENT_RESTARTS, labels()),
+            suspect: self.registry.gauge(&SUSPECT, labels()),
+            cold: self.registry.gauge(&COLD, labels()),
+            events_held: self.registry.gauge(&EVENTS_HELD, labels()),
             event_lag: self.registry.histogram(&EVENT_LAG, labels()),
             index_blocks: self.registry.gauge(&INDEX_BLOCKS, labels()),
             index_worker_bytes: self.registry.gauge(&INDEX_WORKER_BYTES, labels()),
@@ -257,6 +270,12 @@ impl WorkerMetrics {
             let labels = vec![Label::new("worker", self.worker.clone()), Label::new("outcome", outcome)];
             self.metrics.registry.counter(&EVENTS, labels).increment(count);
         }
+    }
+
+    /// A repair of its view ended like this.
+    pub fn repair(&self, outcome: &'static str) {
+        let labels = vec![Label::new("worker", self.worker.clone()), Label::new("outcome", outcome)];
+        self.metrics.registry.counter(&REPAIRS, labels).increment(1);
     }
 
     /// What the policy's history remembers of the worker. Policies without one have no such series.

@@ -1,0 +1,337 @@
+//! How one worker's view is kept whole: what to do about gaps, reconnections, restarts and what cannot be read. Nothing
+//! here knows a bus, a clock or an index; the task that owns the repair does what it says.
+
+mod doubt;
+mod step;
+
+use std::time::Instant;
+
+use warmpath_core::trust::ViewState;
+
+use crate::feed::{Action, HoldMax, Patience, Position, Stamp, Verdict, WorkerFeed};
+use doubt::{BACK_OFF, back_off};
+pub use step::{Cold, Emptied, Outcome, Repaired, Step, Want};
+
+/// What a source can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Means {
+    /// How long batches may overtake each other on its path.
+    pub patience: Patience,
+    /// Whether it sends batches again.
+    pub replays: bool,
+    /// Whether it has snapshots.
+    pub snapshots: bool,
+}
+
+/// A view that something is thought to be missing in.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    since: Instant,
+    /// Whether replays cannot help: what is missing is gone.
+    gone: bool,
+    /// Whether the next replay is to begin at the beginning: one from where the view ends found nothing.
+    from_start: bool,
+    /// Batches that were sent again because of it.
+    replayed: u64,
+    /// How it would end now.
+    outcome: Outcome,
+}
+
+/// A replay that was asked for and has not ended.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    from: u64,
+    /// The highest number that its first batch may have, so that nothing is missing, and it is seen to be of the process
+    /// that the view is of: without epochs it has to overlap with what was applied.
+    need: u64,
+    next_before: u64,
+    /// When the source was heard last.
+    heard: Instant,
+    /// Whether it began early enough.
+    reached: bool,
+    /// Whether something of it looked like a dead process's.
+    outdated: bool,
+    /// Whether nobody wants to know any more.
+    void: bool,
+}
+
+/// A snapshot that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    /// When the source was heard last.
+    heard: Instant,
+    /// Whether a part of it has come: the view is not what it was.
+    begun: bool,
+}
+
+/// Keeps one (worker, rank)'s view whole.
+///
+/// 1. Batches are handed out in order, each at most once; never while a snapshot is being put in.
+/// 2. While anything is thought to be missing the view is `Suspect`. It is `Current` only if everything that is known to
+///    have been said is in it, and `Cold` if it began empty in the middle.
+/// 3. A restart, whoever tells it, empties the view at once.
+/// 4. One replay and one snapshot are on their way at most. An answer to a question that no longer matters is dropped.
+/// 5. What waits is bounded, in batches and in bytes; so is how long anything is tried.
+pub struct Repair<T> {
+    means: Means,
+    feed: WorkerFeed<T>,
+    doubt: Option<Doubt>,
+    cold: Option<Cold>,
+    asked: Option<Asked>,
+    /// A replay that was not waited for any longer may still end.
+    late_answer: bool,
+    snapshot: Option<Awaited>,
+    /// No snapshot is asked for before.
+    snapshot_retry: Option<Instant>,
+    snapshot_failures: u32,
+    retry: Option<Instant>,
+    failures: u32,
+    /// Messages in a row that could not be read.
+    unreadable: u32,
+    quarantine: Option<Instant>,
+    /// The path was made anew, and only the next batch can tell whether any was missed.
+    unproven: bool,
+    process_start: Option<f64>,
+    told: ViewState,
+    /// A repair that is over and was not told yet.
+    over: Option<Repaired>,
+    actions: Vec<Action<T>>,
+}
+
+impl<T> Repair<T> {
+    /// Of a view that is empty, over a source that has said nothing.
+    pub fn new(means: Means) -> Self {
+        Self {
+            means,
+            feed: WorkerFeed::new(means.patience),
+            doubt: None,
+            cold: None,
+            asked: None,
+            late_answer: false,
+            snapshot: None,
+            snapshot_retry: None,
+            snapshot_failures: 0,
+            retry: None,
+            failures: 0,
+            unreadable: 0,
+            quarantine: None,
+            unproven: false,
+            process_start: None,
+            told: ViewState::Current,
+            over: None,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Holds at most so much while something is being fetched.
+    #[must_use]
+    pub fn with_hold_max(mut self, max: HoldMax) -> Self {
+        self.feed.set_hold_max(max);
+        self
+    }
+
+    /// How far the view can be believed.
+    pub fn view(&self) -> ViewState {
+        match (self.doubt, self.cold) {
+            (Some(_), _) => ViewState::Suspect,
+            (None, Some(_)) => ViewState::Cold,
+            (None, None) if self.unproven => ViewState::Suspect,
+            (None, None) => ViewState::Current,
+        }
+    }
+
+    /// The order of what is heard, to look at.
+    pub fn feed(&self) -> &WorkerFeed<T> {
+        &self.feed
+    }
+
+    /// Why the view began empty in the middle, if it did.
+    pub fn cold(&self) -> Option<Cold> {
+        self.cold
+    }
+
+    /// Goes on behind a view that was put in from elsewhere, as at a start. Returns whether it fits.
+    pub fn resume(&mut self, position: Position, now: Instant, steps: &mut Vec<Step<T>>) -> bool {
+        let resumed = self.feed.resume(position, &mut self.actions);
+        if resumed {
+            self.connected(now, steps);
+        }
+        resumed
+    }
+
+    /// The path was made, or made again: what was sent in the meantime may be missing.
+    pub fn connected(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
+        self.failures = 0;
+        self.retry = None;
+        self.snapshot_retry = None;
+        if self.quarantine.is_none() {
+            if self.can_fetch() {
+                self.suspect(now);
+                self.void();
+                if let (true, Some(_), Some(doubt)) = (self.means.snapshots, self.cold, &mut self.doubt) {
+                    doubt.gone = true;
+                }
+            } else {
+                self.unproven = self.feed.is_started();
+            }
+        }
+        self.finish(now, steps);
+    }
+
+    /// A batch of so many bytes, as the engine sends it. `orphan` tells whether it hangs below a block that the view does
+    /// not hold; it is asked only where nothing better tells a restart.
+    pub fn live(
+        &mut self,
+        stamp: Stamp,
+        sized: (T, usize),
+        orphan: impl FnOnce(&T) -> bool,
+        now: Instant,
+        steps: &mut Vec<Step<T>>,
+    ) {
+        if self.quarantine.is_some() {
+            return;
+        }
+        self.unreadable = 0;
+        match self.feed.push(stamp, sized, orphan, now, &mut self.actions) {
+            Verdict::Restart => self.restarted(now),
+            Verdict::Apply => self.unproven = false,
+            Verdict::Gap { .. } => self.gap(now),
+            Verdict::Full if self.retry.is_some() => self.lose(Cold::Overflow, now),
+            Verdict::Full | Verdict::Hold | Verdict::Duplicate => {}
+        }
+        self.finish(now, steps);
+    }
+
+    /// A batch that was asked for.
+    pub fn replayed(&mut self, stamp: Stamp, (item, bytes): (T, usize), now: Instant, steps: &mut Vec<Step<T>>) {
+        if self.quarantine.is_some() {
+            return;
+        }
+        self.unreadable = 0;
+        if self.feed.judge(&stamp, || false) == Verdict::Restart {
+            self.feed.push(stamp, (item, bytes), |_| false, now, &mut self.actions);
+            self.restarted(now);
+            // An answer that begins at the beginning is just what would be asked for now.
+            if let (0, Some(asked)) = (stamp.seq, self.asked) {
+                self.asked = Some(Asked { need: 0, next_before: 0, heard: now, reached: true, void: false, ..asked });
+                self.suspect(now);
+            }
+        } else if let Some(mut asked) = self.asked.filter(|asked| !asked.void) {
+            asked.heard = now;
+            let outdated = self.feed.is_outdated(&stamp);
+            asked.outdated |= outdated;
+            asked.reached |= stamp.seq <= asked.need && !outdated;
+            self.asked = Some(asked);
+            if !outdated {
+                self.fill(asked, stamp, (item, bytes), now);
+            }
+        }
+        self.finish(now, steps);
+    }
+
+    /// One batch of the answer that is being waited for.
+    fn fill(&mut self, asked: Asked, stamp: Stamp, (item, bytes): (T, usize), now: Instant) {
+        if let Some(doubt) = &mut self.doubt {
+            doubt.replayed += 1;
+        }
+        if stamp.seq < self.feed.next_seq() || (self.late_answer && !asked.reached) {
+            return;
+        }
+        if !asked.reached {
+            if self.snapshot_can_be_asked(now) {
+                return self.lose(Cold::HistoryGone, now);
+            }
+            self.pass_to(stamp.seq, Cold::HistoryGone);
+            self.asked = Some(Asked { reached: true, ..asked });
+        }
+        if stamp.seq == self.feed.next_seq() {
+            self.feed.take(stamp, item, &mut self.actions);
+            if let Some(doubt) = &mut self.doubt
+                && doubt.outcome == Outcome::Whole
+            {
+                doubt.outcome = Outcome::Replayed;
+            }
+        } else {
+            // A hole in the answer: what is in it is asked for again.
+            self.feed.push(stamp, (item, bytes), |_| false, now, &mut self.actions);
+        }
+    }
+
+    /// Nothing more comes of the replay: all that there is was handed on, or it failed.
+    pub fn replay_ended(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
+        let late = std::mem::take(&mut self.late_answer);
+        let Some(asked) = self.asked else { return };
+        if late && !asked.reached && !asked.void {
+            return;
+        }
+        self.asked = None;
+        let doubt = self.doubt.filter(|doubt| !asked.void && !doubt.gone);
+        if let Some(doubt) = doubt {
+            let (complete, next) = (self.feed.is_complete(), self.feed.next_seq());
+            if complete && (asked.reached || next == 0 || self.feed.has_epoch()) {
+                self.settle(now);
+            } else if !asked.reached && asked.from > 0 {
+                // A process that is new has not come that far yet.
+                self.doubt = Some(Doubt { from_start: true, ..doubt });
+            } else if next == asked.next_before {
+                if asked.outdated {
+                    // Perhaps it was not: clocks are set back.
+                    self.feed.forget_dead();
+                }
+                self.failed(now);
+            }
+        }
+        self.finish(now, steps);
+    }
+
+    /// Whether a part of a snapshot is to be put in; the first one takes the place of what was in the view.
+    pub fn takes_snapshot(&mut self, now: Instant) -> bool {
+        if let Some(awaited) = &mut self.snapshot {
+            *awaited = Awaited { heard: now, begun: true };
+        }
+        self.snapshot.is_some()
+    }
+
+    /// The snapshot was put in, and tells how far it goes.
+    pub fn restored(&mut self, position: Position, now: Instant, steps: &mut Vec<Step<T>>) {
+        if self.snapshot.is_none() {
+            return;
+        }
+        if !self.feed.resume(position, &mut self.actions) {
+            return self.not_restored(now, steps);
+        }
+        self.snapshot = None;
+        self.snapshot_failures = 0;
+        self.snapshot_retry = Some(now + BACK_OFF);
+        self.cold = None;
+        if let Some(doubt) = &mut self.doubt {
+            (doubt.gone, doubt.outcome) = (false, Outcome::Snapshot);
+        }
+        self.feed.go_on(&mut self.actions);
+        if self.feed.is_complete() || !self.means.replays {
+            self.settle(now);
+        } else {
+            self.feed.pause();
+        }
+        self.finish(now, steps);
+    }
+
+    /// There is no snapshot, or it cannot be believed: the view is as it was if no part of it has come, else empty.
+    pub fn not_restored(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
+        let Some(awaited) = self.snapshot.take() else { return };
+        self.snapshot_failures += 1;
+        self.snapshot_retry = Some(now + back_off(self.snapshot_failures));
+        let gone = self.doubt.is_some_and(|doubt| doubt.gone);
+        if self.means.replays && !awaited.begun {
+            if let Some(doubt) = &mut self.doubt {
+                doubt.gone = false;
+            }
+        } else if awaited.begun || gone || !self.feed.is_complete() {
+            self.lose(Cold::HistoryGone, now);
+        } else {
+            self.settle(now);
+            self.unproven = self.feed.is_started();
+        }
+        self.finish(now, steps);
+    }
+}
