@@ -17,6 +17,8 @@ pub mod nats;
 pub mod publish;
 pub mod source;
 pub mod subject;
+pub mod zmq;
+pub mod zmtp;
 
 pub use source::{Abilities, Ask, Heard, Message, Source};
 

@@ -9,10 +9,11 @@ use warmpath_indexer::view::ViewSettings;
 
 use super::StartError;
 use super::build::setup;
-use crate::config::{Config, EventSource, JetStream, Nats};
+use crate::config::{Config, EventSource, JetStream, Nats, Zmq, ZmqEndpoint};
 use crate::events::local::LocalBus;
 use crate::events::nats::{Credentials, NatsBus, NatsSettings};
 use crate::events::source::source;
+use crate::events::zmq::{Gate, ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
 use crate::events::{Abilities, EventTask, Heard, Source};
 use crate::fleet::{Fleet, Worker};
 use crate::real::real_len;
@@ -22,6 +23,7 @@ use crate::telemetry::metrics::Metrics;
 /// Every event task, seen from outside.
 pub(super) struct Sources {
     bus: Option<NatsBus>,
+    zmq: ZmqBus,
     index: Arc<ConcurrentIndex>,
     workers: Vec<Arc<Worker>>,
     metrics: Metrics,
@@ -43,6 +45,8 @@ impl Sources {
             }
             None => None,
         };
+        let zmq = ZmqBus::new(zmq_settings(&config.events.zmq));
+        let mut gate = config.events.zmq.bind.as_ref().map(|bind| Gate::new(&zmq, bind.value.clone()));
         for worker in fleet.workers() {
             let described = config.workers.iter().find(|described| described.id.value == worker.id);
             let described = described.expect("the fleet was built from this configuration");
@@ -50,31 +54,31 @@ impl Sources {
                 EventSource::None => continue,
                 EventSource::Local => local_source(local.as_ref(), worker, tasks)?,
                 EventSource::Nats => nats_source(bus.as_ref(), worker, config, tasks)?,
+                EventSource::Zmq => zmq_source((&zmq, gate.as_mut()), (worker, described), config, tasks)?,
             };
             tasks.spawn(task(config, fleet, worker, index, source).run());
         }
-        let sources =
-            Self { bus, index: Arc::clone(index), workers: fleet.workers().to_vec(), metrics: metrics.clone() };
+        if let Some(gate) = gate {
+            tasks.spawn(gate.run(tasks.clone()));
+        }
+        let workers = fleet.workers().to_vec();
+        let sources = Self { bus, zmq, index: Arc::clone(index), workers, metrics: metrics.clone() };
         Ok(Arc::new(sources))
     }
 
     /// Whether events can arrive from every worker that sends them over the bus.
     pub(super) fn are_up(&self) -> bool {
-        self.trouble().is_none()
+        self.bus.as_ref().and_then(NatsBus::trouble).is_none() && self.zmq.trouble().is_none()
     }
 
     /// What does not work, in words.
     pub(super) fn complaints(&self) -> Vec<String> {
-        let complaint = |trouble| {
-            format!(
-                "the event bus is not connected ({trouble}): requests are routed by load and by what was known before"
-            )
-        };
-        self.trouble().map(complaint).into_iter().collect()
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.bus.as_ref().and_then(NatsBus::trouble)
+        const MEANWHILE: &str = "requests are routed by load and by what was known before";
+        let bus = self.bus.as_ref().and_then(NatsBus::trouble);
+        let bus = bus.map(|trouble| format!("the event bus is not connected ({trouble}): {MEANWHILE}"));
+        let engines = self.zmq.trouble();
+        let engines = engines.map(|trouble| format!("engines' events are not connected ({trouble}): {MEANWHILE}"));
+        bus.into_iter().chain(engines).chain(self.zmq.complaints()).collect()
     }
 
     /// Brings the gauges up to date.
@@ -82,6 +86,7 @@ impl Sources {
         self.metrics.index_bytes.set(real_len(self.index.bytes()));
         self.metrics.index_refused.absolute(self.index.refused());
         self.metrics.index_shed.absolute(self.index.shed());
+        self.metrics.unmatched_topics.absolute(self.zmq.unmatched());
         self.metrics.bus_up.set(if self.are_up() { 1.0 } else { 0.0 });
         for worker in &self.workers {
             worker.metrics.index_blocks.set(real_len(self.index.entries(worker.slot)));
@@ -144,6 +149,50 @@ fn nats_source(bus: Option<&NatsBus>, worker: &Worker, config: &Config, tasks: &
     let (source, line) = source(abilities, waiting);
     let rank = worker.rank.unwrap_or_default().0;
     tasks.spawn(bus.follow(&worker.model, worker.id.as_str(), rank, line.tell));
+    Ok(source)
+}
+
+fn zmq_settings(zmq: &Zmq) -> ZmqSettings {
+    ZmqSettings {
+        topic: zmq.topic.clone(),
+        connect_timeout: zmq.connect_timeout.get(),
+        reconnect_delay_max: zmq.reconnect_delay_max.get(),
+        heartbeat: zmq.heartbeat.get(),
+        replay: ReplaySettings {
+            connect_timeout: zmq.connect_timeout.get(),
+            idle_timeout: zmq.replay_idle_timeout.get(),
+            timeout: zmq.replay_timeout.get(),
+        },
+    }
+}
+
+/// A worker with a place of its own is connected to, any other one comes to the gate.
+fn zmq_source(
+    (bus, gate): (&ZmqBus, Option<&mut Gate>),
+    (worker, described): (&Arc<Worker>, &crate::config::Worker),
+    config: &Config,
+    tasks: &Tasks,
+) -> Result<Source, StartError> {
+    let rank = worker.rank.unwrap_or_default().0;
+    let of_rank = |endpoint: Option<ZmqEndpoint>| endpoint.and_then(|endpoint| endpoint.for_rank(rank));
+    let replay = of_rank(config.zmq_replay(described));
+    // One connection overtakes nothing.
+    let abilities = Abilities { patience: Patience::NONE, replays: replay.is_some(), snapshots: false };
+    let waiting = usize::try_from(config.events.zmq.queue_messages.get()).unwrap_or(usize::MAX);
+    let (source, line) = source(abilities, waiting);
+    match (of_rank(config.zmq_events(described)), gate) {
+        (Some(events), _) => tasks.spawn(bus.follow(worker, ZmqEngine { events, replay }, line)),
+        (None, Some(gate)) => {
+            let model = config.models.iter().find(|model| model.name.value == *worker.model);
+            let aliases = model.into_iter().flat_map(|model| &model.aliases).map(|alias| alias.value.as_str());
+            let models: Vec<_> = std::iter::once(&*worker.model).chain(aliases).collect();
+            tasks.spawn(gate.expect(worker, &models, replay, line));
+        }
+        (None, None) => {
+            let what = format!("worker `{}` has `events: zmq`", worker.id);
+            return Err(setup(&what, "its sockets have no place"));
+        }
+    }
     Ok(source)
 }
 
