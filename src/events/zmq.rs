@@ -149,7 +149,6 @@ async fn keep_following(
         let begun = tokio::time::Instant::now();
         let error = match made {
             Ok(link) => {
-                replays.connected = true;
                 let ended = listen(link, &settings, &ear, &expected, &mut replays).await;
                 replays.disconnect();
                 match ended {
@@ -180,19 +179,24 @@ async fn listen(
         Ok(pulse) => pulse,
         Err(error) => return Some(error),
     };
-    if ear.tell.send(Heard::Connected).await.is_err() {
-        return None;
-    }
-    ear.place.up();
-    let mut warned = false;
+    let (mut told, mut warned) = (false, false);
     loop {
-        let frames = tokio::select! {
-            frames = pulse.next() => match frames {
-                Ok(frames) => frames,
+        let beat = tokio::select! {
+            beat = pulse.next() => match beat {
+                Ok(beat) => beat,
                 Err(error) => return Some(error),
             },
             () = replays.work() => return None,
         };
+        // Whoever answers or sends something has the subscription: what comes from now on is heard.
+        if !std::mem::replace(&mut told, true) {
+            if ear.tell.send(Heard::Connected).await.is_err() {
+                return None;
+            }
+            replays.connected = true;
+            ear.place.up();
+        }
+        let Beat::Frames(frames) = beat else { continue };
         if let Some(topic) = frames.first().filter(|topic| !expected.expect(topic)) {
             ear.metrics.events("unexpected_topic", 1);
             if !std::mem::replace(&mut warned, true) {
@@ -205,6 +209,14 @@ async fn listen(
     }
 }
 
+/// What a peer does.
+enum Beat {
+    /// It is there.
+    Pong,
+    /// It sends something.
+    Frames(Vec<Bytes>),
+}
+
 /// A subscription, kept alive.
 struct Pulse {
     link: Link,
@@ -212,33 +224,54 @@ struct Pulse {
     heartbeat: Duration,
     /// Ticks since the peer was heard last.
     silent: u32,
+    /// Whether it cannot be asked whether it is there.
+    believed: bool,
+    /// Answers that say nothing yet.
+    early: u32,
 }
 
 impl Pulse {
-    /// Subscribes to everything.
+    /// Subscribes to everything, and asks whether that arrived.
     async fn start(mut link: Link, heartbeat: Duration) -> Result<Self, LinkError> {
         link.writer.send(&[b"\x01"]).await?;
+        if link.pings {
+            link.writer.ping().await?;
+        }
         let mut ticks = interval(heartbeat);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Self { link, ticks, heartbeat, silent: 0 })
+        ticks.reset();
+        // libzmq may write its first answer before it hands the subscription over, but not its second.
+        Ok(Self { believed: !link.pings, link, ticks, heartbeat, silent: 0, early: 1 })
     }
 
-    /// The next message. May be dropped and called again.
-    async fn next(&mut self) -> Result<Vec<Bytes>, LinkError> {
+    /// What comes next. May be dropped and called again. The first answer of the peer comes after it has taken the
+    /// subscription; who cannot be asked is believed to have done so.
+    async fn next(&mut self) -> Result<Beat, LinkError> {
+        if std::mem::take(&mut self.believed) {
+            return Ok(Beat::Pong);
+        }
         loop {
             tokio::select! {
                 biased;
                 traffic = self.link.reader.next() => {
                     self.silent = 0;
                     match traffic? {
-                        Traffic::Message(frames) => return Ok(frames),
+                        Traffic::Message(frames) => return Ok(Beat::Frames(frames)),
+                        Traffic::Command(command) if command.starts_with(b"\x04PONG") => {
+                            if self.early == 0 {
+                                return Ok(Beat::Pong);
+                            }
+                            self.early -= 1;
+                            self.link.writer.ping().await?;
+                        }
                         Traffic::Command(command) => self.link.writer.answer(&command).await?,
                     }
                 }
-                _ = self.ticks.tick() => {
+                _ = self.ticks.tick(), if self.link.pings => {
                     self.silent += 1;
                     match self.silent {
-                        0..=1 => {}
+                        1 => {}
+                        // Ten bytes, which the system takes at once: nothing is cut off when this is dropped.
                         2 => self.link.writer.ping().await?,
                         _ => return Err(LinkError::Silent(self.heartbeat * 2)),
                     }

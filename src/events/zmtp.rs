@@ -83,6 +83,8 @@ pub struct Link {
     pub reader: Reader,
     /// What goes.
     pub writer: Writer,
+    /// Whether the peer answers signs of life: protocol 3.1, which libzmq has had since 4.2. Others would hang up.
+    pub pings: bool,
 }
 
 /// The receiving half.
@@ -137,15 +139,15 @@ impl Link {
         let decoder = frame::Decoder::default();
         let mut reader = Reader { input: Box::new(input), buffer: BytesMut::new(), decoder };
         let mut writer = Writer { output: Box::new(output), bytes: Vec::new(), patience };
-        writer.bytes.extend(greeting());
+        writer.bytes.extend(greeting(kind));
         frame::write_command(&ready(kind), &mut writer.bytes);
         writer.flush().await?;
-        check_greeting(&reader.take(64).await?)?;
+        let pings = check_greeting(&reader.take(64).await?)?;
         match reader.next().await? {
             Traffic::Command(command) => check_ready(kind, &command)?,
             Traffic::Message(_) => return Err(Breach::NotZmtp.into()),
         }
-        Ok(Self { reader, writer })
+        Ok(Self { reader, writer, pings })
     }
 }
 
@@ -324,10 +326,12 @@ impl fmt::Debug for Link {
     }
 }
 
-/// Signature, version 3.0, mechanism NULL, neither client nor server.
-fn greeting() -> [u8; 64] {
+/// Signature, version, mechanism NULL, neither client nor server. Who sends to subscribers says 3.1, to be asked for signs
+/// of life; a subscriber says 3.0, whose subscriptions every peer understands.
+fn greeting(kind: Kind) -> [u8; 64] {
     let mut greeting = [0; 64];
     (greeting[0], greeting[9], greeting[10]) = (0xff, 0x7f, 3);
+    greeting[11] = u8::from(kind == Kind::Pub);
     greeting[12..16].copy_from_slice(b"NULL");
     greeting
 }
@@ -343,7 +347,8 @@ fn ready(kind: Kind) -> Vec<u8> {
     ready
 }
 
-fn check_greeting(greeting: &[u8]) -> Result<(), LinkError> {
+/// Whether the peer speaks 3.1.
+fn check_greeting(greeting: &[u8]) -> Result<bool, LinkError> {
     let stranger = |what: String| Err(LinkError::Stranger(what));
     if greeting[0] != 0xff || greeting[9] != 0x7f {
         return stranger("no ZeroMQ socket".to_owned());
@@ -355,7 +360,7 @@ fn check_greeting(greeting: &[u8]) -> Result<(), LinkError> {
     if mechanism != b"NULL" {
         return stranger(format!("secured ({}), which is not spoken", shown(mechanism)));
     }
-    Ok(())
+    Ok(greeting[10] > 3 || greeting[11] > 0)
 }
 
 fn check_ready(kind: Kind, command: &[u8]) -> Result<(), LinkError> {

@@ -202,9 +202,9 @@ impl Shared {
             };
             tokio::select! {
                 traffic = link.reader.next() => match traffic? {
-                    Traffic::Command(command) => link.writer.answer(&command).await?,
-                    Traffic::Message(frames) => {
-                        subscribe(&mut topics, &frames);
+                    Traffic::Command(command) if command.starts_with(b"\x04P") => link.writer.answer(&command).await?,
+                    said => {
+                        subscribe(&mut topics, &said);
                         let wanted = topics.iter().any(|prefix| topic.starts_with(prefix));
                         live = wanted.then(|| live.take().unwrap_or_else(|| self.live.subscribe()));
                     }
@@ -286,13 +286,22 @@ async fn listener(endpoint: Option<&ZmqEndpoint>) -> io::Result<Option<Listener>
     }
 }
 
-/// Takes note of what a subscriber wants: `1` and a prefix, or `0` and one that it wants no more.
-fn subscribe(topics: &mut Vec<Bytes>, frames: &[Bytes]) {
-    let [frame] = frames else { return };
-    match frame.split_first() {
-        Some((1, _)) if topics.len() < 64 => topics.push(frame.slice(1..)),
-        Some((0, prefix)) => {
-            if let Some(at) = topics.iter().position(|topic| topic == prefix) {
+/// Takes note of what a subscriber wants to hear, or no more: a message that begins with 1 or 0, or a command.
+fn subscribe(topics: &mut Vec<Bytes>, said: &Traffic) {
+    let wanted = match said {
+        Traffic::Message(frames) => match frames.as_slice() {
+            [frame] if frame.starts_with(&[1]) => Some((true, frame.slice(1..))),
+            [frame] if frame.starts_with(&[0]) => Some((false, frame.slice(1..))),
+            _ => None,
+        },
+        Traffic::Command(command) if command.starts_with(b"\x09SUBSCRIBE") => Some((true, command.slice(10..))),
+        Traffic::Command(command) if command.starts_with(b"\x06CANCEL") => Some((false, command.slice(7..))),
+        Traffic::Command(_) => None,
+    };
+    match wanted {
+        Some((true, topic)) if topics.len() < 64 => topics.push(topic),
+        Some((false, topic)) => {
+            if let Some(at) = topics.iter().position(|wanted| *wanted == topic) {
                 topics.swap_remove(at);
             }
         }

@@ -111,7 +111,8 @@ impl Gate {
         let mut last: Option<(Bytes, Arc<Ear>)> = None;
         loop {
             let frames = match pulse.next().await {
-                Ok(frames) => frames,
+                Ok(Beat::Frames(frames)) => frames,
+                Ok(Beat::Pong) => continue,
                 Err(error) => return error,
             };
             let topic = frames.first().cloned().unwrap_or_default();
