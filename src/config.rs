@@ -9,6 +9,7 @@ mod bounds;
 mod check;
 mod decode;
 mod document;
+mod endpoint;
 mod events;
 mod fault;
 mod fleet;
@@ -18,6 +19,8 @@ mod place;
 mod quantity;
 mod reading;
 mod routing;
+mod zmq;
+mod zmq_rules;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use address::{BaseUrl, NatsUrl, Secret};
 pub use bounds::{Limits, Retries, Timeouts};
+pub use endpoint::ZmqEndpoint;
 pub use events::{Events, Index, JetStream, Nats};
 pub use fault::Fault;
 pub use fleet::{EventSource, Model, TokenizerSource, Worker};
@@ -35,6 +39,7 @@ pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use reading::Reading;
 pub use routing::{ApproxLru, ApproxTree, Routing};
+pub use zmq::Zmq;
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -137,5 +142,23 @@ impl Config {
     /// Where the events of `worker` come from.
     pub fn event_source(&self, worker: &Worker) -> EventSource {
         worker.event_source(self.events.nats.url.is_some())
+    }
+
+    /// Where rank 0 of `worker` publishes over ZeroMQ; none where it connects to us, and the ranks' ports follow. None,
+    /// too, where the worker's host is no name or address.
+    pub fn zmq_events(&self, worker: &Worker) -> Option<ZmqEndpoint> {
+        match &worker.zmq_endpoint {
+            Some(endpoint) => Some(endpoint.value.clone()),
+            None if self.events.zmq.bind.is_some() => None,
+            None => worker.zmq_at(self.events.zmq.port.value),
+        }
+    }
+
+    /// Where rank 0 of `worker` replays, if it does.
+    pub fn zmq_replay(&self, worker: &Worker) -> Option<ZmqEndpoint> {
+        match (&worker.zmq_replay, &self.events.zmq.replay_port) {
+            (Some(endpoint), _) => Some(endpoint.value.clone()),
+            (None, port) => worker.zmq_at(port.as_ref()?.value),
+        }
     }
 }

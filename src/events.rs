@@ -23,6 +23,8 @@ pub mod publish;
 pub mod snapshots;
 pub mod source;
 pub mod subject;
+pub mod zmq;
+pub mod zmtp;
 
 pub use source::{Abilities, Ask, Heard, Message, Source};
 

@@ -8,9 +8,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use warmpath_indexer::codec::encode;
+use warmpath_indexer::codec::encode::{self, HashForm};
 
 use crate::error::BoxError;
+use crate::events::publish::faults::EventFaults;
 use crate::events::publish::{Bus, Publisher};
 use crate::http::{ConnectionLimits, serve};
 use crate::shutdown::Tasks;
@@ -18,7 +19,7 @@ use crate::sim::{Engine, EngineConfig};
 use driver::Driver;
 use exposition::Exposition;
 use voice::Voice;
-use wire::Wire;
+use wire::{Wire, WireSettings};
 
 mod answer;
 mod api;
@@ -45,6 +46,10 @@ pub struct MockSettings {
     pub bus: Bus,
     /// How they are written.
     pub form: encode::Form,
+    /// How the engine's names for blocks are written.
+    pub hashes: HashForm,
+    /// What goes wrong with them on their way.
+    pub faults: EventFaults,
     /// How much faster than the timing model it runs.
     pub speedup: f64,
     /// A `tokenizer.json`; without it each byte is a token.
@@ -76,18 +81,28 @@ impl MockEngine {
     pub async fn start(settings: MockSettings, tasks: &Tasks) -> Result<Self, BoxError> {
         let listener = TcpListener::bind(settings.listen).await?;
         let address = listener.local_addr()?;
-        if let Bus::Nats(bus) = &settings.bus {
+        settings.bus.each_nats(&mut |bus| {
             let bus = bus.clone();
             tasks.spawn(async move { bus.prepare().await });
-        }
+        });
         let longest = settings.engine.longest();
         let (block_size, blocks) = (settings.engine.block_size, settings.engine.blocks);
-        let engine = Engine::new(settings.engine)?;
+        let wire = WireSettings {
+            form: settings.form,
+            hashes: settings.hashes,
+            block_size,
+            faults: settings.faults,
+            seed: settings.engine.seed,
+        };
+        let engine = Engine::new(settings.engine.clone())?;
         let exposition = Arc::new(Exposition::new(&settings.model, block_size.get(), blocks));
         let publisher = Publisher::new(settings.bus, &settings.model, &settings.worker, 0);
-        let wire = Wire::new(publisher, settings.form, block_size);
+        let (wire, delaying) = Wire::new(publisher, wire);
+        tasks.spawn(delaying);
         let (commands, queue) = driver::commands();
-        tasks.spawn(Driver::new(engine, queue, wire, Arc::clone(&exposition), settings.speedup).run());
+        tasks.spawn(
+            Driver::new((engine, settings.engine), queue, wire, Arc::clone(&exposition), settings.speedup).run(),
+        );
         let shared = Shared {
             model: settings.model,
             longest,

@@ -139,6 +139,43 @@ fn events_come_over_nats_where_a_server_is_named() {
 }
 
 #[test]
+fn events_over_zeromq_have_their_place() {
+    let read = |worker: &str, zmq: &str| {
+        let text =
+            format!("models: [{{name: m}}]\nworkers: [{{id: a, url: 'http://h:1', model: m, {worker}}}]\n{zmq}\n");
+        let config = config(&text, &[]);
+        let worker = &config.workers[0];
+        let shown = |endpoint: Option<warmpath::config::ZmqEndpoint>| endpoint.map(String::from).unwrap_or_default();
+        (config.event_source(worker), shown(config.zmq_events(worker)), shown(config.zmq_replay(worker)))
+    };
+    let zmq = |events: &str, replay: &str| (EventSource::Zmq, events.to_owned(), replay.to_owned());
+    assert_eq!(read("events: zmq", ""), zmq("tcp://h:5557", ""));
+    let ports = "events: {zmq: {port: 7000, replay_port: 7100}}";
+    assert_eq!(read("events: zmq, dp_ranks: 100", ports), zmq("tcp://h:7000", "tcp://h:7100"));
+    let own = "zmq_endpoint: 'ipc:///run/a', zmq_replay: 'tcp://[::1]:9'";
+    assert_eq!(read(own, ports), zmq("ipc:///run/a", "tcp://[::1]:9"));
+    assert_eq!(read("events: zmq", "events: {zmq: {bind: 'tcp://*:5557'}}"), zmq("", ""));
+}
+
+#[test]
+fn the_common_pair_of_ports_collides_at_two_ranks_and_says_so() {
+    let faults_of = |ranks: u32, zmq: &str| {
+        let worker = format!("{{id: a, url: 'http://h:1', model: m, events: zmq, dp_ranks: {ranks}}}");
+        faults(&format!("models: [{{name: m}}]\nworkers:\n- {worker}\nevents: {{zmq: {{{zmq}}}}}\n"), &[])
+    };
+    assert_eq!(faults_of(1, "replay_port: 5558"), Vec::<String>::new());
+    let collide = "4:29: the ports 5557 for events and 5558 for replays collide, as rank r adds r to both and worker `a` has \
+        2 of them: keep them 2 apart";
+    assert_eq!(faults_of(2, "replay_port: 5558"), [collide]);
+    assert_eq!(faults_of(2, "replay_port: 5559"), Vec::<String>::new());
+    assert_eq!(faults_of(2, "port: 65535"), ["3:48: tcp://h:65535 leaves no place for rank 1"]);
+    let bound = "3:48: engines that connect do not say their rank, and this one has several: name its `zmq_endpoint`";
+    assert_eq!(faults_of(2, "bind: 'tcp://*:5557'"), [bound]);
+    let unknown = "4:22: engines cannot connect to a port that is not known before";
+    assert_eq!(faults_of(1, "bind: 'tcp://*:0'"), [unknown]);
+}
+
+#[test]
 fn a_key_without_a_value_keeps_its_default() {
     assert_eq!(config(&format!("{FLEET}routing:\nlimits: {{headers: ~}}\n"), &[]), config(FLEET, &[]));
 }

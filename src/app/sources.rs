@@ -11,11 +11,12 @@ use warmpath_indexer::view::ViewSettings;
 
 use super::StartError;
 use super::build::setup;
-use crate::config::{Config, EventSource, JetStream, Nats};
+use crate::config::{Config, EventSource, JetStream, Nats, Zmq, ZmqEndpoint};
 use crate::events::local::LocalBus;
 use crate::events::nats::{Credentials, NatsBus, NatsSettings};
 use crate::events::snapshots::SnapshotFolder;
 use crate::events::source::source;
+use crate::events::zmq::{Gate, ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
 use crate::events::{Abilities, EventTask, Heard, NoSnapshots, Source};
 use crate::fleet::{Fleet, Worker};
 use crate::real::real_len;
@@ -28,6 +29,7 @@ const WRITING_MAX: Duration = Duration::from_secs(5);
 /// Every event task, seen from outside.
 pub(super) struct Sources {
     bus: Option<NatsBus>,
+    zmq: ZmqBus,
     /// The event tasks, apart from all others: they end by themselves when they are told when to.
     tasks: Tasks,
     stop: watch::Sender<Option<Instant>>,
@@ -58,6 +60,8 @@ impl Sources {
         let (folder, folder_trouble) = open_folder(config);
         let (stop, stopped) = watch::channel(None);
         let tasks = Tasks::new();
+        let zmq = ZmqBus::new(zmq_settings(&config.events.zmq));
+        let mut gate = config.events.zmq.bind.as_ref().map(|bind| Gate::new(&zmq, bind.value.clone()));
         for worker in fleet.workers() {
             let described = config.workers.iter().find(|described| described.id.value == worker.id);
             let described = described.expect("the fleet was built from this configuration");
@@ -65,6 +69,7 @@ impl Sources {
                 EventSource::None => continue,
                 EventSource::Local => local_source(local.as_ref(), worker, background)?,
                 EventSource::Nats => nats_source(bus.as_ref(), worker, config, background)?,
+                EventSource::Zmq => zmq_source((&zmq, gate.as_mut()), (worker, described), config, background)?,
             };
             let mut task = task(config, fleet, worker, index, source);
             // A local engine ends with this process.
@@ -73,13 +78,16 @@ impl Sources {
             }
             tasks.spawn(task.run(stopped.clone()));
         }
+        if let Some(gate) = gate {
+            background.spawn(gate.run(background.clone()));
+        }
         let (index, workers) = (Arc::clone(index), fleet.workers().to_vec());
-        Ok(Arc::new(Self { bus, tasks, stop, folder, folder_trouble, index, workers, metrics: metrics.clone() }))
+        Ok(Arc::new(Self { bus, zmq, tasks, stop, folder, folder_trouble, index, workers, metrics: metrics.clone() }))
     }
 
     /// Whether events can arrive from every worker that sends them over the bus, and follow what was known before.
     pub(super) fn are_up(&self) -> bool {
-        self.trouble().is_none() && self.are_warm()
+        self.are_connected() && self.are_warm()
     }
 
     /// Whether what the run before left has been read, or is not waited for any longer.
@@ -105,16 +113,17 @@ impl Sources {
 
     /// What does not work, in words.
     pub(super) fn complaints(&self) -> Vec<String> {
-        let complaint = |trouble| {
-            format!(
-                "the event bus is not connected ({trouble}): requests are routed by load and by what was known before"
-            )
-        };
-        self.trouble().map(complaint).into_iter().chain(self.folder_trouble.clone()).collect()
+        const MEANWHILE: &str = "requests are routed by load and by what was known before";
+        let bus = self.bus.as_ref().and_then(NatsBus::trouble);
+        let bus = bus.map(|trouble| format!("the event bus is not connected ({trouble}): {MEANWHILE}"));
+        let engines = self.zmq.trouble();
+        let engines = engines.map(|trouble| format!("engines' events are not connected ({trouble}): {MEANWHILE}"));
+        let complaints = bus.into_iter().chain(engines).chain(self.zmq.complaints());
+        complaints.chain(self.folder_trouble.clone()).collect()
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.bus.as_ref().and_then(NatsBus::trouble)
+    fn are_connected(&self) -> bool {
+        self.bus.as_ref().and_then(NatsBus::trouble).is_none() && self.zmq.trouble().is_none()
     }
 
     /// Brings the gauges up to date.
@@ -122,7 +131,8 @@ impl Sources {
         self.metrics.index_bytes.set(real_len(self.index.bytes()));
         self.metrics.index_refused.absolute(self.index.refused());
         self.metrics.index_shed.absolute(self.index.shed());
-        self.metrics.bus_up.set(if self.trouble().is_none() { 1.0 } else { 0.0 });
+        self.metrics.unmatched_topics.absolute(self.zmq.unmatched());
+        self.metrics.bus_up.set(if self.are_connected() { 1.0 } else { 0.0 });
         for worker in &self.workers {
             worker.metrics.index_blocks.set(real_len(self.index.entries(worker.slot)));
             worker.metrics.index_worker_bytes.set(real_len(self.index.bytes_of(worker.slot)));
@@ -197,6 +207,50 @@ fn nats_source(bus: Option<&NatsBus>, worker: &Worker, config: &Config, tasks: &
     let (source, line) = source(abilities, waiting);
     let rank = worker.rank.unwrap_or_default().0;
     tasks.spawn(bus.follow(&worker.model, worker.id.as_str(), rank, line.tell));
+    Ok(source)
+}
+
+fn zmq_settings(zmq: &Zmq) -> ZmqSettings {
+    ZmqSettings {
+        topic: zmq.topic.clone(),
+        connect_timeout: zmq.connect_timeout.get(),
+        reconnect_delay_max: zmq.reconnect_delay_max.get(),
+        heartbeat: zmq.heartbeat.get(),
+        replay: ReplaySettings {
+            connect_timeout: zmq.connect_timeout.get(),
+            idle_timeout: zmq.replay_idle_timeout.get(),
+            timeout: zmq.replay_timeout.get(),
+        },
+    }
+}
+
+/// A worker with a place of its own is connected to, any other one comes to the gate.
+fn zmq_source(
+    (bus, gate): (&ZmqBus, Option<&mut Gate>),
+    (worker, described): (&Arc<Worker>, &crate::config::Worker),
+    config: &Config,
+    tasks: &Tasks,
+) -> Result<Source, StartError> {
+    let rank = worker.rank.unwrap_or_default().0;
+    let of_rank = |endpoint: Option<ZmqEndpoint>| endpoint.and_then(|endpoint| endpoint.for_rank(rank));
+    let replay = of_rank(config.zmq_replay(described));
+    // One connection overtakes nothing.
+    let abilities = Abilities { patience: Patience::NONE, replays: replay.is_some(), snapshots: false };
+    let waiting = usize::try_from(config.events.zmq.queue_messages.get()).unwrap_or(usize::MAX);
+    let (source, line) = source(abilities, waiting);
+    match (of_rank(config.zmq_events(described)), gate) {
+        (Some(events), _) => tasks.spawn(bus.follow(worker, ZmqEngine { events, replay }, line)),
+        (None, Some(gate)) => {
+            let model = config.models.iter().find(|model| model.name.value == *worker.model);
+            let aliases = model.into_iter().flat_map(|model| &model.aliases).map(|alias| alias.value.as_str());
+            let models: Vec<_> = std::iter::once(&*worker.model).chain(aliases).collect();
+            tasks.spawn(gate.expect(worker, &models, replay, line));
+        }
+        (None, None) => {
+            let what = format!("worker `{}` has `events: zmq`", worker.id);
+            return Err(setup(&what, "its sockets have no place"));
+        }
+    }
     Ok(source)
 }
 

@@ -9,12 +9,14 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use tracing::Level;
 use warmpath_core::units::BlockSize;
-use warmpath_indexer::codec::encode;
+use warmpath_indexer::codec::encode::{self, HashForm};
 
 use super::runtime;
-use crate::config::LogFormat;
+use crate::config::{LogFormat, ZmqEndpoint};
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
+use crate::events::publish::faults::EventFaults;
+use crate::events::publish::zmq::{Envelope, ZmqOutlet, ZmqPublisher};
 use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
 use crate::shutdown::{Tasks, interrupted};
 use crate::sim::{EngineConfig, Timing};
@@ -42,6 +44,13 @@ pub struct MockEngineArgs {
     /// How events are written: as maps (vLLM from 0.24) or arrays (before).
     #[arg(long, value_enum, default_value = "map")]
     encoding: Encoding,
+    /// How the engine's names for blocks are written: as numbers, or as digests of 32 bytes.
+    #[arg(long, value_enum, default_value = "int")]
+    hashes: Hashes,
+    #[command(flatten)]
+    zmq: ZmqArgs,
+    #[command(flatten)]
+    faults: FaultArgs,
     /// Tokens in a block.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     block_size: u32,
@@ -77,13 +86,72 @@ enum Encoding {
     Array,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Hashes {
+    Int,
+    Bytes,
+}
+
+/// How events leave over ZeroMQ, beside NATS or instead.
+#[derive(Debug, Args)]
+struct ZmqArgs {
+    /// Publish cache events over ZeroMQ from here, e.g. tcp://*:5557, for routers that connect.
+    #[arg(long, value_name = "ENDPOINT")]
+    zmq: Option<ZmqEndpoint>,
+    /// Connect to here instead, for routers that let engines connect; --topic must say who this is.
+    #[arg(long, value_name = "ENDPOINT")]
+    zmq_connect: Option<ZmqEndpoint>,
+    /// Replay batches over ZeroMQ from here, e.g. tcp://*:5657.
+    #[arg(long, value_name = "ENDPOINT")]
+    zmq_replay: Option<ZmqEndpoint>,
+    /// The topic of every batch: kv@HOST:PORT@MODEL or kv@WORKER@MODEL tell a router whose it is.
+    #[arg(long, default_value = "")]
+    topic: String,
+    /// How replays are laid out: with the topic (vLLM from 0.26, SGLang) or plain (before).
+    #[arg(long, value_enum, default_value = "topic")]
+    replay_layout: Layout,
+    /// Batches that can be replayed.
+    #[arg(long, default_value_t = 10_000)]
+    replay_buffer: usize,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Layout {
+    Topic,
+    Plain,
+}
+
+/// What goes wrong with events, on purpose. POST /faults changes it while the engine runs, with a JSON object of drop,
+/// duplicate, reorder, delay_ms and replay (whole, refused, missing_start); POST /restart starts the engine anew, with an
+/// empty cache and batches from 0.
+#[derive(Debug, Args)]
+struct FaultArgs {
+    /// Share of batches that are lost, 0 to 1; a replay still has them.
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    drop_events: f64,
+    /// Share of batches that are sent twice.
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    duplicate_events: f64,
+    /// Share of batches that are sent after up to eight later ones.
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    reorder_events: f64,
+    /// Milliseconds that each batch is on its way.
+    #[arg(long, default_value_t = 0)]
+    delay_events_ms: u64,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| format!("a share is from 0 to 1, got `{text}`"))
+}
+
 impl MockEngineArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         ensure!(self.speedup.is_finite() && self.speedup > 0.0, "--speedup must be a number above 0");
         telemetry::log_to_stderr(LogFormat::Text, Level::INFO);
         runtime()?.block_on(async {
             let tasks = Tasks::new();
-            let settings = self.settings().await?;
+            let settings = self.settings(&tasks).await?;
             let engine = MockEngine::start(settings, &tasks).await.map_err(anyhow::Error::from_boxed);
             let engine = engine.context("the engine could not start")?;
             eprintln!("simulated engine on http://{}", engine.address);
@@ -93,15 +161,18 @@ impl MockEngineArgs {
         })
     }
 
-    async fn settings(self) -> anyhow::Result<MockSettings> {
+    async fn settings(self, tasks: &Tasks) -> anyhow::Result<MockSettings> {
         let block_size = BlockSize::new(self.block_size).context("--block-size must be at least 1")?;
-        let bus = match self.bus {
-            None => Bus::Silent,
-            Some(url) => {
-                let bus = NatsBus::connect(NatsSettings::publisher(url, self.prefix)).await;
-                Bus::Nats(Box::new(bus.map_err(anyhow::Error::from_boxed)?))
-            }
-        };
+        let mut buses = Vec::new();
+        if let Some(url) = self.bus {
+            let bus = NatsBus::connect(NatsSettings::publisher(url, self.prefix)).await;
+            buses.push(Bus::Nats(Box::new(bus.map_err(anyhow::Error::from_boxed)?)));
+        }
+        if self.zmq.zmq.is_some() || self.zmq.zmq_connect.is_some() {
+            buses.push(Bus::Zmq(self.zmq.start(tasks).await?));
+        } else {
+            ensure!(self.zmq.zmq_replay.is_none(), "--zmq-replay needs --zmq or --zmq-connect");
+        }
         Ok(MockSettings {
             listen: self.listen,
             worker: self.worker,
@@ -117,7 +188,17 @@ impl MockEngineArgs {
                 seed: self.seed,
                 ..EngineConfig::default()
             },
-            bus,
+            bus: Bus::Several(buses),
+            hashes: match self.hashes {
+                Hashes::Int => HashForm::Int,
+                Hashes::Bytes => HashForm::Bytes,
+            },
+            faults: EventFaults {
+                drop: self.faults.drop_events,
+                duplicate: self.faults.duplicate_events,
+                reorder: self.faults.reorder_events,
+                delay: Duration::from_millis(self.faults.delay_events_ms),
+            },
             form: match self.encoding {
                 Encoding::Map => encode::Form::Map,
                 Encoding::Array => encode::Form::Array,
@@ -125,5 +206,28 @@ impl MockEngineArgs {
             speedup: self.speedup,
             tokenizer: self.tokenizer,
         })
+    }
+}
+
+impl ZmqArgs {
+    async fn start(self, tasks: &Tasks) -> anyhow::Result<ZmqPublisher> {
+        let outlet = ZmqOutlet {
+            bind: self.zmq,
+            connect: self.zmq_connect,
+            replay: self.zmq_replay,
+            envelope: match self.replay_layout {
+                Layout::Topic => Envelope::Topic,
+                Layout::Plain => Envelope::Plain,
+            },
+            kept: self.replay_buffer,
+            topic: self.topic,
+        };
+        let publisher = ZmqPublisher::start(outlet, tasks).await.context("the ZeroMQ sockets could not be bound")?;
+        for (what, at) in [("events", &publisher.events), ("replays", &publisher.replay)] {
+            if let Some(at) = at {
+                eprintln!("{what} over ZeroMQ from {at}");
+            }
+        }
+        Ok(publisher)
     }
 }

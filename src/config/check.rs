@@ -34,21 +34,22 @@ pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
     if root.is_section_whole("events") {
         rules.events(config);
         rules.nats(&config.events.nats);
+        rules.zmq(config);
     }
 }
 
-struct Rules<'a> {
+pub(super) struct Rules<'a> {
     root: &'a Node,
     faults: &'a mut Vec<Fault>,
 }
 
 impl Rules<'_> {
-    fn fault(&mut self, place: Place, message: &str) {
+    pub(super) fn fault(&mut self, place: Place, message: &str) {
         self.faults.push(Fault::new(place, message));
     }
 
     /// Where `value` was written; the document's beginning for a default.
-    fn place<T>(&self, value: &Spanned<T>) -> Place {
+    pub(super) fn place<T>(&self, value: &Spanned<T>) -> Place {
         value.place.clone().unwrap_or_else(|| self.root.place.clone())
     }
 

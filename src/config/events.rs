@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::address::{NatsUrl, Secret};
 use super::place::Spanned;
 use super::quantity::{Allowance, Period};
+use super::zmq::Zmq;
 
 /// Receiving and ordering.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,6 +16,8 @@ use super::quantity::{Allowance, Period};
 pub struct Events {
     /// The event bus of a fleet.
     pub nats: Nats,
+    /// Events straight from the engines.
+    pub zmq: Zmq,
     /// Batches of a worker that are held while an earlier one is missing; one more, and it counts as lost.
     pub hold_batches: NonZeroU16,
     /// How long a batch is held so.
@@ -80,6 +83,7 @@ impl Default for Events {
     fn default() -> Self {
         Self {
             nats: Nats::default(),
+            zmq: Zmq::default(),
             hold_batches: NonZeroU16::new(64).expect("64 is not 0"),
             hold_time: Period::milliseconds(50),
         }

@@ -9,6 +9,7 @@ use warmpath_core::units::BlockSize;
 use warmpath_core::workers::Role;
 
 use super::address::{BaseUrl, Secret};
+use super::endpoint::ZmqEndpoint;
 use super::place::Spanned;
 
 /// One model: the pool of the workers that serve it, and how its prompts become tokens.
@@ -62,6 +63,12 @@ pub struct Worker {
     /// How its KV-cache events arrive; `None`: see [`Worker::event_source`].
     #[serde(default)]
     pub events: Option<Spanned<EventSource>>,
+    /// Where it publishes over ZeroMQ; `None`: `events.zmq` says so.
+    #[serde(default)]
+    pub zmq_endpoint: Option<Spanned<ZmqEndpoint>>,
+    /// Where it replays over ZeroMQ; `None`: `events.zmq` says so.
+    #[serde(default)]
+    pub zmq_replay: Option<Spanned<ZmqEndpoint>>,
     /// Blocks in its KV cache, a rank; `None`: what the engine reports, else the most that were seen in use.
     #[serde(default)]
     pub capacity_blocks: Option<NonZeroU32>,
@@ -79,6 +86,8 @@ pub struct Worker {
 pub enum EventSource {
     /// Over the NATS server of `events.nats`.
     Nats,
+    /// From its own ZeroMQ socket, as `events.zmq` says.
+    Zmq,
     /// From an engine inside this process: demo and tests.
     Local,
     /// Not at all: the worker is routed to by load.
@@ -86,13 +95,21 @@ pub enum EventSource {
 }
 
 impl Worker {
-    /// The source of its events: as configured, else NATS where a server is configured, else none.
+    /// The source of its events: as configured, else ZeroMQ where its socket is named, else NATS where a server is
+    /// configured, else none.
     pub fn event_source(&self, has_nats: bool) -> EventSource {
         match &self.events {
             Some(source) => source.value,
+            None if self.zmq_endpoint.is_some() => EventSource::Zmq,
             None if has_nats => EventSource::Nats,
             None => EventSource::None,
         }
+    }
+
+    /// The same host at another port.
+    pub(super) fn zmq_at(&self, port: NonZeroU16) -> Option<ZmqEndpoint> {
+        let host = self.url.uri().host()?;
+        format!("tcp://{host}:{port}").parse().ok()
     }
 }
 

@@ -14,6 +14,7 @@ use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
+use crate::events::publish::faults::EventFaults;
 use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
 use crate::shutdown::Tasks;
 use crate::sim::EngineConfig;
@@ -53,6 +54,8 @@ impl DemoFleet {
                 model: MODEL.to_owned(),
                 engine: engine(options, number),
                 bus: bus.clone(),
+                hashes: encode::HashForm::Int,
+                faults: EventFaults::default(),
                 form: encode::Form::Map,
                 speedup: 1.0,
                 tokenizer: None,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State};
@@ -9,6 +10,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use warmpath_core::ids::TokenId;
@@ -16,6 +18,8 @@ use warmpath_core::ids::TokenId;
 use super::Shared;
 use super::answer::{Answer, Answering, Part};
 use super::driver::{Command, NotQueued, Submission};
+use crate::events::publish::faults::EventFaults;
+use crate::events::publish::zmq::ReplayFault;
 use crate::openai::{Endpoint, RequestView};
 use crate::sim::{RequestId, SimRequest};
 use crate::tokenize::Prompts;
@@ -40,6 +44,8 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router {
         .route("/metrics", get(metrics))
         .route("/tokenize", post(tokenize))
         .route("/reset_prefix_cache", post(reset))
+        .route("/faults", post(faults))
+        .route("/restart", post(restart))
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .with_state(shared)
 }
@@ -67,6 +73,60 @@ async fn reset(State(shared): State<Arc<Shared>>) -> Response {
         StatusCode::OK.into_response()
     } else {
         refuse(StatusCode::INTERNAL_SERVER_ERROR, "requests are running")
+    }
+}
+
+/// What goes wrong with events, as `POST /faults` has it. What is left out goes right.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Faults {
+    drop: f64,
+    duplicate: f64,
+    reorder: f64,
+    delay_ms: u64,
+    replay: ReplayAnswer,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ReplayAnswer {
+    #[default]
+    Whole,
+    Refused,
+    MissingStart,
+}
+
+async fn faults(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
+    let faults: Faults = match serde_json::from_slice(&body) {
+        Ok(faults) => faults,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    if [faults.drop, faults.duplicate, faults.reorder].iter().any(|share| !(0.0..=1.0).contains(share)) {
+        return refuse(StatusCode::BAD_REQUEST, "a share is from 0 to 1");
+    }
+    let events = EventFaults {
+        drop: faults.drop,
+        duplicate: faults.duplicate,
+        reorder: faults.reorder,
+        delay: Duration::from_millis(faults.delay_ms),
+    };
+    let replay = match faults.replay {
+        ReplayAnswer::Whole => ReplayFault::None,
+        ReplayAnswer::Refused => ReplayFault::Refused,
+        ReplayAnswer::MissingStart => ReplayFault::MissingStart,
+    };
+    match shared.commands.send(Command::Fault(events, replay)).await {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the engine is shutting down"),
+    }
+}
+
+async fn restart(State(shared): State<Arc<Shared>>) -> Response {
+    let (answer, done) = oneshot::channel();
+    if shared.commands.send(Command::Restart(answer)).await.is_ok() && done.await.is_ok() {
+        StatusCode::OK.into_response()
+    } else {
+        refuse(StatusCode::SERVICE_UNAVAILABLE, "the engine is shutting down")
     }
 }
 

@@ -9,7 +9,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::exposition::Exposition;
 use super::wire::Wire;
-use crate::sim::{Engine, Ms, Refused, RequestId, SimRequest, Step, TokenOut};
+use crate::events::publish::faults::EventFaults;
+use crate::events::publish::zmq::ReplayFault;
+use crate::sim::{Engine, EngineConfig, Ms, Refused, RequestId, SimRequest, Step, TokenOut};
 
 /// Commands that wait for the end of a step.
 const COMMANDS: usize = 8192;
@@ -25,6 +27,10 @@ pub(super) enum Command {
     Abort(RequestId),
     /// Empty the cache. Answered with whether nothing ran.
     Reset(oneshot::Sender<bool>),
+    /// Start anew with an empty cache, as a new process would: what runs is lost, batches count from 0.
+    Restart(oneshot::Sender<()>),
+    /// What goes wrong with events from now on.
+    Fault(EventFaults, ReplayFault),
 }
 
 /// A request and where its tokens go.
@@ -62,6 +68,7 @@ pub(super) fn commands() -> (Commands, mpsc::Receiver<Command>) {
 /// Runs the engine until nobody can command it any more.
 pub(super) struct Driver {
     engine: Engine,
+    config: EngineConfig,
     commands: mpsc::Receiver<Command>,
     wire: Wire,
     exposition: Arc<Exposition>,
@@ -93,14 +100,14 @@ impl Clock {
 impl Driver {
     /// A driver of `engine`, `speedup` times as fast as the engine would be.
     pub(super) fn new(
-        engine: Engine,
+        (engine, config): (Engine, EngineConfig),
         commands: mpsc::Receiver<Command>,
         wire: Wire,
         exposition: Arc<Exposition>,
         speedup: f64,
     ) -> Self {
         let clock = Clock { start: Instant::now(), speedup, now: Ms::ZERO };
-        Self { engine, commands, wire, exposition, clients: HashMap::new(), clock }
+        Self { engine, config, commands, wire, exposition, clients: HashMap::new(), clock }
     }
 
     /// Steps while there is work, and sleeps otherwise.
@@ -142,7 +149,23 @@ impl Driver {
                 // Nobody may be waiting for the answer any more.
                 let _ = answer.send(self.engine.clear().is_ok());
             }
+            Command::Restart(answer) => {
+                self.restart();
+                let _ = answer.send(());
+            }
+            Command::Fault(events, replay) => self.wire.set_faults(events, replay),
         }
+    }
+
+    fn restart(&mut self) {
+        for (id, _) in self.clients.drain() {
+            self.exposition.left(id);
+        }
+        match Engine::new(self.config.clone()) {
+            Ok(engine) => self.engine = engine,
+            Err(error) => return tracing::error!(%error, "the engine could not start again"),
+        }
+        self.wire.restart();
     }
 
     fn submit(&mut self, request: SimRequest) -> Result<(), NotQueued> {

@@ -76,6 +76,7 @@ definitions! {
     HISTORY_SWEPT = "history_swept_units", Kind::Gauge, "The same before and after the last sweep that found too much.";
     HISTORY_EVICTED = "history_evicted_units_total", Kind::Counter, "What was evicted from it, least recently used first.";
     RESTORED = "index_restored_blocks_total", Kind::Counter, "Blocks of the worker that were read from the file of the run before.";
+    UNMATCHED = "kv_event_unmatched_topics_total", Kind::Counter, "Messages of engines that connected to us whose topic names no worker.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 
@@ -87,6 +88,8 @@ pub struct Metrics {
     pub routing_latency: Histogram,
     /// 1 while the event bus is connected.
     pub bus_up: Gauge,
+    /// Messages whose topic names no worker.
+    pub unmatched_topics: Counter,
     /// Heap of the prefix index.
     pub index_bytes: Gauge,
     /// Blocks that the full index did not take.
@@ -175,10 +178,11 @@ impl Metrics {
         let registry = Arc::new(registry);
         let routing_latency = registry.histogram(&ROUTING_LATENCY, Vec::new());
         let bus_up = registry.gauge(&BUS_UP, Vec::new());
+        let unmatched_topics = registry.counter(&UNMATCHED, Vec::new());
         let index_bytes = registry.gauge(&INDEX_BYTES, Vec::new());
         let index_refused = registry.counter(&INDEX_REFUSED, Vec::new());
         let index_shed = registry.counter(&INDEX_SHED, Vec::new());
-        Self { registry, routing_latency, bus_up, index_bytes, index_refused, index_shed }
+        Self { registry, routing_latency, bus_up, unmatched_topics, index_bytes, index_refused, index_shed }
     }
 
     /// The exposition text.

@@ -9,6 +9,7 @@ use tokio::sync::mpsc::Receiver;
 use warmpath::events::Message;
 use warmpath::events::local::LocalBus;
 use warmpath::events::publish::Bus;
+use warmpath::events::publish::faults::EventFaults;
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
 use warmpath::sim::EngineConfig;
@@ -17,7 +18,10 @@ use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::units::BlockSize;
-use warmpath_indexer::codec::{decode, encode::Form};
+use warmpath_indexer::codec::{
+    decode,
+    encode::{Form, HashForm},
+};
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::event::CacheEvent;
 use warmpath_indexer::view::ViewSettings;
@@ -64,6 +68,8 @@ impl Setup {
                 ..EngineConfig::default()
             },
             bus: Bus::Local(bus),
+            hashes: HashForm::Int,
+            faults: EventFaults::default(),
             form: self.form,
             speedup: 1.0,
             tokenizer: self.tokenizer,

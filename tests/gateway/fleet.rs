@@ -9,6 +9,7 @@ use warmpath::config::Config;
 use warmpath::events::local::LocalBus;
 use warmpath::events::nats::{NatsBus, NatsSettings};
 use warmpath::events::publish::Bus;
+use warmpath::events::publish::faults::EventFaults;
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
 use warmpath::sim::EngineConfig;
@@ -169,6 +170,8 @@ impl FleetBuilder {
                 ..EngineConfig::default()
             },
             bus,
+            hashes: encode::HashForm::Int,
+            faults: EventFaults::default(),
             form: if number.is_multiple_of(2) { encode::Form::Array } else { encode::Form::Map },
             speedup: 1.0,
             tokenizer: None,

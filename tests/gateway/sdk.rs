@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 use crate::fleet::fleet;
 use crate::scripted::{Scripted, Step, event, head, piece};
 
-/// A Python that has the package `openai`.
-fn python() -> PathBuf {
+/// A Python that has the packages `openai` and `pyzmq`.
+pub(crate) fn python() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python =
         std::env::var_os("WARMPATH_TEST_PYTHON").map_or_else(|| root.join(".cache/venv/bin/python"), Into::into);

@@ -1,0 +1,188 @@
+//! How the connections are, for health and readiness.
+
+use super::*;
+
+/// Troubles that are told by name; of the rest, the number.
+const NAMED: usize = 3;
+
+/// Topics that are told by name.
+const TOPICS_MAX: usize = 8;
+
+/// Every connection's state. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Board {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    places: Vec<State>,
+    topics: Vec<String>,
+    unmatched: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    name: String,
+    endpoint: String,
+    down: Option<String>,
+    replay: Option<String>,
+}
+
+/// One (worker, rank)'s, or one gate's, line on the board.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    board: Board,
+    at: usize,
+    name: Arc<str>,
+}
+
+impl Board {
+    fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+        change(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A new line, for something that is not connected yet.
+    pub(super) fn enter(&self, name: &str, endpoint: &ZmqEndpoint) -> Place {
+        let down = Some("not connected yet".to_owned());
+        let state = State { name: name.to_owned(), endpoint: endpoint.to_string(), down, replay: None };
+        let at = self.change(|inner| {
+            inner.places.push(state);
+            inner.places.len() - 1
+        });
+        Place { board: self.clone(), at, name: name.into() }
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.change(|inner| {
+            let down: Vec<_> = inner.places.iter().filter_map(|state| Some((state, state.down.as_ref()?))).collect();
+            let told =
+                down.iter().take(NAMED).map(|(state, why)| format!("{} at {}: {why}", state.name, state.endpoint));
+            let told = told.collect::<Vec<_>>().join("; ");
+            match down.len() {
+                0 => None,
+                count if count > NAMED => Some(format!("{told}; and {} more", count - NAMED)),
+                _ => Some(told),
+            }
+        })
+    }
+
+    pub(super) fn complaints(&self) -> Vec<String> {
+        self.change(|inner| {
+            let replays = inner.places.iter().filter_map(|state| Some((state, state.replay.as_ref()?))).take(NAMED);
+            let mut complaints: Vec<_> =
+                replays.map(|(state, why)| format!("events of {} cannot be replayed ({why})", state.name)).collect();
+            if inner.unmatched > 0 {
+                let topics = inner.topics.join("`, `");
+                complaints.push(format!("{} event messages name no worker: topic `{topics}`", inner.unmatched));
+            }
+            complaints
+        })
+    }
+
+    pub(super) fn unmatched(&self) -> u64 {
+        self.change(|inner| inner.unmatched)
+    }
+
+    /// Counts a message whose topic names nobody; true if its topic is new.
+    pub(super) fn note_unmatched(&self, topic: &[u8]) -> bool {
+        self.change(|inner| {
+            inner.unmatched += 1;
+            let topic = shown(topic);
+            let new = inner.topics.len() < TOPICS_MAX && !inner.topics.contains(&topic);
+            if new {
+                inner.topics.push(topic);
+            }
+            new
+        })
+    }
+}
+
+impl Place {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        self.board.change(|inner| change(&mut inner.places[self.at]))
+    }
+
+    /// It may come when it likes: until it has been here, nobody misses it.
+    pub(super) fn excuse(&self) {
+        self.change(|state| state.down = None);
+    }
+
+    /// It is connected.
+    pub(super) fn up(&self) {
+        let endpoint = self.change(|state| {
+            state.down = None;
+            state.endpoint.clone()
+        });
+        tracing::info!(worker = self.name(), endpoint, "events connected");
+    }
+
+    /// It is not, for this reason. The same reason again is not logged again.
+    pub(super) fn down(&self, why: &LinkError) {
+        self.lower(why.to_string());
+    }
+
+    /// See [`Place::down`].
+    pub(super) fn lower(&self, why: String) {
+        let known = self.change(|state| {
+            let known = state.down.as_ref() == Some(&why);
+            state.down = Some(why.clone());
+            known
+        });
+        if !known {
+            tracing::warn!(worker = self.name(), why, "events not connected; trying again");
+        }
+    }
+
+    /// How the last replay went.
+    pub(super) fn replayed(&self, result: Result<u64, &LinkError>) {
+        let why = result.as_ref().err().map(ToString::to_string);
+        let known = self.change(|state| std::mem::replace(&mut state.replay, why.clone()) == why);
+        match (result, why) {
+            (Ok(batches), _) => tracing::info!(worker = self.name(), batches, "events replayed"),
+            (_, Some(why)) if !known => tracing::warn!(worker = self.name(), why, "replay failed"),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_by_name_and_number() {
+        let board = Board::default();
+        assert_eq!(board.trouble(), None);
+        let at = "tcp://h:1".parse().unwrap();
+        let places: Vec<_> = ["a", "b", "c", "d", "e"].iter().map(|name| board.enter(name, &at)).collect();
+        places[1].down(&LinkError::Closed);
+        places[2].up();
+        let told = "a at tcp://h:1: not connected yet; b at tcp://h:1: the peer closed the connection; \
+            d at tcp://h:1: not connected yet; and 1 more";
+        assert_eq!(board.trouble().as_deref(), Some(told));
+        places.iter().for_each(Place::up);
+        assert_eq!(board.trouble(), None);
+    }
+
+    #[test]
+    fn complaints_are_bounded_and_withdrawn() {
+        let board = Board::default();
+        let place = board.enter("a", &"tcp://h:1".parse().unwrap());
+        place.replayed(Err(&LinkError::Closed));
+        assert_eq!(board.complaints(), ["events of a cannot be replayed (the peer closed the connection)"]);
+        place.replayed(Ok(3));
+        assert_eq!(board.complaints(), Vec::<String>::new());
+        for number in 0..100 {
+            board.note_unmatched(format!("t{}", number % 20).as_bytes());
+        }
+        assert_eq!(
+            board.complaints(),
+            ["100 event messages name no worker: topic `t0`, `t1`, `t2`, `t3`, `t4`, `t5`, `t6`, `t7`"]
+        );
+    }
+}

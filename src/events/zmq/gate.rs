@@ -1,0 +1,150 @@
+//! A place to which engines connect. Their topics, `kv@<host:port>@<model>` or `kv@<worker>@<model>`, say who they are;
+//! who cannot be told is counted and shown, and never guessed.
+
+use std::collections::HashMap;
+
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::events::zmtp::{Arrival, Listener};
+use crate::shutdown::Tasks;
+
+/// Connections at once; more are turned away, so that strangers cannot take all of the process's files.
+const PEERS_MAX: usize = 4096;
+
+/// Where engines connect to, and whom it knows.
+pub struct Gate {
+    bus: ZmqBus,
+    endpoint: ZmqEndpoint,
+    place: Place,
+    guests: HashMap<(String, String), Arc<Ear>>,
+}
+
+impl Gate {
+    /// A gate at `endpoint` that knows nobody.
+    pub fn new(bus: &ZmqBus, endpoint: ZmqEndpoint) -> Self {
+        let place = bus.board.enter("the gate for engines", &endpoint);
+        Self { bus: bus.clone(), endpoint, place, guests: HashMap::new() }
+    }
+
+    /// Expects `worker`, of whom topics may speak by its id or its address, and of its model by any of `models`. The
+    /// future answers what is asked for.
+    pub fn expect(
+        &mut self,
+        worker: &Arc<Worker>,
+        models: &[&str],
+        replay: Option<ZmqEndpoint>,
+        line: Line,
+    ) -> impl Future<Output = ()> + use<> {
+        let place = self.bus.board.enter(worker.id.as_str(), &self.endpoint);
+        let ear = Ear {
+            metrics: worker.metrics.clone(),
+            tell: line.tell.clone(),
+            place: place.clone(),
+            links: AtomicUsize::new(0),
+        };
+        place.excuse();
+        let ear = Arc::new(ear);
+        for name in [worker.id.as_str(), worker.authority.as_str()] {
+            for model in models {
+                self.guests.insert((name.to_owned(), (*model).to_owned()), Arc::clone(&ear));
+            }
+        }
+        let mut replays = Replays::new(line, replay, self.bus.settings.replay, place);
+        replays.connected = true;
+        async move { replays.work().await }
+    }
+
+    /// Takes connections for ever.
+    pub async fn run(self, tasks: Tasks) {
+        let gate = Arc::new(self);
+        let peers = Arc::new(Semaphore::new(PEERS_MAX));
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match Listener::bind(&gate.endpoint).await {
+                Ok(listener) => {
+                    gate.place.up();
+                    pause = FIRST_PAUSE;
+                    loop {
+                        match listener.accept().await {
+                            Ok(arrival) => {
+                                let Ok(seat) = Arc::clone(&peers).try_acquire_owned() else { continue };
+                                let gate = Arc::clone(&gate);
+                                tasks.spawn(async move {
+                                    gate.admit(arrival).await;
+                                    drop(seat);
+                                });
+                            }
+                            Err(error) => break error,
+                        }
+                    }
+                }
+                Err(error) => error,
+            };
+            gate.place.lower(error.to_string());
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(gate.bus.settings.reconnect_delay_max);
+        }
+    }
+
+    async fn admit(&self, arrival: Arrival) {
+        let settings = &self.bus.settings;
+        let greeted = arrival.greet(Kind::Sub, settings.connect_timeout).await;
+        let mut known = Vec::new();
+        let ended = match greeted {
+            Ok(link) => self.listen(link, &mut known).await,
+            Err(error) => error,
+        };
+        tracing::info!(why = %ended, "an engine's connection ended");
+        for ear in known {
+            if ear.links.fetch_sub(1, Ordering::Relaxed) == 1 {
+                ear.place.down(&ended);
+            }
+        }
+    }
+
+    async fn listen(&self, link: Link, known: &mut Vec<Arc<Ear>>) -> LinkError {
+        let mut pulse = match Pulse::start(link, self.bus.settings.heartbeat).await {
+            Ok(pulse) => pulse,
+            Err(error) => return error,
+        };
+        let mut last: Option<(Bytes, Arc<Ear>)> = None;
+        loop {
+            let frames = match pulse.next().await {
+                Ok(Beat::Frames(frames)) => frames,
+                Ok(Beat::Pong) => continue,
+                Err(error) => return error,
+            };
+            let topic = frames.first().cloned().unwrap_or_default();
+            let ear = match &last {
+                Some((said, ear)) if *said == topic => Arc::clone(ear),
+                _ => match self.find(&topic) {
+                    Some(ear) => Arc::clone(&last.insert((Bytes::copy_from_slice(&topic), ear)).1),
+                    None => {
+                        if self.bus.board.note_unmatched(&topic) {
+                            tracing::warn!(topic = shown(&topic), "events whose topic names no worker");
+                        }
+                        continue;
+                    }
+                },
+            };
+            if !known.iter().any(|guest| Arc::ptr_eq(guest, &ear)) {
+                ear.links.fetch_add(1, Ordering::Relaxed);
+                known.push(Arc::clone(&ear));
+                // Whatever was sent before this connection was made may be missing.
+                if ear.tell.send(Heard::Connected).await.is_err() {
+                    return LinkError::Closed;
+                }
+                ear.place.up();
+            }
+            if !ear.hand_on(frames).await {
+                return LinkError::Closed;
+            }
+        }
+    }
+
+    fn find(&self, topic: &[u8]) -> Option<Arc<Ear>> {
+        let (who, model) = split(topic)?;
+        self.guests.get(&(who.to_owned(), model.to_owned())).cloned()
+    }
+}

@@ -1,0 +1,626 @@
+//! Events over ZeroMQ: our sockets against libzmq's, and against peers that are not what they should be.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use warmpath::config::ZmqEndpoint;
+use warmpath::events::publish::Bus;
+use warmpath::events::publish::faults::EventFaults;
+use warmpath::events::publish::zmq::{Envelope, ReplayFault, ZmqOutlet, ZmqPublisher};
+use warmpath::events::source::source;
+use warmpath::events::zmq::{Gate, ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
+use warmpath::events::{Abilities, Ask, Heard, Message, Source};
+use warmpath::fleet::Worker;
+use warmpath::mock_engine::{MockEngine, MockSettings};
+use warmpath::shutdown::Tasks;
+use warmpath::sim::EngineConfig;
+use warmpath::telemetry::hit_rate::HitRate;
+use warmpath::telemetry::metrics::Metrics;
+use warmpath_core::ids::{Slot, WorkerId};
+use warmpath_core::units::BlockSize;
+use warmpath_indexer::codec::encode::{Form, HashForm};
+use warmpath_indexer::feed::Patience;
+
+use crate::fleet::{fleet, value_of};
+use crate::pyzmq::{Peer, RECORDINGS, recorded, unhex};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A worker that is no more than its name.
+pub(crate) fn worker(metrics: &Metrics, model: &str, id: &str) -> Arc<Worker> {
+    Arc::new(Worker {
+        slot: Slot(0),
+        id: WorkerId::from(id),
+        rank: None,
+        model: model.into(),
+        scheme: http::uri::Scheme::HTTP,
+        authority: "127.0.0.1:8101".parse().unwrap(),
+        authorization: None,
+        metrics: metrics.worker(0, id),
+        hit_rate: HitRate::new(Instant::now()),
+    })
+}
+
+/// A bus that loses patience soon.
+pub(crate) fn bus() -> ZmqBus {
+    ZmqBus::new(ZmqSettings {
+        topic: String::new(),
+        connect_timeout: 500 * MS,
+        reconnect_delay_max: 50 * MS,
+        heartbeat: 100 * MS,
+        replay: ReplaySettings { connect_timeout: 500 * MS, idle_timeout: 300 * MS, timeout: 5000 * MS },
+    })
+}
+
+/// One engine's events, as a task would hear them.
+struct Listening {
+    bus: ZmqBus,
+    source: Source,
+    metrics: Metrics,
+    tasks: Tasks,
+}
+
+impl Listening {
+    fn to(engine: ZmqEngine) -> Self {
+        Self::with_room(engine, 10_000)
+    }
+
+    fn with_room(engine: ZmqEngine, room: usize) -> Self {
+        let (bus, metrics, tasks) = (bus(), Metrics::new("w"), Tasks::new());
+        let abilities = Abilities { patience: Patience::NONE, replays: true, snapshots: false };
+        let (source, line) = source(abilities, room);
+        tasks.spawn(bus.follow(&worker(&metrics, "tiny", "e"), engine, line));
+        Self { bus, source, metrics, tasks }
+    }
+
+    async fn hear(&mut self) -> Heard {
+        hear(&mut self.source).await
+    }
+
+    async fn connected(&mut self) {
+        let heard = self.hear().await;
+        assert!(matches!(heard, Heard::Connected), "{heard:?}");
+    }
+
+    async fn live(&mut self) -> (u64, Vec<u8>) {
+        match self.hear().await {
+            Heard::Live(message) => plain(&message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks for a replay, and returns it.
+    async fn replay(&mut self, from: u64) -> Vec<(u64, Vec<u8>)> {
+        self.source.asks.send(Ask::Replay { from }).await.unwrap();
+        self.replayed().await
+    }
+
+    async fn replayed(&mut self) -> Vec<(u64, Vec<u8>)> {
+        let mut replayed = Vec::new();
+        loop {
+            match self.hear().await {
+                Heard::Replayed(message) => replayed.push(plain(&message)),
+                Heard::ReplayEnded => return replayed,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn count(&self, outcome: &str) -> f64 {
+        value_of(&self.metrics.render(), "w_kv_events_total", &format!("outcome=\"{outcome}\""))
+    }
+
+    async fn trouble(&self, part: &str) {
+        until(&format!("the trouble is {part}"), || {
+            let trouble = self.bus.trouble();
+            trouble.is_some_and(|trouble| trouble.contains(part))
+        })
+        .await;
+    }
+
+    fn nothing_more(&mut self) {
+        let more = self.source.heard.try_recv();
+        assert!(more.is_err(), "{more:?}");
+    }
+}
+
+async fn hear(source: &mut Source) -> Heard {
+    let heard = tokio::time::timeout(Duration::from_secs(10), source.heard.recv()).await;
+    heard.expect("something is heard").expect("the source lives")
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it did not come true that {what}");
+        tokio::time::sleep(5 * MS).await;
+    }
+}
+
+fn plain(message: &Message) -> (u64, Vec<u8>) {
+    (message.seq.unwrap(), message.payload.to_vec())
+}
+
+fn frames(recording: &str) -> Vec<(u64, Vec<u8>)> {
+    recorded(recording).into_iter().map(|message| (message.seq, message.payload)).collect()
+}
+
+fn anywhere() -> Option<ZmqEndpoint> {
+    Some("tcp://127.0.0.1:0".parse().unwrap())
+}
+
+fn outlet() -> ZmqOutlet {
+    let (topic, kept) = (String::new(), 1000);
+    ZmqOutlet { bind: anywhere(), connect: None, replay: anywhere(), envelope: Envelope::Topic, kept, topic }
+}
+
+fn engine_of(publisher: &ZmqPublisher) -> ZmqEngine {
+    ZmqEngine { events: publisher.events.clone().unwrap(), replay: publisher.replay.clone() }
+}
+
+fn message(seq: u64) -> Message {
+    Message { payload: vec![7; 3].into(), seq: Some(seq), epoch: None }
+}
+
+#[tokio::test]
+async fn recorded_frames_come_from_libzmq_byte_for_byte_live_and_replayed() {
+    for ((recording, _), layout) in RECORDINGS.into_iter().zip(["plain", "topic"]) {
+        let all = frames(recording);
+        let (mut peer, engine) = Peer::engine(recording, layout).await;
+        let mut listening = Listening::to(engine);
+        listening.connected().await;
+        peer.tell(&format!("send 0 {}", all.len())).await;
+        for expected in &all {
+            assert_eq!(&listening.live().await, expected);
+        }
+        assert_eq!(listening.replay(0).await, all);
+        assert_eq!(listening.replay(30).await, all[30..]);
+        assert_eq!(listening.replay(1000).await, []);
+        listening.nothing_more();
+        assert_eq!((listening.bus.trouble(), listening.bus.complaints()), (None, vec![]));
+        // The recorded topics name the model, as the recorded configuration did.
+        assert_eq!((listening.count("malformed"), listening.count("unexpected_topic")), (0.0, 0.0));
+    }
+}
+
+#[tokio::test]
+async fn libzmq_hears_our_engine_byte_for_byte_live_and_replayed() {
+    for envelope in [Envelope::Plain, Envelope::Topic] {
+        let all = frames(RECORDINGS[1].0);
+        let tasks = Tasks::new();
+        let settings = ZmqOutlet { envelope, topic: "kv@e@tiny".to_owned(), ..outlet() };
+        let engine = ZmqPublisher::start(settings, &tasks).await.unwrap();
+        let mut peer = Peer::router(&engine.events.clone().unwrap(), &engine.replay.clone().unwrap(), all.len()).await;
+        until("libzmq subscribes", || engine.subscribers() == 1).await;
+        for (seq, payload) in &all {
+            let message = Message { payload: payload.clone().into(), seq: Some(*seq), epoch: None };
+            engine.keep(message.clone());
+            engine.send(message);
+        }
+        let topic = "kv@e@tiny".bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let expect = async |peer: &mut Peer, kind: &str, (seq, payload): &(u64, Vec<u8>)| {
+            let line = peer.line().await;
+            let said: Vec<_> = line.split(' ').collect();
+            let mut expected = vec![kind];
+            expected.extend((kind == "replayed").then_some("-"));
+            expected.extend((kind == "live" || envelope == Envelope::Topic).then_some(&*topic));
+            assert_eq!(said[..said.len() - 2], expected);
+            assert_eq!(unhex(said[said.len() - 2]), seq.to_be_bytes());
+            assert_eq!(unhex(said[said.len() - 1]), *payload);
+        };
+        for one in &all {
+            expect(&mut peer, "live", one).await;
+        }
+        peer.write("30");
+        for one in &all[30..] {
+            expect(&mut peer, "replayed", one).await;
+        }
+        let end = if envelope == Envelope::Topic {
+            "replayed - - ffffffffffffffff -"
+        } else {
+            "replayed - ffffffffffffffff -"
+        };
+        assert_eq!((peer.line().await.as_str(), peer.line().await.as_str()), (end, "done"));
+    }
+}
+
+/// R24, as far as sockets go: the engine comes back at its address and is heard again, told as a new connection.
+#[tokio::test]
+async fn an_engine_that_comes_back_is_connected_to_at_once() {
+    let (recording, _) = RECORDINGS[0];
+    let (mut peer, engine) = Peer::engine(recording, "plain").await;
+    let mut listening = Listening::to(engine.clone());
+    listening.connected().await;
+    peer.tell("send 0 3").await;
+    for _ in 0..3 {
+        listening.live().await;
+    }
+    drop(peer);
+    listening.trouble("refused").await;
+    let at = [engine.events.to_string(), engine.replay.unwrap().to_string()];
+    let (mut peer, _) = Peer::engine_at(recording, "plain", [&at[0], &at[1]]).await;
+    let back = Instant::now();
+    listening.connected().await;
+    assert!(back.elapsed() < 500 * MS, "{:?}", back.elapsed());
+    peer.tell("send 0 2").await;
+    // What was sent before the subscription arrived is lost, and a replay has it.
+    let replayed = loop {
+        listening.source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+        let mut replayed = Vec::new();
+        loop {
+            match listening.hear().await {
+                Heard::Replayed(message) => replayed.push(message.seq),
+                Heard::ReplayEnded => break,
+                Heard::Live(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        if replayed.len() == 2 {
+            break replayed;
+        }
+    };
+    assert_eq!(replayed, [Some(0), Some(1)]);
+}
+
+#[tokio::test]
+async fn each_replay_that_is_asked_for_ends_once_whatever_happens() {
+    let tasks = Tasks::new();
+    let publisher = ZmqPublisher::start(outlet(), &tasks).await.unwrap();
+    (0..10).for_each(|seq| publisher.keep(message(seq)));
+    let mut listening = Listening::to(engine_of(&publisher));
+    listening.connected().await;
+    publisher.set_fault(ReplayFault::MissingStart);
+    let numbers: Vec<_> = listening.replay(0).await.into_iter().map(|(seq, _)| seq).collect();
+    assert_eq!(numbers, [5, 6, 7, 8, 9]);
+    // Refused: it ends by the idle time-out, and says so.
+    publisher.set_fault(ReplayFault::Refused);
+    assert_eq!(listening.replay(0).await, []);
+    assert_eq!(listening.bus.complaints(), ["events of e cannot be replayed (nothing was heard for 300ms)"]);
+    // Asked anew: the first one ends, and the second one is answered.
+    listening.source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+    tokio::time::sleep(50 * MS).await;
+    publisher.set_fault(ReplayFault::None);
+    listening.source.asks.send(Ask::Replay { from: 8 }).await.unwrap();
+    assert_eq!((listening.replayed().await, listening.replayed().await.len()), (vec![], 2));
+    assert_eq!(listening.bus.complaints(), Vec::<String>::new());
+    listening.source.asks.send(Ask::Snapshot).await.unwrap();
+    assert!(matches!(listening.hear().await, Heard::SnapshotEnded));
+    // Disconnected: it ends.
+    publisher.set_fault(ReplayFault::Refused);
+    listening.source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+    tokio::time::sleep(50 * MS).await;
+    publisher.restart();
+    assert_eq!(listening.replayed().await, []);
+    listening.connected().await;
+    tokio::time::sleep(400 * MS).await;
+    listening.nothing_more();
+}
+
+#[tokio::test]
+async fn without_a_replay_socket_a_replay_ends_with_nothing() {
+    let tasks = Tasks::new();
+    let publisher = ZmqPublisher::start(ZmqOutlet { replay: None, ..outlet() }, &tasks).await.unwrap();
+    let mut listening = Listening::to(engine_of(&publisher));
+    listening.connected().await;
+    assert_eq!(listening.replay(0).await, []);
+    drop(tasks);
+}
+
+/// A peer that says this to everybody, and then nothing.
+async fn says(bytes: Vec<u8>) -> ZmqEngine {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let events: ZmqEndpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    Tasks::new().spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(&bytes).await;
+            open.push(stream);
+        }
+    });
+    ZmqEngine { replay: Some(events.clone()), events }
+}
+
+/// The beginning of a conversation with a socket of this kind.
+fn handshake(kind: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 1];
+    bytes.extend(b"NULL");
+    bytes.resize(64, 0);
+    let ready = [b"\x05READY\x0bSocket-Type\0\0\0", &[u8::try_from(kind.len()).unwrap()][..], kind].concat();
+    bytes.extend([4, u8::try_from(ready.len()).unwrap()]);
+    bytes.extend(ready);
+    bytes
+}
+
+#[tokio::test]
+async fn peers_that_are_something_else_are_told_apart_in_words() {
+    let huge = [&handshake(b"PUB")[..], &[2], &(1_u64 << 50).to_be_bytes()].concat();
+    let endless = [&handshake(b"PUB")[..], &[1, 0].repeat(100)].concat();
+    let mut curve = handshake(b"PUB");
+    curve[12..17].copy_from_slice(b"CURVE");
+    let mut old = handshake(b"PUB");
+    old[10] = 1;
+    let unwilling = [&handshake(b"PUB")[..64], b"\x04\x0b\x05ERROR\x04no! "].concat();
+    let mut closed = says(vec![]).await;
+    closed.events = "tcp://127.0.0.1:1".parse().unwrap();
+    for (peer, expected) in [
+        (says(huge).await, "the peer sent a message of more than 33558528 bytes"),
+        (says(endless).await, "the peer sent a message of more than 8 frames"),
+        (says(curve).await, "the peer is secured (CURVE), which is not spoken"),
+        (says(old).await, "the peer is a ZeroMQ of protocol 1; 3 or later is needed"),
+        (says(unwilling).await, "the peer is unwilling: ERRORno!"),
+        (says(handshake(b"ROUTER")).await, "the peer is a ROUTER socket, which no SUB talks to"),
+        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).await, "the peer is no ZeroMQ socket"),
+        (says(vec![0xff; 200]).await, "the peer is no ZeroMQ socket"),
+        (says(vec![]).await, "nothing was heard for 500ms"),
+        (says(handshake(b"PUB")).await, "nothing was heard for 200ms"),
+        (says([handshake(b"PUB"), vec![9; 9]].concat()).await, "the peer sent bytes that are no ZMTP"),
+        (closed, "refused"),
+    ] {
+        let listening = Listening::to(peer);
+        listening.trouble(expected).await;
+    }
+}
+
+#[tokio::test]
+async fn messages_that_are_no_batches_are_counted_and_cost_nothing_else() {
+    let mut bytes = handshake(b"PUB");
+    bytes.extend(b"\x00\x01a");
+    bytes.extend(b"\x01\x00\x01\x03123\x00\x01p");
+    bytes.extend(b"\x01\x06other!\x01\x08\0\0\0\0\0\0\0\x05\x00\x01p");
+    bytes.extend(b"\x01\x00\x01\x00\x01\x08\0\0\0\0\0\0\0\x05\x00\x01p");
+    let mut listening = Listening::to(says(bytes).await);
+    listening.connected().await;
+    assert_eq!(listening.live().await, (5, b"p".to_vec()));
+    until("three are counted", || listening.count("malformed") >= 3.0).await;
+    assert!(listening.count("unexpected_topic") >= 1.0);
+}
+
+#[tokio::test]
+async fn a_wrong_replay_socket_ends_the_replay_and_not_the_events() {
+    let tasks = Tasks::new();
+    let publisher = ZmqPublisher::start(outlet(), &tasks).await.unwrap();
+    let answers = |answer: &[u8]| [&handshake(b"ROUTER")[..], answer].concat();
+    for (answer, why) in [
+        (answers(b"\x00\x01a"), "no replay socket of an engine"),
+        (answers(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff"), "a message of more than"),
+        (answers(b""), "nothing was heard for 300ms"),
+        (handshake(b"PUB"), "a PUB socket"),
+    ] {
+        let replay = says(answer).await.replay;
+        let mut listening = Listening::to(ZmqEngine { replay, ..engine_of(&publisher) });
+        listening.connected().await;
+        assert_eq!(listening.replay(0).await, []);
+        let complaints = listening.bus.complaints();
+        assert!(complaints.len() == 1 && complaints[0].contains(why), "{complaints:?}");
+        until("it is subscribed", || publisher.subscribers() > 0).await;
+        publisher.send(message(3));
+        assert_eq!(listening.live().await.0, 3);
+        listening.tasks.drain(Duration::ZERO).await;
+    }
+}
+
+/// libzmq answers the sign of life for its program, and ours answers libzmq's.
+#[tokio::test]
+async fn idle_connections_stay() {
+    let (_peer, engine) = Peer::engine(RECORDINGS[0].0, "plain").await;
+    let mut listening = Listening::to(engine);
+    listening.connected().await;
+    let tasks = Tasks::new();
+    let publisher = ZmqPublisher::start(outlet(), &tasks).await.unwrap();
+    let mut ours = Listening::to(engine_of(&publisher));
+    ours.connected().await;
+    tokio::time::sleep(1000 * MS).await;
+    listening.nothing_more();
+    ours.nothing_more();
+}
+
+/// What finds no room for a second is dropped and counted; a task that is merely late loses nothing.
+#[tokio::test]
+async fn a_full_queue_is_waited_for_and_then_dropped_from() {
+    let tasks = Tasks::new();
+    let publisher = ZmqPublisher::start(outlet(), &tasks).await.unwrap();
+    let mut listening = Listening::with_room(engine_of(&publisher), 4);
+    listening.connected().await;
+    until("it is subscribed", || publisher.subscribers() == 1).await;
+    (0..8).for_each(|seq| publisher.send(message(seq)));
+    tokio::time::sleep(100 * MS).await;
+    for seq in 0..8 {
+        assert_eq!(listening.live().await.0, seq);
+    }
+    (8..14).for_each(|seq| publisher.send(message(seq)));
+    until("one is dropped", || listening.count("queue_full") >= 1.0).await;
+    let mut heard = Vec::new();
+    while heard.last() != Some(&13) {
+        heard.push(listening.live().await.0);
+    }
+    assert_eq!(heard[..4], [8, 9, 10, 11]);
+    assert!(heard.len() < 6 && !heard.contains(&12), "{heard:?}");
+}
+
+#[tokio::test]
+async fn a_socket_in_the_file_system_does_as_well() {
+    let path = |name: &str| {
+        let file = format!("warmpath-{}-{name}.sock", std::process::id());
+        Some(ZmqEndpoint::Ipc(std::env::temp_dir().join(file)))
+    };
+    let tasks = Tasks::new();
+    let settings = ZmqOutlet { bind: path("events"), replay: path("replay"), ..outlet() };
+    let publisher = ZmqPublisher::start(settings.clone(), &tasks).await.unwrap();
+    publisher.keep(message(0));
+    let mut listening = Listening::to(engine_of(&publisher));
+    listening.connected().await;
+    assert_eq!(listening.replay(0).await.len(), 1);
+    // A process that was killed leaves its socket behind.
+    tasks.drain(Duration::ZERO).await;
+    let tasks = Tasks::new();
+    let _again = ZmqPublisher::start(settings.clone(), &tasks).await.unwrap();
+    listening.connected().await;
+    for place in [settings.bind, settings.replay] {
+        let Some(ZmqEndpoint::Ipc(path)) = place else { panic!() };
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+/// A gate, and the two workers that it expects.
+async fn gate(tasks: &Tasks) -> (ZmqBus, ZmqEndpoint, [Source; 2]) {
+    let (bus, metrics) = (bus(), Metrics::new("w"));
+    let endpoint: ZmqEndpoint = {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        format!("tcp://{}", free.local_addr().unwrap()).parse().unwrap()
+    };
+    let mut gate = Gate::new(&bus, endpoint.clone());
+    let abilities = Abilities { patience: Patience::NONE, replays: false, snapshots: false };
+    let sources = ["pod-1", "pod-2"].map(|id| {
+        let (source, line) = source(abilities, 100);
+        let mut described = Arc::into_inner(worker(&metrics, "org/m", id)).unwrap();
+        if id == "pod-2" {
+            described.authority = "127.0.0.1:8102".parse().unwrap();
+        }
+        tasks.spawn(gate.expect(&Arc::new(described), &["org/m", "alias"], None, line));
+        source
+    });
+    tasks.spawn(gate.run(tasks.clone()));
+    (bus, endpoint, sources)
+}
+
+#[tokio::test]
+async fn engines_that_connect_are_known_by_their_topic() {
+    let tasks = Tasks::new();
+    let (bus, endpoint, [mut first, mut second]) = gate(&tasks).await;
+    let connect = async |topic: &str| {
+        let outlet = ZmqOutlet {
+            bind: None,
+            replay: None,
+            connect: Some(endpoint.clone()),
+            topic: topic.to_owned(),
+            ..outlet()
+        };
+        let publisher = ZmqPublisher::start(outlet, &tasks).await.unwrap();
+        until("it is subscribed", || publisher.subscribers() == 1).await;
+        publisher
+    };
+    let by_name = connect("kv@pod-1@org/m").await;
+    let by_address = connect("kv@127.0.0.1:8102@alias").await;
+    let nobodies = [connect("kv@pod-3@org/m").await, connect("kv@pod-1@other").await, connect("").await];
+    assert_eq!(bus.trouble(), None);
+    by_name.send(message(1));
+    by_address.send(message(2));
+    nobodies.iter().for_each(|nobody| nobody.send(message(3)));
+    for (source, expected) in [(&mut first, 1), (&mut second, 2)] {
+        assert!(matches!(hear(source).await, Heard::Connected));
+        assert!(matches!(hear(source).await, Heard::Live(message) if message.seq == Some(expected)));
+    }
+    until("three are counted", || bus.unmatched() == 3).await;
+    let complaint = bus.complaints().concat();
+    assert!(complaint.starts_with("3 event messages name no worker: topic `"), "{complaint}");
+    assert!(
+        ["`kv@pod-3@org/m`", "`kv@pod-1@other`", "``"].iter().all(|topic| complaint.contains(topic)),
+        "{complaint}"
+    );
+    // It goes, and comes again.
+    by_name.restart();
+    until("it is missed", || bus.trouble().is_some_and(|trouble| trouble.starts_with("pod-1 at tcp://"))).await;
+    until("it is back", || by_name.subscribers() == 1).await;
+    by_name.send(message(0));
+    assert!(matches!(hear(&mut first).await, Heard::Connected));
+    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(0)));
+    assert_eq!(bus.trouble(), None);
+}
+
+#[tokio::test]
+async fn libzmq_can_connect_as_well() {
+    let tasks = Tasks::new();
+    let (bus, endpoint, [mut first, _second]) = gate(&tasks).await;
+    let (mut peer, _) = Peer::engine(RECORDINGS[0].0, "plain").await;
+    peer.tell(&format!("connect {endpoint} kv@pod-1@org/m")).await;
+    let mut seq = 0;
+    let heard = loop {
+        // Until the subscription has arrived, what is sent goes nowhere.
+        peer.tell(&format!("speak {seq}")).await;
+        if let Ok(heard) = tokio::time::timeout(50 * MS, first.heard.recv()).await {
+            break heard.unwrap();
+        }
+        seq += 1;
+    };
+    assert!(matches!(heard, Heard::Connected));
+    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(seq)));
+    assert_eq!((bus.trouble(), bus.unmatched()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_stranger_at_the_gate_costs_nobody_anything() {
+    let tasks = Tasks::new();
+    let (bus, endpoint, [mut first, _second]) = gate(&tasks).await;
+    let address = endpoint.to_string().replace("tcp://", "");
+    until("it is open", || bus.trouble().is_none()).await;
+    let mut strangers = Vec::new();
+    for bytes in [vec![], b"GET / HTTP/1.1\r\n\r\n".to_vec(), handshake(b"REQ"), vec![0xff; 100]] {
+        let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        strangers.push(stream);
+    }
+    let outlet =
+        ZmqOutlet { bind: None, replay: None, connect: Some(endpoint), topic: "kv@pod-1@alias".to_owned(), ..outlet() };
+    let publisher = ZmqPublisher::start(outlet, &tasks).await.unwrap();
+    until("it is subscribed", || publisher.subscribers() == 1).await;
+    publisher.send(message(4));
+    assert!(matches!(hear(&mut first).await, Heard::Connected));
+    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(4)));
+    // Each is shown out, at the latest when it should have greeted.
+    for stream in &mut strangers {
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok());
+    }
+}
+
+/// The whole way: an engine's sockets, a configuration, a gateway, and an engine that starts anew (R24).
+#[tokio::test]
+async fn a_gateway_follows_an_engine_over_zeromq() {
+    let tasks = Tasks::new();
+    let publisher = ZmqPublisher::start(outlet(), &tasks).await.unwrap();
+    let settings = MockSettings {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        worker: "e".to_owned(),
+        model: "m".to_owned(),
+        engine: EngineConfig {
+            block_size: BlockSize::new(4).unwrap(),
+            blocks: 1001,
+            timing: "linear:0.01,0.001".parse().unwrap(),
+            vocabulary: 97..123,
+            ..EngineConfig::default()
+        },
+        bus: Bus::Zmq(publisher.clone()),
+        form: Form::Array,
+        hashes: HashForm::Bytes,
+        faults: EventFaults::default(),
+        speedup: 1.0,
+        tokenizer: None,
+    };
+    let engine = MockEngine::start(settings, &tasks).await.unwrap();
+    let place = format!("zmq_endpoint: '{}', capacity_blocks: 1000", publisher.events.clone().unwrap());
+    let fleet = fleet().engines(0).stranger_with(engine.address, &place).start().await;
+    let tokens = |family: u32| (family * 1000..family * 1000 + 40).collect::<Vec<_>>().into();
+    let first = fleet.complete(tokens(1)).await;
+    assert_eq!((first.status, first.predicted, first.cached()), (200, Some(0), 0));
+    fleet.until_metric("warmpath_index_blocks", "stranger-1", 10.0).await;
+    let again = fleet.complete(tokens(1)).await;
+    assert_eq!((again.predicted, again.cached()), (Some(36), 36));
+    let restart = fleet.client.post(format!("http://{}/restart", engine.address)).send().await.unwrap();
+    assert_eq!(restart.status(), 200);
+    until("the gateway is back", || publisher.subscribers() == 1).await;
+    fleet.complete(tokens(2)).await;
+    fleet.until_metric("warmpath_kv_event_restarts_total", "stranger-1", 1.0).await;
+    let again = fleet.complete(tokens(1)).await;
+    assert_eq!((again.predicted, again.cached()), (Some(0), 0));
+    tasks.drain(Duration::ZERO).await;
+    fleet
+        .eventually("the loss is told", async |fleet| {
+            let degraded = fleet.health().await["degraded"].to_string();
+            degraded.contains("engines' events are not connected (stranger-1 at tcp://127.0.0.1:")
+        })
+        .await;
+    assert_eq!(fleet.metric("warmpath_event_bus_up", "").await, 0.0);
+}
