@@ -335,3 +335,6 @@ impl<T> Repair<T> {
         self.finish(now, steps);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,6 +71,8 @@ pub(crate) struct World {
     /// Until when the path is cut.
     cut_until: u64,
     restoring: bool,
+    /// How far the view went when it was looked at last.
+    checked: Position,
     prompts: Vec<(Vec<TokenId>, Vec<SequenceHash>)>,
     /// What the cache held after the batch of this life and number.
     truths: HashMap<(u64, u64), Vec<u32>>,
@@ -110,6 +112,7 @@ impl World {
             sent: 0,
             cut_until: 0,
             restoring: false,
+            checked: Position::default(),
             prompts: Engine::prompts(),
             truths: HashMap::new(),
             by_time: HashMap::new(),
@@ -229,7 +232,9 @@ impl World {
         if self.repair.view() == ViewState::Suspect {
             self.suspect += STEP;
         }
-        if self.at.is_multiple_of(16) {
+        let position = self.repair.feed().position();
+        if self.at.is_multiple_of(16) && self.checked != position {
+            self.checked = position;
             self.check();
         }
         self.at += 1;

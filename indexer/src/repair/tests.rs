@@ -1,0 +1,255 @@
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::feed::HoldMax;
+
+const REPLAYS: Means = Means { patience: Patience::NONE, replays: true, snapshots: false };
+const BOTH: Means = Means { snapshots: true, ..REPLAYS };
+const NEITHER: Means = Means { replays: false, ..REPLAYS };
+
+use Step::{Apply, Ask, Clear, View};
+use ViewState::{Current, Suspect};
+use Want::{Replay, Snapshot};
+
+/// A repair whose items are their own numbers, and a clock that the test moves. Time stamps are numbers plus 100 a life.
+struct Bench {
+    repair: Repair<u64>,
+    now: Instant,
+    life: f64,
+}
+
+impl Bench {
+    #[expect(clippy::disallowed_methods, reason = "any instant will do as the beginning")]
+    fn new(means: Means) -> Self {
+        Self { repair: Repair::new(means), now: Instant::now(), life: 0.0 }
+    }
+
+    /// One that has heard so many batches.
+    fn of(means: Means, batches: u64) -> Self {
+        let mut bench = Self::new(means);
+        for seq in 0..batches {
+            assert_eq!(bench.live(seq), vec![Apply(seq)]);
+        }
+        bench
+    }
+
+    fn hear(&mut self, hear: impl FnOnce(&mut Repair<u64>, Instant, &mut Vec<Step<u64>>)) -> Vec<Step<u64>> {
+        let mut steps = Vec::new();
+        hear(&mut self.repair, self.now, &mut steps);
+        steps.retain(|step| !matches!(step, Step::Repaired(_)));
+        steps
+    }
+
+    fn stamp(&self, seq: u64) -> Stamp {
+        let ts = f64::from(u32::try_from(seq).unwrap()) + 100.0 * self.life;
+        Stamp { seq, epoch: None, ts: Some(ts) }
+    }
+
+    fn live(&mut self, seq: u64) -> Vec<Step<u64>> {
+        let stamp = self.stamp(seq);
+        self.hear(|repair, now, steps| repair.live(stamp, (seq, 10), |_| false, now, steps))
+    }
+
+    fn replayed(&mut self, seq: u64) -> Vec<Step<u64>> {
+        let stamp = self.stamp(seq);
+        self.hear(|repair, now, steps| repair.replayed(stamp, (seq, 10), now, steps))
+    }
+
+    fn ended(&mut self) -> Vec<Step<u64>> {
+        self.hear(Repair::replay_ended)
+    }
+
+    fn connected(&mut self) -> Vec<Step<u64>> {
+        self.hear(Repair::connected)
+    }
+
+    fn unreadable(&mut self, seq: u64, replayed: bool) -> Vec<Step<u64>> {
+        self.hear(|repair, now, steps| repair.unreadable(Some(seq), replayed, now, steps))
+    }
+
+    fn after(&mut self, wait_s: u64) -> Vec<Step<u64>> {
+        self.now += Duration::from_secs(wait_s);
+        self.hear(Repair::tick)
+    }
+}
+
+#[test]
+fn r23_a_gap_is_filled_in_order_beside_live_batches() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    // One batch more than is missing: it shows that the process is the same.
+    assert_eq!(bench.live(5), vec![Ask(Replay { from: 2 }), View(Suspect)]);
+    assert_eq!(bench.live(6), vec![]);
+    assert_eq!((bench.replayed(2), bench.replayed(3)), (vec![], vec![Apply(3)]));
+    assert_eq!(bench.replayed(4), vec![Apply(4), Apply(5), Apply(6)]);
+    assert_eq!(bench.replayed(5), vec![]);
+    assert_eq!(bench.ended(), vec![View(Current)]);
+    assert_eq!(bench.live(7), vec![Apply(7)]);
+}
+
+#[test]
+fn an_answer_that_begins_too_late_empties_the_view_and_says_so() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    bench.live(9);
+    let lost = Clear(Emptied::Lost(4, Cold::HistoryGone));
+    assert_eq!(bench.replayed(7), vec![lost, Apply(7)]);
+    assert_eq!(bench.replayed(8), vec![Apply(8), Apply(9)]);
+    assert_eq!(bench.ended(), vec![View(ViewState::Cold)]);
+    assert_eq!(bench.repair.cold(), Some(Cold::HistoryGone));
+}
+
+#[test]
+fn where_there_is_a_snapshot_it_is_asked_for_and_gone_on_from() {
+    let mut bench = Bench::of(BOTH, 3);
+    bench.live(9);
+    assert_eq!(bench.replayed(7), vec![Ask(Snapshot)]);
+    assert_eq!((bench.replayed(8), bench.ended()), (vec![], vec![]));
+    assert_eq!(bench.live(10), vec![]);
+    assert!(bench.repair.takes_snapshot(bench.now));
+    let position = Position { epoch: None, next: 9, newest: Some(8.0) };
+    let steps = bench.hear(|repair, now, steps| repair.restored(position, now, steps));
+    assert_eq!(steps, vec![Apply(9), Apply(10), View(Current)]);
+    assert!(!bench.repair.takes_snapshot(bench.now));
+}
+
+#[test]
+fn without_a_snapshot_the_replay_is_asked_for_again_and_taken_as_it_is() {
+    let mut bench = Bench::of(BOTH, 3);
+    bench.live(9);
+    assert_eq!(bench.replayed(7), vec![Ask(Snapshot)]);
+    bench.ended();
+    assert_eq!(bench.hear(Repair::not_restored), vec![Ask(Replay { from: 2 })]);
+    assert_eq!(bench.replayed(7), vec![Clear(Emptied::Lost(4, Cold::HistoryGone)), Apply(7)]);
+    assert_eq!(bench.replayed(8), vec![Apply(8), Apply(9)]);
+    assert_eq!(bench.ended(), vec![View(ViewState::Cold)]);
+    // A cold view is not the end of it.
+    assert_eq!(bench.after(1), vec![Ask(Snapshot), View(Suspect)]);
+}
+
+#[test]
+fn what_fails_is_tried_again_ever_later_and_given_up_in_the_end() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    bench.live(5);
+    for wait_s in [1, 2, 4, 8] {
+        // From the end of the view and from the beginning.
+        assert_eq!(bench.ended(), vec![Ask(Replay { from: 0 })]);
+        assert_eq!(bench.ended(), vec![]);
+        assert_eq!(bench.after(wait_s - 1), vec![]);
+        assert_eq!(bench.after(1), vec![Ask(Replay { from: 2 })]);
+    }
+    bench.ended();
+    let lost = Clear(Emptied::Lost(2, Cold::Unanswered));
+    assert_eq!(bench.ended(), vec![lost, Apply(5), View(ViewState::Cold)]);
+    assert_eq!((BACK_OFF, back_off(5), back_off(6), back_off(99)), (s(1), s(16), s(30), s(30)));
+}
+
+fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_reconnection_ends_the_wait_and_asks_before_the_view_is_believed() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    assert_eq!(bench.connected(), vec![Ask(Replay { from: 2 }), View(Suspect)]);
+    assert_eq!((bench.ended(), bench.ended()), (vec![Ask(Replay { from: 0 })], vec![]));
+    assert_eq!(bench.connected(), vec![Ask(Replay { from: 2 })]);
+    assert_eq!((bench.replayed(2), bench.ended()), (vec![], vec![View(Current)]));
+}
+
+#[test]
+fn a_source_that_falls_silent_is_asked_again() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    bench.live(5);
+    assert_eq!((bench.after(10), bench.after(1)), (vec![], vec![Ask(Replay { from: 2 })]));
+    // The end of the first answer says nothing about the second.
+    assert_eq!(bench.ended(), vec![]);
+    for (seq, step) in [(2, vec![]), (3, vec![Apply(3)]), (4, vec![Apply(4), Apply(5)])] {
+        assert_eq!(bench.replayed(seq), step);
+    }
+    assert_eq!(bench.ended(), vec![View(Current)]);
+}
+
+#[test]
+fn r24_a_process_that_took_over_unseen_is_found_by_the_batch_that_both_have() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    bench.connected();
+    bench.life = 1.0;
+    assert_eq!(bench.live(3), vec![]);
+    assert_eq!(bench.replayed(2), vec![Clear(Emptied::Restarted)]);
+    assert_eq!(bench.ended(), vec![Ask(Replay { from: 0 })]);
+    assert_eq!((bench.replayed(0), bench.replayed(1)), (vec![Apply(0)], vec![Apply(1), Apply(2), Apply(3)]));
+    assert_eq!(bench.ended(), vec![View(Current)]);
+    // What is left of the dead process is not believed.
+    bench.life = 0.0;
+    assert_eq!(bench.live(4), vec![]);
+}
+
+#[test]
+fn r24_a_first_batch_that_is_newer_is_no_duplicate() {
+    let mut bench = Bench::of(REPLAYS, 1);
+    bench.life = 1.0;
+    assert_eq!(bench.live(0), vec![Clear(Emptied::Restarted), Apply(0)]);
+    assert_eq!((bench.live(0), bench.live(1)), (vec![], vec![Apply(1)]));
+}
+
+#[test]
+fn r24_another_process_start_empties_the_view_whatever_the_clock_says() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    assert_eq!(bench.hear(|repair, now, steps| repair.process_started(50.0, now, steps)), vec![]);
+    assert_eq!(bench.hear(|repair, now, steps| repair.process_started(50.4, now, steps)), vec![]);
+    let steps = bench.hear(|repair, now, steps| repair.process_started(20.0, now, steps));
+    assert_eq!(steps, vec![Clear(Emptied::Restarted), Ask(Replay { from: 0 }), View(Suspect)]);
+}
+
+#[test]
+fn r28_what_nobody_can_read_is_asked_for_once_and_then_given_up() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    assert_eq!(bench.unreadable(3, false), vec![Ask(Replay { from: 2 }), View(Suspect)]);
+    bench.live(4);
+    bench.replayed(2);
+    assert_eq!(bench.unreadable(3, true), vec![Clear(Emptied::Lost(1, Cold::Unreadable))]);
+    assert_eq!((bench.replayed(4), bench.ended()), (vec![Apply(4)], vec![View(ViewState::Cold)]));
+}
+
+#[test]
+fn r28_a_worker_that_talks_nonsense_is_not_heard_for_a_while_and_then_repaired() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    for seq in 3..10 {
+        bench.unreadable(seq, false);
+    }
+    let steps = bench.unreadable(10, false);
+    assert_eq!(steps, vec![Clear(Emptied::Lost(0, Cold::Unreadable)), View(ViewState::Cold)]);
+    assert_eq!((bench.live(11), bench.replayed(2), bench.ended()), (vec![], vec![], vec![]));
+    assert_eq!((bench.after(29), bench.live(12)), (vec![], vec![]));
+    assert_eq!(bench.after(1), vec![Ask(Replay { from: 0 }), View(Suspect)]);
+    assert_eq!((bench.replayed(0), bench.replayed(1)), (vec![Apply(0)], vec![Apply(1)]));
+}
+
+#[test]
+fn what_waits_is_bounded_and_what_found_no_room_is_fetched() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    bench.repair =
+        std::mem::replace(&mut bench.repair, Repair::new(REPLAYS)).with_hold_max(HoldMax { batches: 100, bytes: 25 });
+    for seq in 4..20 {
+        bench.live(seq);
+    }
+    assert_eq!(bench.repair.feed().held(), (2, 20));
+    bench.replayed(2);
+    assert_eq!(bench.replayed(3), vec![Apply(3), Apply(4), Apply(5)]);
+    // There was more than that.
+    assert_eq!(bench.ended(), vec![Ask(Replay { from: 5 })]);
+    for seq in 5..20 {
+        bench.replayed(seq);
+    }
+    assert_eq!(bench.ended(), vec![View(Current)]);
+}
+
+#[test]
+fn without_any_way_back_a_gap_empties_the_view() {
+    let mut bench = Bench::of(NEITHER, 3);
+    let lost = Clear(Emptied::Lost(2, Cold::NoReplay));
+    assert_eq!(bench.live(5), vec![lost, Apply(5), View(ViewState::Cold)]);
+    bench.life = 1.0;
+    assert_eq!(bench.live(0), vec![Clear(Emptied::Restarted), Apply(0), View(Current)]);
+    // After a new connection the next batch tells.
+    assert_eq!((bench.connected(), bench.live(1)), (vec![View(Suspect)], vec![Apply(1), View(Current)]));
+}
