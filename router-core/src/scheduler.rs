@@ -1,5 +1,6 @@
 //! The whole synchronous path from a prompt to a reserved worker.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use rand::rngs::StdRng;
 
 use crate::admission::{self, OnAllBusy};
 use crate::blocks::hash_blocks;
-use crate::cost::{Candidate, Cost, NoChoice, Standing};
-use crate::history::{Asked, Known};
+use crate::cost::{Candidate, Cost, NoChoice, Standing, TierWeights};
+use crate::history::{Asked, History, Known};
 use crate::ids::{SequenceHash, Slot};
 use crate::ledger::{Reservation, Share};
 use crate::observe::{Event, Observation};
@@ -27,6 +28,9 @@ pub struct Scheduler {
     fallback: Policy,
     on_all_busy: OnAllBusy,
     overlay: Arc<Overlay>,
+    sent: Sent,
+    tiers: TierWeights,
+    half_life: Duration,
 }
 
 /// Buffers and chance of one caller, reused from request to request.
@@ -42,6 +46,7 @@ pub struct Scratch {
     taken: Vec<u32>,
     text_hashes: Vec<SequenceHash>,
     known: Vec<Known>,
+    sent: Vec<Known>,
     candidates: Vec<Candidate>,
     costs: Vec<Cost>,
     rng: StdRng,
@@ -60,6 +65,7 @@ impl Scratch {
             taken: Vec::new(),
             text_hashes: Vec::new(),
             known: Vec::new(),
+            sent: Vec::new(),
             candidates: Vec::new(),
             costs: Vec::new(),
             rng: StdRng::seed_from_u64(seed),
@@ -121,13 +127,36 @@ pub enum PlaceError {
 impl Scheduler {
     /// A scheduler with fresh policies, for which only what the index tells is cached.
     pub fn new(policy: Policy, fallback: Policy, on_all_busy: OnAllBusy) -> Self {
-        Self { policy, fallback, on_all_busy, overlay: Arc::new(Overlay::new(Duration::ZERO)) }
+        Self {
+            policy,
+            fallback,
+            on_all_busy,
+            overlay: Arc::new(Overlay::new(Duration::ZERO)),
+            sent: Sent::default(),
+            tiers: TierWeights::default(),
+            half_life: HALF_LIFE,
+        }
     }
 
     /// Lets prompts in flight count as cached where they were sent, for `credit` at most while they have no first token:
     /// so that a burst of one new prefix goes to one worker.
     pub fn with_in_flight_credit(self, credit: Duration) -> Self {
         Self { overlay: Arc::new(Overlay::new(credit)), ..self }
+    }
+
+    /// Weighs cached blocks by these instead of the defaults.
+    pub fn with_tiers(self, tiers: TierWeights) -> Self {
+        Self { tiers, ..self }
+    }
+
+    /// Lets what engines say of their load count half after `half_life`, instead of five seconds.
+    pub fn with_half_life(self, half_life: Duration) -> Self {
+        Self { half_life, ..self }
+    }
+
+    /// Remembers in `history` what is sent to targets whose view does not tell what they hold, and goes by that.
+    pub fn with_sent(self, history: Arc<dyn History>) -> Self {
+        Self { sent: Sent(Some(history)), ..self }
     }
 
     /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); waits for nothing but the short lock of the
@@ -146,7 +175,8 @@ impl Scheduler {
     ) -> Result<Placement, PlaceError> {
         find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
         self.recall(request, workers.slots(), scratch);
-        list_candidates(request, workers, pool, scratch);
+        self.list_candidates(now, request, (workers, pool), scratch);
+        self.sent.correct(request, (workers, pool), scratch);
         let (chosen, decided_by) = self.decide(now, request, scratch)?;
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
@@ -157,10 +187,14 @@ impl Scheduler {
         if let Some(history) = &self.policy.history {
             history.learn(now, candidate.slot, asked(request, &scratch.hashes, &scratch.text_hashes));
         }
+        if target.trust.falls_back() {
+            self.sent.learn(now, candidate.slot, request, &scratch.hashes);
+        }
+        let new_tokens = scratch.uncached[candidate.slot.index()];
         let placement = Placement {
             overlap: candidate.overlap,
             overlap_tokens: candidate.overlap.total().tokens(request.shape.block_size),
-            new_tokens: candidate.new_tokens,
+            new_tokens,
             target,
             decided_by,
             reservation,
@@ -191,6 +225,7 @@ impl Scheduler {
         if let Some(history) = &self.policy.history {
             history.forget(slot);
         }
+        self.sent.forget(slot);
     }
 
     /// Tells the policies what happened to a request.
@@ -208,6 +243,43 @@ impl Scheduler {
     /// The pool's policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// The one place where promises are weighted and own account and engines' reports meet. Whether a target has room is
+    /// said by the own account alone: a stale report never keeps a request back.
+    fn list_candidates(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        (workers, pool): (&WorkerTable, &Pool),
+        scratch: &mut Scratch,
+    ) {
+        scratch.candidates.clear();
+        for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
+            let load = target.account.read();
+            let beyond = target.account.beyond(now, self.half_life);
+            let place = target.slot.index();
+            let overlap = scratch.held[place];
+            let promised = overlap.total().tokens(request.shape.block_size);
+            let cached_tokens = self.tiers.believed(overlap, promised, target.trust.weight());
+            let doubted = promised.saturating_sub(cached_tokens);
+            let waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
+            scratch.candidates.push(Candidate {
+                slot: target.slot,
+                standing: admission::standing(target, &load, request.avoid),
+                overlap,
+                cached_tokens,
+                new_tokens: scratch.uncached[place].saturating_add(doubted),
+                active_blocks: Blocks(load.active_blocks.0.saturating_add(beyond.blocks.0)),
+                total_blocks: admission::total_blocks(target, &load),
+                active_slots: load.sequences.saturating_add(beyond.sequences),
+                total_slots: target.limits.sequences,
+                requests: load.requests.saturating_add(beyond.sequences),
+                waiting: waiting.saturating_add(beyond.waiting),
+                prefill_tokens: load.prefill_tokens,
+                known: scratch.known.get(place).copied().unwrap_or_default(),
+            });
+        }
     }
 
     fn decide(
@@ -243,6 +315,53 @@ impl Scheduler {
         }
         let chosen = pick.choose(candidates, costs, rng).ok_or(PlaceError::NoWorker)?;
         Ok((chosen, decided_by))
+    }
+}
+
+/// How long what engines say of their load takes to count half, unless it is set: a few scrapes.
+const HALF_LIFE: Duration = Duration::from_secs(5);
+
+/// What was sent to targets whose view does not tell what they hold. Learned and asked only while there are such.
+#[derive(Default)]
+struct Sent(Option<Arc<dyn History>>);
+
+impl Sent {
+    /// Raises what such targets count as cached to half of what they were sent: nothing tells what they evicted.
+    fn correct(&self, request: &Request<'_>, (workers, pool): (&WorkerTable, &Pool), scratch: &mut Scratch) {
+        let Some(history) = &self.0 else { return };
+        let falls_back = |slot: Slot| workers.get(slot).is_some_and(|target| target.trust.falls_back());
+        if request.prompts.is_empty() || !pool.targets.iter().any(|slot| falls_back(*slot)) {
+            return;
+        }
+        let Scratch { hashes, sent, candidates, .. } = scratch;
+        sent.clear();
+        sent.resize(workers.slots(), Known::default());
+        history.recall(Asked::new(request.prompts, hashes), sent);
+        for candidate in candidates.iter_mut().filter(|candidate| falls_back(candidate.slot)) {
+            let prompt = candidate.cached_tokens.saturating_add(candidate.new_tokens);
+            let known = Blocks(sent[candidate.slot.index()].matched.0).tokens(request.shape.block_size);
+            let cached = Tokens(known.min(prompt).0 / 2).max(candidate.cached_tokens);
+            candidate.cached_tokens = cached;
+            candidate.new_tokens = prompt.saturating_sub(cached);
+        }
+    }
+
+    fn learn(&self, now: Instant, slot: Slot, request: &Request<'_>, hashes: &[SequenceHash]) {
+        if let Some(history) = self.0.as_ref().filter(|_| !request.prompts.is_empty()) {
+            history.learn(now, slot, Asked::new(request.prompts, hashes));
+        }
+    }
+
+    fn forget(&self, slot: Slot) {
+        if let Some(history) = &self.0 {
+            history.forget(slot);
+        }
+    }
+}
+
+impl fmt::Debug for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Sent" } else { "Nothing" })
     }
 }
 
@@ -282,28 +401,6 @@ fn find_overlaps(
     }
     if request.prompts.is_empty() {
         uncached.fill(request.shape.prompt);
-    }
-}
-
-fn list_candidates(request: &Request<'_>, workers: &WorkerTable, pool: &Pool, scratch: &mut Scratch) {
-    scratch.candidates.clear();
-    for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
-        let load = target.account.read();
-        let place = target.slot.index();
-        scratch.candidates.push(Candidate {
-            slot: target.slot,
-            standing: admission::standing(target, &load, request.avoid),
-            overlap: scratch.held[place],
-            new_tokens: scratch.uncached[place],
-            active_blocks: load.active_blocks,
-            total_blocks: admission::total_blocks(target, &load),
-            active_slots: load.sequences,
-            total_slots: target.limits.sequences,
-            requests: load.requests,
-            waiting: load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences)),
-            prefill_tokens: load.prefill_tokens,
-            known: scratch.known.get(place).copied().unwrap_or_default(),
-        });
     }
 }
 
