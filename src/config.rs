@@ -9,6 +9,7 @@ mod bounds;
 mod check;
 mod decode;
 mod document;
+mod engines;
 mod events;
 mod fault;
 mod fleet;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 pub use address::{BaseUrl, NatsUrl, Secret};
 pub use bounds::{Limits, Retries, Timeouts};
+pub use engines::Engines;
 pub use events::{Events, Index, JetStream, Nats};
 pub use fault::Fault;
 pub use fleet::{EventSource, Model, TokenizerSource, Worker};
@@ -34,7 +36,7 @@ pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
 pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use reading::Reading;
-pub use routing::{ApproxLru, ApproxTree, Routing};
+pub use routing::{ApproxLru, ApproxTree, Routing, Trust};
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,6 +54,8 @@ pub struct Config {
     pub events: Events,
     /// What is remembered of them.
     pub index: Index,
+    /// What engines say of their load.
+    pub engines: Engines,
     /// Bounds on what clients may send.
     pub limits: Limits,
     /// Bounds on waiting.

@@ -1,25 +1,27 @@
 //! The whole synchronous path from a prompt to a reserved worker.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-
 use crate::admission::{self, OnAllBusy};
 use crate::blocks::hash_blocks;
-use crate::cost::{Candidate, Cost, NoChoice, Standing, TierWeights};
+use crate::cost::{Candidate, NoChoice, Standing, TierWeights};
 use crate::history::{Asked, History, Known};
 use crate::ids::{SequenceHash, Slot};
 use crate::ledger::{Reservation, Share};
 use crate::observe::{Event, Observation};
-use crate::overlap::{Overlaps, PrefixIndex, TierBlocks, new_tokens};
+use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
 use crate::policy::Policy;
 use crate::shape::{Request, Shape};
 use crate::units::{BlockSize, Blocks, Tokens};
 use crate::workers::{Pool, Target, WorkerTable};
+
+mod scratch;
+mod sent;
+
+pub use scratch::Scratch;
+use sent::Sent;
 
 /// Places the requests of one pool.
 #[derive(Debug)]
@@ -31,56 +33,6 @@ pub struct Scheduler {
     sent: Sent,
     tiers: TierWeights,
     half_life: Duration,
-}
-
-/// Buffers and chance of one caller, reused from request to request.
-#[derive(Debug)]
-pub struct Scratch {
-    hashes: Vec<SequenceHash>,
-    /// Where in `hashes` each prompt ends.
-    ends: Vec<usize>,
-    overlaps: Overlaps,
-    held: Vec<TierBlocks>,
-    uncached: Vec<Tokens>,
-    prompt_held: Vec<TierBlocks>,
-    taken: Vec<u32>,
-    text_hashes: Vec<SequenceHash>,
-    known: Vec<Known>,
-    sent: Vec<Known>,
-    candidates: Vec<Candidate>,
-    costs: Vec<Cost>,
-    rng: StdRng,
-}
-
-impl Scratch {
-    /// Empty buffers; equal seeds draw equally.
-    pub fn new(seed: u64) -> Self {
-        Self {
-            hashes: Vec::new(),
-            ends: Vec::new(),
-            overlaps: Overlaps::default(),
-            held: Vec::new(),
-            uncached: Vec::new(),
-            prompt_held: Vec::new(),
-            taken: Vec::new(),
-            text_hashes: Vec::new(),
-            known: Vec::new(),
-            sent: Vec::new(),
-            candidates: Vec::new(),
-            costs: Vec::new(),
-            rng: StdRng::seed_from_u64(seed),
-        }
-    }
-
-    /// The candidates of the last placement, in the order of their slots.
-    pub fn candidates(&self) -> &[Candidate] {
-        &self.candidates
-    }
-
-    /// Their costs, by the policy that decided; none where it was not asked.
-    pub fn costs(&self) -> &[Cost] {
-        &self.costs
-    }
 }
 
 /// Who decided.
@@ -156,7 +108,7 @@ impl Scheduler {
 
     /// Remembers in `history` what is sent to targets whose view does not tell what they hold, and goes by that.
     pub fn with_sent(self, history: Arc<dyn History>) -> Self {
-        Self { sent: Sent(Some(history)), ..self }
+        Self { sent: Sent::new(history), ..self }
     }
 
     /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); waits for nothing but the short lock of the
@@ -320,50 +272,6 @@ impl Scheduler {
 
 /// How long what engines say of their load takes to count half, unless it is set: a few scrapes.
 const HALF_LIFE: Duration = Duration::from_secs(5);
-
-/// What was sent to targets whose view does not tell what they hold. Learned and asked only while there are such.
-#[derive(Default)]
-struct Sent(Option<Arc<dyn History>>);
-
-impl Sent {
-    /// Raises what such targets count as cached to half of what they were sent: nothing tells what they evicted.
-    fn correct(&self, request: &Request<'_>, (workers, pool): (&WorkerTable, &Pool), scratch: &mut Scratch) {
-        let Some(history) = &self.0 else { return };
-        let falls_back = |slot: Slot| workers.get(slot).is_some_and(|target| target.trust.falls_back());
-        if request.prompts.is_empty() || !pool.targets.iter().any(|slot| falls_back(*slot)) {
-            return;
-        }
-        let Scratch { hashes, sent, candidates, .. } = scratch;
-        sent.clear();
-        sent.resize(workers.slots(), Known::default());
-        history.recall(Asked::new(request.prompts, hashes), sent);
-        for candidate in candidates.iter_mut().filter(|candidate| falls_back(candidate.slot)) {
-            let prompt = candidate.cached_tokens.saturating_add(candidate.new_tokens);
-            let known = Blocks(sent[candidate.slot.index()].matched.0).tokens(request.shape.block_size);
-            let cached = Tokens(known.min(prompt).0 / 2).max(candidate.cached_tokens);
-            candidate.cached_tokens = cached;
-            candidate.new_tokens = prompt.saturating_sub(cached);
-        }
-    }
-
-    fn learn(&self, now: Instant, slot: Slot, request: &Request<'_>, hashes: &[SequenceHash]) {
-        if let Some(history) = self.0.as_ref().filter(|_| !request.prompts.is_empty()) {
-            history.learn(now, slot, Asked::new(request.prompts, hashes));
-        }
-    }
-
-    fn forget(&self, slot: Slot) {
-        if let Some(history) = &self.0 {
-            history.forget(slot);
-        }
-    }
-}
-
-impl fmt::Debug for Sent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Sent" } else { "Nothing" })
-    }
-}
 
 /// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap
 /// of what an engine can reuse is applied here and nowhere else.

@@ -206,6 +206,10 @@ mod tests {
         }
     }
 
+    fn telling() -> Trust {
+        Trust::expecting_events(Duration::from_secs(30))
+    }
+
     fn reasons(trust: &Trust, now: Instant) -> Vec<String> {
         trust.report(now, (Some(32), size())).reasons.iter().map(Reason::to_string).collect()
     }
@@ -238,7 +242,7 @@ mod tests {
 
     #[test]
     fn promises_that_are_not_kept_are_not_believed_and_what_was_sent_neither() {
-        let (trust, now) = (Trust::default(), origin());
+        let (trust, now) = (telling(), origin());
         (0..24).for_each(|_| trust.answered(now, &answer(now, 512, Some(0))));
         assert_eq!((trust.weight(), trust.falls_back()), (0.0, false));
         let expected = "promises 512 cached tokens, the engine reports 0: prefix caching off, or removals lost?";
@@ -252,7 +256,7 @@ mod tests {
     /// What a view promises is true when engines find more: it is complemented, not doubted.
     #[test]
     fn engines_that_find_more_than_promised_are_known_by_what_was_sent_to_them() {
-        let (trust, now) = (Trust::default(), origin());
+        let (trust, now) = (telling(), origin());
         (0..24).for_each(|_| trust.answered(now, &answer(now, 0, Some(512))));
         assert_eq!((trust.weight(), trust.falls_back()), (1.0, true));
         assert_eq!(reasons(&trust, now), ["promises 0 cached tokens, the engine reports 512: events lost?"]);
@@ -260,7 +264,7 @@ mod tests {
 
     #[test]
     fn an_eviction_or_an_event_under_way_is_no_mismatch() {
-        let (trust, now) = (Trust::default(), origin());
+        let (trust, now) = (telling(), origin());
         for (promised, reported) in [(512, 384), (384, 512), (16, 0), (0, 16), (0, 0)] {
             (0..32).for_each(|_| trust.answered(now, &answer(now, promised, Some(reported))));
             assert_eq!((trust.weight(), trust.falls_back()), (1.0, false), "{promised} {reported}");
@@ -323,7 +327,7 @@ mod tests {
 
     #[test]
     fn the_engines_totals_are_compared_where_they_tie_with_what_was_answered() {
-        let (trust, now) = (Trust::default(), origin());
+        let (trust, now) = (telling(), origin());
         let counters = |queries, hits| PrefixCounters { queries, hits };
         trust.counters(now, counters(1_000, 100), size());
         let mut told = counters(1_000, 100);

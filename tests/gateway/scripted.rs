@@ -125,7 +125,9 @@ async fn serve(mut stream: TcpStream, stage: &Stage) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     while let Some(seen) = read_request(&mut stream).await? {
         if seen.head.starts_with("GET ") {
-            stage.checks.fetch_add(1, Ordering::SeqCst);
+            if seen.head.starts_with("GET /health") {
+                stage.checks.fetch_add(1, Ordering::SeqCst);
+            }
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
             continue;
         }

@@ -130,7 +130,8 @@ impl Evidence {
 
     /// Off by more than a block and more than a quarter: less is what an eviction or an event under way explains.
     fn judge(&mut self, now: Instant, promised: Tokens, reported: Tokens, block_size: BlockSize) {
-        if promised.max(reported) == Tokens(0) {
+        // Without events nothing is promised but what is in flight.
+        if self.silence.is_none() || promised.max(reported) == Tokens(0) {
             return;
         }
         let slack = block_size.get().max(promised.max(reported).0 / 4);
