@@ -16,3 +16,4 @@ mod routing;
 mod scripted;
 mod sdk;
 mod streaming;
+mod trust;
