@@ -83,19 +83,8 @@ impl App {
         let probes = probe::start(&fleet, &config.timeouts, &background);
         scrape::start((&fleet, &index), (&config.engines, &config.timeouts), &background);
         let draining = Arc::new(AtomicBool::new(false));
-        let timeouts = Timeouts {
-            connect: config.timeouts.connect.get(),
-            first_byte: config.timeouts.first_byte.get(),
-            idle: config.timeouts.stream_idle.get(),
-            connection_idle: config.timeouts.worker_idle.get(),
-        };
-        let gateway = Gateway::new(
-            Arc::clone(&fleet),
-            index.clone(),
-            Upstream::new(timeouts),
-            metrics.clone(),
-            behaviour(&config),
-        );
+        let gateway =
+            Gateway::new(Arc::clone(&fleet), index.clone(), upstream(&config), metrics.clone(), behaviour(&config));
         let health = {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
@@ -212,6 +201,15 @@ fn connection_limits(config: &Config) -> ConnectionLimits {
         header_bytes: config.limits.header_bytes.as_usize(),
         headers: count(config.limits.headers),
     }
+}
+
+fn upstream(config: &Config) -> Upstream {
+    Upstream::new(Timeouts {
+        connect: config.timeouts.connect.get(),
+        first_byte: config.timeouts.first_byte.get(),
+        idle: config.timeouts.stream_idle.get(),
+        connection_idle: config.timeouts.worker_idle.get(),
+    })
 }
 
 fn behaviour(config: &Config) -> Behaviour {

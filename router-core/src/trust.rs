@@ -156,6 +156,7 @@ impl Trust {
             reasons.push(Reason::Repairing);
         }
         let evidence = self.evidence();
+        self.conclude(now, &evidence);
         evidence.reasons(now, sizes, &mut reasons);
         let last_event = evidence.last_event().map(|at| now.saturating_duration_since(at));
         Report {
