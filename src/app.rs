@@ -24,6 +24,7 @@ use sources::Sources;
 
 mod build;
 mod probe;
+mod scrape;
 mod sources;
 
 /// Between "not ready" and "no new connections", so that balancers can take the router out.
@@ -79,16 +80,11 @@ impl App {
         let entries = usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX);
         let index = Arc::new(ConcurrentIndex::new(entries));
         let sources = Sources::start(&config, local, (&fleet, &index), &metrics, &background).await?;
-        let probes = probe::start((&fleet, &index), &config.timeouts, &background);
+        let probes = probe::start(&fleet, &config.timeouts, &background);
+        scrape::start((&fleet, &index), (&config.engines, &config.timeouts), &background);
         let draining = Arc::new(AtomicBool::new(false));
-        let timeouts = Timeouts {
-            connect: config.timeouts.connect.get(),
-            first_byte: config.timeouts.first_byte.get(),
-            idle: config.timeouts.stream_idle.get(),
-            connection_idle: config.timeouts.worker_idle.get(),
-        };
         let gateway =
-            Gateway::new(Arc::clone(&fleet), index, Upstream::new(timeouts), metrics.clone(), behaviour(&config));
+            Gateway::new(Arc::clone(&fleet), index.clone(), upstream(&config), metrics.clone(), behaviour(&config));
         let health = {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
@@ -103,6 +99,7 @@ impl App {
         };
         let admin_state = Admin {
             fleet: Arc::clone(&fleet),
+            index,
             metrics,
             health: Box::new(health),
             refresh: Box::new(refresh),
@@ -206,6 +203,15 @@ fn connection_limits(config: &Config) -> ConnectionLimits {
         header_bytes: config.limits.header_bytes.as_usize(),
         headers: count(config.limits.headers),
     }
+}
+
+fn upstream(config: &Config) -> Upstream {
+    Upstream::new(Timeouts {
+        connect: config.timeouts.connect.get(),
+        first_byte: config.timeouts.first_byte.get(),
+        idle: config.timeouts.stream_idle.get(),
+        connection_idle: config.timeouts.worker_idle.get(),
+    })
 }
 
 fn behaviour(config: &Config) -> Behaviour {

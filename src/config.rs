@@ -10,6 +10,7 @@ mod check;
 mod decode;
 mod document;
 mod endpoint;
+mod engines;
 mod events;
 mod fault;
 mod fleet;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use address::{BaseUrl, NatsUrl, Secret};
 pub use bounds::{Limits, Retries, Timeouts};
 pub use endpoint::ZmqEndpoint;
+pub use engines::Engines;
 pub use events::{Events, Index, JetStream, Nats};
 pub use fault::Fault;
 pub use fleet::{EventSource, Model, TokenizerSource, Worker};
@@ -38,7 +40,7 @@ pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
 pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use reading::Reading;
-pub use routing::{ApproxLru, ApproxTree, Routing};
+pub use routing::{ApproxLru, ApproxTree, Routing, Trust};
 pub use zmq::Zmq;
 
 /// Everything that can be configured.
@@ -57,6 +59,8 @@ pub struct Config {
     pub events: Events,
     /// What is remembered of them.
     pub index: Index,
+    /// What engines say of their load.
+    pub engines: Engines,
     /// Bounds on what clients may send.
     pub limits: Limits,
     /// Bounds on waiting.

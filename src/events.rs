@@ -1,7 +1,7 @@
 //! Events of the workers' caches: one task for each (worker, rank), which receives, decodes, orders and applies.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 use warmpath_core::trust::{Trust, ViewState};
@@ -13,6 +13,7 @@ use warmpath_indexer::index::Writer;
 use warmpath_indexer::repair::{Emptied, Means, Repair, Repaired, Step, Want};
 use warmpath_indexer::view::Applied;
 
+use crate::fleet::engine::Process;
 use crate::fleet::{PoolState, Worker};
 use crate::real::real_len;
 use snapshots::{SnapshotFolder, Warming};
@@ -146,6 +147,7 @@ impl EventTask {
     async fn follow(&mut self) {
         // What a view that was restored wants to ask for.
         self.act();
+        let mut process = self.worker.engine.process();
         loop {
             let deadline = self.repair.deadline();
             let overdue = async {
@@ -160,8 +162,17 @@ impl EventTask {
                     None => return,
                 },
                 () = overdue => self.repair.tick(Instant::now(), &mut self.steps),
+                Ok(()) = process.changed() => self.note_process(*process.borrow_and_update()),
             }
             self.act();
+        }
+    }
+
+    /// The engine's own metrics tell of a restart even where its events do not.
+    fn note_process(&mut self, process: Option<Process>) {
+        if let Some(process) = process {
+            let at = Duration::from_millis(process.start_ms).as_secs_f64();
+            self.repair.process_started(at, Instant::now(), &mut self.steps);
         }
     }
 
@@ -171,7 +182,6 @@ impl EventTask {
             Heard::Live(message) => self.receive(message, false, now),
             Heard::Replayed(message) => self.receive(message, true, now),
             Heard::ReplayEnded => self.repair.replay_ended(now, &mut self.steps),
-            Heard::ProcessStarted(at) => self.repair.process_started(*at, now, &mut self.steps),
             Heard::SnapshotChunk(part) => {
                 if self.repair.takes_snapshot(now) && !self.restore.part(&self.index, part) {
                     self.repair.not_restored(now, &mut self.steps);

@@ -10,14 +10,20 @@ use http::uri::{Authority, Scheme};
 use warmpath_core::cost::load_balance_score;
 use warmpath_core::ids::{Rank, Slot, WorkerId};
 use warmpath_core::scheduler::Scheduler;
+use warmpath_core::trust::Report;
 use warmpath_core::units::{BlockSize, Blocks};
 use warmpath_core::workers::{Pool, Target, WorkerTable};
+
+use engine::Engine;
 
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::{ModelMetrics, WorkerMetrics};
 use crate::tokenize::TokenizerHandle;
 
+pub mod engine;
 pub mod health;
+pub mod prometheus;
+pub mod scrape;
 
 /// Swaps in a whole new [`WorkerTable`] when a worker comes or goes; requests keep the table that they began with.
 pub struct Fleet {
@@ -47,6 +53,8 @@ pub struct Worker {
     pub metrics: WorkerMetrics,
     /// Predicted overlap over prompt tokens.
     pub hit_rate: HitRate,
+    /// What its process said of itself.
+    pub engine: Engine,
 }
 
 /// What the workers of one model share.
@@ -61,6 +69,21 @@ pub struct PoolState {
     pub tokenizer: TokenizerHandle,
     /// Its metrics.
     pub metrics: ModelMetrics,
+}
+
+impl Worker {
+    /// What is believed of it, and why. `target` is the one in its slot.
+    pub fn trust(&self, now: Instant, target: &Target, configured: BlockSize) -> Report {
+        let carried = self.engine.last().and_then(|(_, scrape)| scrape.block_size);
+        target.trust.report(now, (carried, configured))
+    }
+
+    fn measure_engine(&self, now: Instant) {
+        if let Some((at, scrape)) = self.engine.last() {
+            let age = now.saturating_duration_since(at);
+            self.metrics.belief.engine(age, scrape.running, scrape.waiting, scrape.kv_usage);
+        }
+    }
 }
 
 impl Fleet {
@@ -114,11 +137,6 @@ impl Fleet {
         true
     }
 
-    /// Whether nobody has said yet how many blocks the cache of `slot` has.
-    pub fn wants_capacity(&self, slot: Slot) -> bool {
-        self.table.load().get(slot).is_some_and(|target| target.limits.blocks.is_none())
-    }
-
     /// Takes note of how many blocks the cache of `slot` has. O(workers).
     pub fn set_capacity(&self, slot: Slot, blocks: Blocks) {
         self.change(slot, |target| target.limits.blocks = Some(blocks));
@@ -149,6 +167,10 @@ impl Fleet {
             worker.metrics.prefill.set(f64::from(load.prefill_tokens.0));
             worker.metrics.up.set(if target.available { 1.0 } else { 0.0 });
             worker.metrics.hit_rate.set(worker.hit_rate.read(now));
+            worker.measure_engine(now);
+            if let Some(pool) = self.pool(&worker.model) {
+                worker.metrics.belief.trust(&worker.trust(now, target, pool.block_size));
+            }
             if let Some(history) = self.pool(&worker.model).and_then(|pool| pool.scheduler.policy().history.as_ref()) {
                 worker.metrics.history(&history.measure(target.slot));
             }

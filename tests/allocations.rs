@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
 use warmpath_core::ids::{EngineHash, Rank, RequestKey, SequenceHash, Slot, WorkerId};
-use warmpath_core::ledger::{Account, Reservation, Share};
+use warmpath_core::ledger::{Account, InFlight, Reservation, Said, Share};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex, TierBlocks};
 use warmpath_core::overlay::Overlay;
@@ -18,9 +18,10 @@ use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::{Scheduler, Scratch};
 use warmpath_core::shape::{Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
+use warmpath_core::trust::Answered;
 use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
 use warmpath_core::workers::{Limits, Pool, Role, Target, WorkerTable};
-use warmpath_indexer::approx::{ApproxLimits, history_of};
+use warmpath_indexer::approx::{ApproxLimits, ApproxLru, LruLimits, history_of};
 use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
 use warmpath_indexer::event::{Attention, CacheEvent, Content, Stored};
 use warmpath_indexer::index::Writer;
@@ -100,6 +101,17 @@ fn a_warm_placement_allocates_nothing() {
     let tokens: Vec<u32> = (0..4096).collect();
     let mut hashes = Vec::new();
     hash_blocks(&root, &tokens, &[], &mut hashes);
+    // Some are known by what they were sent, some have others' load.
+    for slot in [0, 7, 63] {
+        let target = workers.get(Slot(slot)).unwrap();
+        let (sent, block_size) = (Instant::now(), size);
+        let (prompt, promised, counted) = (Tokens(100), Tokens(0), Some(Tokens(101)));
+        let answered = Answered { sent, prompt, promised, counted, reported: None, block_size };
+        (0..32).for_each(|_| target.trust.answered(sent, &answered));
+        assert!(target.trust.falls_back());
+        let said = Said { running: 9, waiting: 9, blocks: Some(Blocks(9)) };
+        (0..2).for_each(|_| target.account.report(sent, said, InFlight::default()));
+    }
     let index = Arc::new(ConcurrentIndex::new(10_000));
     for slot in 0..64 {
         let held = usize::from(slot) + 1;
@@ -111,7 +123,8 @@ fn a_warm_placement_allocates_nothing() {
         let history = history_of(policy, &ApproxLimits::default());
         let policy_at_work = Policy::new(policy, &weights).with_history(history);
         let scheduler = Scheduler::new(policy_at_work, fallback, OnAllBusy::LeastLoaded)
-            .with_in_flight_credit(Duration::from_secs(30));
+            .with_in_flight_credit(Duration::from_secs(30))
+            .with_sent(Arc::new(ApproxLru::new(LruLimits::default())));
         let mut scratch = Scratch::new(1);
         let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
         let shape = Shape::of(Tokens(4096), size);

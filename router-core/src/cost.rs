@@ -13,7 +13,9 @@ pub mod approx_tree;
 pub mod baselines;
 pub mod kv;
 pub mod logit;
+pub mod tiers;
 pub mod weight;
+pub use tiers::TierWeights;
 pub use weight::{Share, Weight};
 
 /// What a candidate costs. Lower is better; comparable within one call only.
@@ -39,11 +41,15 @@ pub struct Candidate {
     pub slot: Slot,
     /// Whether it can be chosen.
     pub standing: Standing,
-    /// Leading blocks that it holds, over all prompts, capped at what an engine can reuse.
+    /// Leading blocks that its view promises, over all prompts, capped at what an engine can reuse. As it is: what it is
+    /// worth stands in `cached_tokens` and `new_tokens`.
     pub overlap: TierBlocks,
-    /// Prompt tokens that it would have to compute.
+    /// Prompt tokens that it need not compute: the promise, weighted by tier and by how far it is believed.
+    pub cached_tokens: Tokens,
+    /// Prompt tokens that it would have to compute: all others.
     pub new_tokens: Tokens,
-    /// Blocks of the requests in flight on it.
+    /// Blocks of the requests in flight on it; this and the other loads are the router's own account, and what the engine
+    /// says that it has beyond it.
     pub active_blocks: Blocks,
     /// Blocks of its KV cache.
     pub total_blocks: Blocks,
@@ -142,6 +148,7 @@ pub(crate) mod small_worlds {
             slot: Slot(slot),
             standing: if full { Standing::Full } else { Standing::Open },
             overlap: TierBlocks::device(Blocks(overlap)),
+            cached_tokens: Tokens(overlap * 16),
             new_tokens: crate::overlap::new_tokens(Tokens(256), Tokens(overlap * 16)),
             active_blocks: Blocks(blocks.0),
             total_blocks: Blocks(blocks.1),

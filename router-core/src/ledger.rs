@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::engine_load::{Beyond, EngineLoad};
 use crate::overlay::Stay;
 use crate::units::{BlockSize, Blocks, Tokens};
 
@@ -19,6 +20,7 @@ pub struct Account {
     prefill_tokens: AtomicU32,
     active_blocks: AtomicU32,
     peak_blocks: AtomicU32,
+    engine: EngineLoad,
 }
 
 /// One reading of an [`Account`].
@@ -68,9 +70,49 @@ impl Account {
         }
     }
 
+    /// Takes note of what the engine says is running, waiting and in use, beside what was in flight when it was asked: the
+    /// most of before and after.
+    pub fn report(&self, now: Instant, said: Said, own: InFlight) {
+        let sequences = said.running.saturating_add(said.waiting).saturating_sub(own.sequences);
+        let blocks = said.blocks.map_or(0, |blocks| blocks.0.saturating_sub(own.active_blocks.0));
+        // More may wait than is foreign: some of it is ours, in the engine's queue.
+        let waiting = said.waiting.saturating_sub(own.before_first_token).min(sequences);
+        self.engine.report(now, Beyond { sequences, waiting, blocks: Blocks(blocks) });
+    }
+
+    /// What the engine has beyond what is in flight, by its last reports. It fades with their age.
+    pub fn beyond(&self, now: Instant, half_life: Duration) -> Beyond {
+        self.engine.read(now, half_life)
+    }
+
     fn grow(&self, blocks: u32) {
         let now = self.active_blocks.fetch_add(blocks, Ordering::Relaxed).saturating_add(blocks);
         self.peak_blocks.fetch_max(now, Ordering::Relaxed);
+    }
+}
+
+/// What an engine says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Sequences that run.
+    pub running: u32,
+    /// Sequences that wait.
+    pub waiting: u32,
+    /// Blocks in use, where it tells.
+    pub blocks: Option<Blocks>,
+}
+
+impl InFlight {
+    /// The larger of both, figure by figure.
+    pub fn most(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.max(other.requests),
+            sequences: self.sequences.max(other.sequences),
+            before_first_token: self.before_first_token.max(other.before_first_token),
+            prefill_tokens: self.prefill_tokens.max(other.prefill_tokens),
+            active_blocks: self.active_blocks.max(other.active_blocks),
+            peak_blocks: self.peak_blocks.max(other.peak_blocks),
+        }
     }
 }
 
@@ -211,6 +253,26 @@ mod tests {
         assert_eq!(account.read().active_blocks, Blocks(4));
         drop(reservation);
         assert_eq!(account.read().active_blocks, Blocks(0));
+    }
+
+    #[test]
+    fn what_an_engine_says_counts_beyond_what_is_in_flight() {
+        let (account, overlay) = world();
+        let held = [1, 2].map(|name| reserve(&account, &overlay, 10, &[name]));
+        let (own, at) = (account.read(), now());
+        assert_eq!((own.sequences, own.before_first_token, own.active_blocks), (2, 2, Blocks(4)));
+        let beyond = |running, waiting, blocks| {
+            let said = Said { running, waiting, blocks };
+            (0..2).for_each(|_| account.report(at, said, own));
+            let Beyond { sequences, waiting, blocks } = account.beyond(at, Duration::from_secs(5));
+            (sequences, waiting, blocks.0)
+        };
+        assert_eq!(beyond(2, 0, Some(Blocks(4))), (0, 0, 0));
+        assert_eq!(beyond(0, 1, None), (0, 0, 0));
+        assert_eq!(beyond(4, 5, Some(Blocks(10))), (7, 3, 6));
+        assert_eq!(beyond(u32::MAX, u32::MAX, Some(Blocks(0))), (u32::MAX - 2, u32::MAX - 2, 0));
+        drop(held);
+        assert_eq!(account.read().most(own), InFlight { peak_blocks: Blocks(4), ..own });
     }
 
     #[test]

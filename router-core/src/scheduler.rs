@@ -3,22 +3,25 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-
 use crate::admission::{self, OnAllBusy};
 use crate::blocks::hash_blocks;
-use crate::cost::{Candidate, Cost, NoChoice, Standing};
-use crate::history::{Asked, Known};
+use crate::cost::{Candidate, NoChoice, Standing, TierWeights};
+use crate::history::{Asked, History, Known};
 use crate::ids::{SequenceHash, Slot};
 use crate::ledger::{Reservation, Share};
 use crate::observe::{Event, Observation};
-use crate::overlap::{Overlaps, PrefixIndex, TierBlocks, new_tokens};
+use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
 use crate::policy::Policy;
 use crate::shape::{Request, Shape};
 use crate::units::{BlockSize, Blocks, Tokens};
 use crate::workers::{Pool, Target, WorkerTable};
+
+mod scratch;
+mod sent;
+
+pub use scratch::Scratch;
+use sent::Sent;
 
 /// Places the requests of one pool.
 #[derive(Debug)]
@@ -27,54 +30,9 @@ pub struct Scheduler {
     fallback: Policy,
     on_all_busy: OnAllBusy,
     overlay: Arc<Overlay>,
-}
-
-/// Buffers and chance of one caller, reused from request to request.
-#[derive(Debug)]
-pub struct Scratch {
-    hashes: Vec<SequenceHash>,
-    /// Where in `hashes` each prompt ends.
-    ends: Vec<usize>,
-    overlaps: Overlaps,
-    held: Vec<TierBlocks>,
-    uncached: Vec<Tokens>,
-    prompt_held: Vec<TierBlocks>,
-    taken: Vec<u32>,
-    text_hashes: Vec<SequenceHash>,
-    known: Vec<Known>,
-    candidates: Vec<Candidate>,
-    costs: Vec<Cost>,
-    rng: StdRng,
-}
-
-impl Scratch {
-    /// Empty buffers; equal seeds draw equally.
-    pub fn new(seed: u64) -> Self {
-        Self {
-            hashes: Vec::new(),
-            ends: Vec::new(),
-            overlaps: Overlaps::default(),
-            held: Vec::new(),
-            uncached: Vec::new(),
-            prompt_held: Vec::new(),
-            taken: Vec::new(),
-            text_hashes: Vec::new(),
-            known: Vec::new(),
-            candidates: Vec::new(),
-            costs: Vec::new(),
-            rng: StdRng::seed_from_u64(seed),
-        }
-    }
-
-    /// The candidates of the last placement, in the order of their slots.
-    pub fn candidates(&self) -> &[Candidate] {
-        &self.candidates
-    }
-
-    /// Their costs, by the policy that decided; none where it was not asked.
-    pub fn costs(&self) -> &[Cost] {
-        &self.costs
-    }
+    sent: Sent,
+    tiers: TierWeights,
+    half_life: Duration,
 }
 
 /// Who decided.
@@ -121,13 +79,36 @@ pub enum PlaceError {
 impl Scheduler {
     /// A scheduler with fresh policies, for which only what the index tells is cached.
     pub fn new(policy: Policy, fallback: Policy, on_all_busy: OnAllBusy) -> Self {
-        Self { policy, fallback, on_all_busy, overlay: Arc::new(Overlay::new(Duration::ZERO)) }
+        Self {
+            policy,
+            fallback,
+            on_all_busy,
+            overlay: Arc::new(Overlay::new(Duration::ZERO)),
+            sent: Sent::default(),
+            tiers: TierWeights::default(),
+            half_life: HALF_LIFE,
+        }
     }
 
     /// Lets prompts in flight count as cached where they were sent, for `credit` at most while they have no first token:
     /// so that a burst of one new prefix goes to one worker.
     pub fn with_in_flight_credit(self, credit: Duration) -> Self {
         Self { overlay: Arc::new(Overlay::new(credit)), ..self }
+    }
+
+    /// Weighs cached blocks by these instead of the defaults.
+    pub fn with_tiers(self, tiers: TierWeights) -> Self {
+        Self { tiers, ..self }
+    }
+
+    /// Lets what engines say of their load count half after `half_life`, instead of five seconds.
+    pub fn with_half_life(self, half_life: Duration) -> Self {
+        Self { half_life, ..self }
+    }
+
+    /// Remembers in `history` what is sent to targets whose view does not tell what they hold, and goes by that.
+    pub fn with_sent(self, history: Arc<dyn History>) -> Self {
+        Self { sent: Sent::new(history), ..self }
     }
 
     /// Chooses a worker of `pool` and reserves its share. O(blocks + workers); waits for nothing but the short lock of the
@@ -146,7 +127,8 @@ impl Scheduler {
     ) -> Result<Placement, PlaceError> {
         find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
         self.recall(request, workers.slots(), scratch);
-        list_candidates(request, workers, pool, scratch);
+        self.list_candidates(now, request, (workers, pool), scratch);
+        self.sent.correct(request, (workers, pool), scratch);
         let (chosen, decided_by) = self.decide(now, request, scratch)?;
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
@@ -157,10 +139,14 @@ impl Scheduler {
         if let Some(history) = &self.policy.history {
             history.learn(now, candidate.slot, asked(request, &scratch.hashes, &scratch.text_hashes));
         }
+        if target.trust.falls_back() {
+            self.sent.learn(now, candidate.slot, request, &scratch.hashes);
+        }
+        let new_tokens = scratch.uncached[candidate.slot.index()];
         let placement = Placement {
             overlap: candidate.overlap,
             overlap_tokens: candidate.overlap.total().tokens(request.shape.block_size),
-            new_tokens: candidate.new_tokens,
+            new_tokens,
             target,
             decided_by,
             reservation,
@@ -191,6 +177,7 @@ impl Scheduler {
         if let Some(history) = &self.policy.history {
             history.forget(slot);
         }
+        self.sent.forget(slot);
     }
 
     /// Tells the policies what happened to a request.
@@ -208,6 +195,43 @@ impl Scheduler {
     /// The pool's policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// The one place where promises are weighted and own account and engines' reports meet. Whether a target has room is
+    /// said by the own account alone: a stale report never keeps a request back.
+    fn list_candidates(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        (workers, pool): (&WorkerTable, &Pool),
+        scratch: &mut Scratch,
+    ) {
+        scratch.candidates.clear();
+        for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
+            let load = target.account.read();
+            let beyond = target.account.beyond(now, self.half_life);
+            let place = target.slot.index();
+            let overlap = scratch.held[place];
+            let promised = overlap.total().tokens(request.shape.block_size);
+            let cached_tokens = self.tiers.believed(overlap, promised, target.trust.weight());
+            let doubted = promised.saturating_sub(cached_tokens);
+            let waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
+            scratch.candidates.push(Candidate {
+                slot: target.slot,
+                standing: admission::standing(target, &load, request.avoid),
+                overlap,
+                cached_tokens,
+                new_tokens: scratch.uncached[place].saturating_add(doubted),
+                active_blocks: Blocks(load.active_blocks.0.saturating_add(beyond.blocks.0)),
+                total_blocks: admission::total_blocks(target, &load),
+                active_slots: load.sequences.saturating_add(beyond.sequences),
+                total_slots: target.limits.sequences,
+                requests: load.requests.saturating_add(beyond.sequences),
+                waiting: waiting.saturating_add(beyond.waiting),
+                prefill_tokens: load.prefill_tokens,
+                known: scratch.known.get(place).copied().unwrap_or_default(),
+            });
+        }
     }
 
     fn decide(
@@ -246,6 +270,9 @@ impl Scheduler {
     }
 }
 
+/// How long what engines say of their load takes to count half, unless it is set: a few scrapes.
+const HALF_LIFE: Duration = Duration::from_secs(5);
+
 /// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap
 /// of what an engine can reuse is applied here and nowhere else.
 fn find_overlaps(
@@ -282,28 +309,6 @@ fn find_overlaps(
     }
     if request.prompts.is_empty() {
         uncached.fill(request.shape.prompt);
-    }
-}
-
-fn list_candidates(request: &Request<'_>, workers: &WorkerTable, pool: &Pool, scratch: &mut Scratch) {
-    scratch.candidates.clear();
-    for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
-        let load = target.account.read();
-        let place = target.slot.index();
-        scratch.candidates.push(Candidate {
-            slot: target.slot,
-            standing: admission::standing(target, &load, request.avoid),
-            overlap: scratch.held[place],
-            new_tokens: scratch.uncached[place],
-            active_blocks: load.active_blocks,
-            total_blocks: admission::total_blocks(target, &load),
-            active_slots: load.sequences,
-            total_slots: target.limits.sequences,
-            requests: load.requests,
-            waiting: load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences)),
-            prefill_tokens: load.prefill_tokens,
-            known: scratch.known.get(place).copied().unwrap_or_default(),
-        });
     }
 }
 

@@ -5,6 +5,9 @@
     reason = "a small world may panic, and needs some origin of time"
 )]
 
+#[path = "placing/trust.rs"]
+mod trust;
+
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 

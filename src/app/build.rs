@@ -8,12 +8,14 @@ use http::uri::Authority;
 use warmpath_core::ids::{Rank, Slot};
 use warmpath_core::policy::Policy;
 use warmpath_core::scheduler::Scheduler;
+use warmpath_core::trust::Trust;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::{Limits, Pool, Target};
-use warmpath_indexer::approx::history_of;
+use warmpath_indexer::approx::{ApproxLru, history_of};
 
 use super::StartError;
-use crate::config::{Config, Model, TokenizerSource, Worker as WorkerConfig};
+use crate::config::{Config, EventSource, Model, TokenizerSource, Worker as WorkerConfig};
+use crate::fleet::engine::Engine;
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::Metrics;
@@ -29,7 +31,7 @@ pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Result<Fleet, StartEr
         let ranks = u32::from(described.dp_ranks.value.get());
         for rank in 0..ranks {
             let slot = next_slot(workers.len())?;
-            targets.push(target(described, slot, Rank(rank)));
+            targets.push(target(config, described, slot, Rank(rank)));
             workers.push(Arc::new(worker(described, slot, (ranks > 1).then_some(Rank(rank)), metrics)?));
         }
     }
@@ -54,7 +56,11 @@ fn next_slot(used: usize) -> Result<Slot, StartError> {
     slot.map(Slot).map_err(|error| setup("too many workers: at most 65 536 routing targets", error))
 }
 
-fn target(described: &WorkerConfig, slot: Slot, rank: Rank) -> Target {
+fn target(config: &Config, described: &WorkerConfig, slot: Slot, rank: Rank) -> Target {
+    let trust = match config.event_source(described) {
+        EventSource::None => Trust::default(),
+        _ => Trust::expecting_events(config.routing.trust.event_silence.get()),
+    };
     Target {
         slot,
         worker: described.id.value.clone(),
@@ -66,7 +72,7 @@ fn target(described: &WorkerConfig, slot: Slot, rank: Rank) -> Target {
         },
         available: true,
         account: Arc::default(),
-        trust: Arc::default(),
+        trust: Arc::new(trust),
     }
 }
 
@@ -90,6 +96,7 @@ fn worker(described: &WorkerConfig, slot: Slot, rank: Option<Rank>, metrics: &Me
         authorization: authorization.transpose()?,
         metrics: metrics.worker(slot.index(), described.id.value.as_str()),
         hit_rate: HitRate::new(Instant::now()),
+        engine: Engine::default(),
     })
 }
 
@@ -147,7 +154,10 @@ fn pool_state(
         Policy::new(routing.fallback, &weights),
         routing.on_all_busy,
     )
-    .with_in_flight_credit(credit);
+    .with_in_flight_credit(credit)
+    .with_tiers(routing.tiers)
+    .with_half_life(config.engines.half_life.get())
+    .with_sent(Arc::new(ApproxLru::new(routing.approx_limits().lru)));
     Ok(PoolState {
         model: model.name.value.as_str().into(),
         block_size: model.block_size,

@@ -8,7 +8,7 @@ use warmpath_core::cost::approx_lru::LruWeights;
 use warmpath_core::cost::approx_tree::TreeRule;
 use warmpath_core::cost::kv::KvWeights;
 use warmpath_core::cost::logit::LogitWeights;
-use warmpath_core::cost::{Share, Weight};
+use warmpath_core::cost::{Share, TierWeights, Weight};
 use warmpath_core::policy::{PolicyName, Weights};
 use warmpath_indexer::approx::{ApproxLimits, LruLimits, TreeLimits};
 
@@ -29,6 +29,10 @@ pub struct Routing {
     /// Makes every random choice repeatable; `None`: the operating system's chance. Replicas with equal seeds choose
     /// alike and so crowd the same workers.
     pub seed: Option<u64>,
+    /// What a cached block is worth by the tier in which it lies.
+    pub tiers: TierWeights,
+    /// When a worker's view is doubted.
+    pub trust: Trust,
     /// Weights of the policy `kv`.
     pub kv: KvWeights,
     /// Weights of the policy `logit`.
@@ -37,6 +41,20 @@ pub struct Routing {
     pub approx_tree: ApproxTree,
     /// Weights and bounds of the policy `approx_lru`.
     pub approx_lru: ApproxLru,
+}
+
+/// When a worker's view is doubted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Trust {
+    /// How long events may be silent while requests finish that must have made some.
+    pub event_silence: Period,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self { event_silence: Period::seconds(30) }
+    }
 }
 
 /// The policy `approx_tree`. Defaults: SGLang's router.
@@ -105,6 +123,8 @@ impl Default for Routing {
             fallback: PolicyName::LeastRequests,
             on_all_busy: OnAllBusy::LeastLoaded,
             seed: None,
+            tiers: TierWeights::default(),
+            trust: Trust::default(),
             kv: KvWeights::default(),
             logit: LogitWeights::default(),
             approx_tree: ApproxTree::default(),

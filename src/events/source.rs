@@ -30,8 +30,6 @@ pub enum Heard {
     SnapshotChunk(Bytes),
     /// Nothing more comes of it.
     SnapshotEnded,
-    /// Somebody saw when the engine's process started, in seconds by its own clock.
-    ProcessStarted(f64),
 }
 
 /// Something that a source can be asked for. It is answered by what is heard, later.

@@ -1,4 +1,4 @@
-//! The admin port: health and metrics.
+//! The admin port: health, metrics and what is known of the workers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +9,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 
+use super::workers;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
 
@@ -17,6 +19,8 @@ use crate::telemetry::metrics::Metrics;
 pub struct Admin {
     /// The workers.
     pub fleet: Arc<Fleet>,
+    /// What is remembered of their caches.
+    pub index: Arc<ConcurrentIndex>,
     /// What is measured.
     pub metrics: Metrics,
     /// What only the app knows.
@@ -47,6 +51,7 @@ pub fn routes(admin: Arc<Admin>) -> Router {
         .route("/readyz", get(ready))
         .route("/healthz", get(health))
         .route("/metrics", get(metrics))
+        .route("/api/v1/workers", get(workers::list))
         .with_state(admin)
 }
 
@@ -63,9 +68,8 @@ async fn health(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>, headers: axum::http::HeaderMap) -> Response {
-    if !admin.admits(&headers) {
-        let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-        return (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n").into_response();
+    if let Some(refusal) = admin.refusal(&headers) {
+        return refusal;
     }
     admin.fleet.measure(Instant::now());
     (admin.refresh)();
@@ -74,6 +78,13 @@ async fn metrics(State(admin): State<Arc<Admin>>, headers: axum::http::HeaderMap
 }
 
 impl Admin {
+    /// What whoever has no token is told; none for whoever needs none or has it.
+    pub(super) fn refusal(&self, headers: &axum::http::HeaderMap) -> Option<Response> {
+        let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+        let refusal = (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n");
+        (!self.admits(headers)).then(|| refusal.into_response())
+    }
+
     fn admits(&self, headers: &axum::http::HeaderMap) -> bool {
         let Some(token) = &self.token else { return true };
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));

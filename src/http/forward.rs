@@ -18,7 +18,7 @@ use super::gateway::Gateway;
 use crate::error::{GatewayError, UpstreamFailure};
 use crate::fleet::{PoolState, Worker};
 use crate::tokenize::Prompts;
-use crate::upstream::progress::{Form, Progress, Ticket};
+use crate::upstream::progress::{Form, Progress, Promise, Ticket};
 use crate::upstream::relay::Relay;
 use crate::upstream::sse::SseScanner;
 use crate::upstream::{Answer, Outgoing};
@@ -86,12 +86,13 @@ struct Attempt<'a> {
     placement: Option<Placement>,
     slot: Slot,
     side: Side,
+    began: Instant,
 }
 
 impl<'a> Attempt<'a> {
     fn new(request: &'a Understood, placement: Placement) -> Self {
         let slot = placement.target.slot;
-        Self { request, placement: Some(placement), slot, side: Side::Client }
+        Self { request, placement: Some(placement), slot, side: Side::Client, began: Instant::now() }
     }
 
     /// The worker answers: what follows is told by the relay.
@@ -167,6 +168,7 @@ async fn relay(
         attempt.side = if answer.parts.status.is_server_error() { Side::Worker } else { Side::Router };
         return refusal(gateway, attempt, &worker, answer).await;
     }
+    let attempt_began = attempt.began;
     let placement = attempt.answered().ok_or(GatewayError::NoSuchSlot)?;
     let decision = decision_headers(gateway, &placement);
     let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
@@ -175,7 +177,12 @@ async fn relay(
         pool: Arc::clone(&request.pool),
         worker,
         arrived: request.arrived,
-        predicted: comparable.then_some(placement.overlap_tokens),
+        promise: comparable.then(|| Promise {
+            sent: attempt_began,
+            prompt: request.shape.prompt,
+            cached: placement.overlap_tokens,
+            trust: Arc::clone(&placement.target.trust),
+        }),
     };
     let form = if request.streams && answer.is_event_stream() {
         Form::Events(SseScanner::default())

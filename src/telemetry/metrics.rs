@@ -10,6 +10,9 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use warmpath_core::history::Measured;
 
 use crate::real::real;
+pub use belief::Belief;
+
+mod belief;
 
 const LATENCY_BOUNDS: [f64; 14] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0];
@@ -58,6 +61,15 @@ definitions! {
     PROMPT_TOKENS = "prompt_tokens_total", Kind::Counter, "Prompt tokens sent to the worker.";
     CACHED_TOKENS = "cached_tokens_total", Kind::Counter, "Cached prompt tokens, as predicted and as reported.";
     PREDICTIONS = "predictions_total", Kind::Counter, "Requests whose cached tokens were reported: exact, over or under.";
+    PREDICTION_ERROR = "prediction_error_tokens_total", Kind::Counter, "Tokens by which predicted and reported cached tokens differ.";
+    TOKEN_PARITY = "token_parity_total", Kind::Counter, "Prompts whose tokens the engine counted too: equal or differs.";
+    TRUST_WEIGHT = "trust_weight", Kind::Gauge, "What a block is worth that the worker's view promises, from 0 to 1.";
+    TRUST_REASON = "trust_reason", Kind::Gauge, "1 while the worker's view is doubted for this reason.";
+    ENGINE_RUNNING = "engine_requests_running", Kind::Gauge, "Running requests as the engine last said.";
+    ENGINE_WAITING = "engine_requests_waiting", Kind::Gauge, "Waiting requests as the engine last said.";
+    ENGINE_USAGE = "engine_kv_usage", Kind::Gauge, "Share of its cache in use as the engine last said.";
+    ENGINE_AGE = "engine_metrics_age_seconds", Kind::Gauge, "Time since the engine's metrics were read.";
+    ENGINE_SCRAPES = "engine_scrapes_total", Kind::Counter, "Attempts to read the engine's metrics, by outcome.";
     EVENTS = "kv_events_total", Kind::Counter, "KV-cache events, by what became of them.";
     EVENT_GAPS = "kv_event_gaps_total", Kind::Counter, "Losses of events that emptied a worker's view.";
     EVENT_RESTARTS = "kv_event_restarts_total", Kind::Counter, "Engine restarts seen in its events.";
@@ -160,6 +172,8 @@ pub struct WorkerMetrics {
     pub credit: Gauge,
     /// Blocks that were known before the first event.
     pub restored: Counter,
+    /// How its promises hold, and what it says of its load.
+    pub belief: Belief,
 }
 
 impl Metrics {
@@ -232,6 +246,7 @@ impl Metrics {
             index_worker_bytes: self.registry.gauge(&INDEX_WORKER_BYTES, labels()),
             credit: self.registry.gauge(&CREDIT, labels()),
             restored: self.registry.counter(&RESTORED, labels()),
+            belief: Belief::new(self, worker),
             worker: worker.to_owned(),
             metrics: self.clone(),
         }
@@ -271,6 +286,7 @@ impl WorkerMetrics {
     /// `count` events met this end.
     pub fn events(&self, outcome: &'static str, count: u64) {
         if count > 0 {
+            self.belief.events(outcome, count);
             let labels = vec![Label::new("worker", self.worker.clone()), Label::new("outcome", outcome)];
             self.metrics.registry.counter(&EVENTS, labels).increment(count);
         }
@@ -304,6 +320,7 @@ impl WorkerMetrics {
         };
         let labels = vec![Label::new("worker", self.worker.clone()), Label::new("result", result)];
         self.metrics.registry.counter(&PREDICTIONS, labels).increment(1);
+        self.belief.predicted(predicted, reported);
     }
 }
 

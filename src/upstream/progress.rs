@@ -7,6 +7,7 @@ use bytes::Bytes;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::ledger::Reservation;
 use warmpath_core::observe::{Event, Observation, Side, Usage};
+use warmpath_core::trust::{Answered, Trust};
 use warmpath_core::units::Tokens;
 
 use super::sse::SseScanner;
@@ -36,9 +37,21 @@ pub struct Ticket {
     pub worker: Arc<Worker>,
     /// When it arrived.
     pub arrived: Instant,
-    /// Cached tokens as the index promised, where they can be compared with the engine's: one prompt with known token
-    /// ids, one sequence.
-    pub predicted: Option<Tokens>,
+    /// What was promised, where it can be compared with what the engine says: one prompt with known token ids, one
+    /// sequence.
+    pub promise: Option<Promise>,
+}
+
+/// What the router promised of one request, and to whom it matters whether that holds.
+pub struct Promise {
+    /// When the request was sent.
+    pub sent: Instant,
+    /// Tokens of its prompt.
+    pub prompt: Tokens,
+    /// Of these, tokens in the worker's cache.
+    pub cached: Tokens,
+    /// What is believed of the worker.
+    pub trust: Arc<Trust>,
 }
 
 /// How the answer is built.
@@ -127,7 +140,7 @@ impl Progress {
         match ending {
             Ending::Complete if !told_error => {
                 let usage = self.usage();
-                self.compare(usage);
+                self.compare(now, usage);
                 self.ticket.pool.metrics.request("ok");
                 self.observe(now, Event::Finished { usage });
             }
@@ -154,13 +167,28 @@ impl Progress {
         }
     }
 
-    fn compare(&self, usage: Usage) {
-        let Some(reported) = usage.cached else { return };
+    fn compare(&self, now: Instant, usage: Usage) {
         let metrics = &self.ticket.worker.metrics;
-        metrics.cached_reported.increment(u64::from(reported.0));
-        if let Some(predicted) = self.ticket.predicted {
-            metrics.prediction(predicted.0, reported.0);
+        if let Some(reported) = usage.cached {
+            metrics.cached_reported.increment(u64::from(reported.0));
         }
+        let Some(Promise { sent, prompt, cached, trust }) = &self.ticket.promise else { return };
+        if let Some(reported) = usage.cached {
+            metrics.prediction(cached.0, reported.0);
+        }
+        if let Some(counted) = usage.prompt {
+            metrics.belief.counted(counted == *prompt);
+        }
+        trust.heard(now, metrics.belief.heard());
+        let answered = Answered {
+            sent: *sent,
+            prompt: *prompt,
+            promised: *cached,
+            counted: usage.prompt,
+            reported: usage.cached,
+            block_size: self.ticket.pool.block_size,
+        };
+        trust.answered(now, &answered);
     }
 
     fn observe(&self, at: Instant, event: Event) {

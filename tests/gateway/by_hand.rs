@@ -67,7 +67,7 @@ impl Bench {
 }
 
 /// A stored event of `blocks` blocks of 4 tokens, from the token `first` on.
-fn stored(first: u32, blocks: u32) -> CacheEvent {
+pub(crate) fn stored(first: u32, blocks: u32) -> CacheEvent {
     Stored {
         hashes: (0..blocks).map(|block| EngineHash(u64::from(first + block * 4) + 1)).collect(),
         parent: None,
@@ -93,7 +93,7 @@ fn removed(first: u32) -> CacheEvent {
     })
 }
 
-fn batch(rank: Option<u32>, events: Vec<CacheEvent>) -> Vec<u8> {
+pub(crate) fn batch(rank: Option<u32>, events: Vec<CacheEvent>) -> Vec<u8> {
     let batch = EventBatch { ts: Some(1.0), dp_rank: rank, events, ..EventBatch::default() };
     encode(&batch, Form::Map, HashForm::Int).unwrap()
 }

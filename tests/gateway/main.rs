@@ -18,5 +18,6 @@ mod routing;
 mod scripted;
 mod sdk;
 mod streaming;
+mod trust;
 mod warm;
 mod zmq;

@@ -51,6 +51,7 @@ struct Stage {
     checks: AtomicUsize,
     hangups: AtomicUsize,
     signals: Semaphore,
+    metrics: Mutex<Option<String>>,
 }
 
 impl Scripted {
@@ -64,6 +65,7 @@ impl Scripted {
             checks: AtomicUsize::new(0),
             hangups: AtomicUsize::new(0),
             signals: Semaphore::new(0),
+            metrics: Mutex::new(Some(String::new())),
         });
         let tasks = Tasks::new();
         let (on_stage, more) = (Arc::clone(&stage), tasks.clone());
@@ -79,6 +81,11 @@ impl Scripted {
     /// What it plays from now on.
     pub(crate) fn plays(&self, script: Vec<Step>) {
         *self.stage.script.lock().unwrap() = script;
+    }
+
+    /// What its `/metrics` say from now on; none: they never answer again.
+    pub(crate) fn says(&self, metrics: Option<&str>) {
+        *self.stage.metrics.lock().unwrap() = metrics.map(str::to_owned);
     }
 
     /// Lets one [`Step::Await`] pass.
@@ -125,8 +132,17 @@ async fn serve(mut stream: TcpStream, stage: &Stage) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     while let Some(seen) = read_request(&mut stream).await? {
         if seen.head.starts_with("GET ") {
-            stage.checks.fetch_add(1, Ordering::SeqCst);
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
+            if seen.head.starts_with("GET /health") {
+                stage.checks.fetch_add(1, Ordering::SeqCst);
+            }
+            let metrics = stage.metrics.lock().unwrap().clone();
+            let text = match metrics {
+                _ if !seen.head.starts_with("GET /metrics") => String::new(),
+                Some(text) => text,
+                None => std::future::pending().await,
+            };
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", text.len());
+            stream.write_all((head + &text).as_bytes()).await?;
             continue;
         }
         stage.seen.lock().unwrap().push(seen);

@@ -13,6 +13,7 @@ use warmpath::events::source::source;
 use warmpath::events::zmq::{Gate, ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
 use warmpath::events::{Abilities, Ask, Heard, Message, Source};
 use warmpath::fleet::Worker;
+use warmpath::fleet::engine::Engine;
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
 use warmpath::sim::EngineConfig;
@@ -40,6 +41,7 @@ pub(crate) fn worker(metrics: &Metrics, model: &str, id: &str) -> Arc<Worker> {
         authorization: None,
         metrics: metrics.worker(0, id),
         hit_rate: HitRate::new(Instant::now()),
+        engine: Engine::default(),
     })
 }
 

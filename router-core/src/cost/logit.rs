@@ -39,7 +39,7 @@ impl CostFunction for Logit {
     ) -> Result<(), NoChoice> {
         let most_waiting = candidates.iter().map(|candidate| candidate.waiting).max().unwrap_or(0);
         costs.extend(candidates.iter().map(|candidate| {
-            let hit = ratio(candidate.overlap.total().tokens(shape.block_size).0, shape.prompt.0);
+            let hit = ratio(candidate.cached_tokens.0, shape.prompt.0);
             let waiting = ratio(candidate.waiting, most_waiting);
             let penalty = self.0.usage.get() * candidate.kv_load() + self.0.waiting.get() * waiting;
             Cost(penalty - self.0.hit.get() * hit)

@@ -1,0 +1,94 @@
+//! What a cached block is worth by the tier in which it lies.
+
+use serde::{Deserialize, Serialize};
+
+use super::Share;
+use crate::overlap::TierBlocks;
+use crate::units::{Tier, Tokens};
+
+/// The share of a block's prefill that finding it in a tier saves. Defaults: device, host and disk as Dynamo 1.x credits
+/// them; a fleet's shared store comes over a network on top of its disks, so it is worth less than a local disk, and more
+/// than nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TierWeights {
+    /// Of GPU memory.
+    pub device: Share,
+    /// Of the host's memory.
+    pub host: Share,
+    /// Of a local disk.
+    pub disk: Share,
+    /// Of storage that a fleet shares.
+    pub external: Share,
+}
+
+impl Default for TierWeights {
+    fn default() -> Self {
+        Self {
+            device: Share::constant(1.0),
+            host: Share::constant(0.75),
+            disk: Share::constant(0.25),
+            external: Share::constant(0.2),
+        }
+    }
+}
+
+impl TierWeights {
+    fn of(&self, tier: Tier) -> f64 {
+        match tier {
+            Tier::Device => self.device,
+            Tier::Host => self.host,
+            Tier::Disk => self.disk,
+            Tier::External => self.external,
+        }
+        .get()
+    }
+
+    /// Of `cached` tokens, which lie in `held` blocks, as many as count where a promise is worth `trust`, from 0 to 1.
+    /// Rounded down; all of them where every block is worth 1.
+    pub fn believed(&self, held: TierBlocks, cached: Tokens, trust: f64) -> Tokens {
+        let blocks = held.total().0;
+        if blocks == 0 {
+            return Tokens(0);
+        }
+        let sum: f64 = Tier::ALL.iter().map(|&tier| f64::from(held.get(tier).0) * self.of(tier)).sum();
+        let share = (sum / f64::from(blocks) * trust).clamp(0.0, 1.0);
+        // A rounding error of the division must not cost a token.
+        #[expect(clippy::as_conversions, reason = "a product of a u32 and a factor from 0 to 1")]
+        let believed = (f64::from(cached.0) * share + 1e-6).floor() as u32;
+        Tokens(believed.min(cached.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Blocks;
+
+    fn held(blocks: [u32; 4]) -> TierBlocks {
+        let mut held = TierBlocks::default();
+        for (tier, blocks) in Tier::ALL.into_iter().zip(blocks) {
+            held.add(tier, Blocks(blocks));
+        }
+        held
+    }
+
+    fn believed(blocks: [u32; 4], trust: f64) -> u32 {
+        let cached = Tokens(blocks.iter().sum::<u32>() * 16);
+        TierWeights::default().believed(held(blocks), cached, trust).0
+    }
+
+    #[test]
+    fn for_equal_blocks_a_faster_tier_is_worth_more_and_any_more_than_none() {
+        let worth = [[8, 0, 0, 0], [0, 8, 0, 0], [0, 0, 8, 0], [0, 0, 0, 8], [0; 4]].map(|held| believed(held, 1.0));
+        assert_eq!(worth, [128, 96, 32, 25, 0]);
+    }
+
+    #[test]
+    fn tiers_add_up_and_trust_takes_its_share() {
+        assert_eq!(believed([3, 1, 0, 0], 1.0), 60);
+        assert_eq!(believed([3, 1, 0, 0], 0.5), 30);
+        assert_eq!(believed([3, 1, 0, 0], 0.0), 0);
+        assert_eq!([1, 3, 7, 1_000_003].map(|blocks| believed([blocks, 0, 0, 0], 1.0)), [16, 48, 112, 16_000_048]);
+    }
+}

@@ -1,0 +1,208 @@
+//! What an engine's `/metrics` say of it.
+
+use serde::Serialize;
+use warmpath_core::ids::Rank;
+use warmpath_core::trust::PrefixCounters;
+use warmpath_core::units::Blocks;
+
+use super::prometheus::{Sample, samples};
+
+/// The names that an engine's versions use. What an engine does not have is an empty name.
+struct Names {
+    engine: &'static str,
+    running: &'static str,
+    waiting: &'static str,
+    usage: &'static str,
+    queries: &'static str,
+    hits: &'static str,
+    info: &'static str,
+    /// The label that tells data-parallel ranks apart.
+    rank: &'static str,
+}
+
+/// Every version that is known, newest first.
+const PRESETS: [Names; 3] = [
+    Names {
+        engine: "vllm",
+        running: "vllm:num_requests_running",
+        waiting: "vllm:num_requests_waiting",
+        usage: "vllm:kv_cache_usage_perc",
+        queries: "vllm:prefix_cache_queries_total",
+        hits: "vllm:prefix_cache_hits_total",
+        info: "vllm:cache_config_info",
+        rank: "engine",
+    },
+    Names {
+        engine: "vllm_old",
+        running: "vllm:num_requests_running",
+        waiting: "vllm:num_requests_waiting",
+        usage: "vllm:gpu_cache_usage_perc",
+        queries: "vllm:gpu_prefix_cache_queries_total",
+        hits: "vllm:gpu_prefix_cache_hits_total",
+        info: "vllm:cache_config_info",
+        rank: "engine",
+    },
+    Names {
+        engine: "sglang",
+        running: "sglang:num_running_reqs",
+        waiting: "sglang:num_queue_reqs",
+        usage: "sglang:token_usage",
+        queries: "sglang:prompt_tokens_total",
+        hits: "sglang:cached_tokens_total",
+        info: "",
+        rank: "dp_rank",
+    },
+];
+
+/// When the engine's process began.
+const PROCESS_START: &str = "process_start_time_seconds";
+
+/// One reading of an engine's metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Scrape {
+    /// Whose names they have: `vllm`, `vllm_old` or `sglang`.
+    #[serde(rename = "names")]
+    pub engine: &'static str,
+    /// Sequences that run.
+    pub running: Option<u32>,
+    /// Sequences that wait.
+    pub waiting: Option<u32>,
+    /// Share of the cache in use, from 0 to 1; blocks that are cached and idle count as free.
+    pub kv_usage: Option<f64>,
+    /// Blocks of the cache.
+    pub blocks: Option<Blocks>,
+    /// Tokens in a block.
+    pub block_size: Option<u32>,
+    /// Prompt tokens that were looked for in the cache.
+    pub prefix_queries: Option<u64>,
+    /// Of these, tokens that were found.
+    pub prefix_hits: Option<u64>,
+    /// When the process began, in milliseconds since 1970.
+    pub process_start_ms: Option<u64>,
+}
+
+impl Scrape {
+    /// Reads `text` by the names that are in it. None where no engine that is known speaks. Series of other ranks than
+    /// `rank` are left out; those that name none count for all.
+    pub fn read(text: &str, rank: Option<Rank>) -> Option<Self> {
+        let mut found = [Self::default(); PRESETS.len()];
+        let mut process_start_ms = None;
+        for sample in samples(text) {
+            if sample.name == PROCESS_START {
+                process_start_ms = count(sample.value * 1e3);
+            }
+            for (names, scrape) in PRESETS.iter().zip(&mut found) {
+                scrape.take(names, &sample, rank);
+            }
+        }
+        let known =
+            found.iter().zip(&PRESETS).find(|(scrape, _)| scrape.running.is_some() && scrape.kv_usage.is_some());
+        known.map(|(scrape, names)| Self { engine: names.engine, process_start_ms, ..*scrape })
+    }
+
+    /// Totals of the prefix cache, where the engine tells both.
+    pub fn prefix(&self) -> Option<PrefixCounters> {
+        Some(PrefixCounters { queries: self.prefix_queries?, hits: self.prefix_hits? })
+    }
+
+    /// Blocks in use, where the engine's share and the cache's size are known.
+    pub fn blocks_in_use(&self, total: Option<Blocks>) -> Option<Blocks> {
+        let total = total.or(self.blocks)?;
+        let blocks = count((self.kv_usage? * f64::from(total.0)).round())?;
+        u32::try_from(blocks).ok().map(Blocks)
+    }
+
+    fn take(&mut self, names: &Names, sample: &Sample<'_>, rank: Option<Rank>) {
+        let Sample { name, value, .. } = *sample;
+        if ![names.running, names.waiting, names.usage, names.queries, names.hits, names.info].contains(&name) {
+            return;
+        }
+        let of_other_rank = |rank: Rank| {
+            sample.label(names.rank).and_then(|label| label.parse().ok()).is_some_and(|label: u32| label != rank.0)
+        };
+        if rank.is_some_and(of_other_rank) {
+            return;
+        }
+        if name == names.info {
+            let figure = |label| sample.label(label).and_then(|text| text.parse().ok());
+            self.blocks = self.blocks.or(figure("num_gpu_blocks").map(Blocks));
+            self.block_size = self.block_size.or(figure("block_size"));
+        } else if name == names.usage {
+            let share = value.is_finite().then_some(value.clamp(0.0, 1.0));
+            self.kv_usage = share.map(|share| share.max(self.kv_usage.unwrap_or_default())).or(self.kv_usage);
+        } else if let Some(count) = count(value) {
+            let small = u32::try_from(count).unwrap_or(u32::MAX);
+            let sum = |before: Option<u32>| Some(before.unwrap_or_default().saturating_add(small));
+            let sum_of_many = |before: Option<u64>| Some(before.unwrap_or_default().saturating_add(count));
+            match name {
+                _ if name == names.running => self.running = sum(self.running),
+                _ if name == names.waiting => self.waiting = sum(self.waiting),
+                _ if name == names.queries => self.prefix_queries = sum_of_many(self.prefix_queries),
+                _ => self.prefix_hits = sum_of_many(self.prefix_hits),
+            }
+        }
+    }
+}
+
+/// A count that was written as a real number: none where it is none.
+fn count(value: f64) -> Option<u64> {
+    #[expect(clippy::as_conversions, reason = "finite and at least 0; what is larger than a u64 becomes the largest")]
+    let count = value as u64;
+    (value.is_finite() && value >= 0.0).then_some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_real_engines_metrics_are_read() {
+        let text = include_str!("../../tests/data/engines/metrics-0.32.0.txt");
+        let expected = Scrape {
+            engine: "vllm",
+            running: Some(0),
+            waiting: Some(0),
+            kv_usage: Some(0.0),
+            blocks: Some(Blocks(129)),
+            block_size: Some(32),
+            prefix_queries: Some(13_031),
+            prefix_hits: Some(1_280),
+            process_start_ms: Some(1_795_224_792_390),
+        };
+        assert_eq!(Scrape::read(text, None), Some(expected));
+        assert_eq!(Scrape::read(text, Some(Rank(0))), Some(expected));
+        assert_eq!(Scrape::read(text, Some(Rank(1))), None);
+    }
+
+    #[test]
+    fn older_names_and_those_of_sglang_are_known_by_what_is_there() {
+        let old = "vllm:num_requests_running{model_name=\"m\"} 3.0\nvllm:num_requests_waiting{model_name=\"m\"} 2.0\n\
+                   vllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\nvllm:gpu_prefix_cache_queries_total{} 10\n\
+                   vllm:gpu_prefix_cache_hits_total{} 4\nvllm:cache_config_info{num_gpu_blocks=\"None\"} 1.0\n";
+        let read = Scrape::read(old, None).unwrap();
+        assert_eq!((read.engine, read.running, read.waiting, read.kv_usage), ("vllm_old", Some(3), Some(2), Some(0.5)));
+        assert_eq!(read.prefix(), Some(PrefixCounters { queries: 10, hits: 4 }));
+        assert_eq!((read.blocks, read.blocks_in_use(Some(Blocks(100)))), (None, Some(Blocks(50))));
+        let sglang = "sglang:num_running_reqs{dp_rank=\"0\"} 3\nsglang:num_running_reqs{dp_rank=\"1\"} 4\n\
+                      sglang:num_queue_reqs{dp_rank=\"1\"} 5\nsglang:token_usage{dp_rank=\"1\"} 0.25\n\
+                      sglang:prompt_tokens_total 100\nsglang:cached_tokens_total{cache_source=\"device\"} 7\n\
+                      sglang:cached_tokens_total{cache_source=\"host\"} 2\n";
+        let read = Scrape::read(sglang, Some(Rank(1))).unwrap();
+        assert_eq!((read.engine, read.running, read.waiting, read.kv_usage), ("sglang", Some(4), Some(5), Some(0.25)));
+        assert_eq!(read.prefix(), Some(PrefixCounters { queries: 100, hits: 9 }));
+        assert_eq!(Scrape::read(sglang, None).unwrap().running, Some(7));
+    }
+
+    #[test]
+    fn nonsense_is_no_load() {
+        assert_eq!(Scrape::read("", None), None);
+        assert_eq!(Scrape::read("<html>not found</html>", None), None);
+        let odd = "vllm:num_requests_running NaN\nvllm:num_requests_running -4\nvllm:kv_cache_usage_perc 7\n";
+        assert_eq!(Scrape::read(odd, None), None);
+        let huge = "vllm:num_requests_running 1e30\nvllm:kv_cache_usage_perc inf\nvllm:kv_cache_usage_perc 7\n\
+                    process_start_time_seconds -1\n";
+        let read = Scrape::read(huge, None).unwrap();
+        assert_eq!((read.running, read.kv_usage, read.process_start_ms), (Some(u32::MAX), Some(1.0), None));
+        assert_eq!(read.blocks_in_use(None), None);
+    }
+}

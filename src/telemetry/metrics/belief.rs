@@ -1,0 +1,152 @@
+//! What is believed of one worker: how its promises hold, and what it says of its own load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Label};
+use warmpath_core::trust::{EventsHeard, Reason, Report};
+
+use super::{
+    ENGINE_AGE, ENGINE_RUNNING, ENGINE_SCRAPES, ENGINE_USAGE, ENGINE_WAITING, Metrics, PREDICTION_ERROR, TOKEN_PARITY,
+    TRUST_REASON, TRUST_WEIGHT,
+};
+
+/// Handles of one worker.
+#[derive(Clone)]
+pub struct Belief {
+    metrics: Metrics,
+    worker: String,
+    weight: Gauge,
+    over: Counter,
+    under: Counter,
+    same_counts: Counter,
+    other_counts: Counter,
+    heard: Arc<Heard>,
+}
+
+/// What its events have come to.
+#[derive(Default)]
+struct Heard {
+    total: AtomicU64,
+    wrong_size: AtomicU64,
+}
+
+impl Belief {
+    pub(super) fn new(metrics: &Metrics, worker: &str) -> Self {
+        let labels = |name: &'static str, value: &'static str| {
+            vec![Label::new("worker", worker.to_owned()), Label::new(name, value)]
+        };
+        let counter = |definition, name, value| metrics.registry.counter(definition, labels(name, value));
+        let weight = metrics.registry.gauge(&TRUST_WEIGHT, vec![Label::new("worker", worker.to_owned())]);
+        weight.set(1.0);
+        Self {
+            weight,
+            over: counter(&PREDICTION_ERROR, "direction", "over"),
+            under: counter(&PREDICTION_ERROR, "direction", "under"),
+            same_counts: counter(&TOKEN_PARITY, "result", "equal"),
+            other_counts: counter(&TOKEN_PARITY, "result", "differs"),
+            heard: Arc::default(),
+            worker: worker.to_owned(),
+            metrics: metrics.clone(),
+        }
+    }
+
+    /// Cached tokens were promised and reported.
+    pub fn predicted(&self, promised: u32, reported: u32) {
+        self.over.increment(u64::from(promised.saturating_sub(reported)));
+        self.under.increment(u64::from(reported.saturating_sub(promised)));
+    }
+
+    /// The tokens of a prompt were counted by both.
+    pub fn counted(&self, equally: bool) {
+        if equally { &self.same_counts } else { &self.other_counts }.increment(1);
+    }
+
+    /// Its metrics were asked for.
+    pub fn scraped(&self, outcome: &'static str) {
+        let labels = vec![Label::new("worker", self.worker.clone()), Label::new("outcome", outcome)];
+        self.metrics.registry.counter(&ENGINE_SCRAPES, labels).increment(1);
+    }
+
+    /// What its events have come to so far.
+    pub fn heard(&self) -> EventsHeard {
+        EventsHeard {
+            total: self.heard.total.load(Ordering::Relaxed),
+            wrong_size: self.heard.wrong_size.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes note of `count` events that met this end, as [`WorkerMetrics::events`](super::WorkerMetrics::events) names
+    /// it: of those that say what the cache holds, and of those that could not be used for their size.
+    pub(super) fn events(&self, outcome: &'static str, count: u64) {
+        match outcome {
+            "stored" | "copy" | "reported" | "removed" | "orphan" => &self.heard.total,
+            "wrong_block_size" => &self.heard.wrong_size,
+            _ => return,
+        }
+        .fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Brings the gauges of trust up to date.
+    pub fn trust(&self, report: &Report) {
+        self.weight.set(report.weight);
+        for label in Reason::LABELS {
+            let labels = vec![Label::new("worker", self.worker.clone()), Label::new("reason", label)];
+            let holds = report.reasons.iter().any(|reason| reason.label() == label);
+            self.metrics.registry.gauge(&TRUST_REASON, labels).set(if holds { 1.0 } else { 0.0 });
+        }
+    }
+
+    /// Brings the gauges of its own load up to date, as it was told `age` ago.
+    pub fn engine(&self, age: Duration, running: Option<u32>, waiting: Option<u32>, usage: Option<f64>) {
+        let gauge = |definition| {
+            let labels = vec![Label::new("worker", self.worker.clone())];
+            self.metrics.registry.gauge(definition, labels)
+        };
+        gauge(&ENGINE_AGE).set(age.as_secs_f64());
+        let figures = [
+            (&ENGINE_RUNNING, running.map(f64::from)),
+            (&ENGINE_WAITING, waiting.map(f64::from)),
+            (&ENGINE_USAGE, usage),
+        ];
+        for (definition, figure) in figures {
+            if let Some(figure) = figure {
+                gauge(definition).set(figure);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_tallied_by_what_became_of_them() {
+        let worker = Metrics::new("w").worker(0, "a");
+        for (outcome, count) in [("stored", 3), ("removed", 2), ("wrong_block_size", 7), ("undecodable", 9)] {
+            worker.events(outcome, count);
+        }
+        assert_eq!(worker.belief.heard(), EventsHeard { total: 5, wrong_size: 7 });
+    }
+
+    #[test]
+    fn reasons_come_and_go() {
+        let metrics = Metrics::new("w");
+        let belief = metrics.worker(0, "a").belief;
+        let report = |reasons| Report {
+            view: Default::default(),
+            weight: 0.25,
+            falls_back: false,
+            reasons,
+            totals: Default::default(),
+            last_event: None,
+        };
+        belief.trust(&report(vec![Reason::TokenCounts { difference: 7 }]));
+        assert!(metrics.render().contains("w_trust_weight{worker=\"a\"} 0.25"));
+        assert!(metrics.render().contains("w_trust_reason{worker=\"a\",reason=\"token_counts\"} 1"));
+        belief.trust(&report(vec![]));
+        assert!(metrics.render().contains("w_trust_reason{worker=\"a\",reason=\"token_counts\"} 0"));
+    }
+}
