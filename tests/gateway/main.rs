@@ -19,3 +19,5 @@ mod scripted;
 mod sdk;
 mod streaming;
 mod zmq;
+mod zmq_gate;
+mod zmq_strangers;
