@@ -19,5 +19,6 @@ mod scripted;
 mod sdk;
 mod streaming;
 mod zmq;
+mod zmq_engine;
 mod zmq_gate;
 mod zmq_strangers;
