@@ -21,3 +21,6 @@ mod streaming;
 mod trust;
 mod warm;
 mod zmq;
+mod zmq_engine;
+mod zmq_gate;
+mod zmq_strangers;

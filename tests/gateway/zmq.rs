@@ -3,31 +3,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 use warmpath::config::ZmqEndpoint;
-use warmpath::events::publish::Bus;
-use warmpath::events::publish::faults::EventFaults;
 use warmpath::events::publish::zmq::{Envelope, ReplayFault, ZmqOutlet, ZmqPublisher};
 use warmpath::events::source::source;
-use warmpath::events::zmq::{Gate, ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
+use warmpath::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
 use warmpath::events::{Abilities, Ask, Heard, Message, Source};
 use warmpath::fleet::Worker;
 use warmpath::fleet::engine::Engine;
-use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
-use warmpath::sim::EngineConfig;
 use warmpath::telemetry::hit_rate::HitRate;
 use warmpath::telemetry::metrics::Metrics;
 use warmpath_core::ids::{Slot, WorkerId};
-use warmpath_core::units::BlockSize;
-use warmpath_indexer::codec::encode::{Form, HashForm};
 use warmpath_indexer::feed::Patience;
 
-use crate::fleet::{fleet, value_of};
+use crate::fleet::value_of;
 use crate::pyzmq::{Peer, RECORDINGS, recorded, unhex};
 
-const MS: Duration = Duration::from_millis(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
 
 /// A worker that is no more than its name.
 pub(crate) fn worker(metrics: &Metrics, model: &str, id: &str) -> Arc<Worker> {
@@ -57,19 +49,19 @@ pub(crate) fn bus() -> ZmqBus {
 }
 
 /// One engine's events, as a task would hear them.
-struct Listening {
-    bus: ZmqBus,
+pub(crate) struct Listening {
+    pub(crate) bus: ZmqBus,
     source: Source,
     metrics: Metrics,
-    tasks: Tasks,
+    pub(crate) tasks: Tasks,
 }
 
 impl Listening {
-    fn to(engine: ZmqEngine) -> Self {
+    pub(crate) fn to(engine: ZmqEngine) -> Self {
         Self::with_room(engine, 10_000)
     }
 
-    fn with_room(engine: ZmqEngine, room: usize) -> Self {
+    pub(crate) fn with_room(engine: ZmqEngine, room: usize) -> Self {
         let (bus, metrics, tasks) = (bus(), Metrics::new("w"), Tasks::new());
         let abilities = Abilities { patience: Patience::NONE, replays: true, snapshots: false };
         let (source, line) = source(abilities, room);
@@ -77,16 +69,16 @@ impl Listening {
         Self { bus, source, metrics, tasks }
     }
 
-    async fn hear(&mut self) -> Heard {
+    pub(crate) async fn hear(&mut self) -> Heard {
         hear(&mut self.source).await
     }
 
-    async fn connected(&mut self) {
+    pub(crate) async fn connected(&mut self) {
         let heard = self.hear().await;
         assert!(matches!(heard, Heard::Connected), "{heard:?}");
     }
 
-    async fn live(&mut self) -> (u64, Vec<u8>) {
+    pub(crate) async fn live(&mut self) -> (u64, Vec<u8>) {
         match self.hear().await {
             Heard::Live(message) => plain(&message),
             other => panic!("{other:?}"),
@@ -94,12 +86,12 @@ impl Listening {
     }
 
     /// Asks for a replay, and returns it.
-    async fn replay(&mut self, from: u64) -> Vec<(u64, Vec<u8>)> {
+    pub(crate) async fn replay(&mut self, from: u64) -> Vec<(u64, Vec<u8>)> {
         self.source.asks.send(Ask::Replay { from }).await.unwrap();
         self.replayed().await
     }
 
-    async fn replayed(&mut self) -> Vec<(u64, Vec<u8>)> {
+    pub(crate) async fn replayed(&mut self) -> Vec<(u64, Vec<u8>)> {
         let mut replayed = Vec::new();
         loop {
             match self.hear().await {
@@ -110,11 +102,11 @@ impl Listening {
         }
     }
 
-    fn count(&self, outcome: &str) -> f64 {
+    pub(crate) fn count(&self, outcome: &str) -> f64 {
         value_of(&self.metrics.render(), "w_kv_events_total", &format!("outcome=\"{outcome}\""))
     }
 
-    async fn trouble(&self, part: &str) {
+    pub(crate) async fn trouble(&self, part: &str) {
         until(&format!("the trouble is {part}"), || {
             let trouble = self.bus.trouble();
             trouble.is_some_and(|trouble| trouble.contains(part))
@@ -122,18 +114,18 @@ impl Listening {
         .await;
     }
 
-    fn nothing_more(&mut self) {
+    pub(crate) fn nothing_more(&mut self) {
         let more = self.source.heard.try_recv();
         assert!(more.is_err(), "{more:?}");
     }
 }
 
-async fn hear(source: &mut Source) -> Heard {
+pub(crate) async fn hear(source: &mut Source) -> Heard {
     let heard = tokio::time::timeout(Duration::from_secs(10), source.heard.recv()).await;
     heard.expect("something is heard").expect("the source lives")
 }
 
-async fn until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !holds() {
         assert!(Instant::now() < deadline, "it did not come true that {what}");
@@ -153,16 +145,16 @@ fn anywhere() -> Option<ZmqEndpoint> {
     Some("tcp://127.0.0.1:0".parse().unwrap())
 }
 
-fn outlet() -> ZmqOutlet {
+pub(crate) fn outlet() -> ZmqOutlet {
     let (topic, kept) = (String::new(), 1000);
     ZmqOutlet { bind: anywhere(), connect: None, replay: anywhere(), envelope: Envelope::Topic, kept, topic }
 }
 
-fn engine_of(publisher: &ZmqPublisher) -> ZmqEngine {
+pub(crate) fn engine_of(publisher: &ZmqPublisher) -> ZmqEngine {
     ZmqEngine { events: publisher.events.clone().unwrap(), replay: publisher.replay.clone() }
 }
 
-fn message(seq: u64) -> Message {
+pub(crate) fn message(seq: u64) -> Message {
     Message { payload: vec![7; 3].into(), seq: Some(seq), epoch: None }
 }
 
@@ -310,99 +302,6 @@ async fn without_a_replay_socket_a_replay_ends_with_nothing() {
     drop(tasks);
 }
 
-/// A peer that says this to everybody, and then nothing.
-async fn says(bytes: Vec<u8>) -> ZmqEngine {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let events: ZmqEndpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
-    Tasks::new().spawn(async move {
-        let mut open = Vec::new();
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let _ = stream.write_all(&bytes).await;
-            open.push(stream);
-        }
-    });
-    ZmqEngine { replay: Some(events.clone()), events }
-}
-
-/// The beginning of a conversation with a socket of this kind.
-fn handshake(kind: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 1];
-    bytes.extend(b"NULL");
-    bytes.resize(64, 0);
-    let ready = [b"\x05READY\x0bSocket-Type\0\0\0", &[u8::try_from(kind.len()).unwrap()][..], kind].concat();
-    bytes.extend([4, u8::try_from(ready.len()).unwrap()]);
-    bytes.extend(ready);
-    bytes
-}
-
-#[tokio::test]
-async fn peers_that_are_something_else_are_told_apart_in_words() {
-    let huge = [&handshake(b"PUB")[..], &[2], &(1_u64 << 50).to_be_bytes()].concat();
-    let endless = [&handshake(b"PUB")[..], &[1, 0].repeat(100)].concat();
-    let mut curve = handshake(b"PUB");
-    curve[12..17].copy_from_slice(b"CURVE");
-    let mut old = handshake(b"PUB");
-    old[10] = 1;
-    let unwilling = [&handshake(b"PUB")[..64], b"\x04\x0b\x05ERROR\x04no! "].concat();
-    let mut closed = says(vec![]).await;
-    closed.events = "tcp://127.0.0.1:1".parse().unwrap();
-    for (peer, expected) in [
-        (says(huge).await, "the peer sent a message of more than 33558528 bytes"),
-        (says(endless).await, "the peer sent a message of more than 8 frames"),
-        (says(curve).await, "the peer is secured (CURVE), which is not spoken"),
-        (says(old).await, "the peer is a ZeroMQ of protocol 1; 3 or later is needed"),
-        (says(unwilling).await, "the peer is unwilling: ERRORno!"),
-        (says(handshake(b"ROUTER")).await, "the peer is a ROUTER socket, which no SUB talks to"),
-        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).await, "the peer is no ZeroMQ socket"),
-        (says(vec![0xff; 200]).await, "the peer is no ZeroMQ socket"),
-        (says(vec![]).await, "nothing was heard for 500ms"),
-        (says(handshake(b"PUB")).await, "nothing was heard for 200ms"),
-        (says([handshake(b"PUB"), vec![9; 9]].concat()).await, "the peer sent bytes that are no ZMTP"),
-        (closed, "refused"),
-    ] {
-        let listening = Listening::to(peer);
-        listening.trouble(expected).await;
-    }
-}
-
-#[tokio::test]
-async fn messages_that_are_no_batches_are_counted_and_cost_nothing_else() {
-    let mut bytes = handshake(b"PUB");
-    bytes.extend(b"\x00\x01a");
-    bytes.extend(b"\x01\x00\x01\x03123\x00\x01p");
-    bytes.extend(b"\x01\x06other!\x01\x08\0\0\0\0\0\0\0\x05\x00\x01p");
-    bytes.extend(b"\x01\x00\x01\x00\x01\x08\0\0\0\0\0\0\0\x05\x00\x01p");
-    let mut listening = Listening::to(says(bytes).await);
-    listening.connected().await;
-    assert_eq!(listening.live().await, (5, b"p".to_vec()));
-    until("three are counted", || listening.count("malformed") >= 3.0).await;
-    assert!(listening.count("unexpected_topic") >= 1.0);
-}
-
-#[tokio::test]
-async fn a_wrong_replay_socket_ends_the_replay_and_not_the_events() {
-    let tasks = Tasks::new();
-    let publisher = ZmqPublisher::start(outlet(), &tasks).await.unwrap();
-    let answers = |answer: &[u8]| [&handshake(b"ROUTER")[..], answer].concat();
-    for (answer, why) in [
-        (answers(b"\x00\x01a"), "no replay socket of an engine"),
-        (answers(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff"), "a message of more than"),
-        (answers(b""), "nothing was heard for 300ms"),
-        (handshake(b"PUB"), "a PUB socket"),
-    ] {
-        let replay = says(answer).await.replay;
-        let mut listening = Listening::to(ZmqEngine { replay, ..engine_of(&publisher) });
-        listening.connected().await;
-        assert_eq!(listening.replay(0).await, []);
-        let complaints = listening.bus.complaints();
-        assert!(complaints.len() == 1 && complaints[0].contains(why), "{complaints:?}");
-        until("it is subscribed", || publisher.subscribers() > 0).await;
-        publisher.send(message(3));
-        assert_eq!(listening.live().await.0, 3);
-        listening.tasks.drain(Duration::ZERO).await;
-    }
-}
-
 /// libzmq answers the sign of life for its program, and ours answers libzmq's.
 #[tokio::test]
 async fn idle_connections_stay() {
@@ -463,166 +362,4 @@ async fn a_socket_in_the_file_system_does_as_well() {
         let Some(ZmqEndpoint::Ipc(path)) = place else { panic!() };
         std::fs::remove_file(path).unwrap();
     }
-}
-
-/// A gate, and the two workers that it expects.
-async fn gate(tasks: &Tasks) -> (ZmqBus, ZmqEndpoint, [Source; 2]) {
-    let (bus, metrics) = (bus(), Metrics::new("w"));
-    let endpoint: ZmqEndpoint = {
-        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        format!("tcp://{}", free.local_addr().unwrap()).parse().unwrap()
-    };
-    let mut gate = Gate::new(&bus, endpoint.clone());
-    let abilities = Abilities { patience: Patience::NONE, replays: false, snapshots: false };
-    let sources = ["pod-1", "pod-2"].map(|id| {
-        let (source, line) = source(abilities, 100);
-        let mut described = Arc::into_inner(worker(&metrics, "org/m", id)).unwrap();
-        if id == "pod-2" {
-            described.authority = "127.0.0.1:8102".parse().unwrap();
-        }
-        tasks.spawn(gate.expect(&Arc::new(described), &["org/m", "alias"], None, line));
-        source
-    });
-    tasks.spawn(gate.run(tasks.clone()));
-    (bus, endpoint, sources)
-}
-
-#[tokio::test]
-async fn engines_that_connect_are_known_by_their_topic() {
-    let tasks = Tasks::new();
-    let (bus, endpoint, [mut first, mut second]) = gate(&tasks).await;
-    let connect = async |topic: &str| {
-        let outlet = ZmqOutlet {
-            bind: None,
-            replay: None,
-            connect: Some(endpoint.clone()),
-            topic: topic.to_owned(),
-            ..outlet()
-        };
-        let publisher = ZmqPublisher::start(outlet, &tasks).await.unwrap();
-        until("it is subscribed", || publisher.subscribers() == 1).await;
-        publisher
-    };
-    let by_name = connect("kv@pod-1@org/m").await;
-    let by_address = connect("kv@127.0.0.1:8102@alias").await;
-    let nobodies = [connect("kv@pod-3@org/m").await, connect("kv@pod-1@other").await, connect("").await];
-    assert_eq!(bus.trouble(), None);
-    by_name.send(message(1));
-    by_address.send(message(2));
-    nobodies.iter().for_each(|nobody| nobody.send(message(3)));
-    for (source, expected) in [(&mut first, 1), (&mut second, 2)] {
-        assert!(matches!(hear(source).await, Heard::Connected));
-        assert!(matches!(hear(source).await, Heard::Live(message) if message.seq == Some(expected)));
-    }
-    until("three are counted", || bus.unmatched() == 3).await;
-    let complaint = bus.complaints().concat();
-    assert!(complaint.starts_with("3 event messages name no worker: topic `"), "{complaint}");
-    assert!(
-        ["`kv@pod-3@org/m`", "`kv@pod-1@other`", "``"].iter().all(|topic| complaint.contains(topic)),
-        "{complaint}"
-    );
-    // It goes, and comes again.
-    by_name.restart();
-    until("it is missed", || bus.trouble().is_some_and(|trouble| trouble.starts_with("pod-1 at tcp://"))).await;
-    until("it is back", || by_name.subscribers() == 1).await;
-    by_name.send(message(0));
-    assert!(matches!(hear(&mut first).await, Heard::Connected));
-    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(0)));
-    assert_eq!(bus.trouble(), None);
-}
-
-#[tokio::test]
-async fn libzmq_can_connect_as_well() {
-    let tasks = Tasks::new();
-    let (bus, endpoint, [mut first, _second]) = gate(&tasks).await;
-    let (mut peer, _) = Peer::engine(RECORDINGS[0].0, "plain").await;
-    peer.tell(&format!("connect {endpoint} kv@pod-1@org/m")).await;
-    let mut seq = 0;
-    let heard = loop {
-        // Until the subscription has arrived, what is sent goes nowhere.
-        peer.tell(&format!("speak {seq}")).await;
-        if let Ok(heard) = tokio::time::timeout(50 * MS, first.heard.recv()).await {
-            break heard.unwrap();
-        }
-        seq += 1;
-    };
-    assert!(matches!(heard, Heard::Connected));
-    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(seq)));
-    assert_eq!((bus.trouble(), bus.unmatched()), (None, 0));
-}
-
-#[tokio::test]
-async fn a_stranger_at_the_gate_costs_nobody_anything() {
-    let tasks = Tasks::new();
-    let (bus, endpoint, [mut first, _second]) = gate(&tasks).await;
-    let address = endpoint.to_string().replace("tcp://", "");
-    until("it is open", || bus.trouble().is_none()).await;
-    let mut strangers = Vec::new();
-    for bytes in [vec![], b"GET / HTTP/1.1\r\n\r\n".to_vec(), handshake(b"REQ"), vec![0xff; 100]] {
-        let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
-        stream.write_all(&bytes).await.unwrap();
-        strangers.push(stream);
-    }
-    let outlet =
-        ZmqOutlet { bind: None, replay: None, connect: Some(endpoint), topic: "kv@pod-1@alias".to_owned(), ..outlet() };
-    let publisher = ZmqPublisher::start(outlet, &tasks).await.unwrap();
-    until("it is subscribed", || publisher.subscribers() == 1).await;
-    publisher.send(message(4));
-    assert!(matches!(hear(&mut first).await, Heard::Connected));
-    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(4)));
-    // Each is shown out, at the latest when it should have greeted.
-    for stream in &mut strangers {
-        let mut rest = Vec::new();
-        let ended = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
-        assert!(ended.is_ok());
-    }
-}
-
-/// The whole way: an engine's sockets, a configuration, a gateway, and an engine that starts anew (R24).
-#[tokio::test]
-async fn a_gateway_follows_an_engine_over_zeromq() {
-    let tasks = Tasks::new();
-    let publisher = ZmqPublisher::start(outlet(), &tasks).await.unwrap();
-    let settings = MockSettings {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        worker: "e".to_owned(),
-        model: "m".to_owned(),
-        engine: EngineConfig {
-            block_size: BlockSize::new(4).unwrap(),
-            blocks: 1001,
-            timing: "linear:0.01,0.001".parse().unwrap(),
-            vocabulary: 97..123,
-            ..EngineConfig::default()
-        },
-        bus: Bus::Zmq(publisher.clone()),
-        form: Form::Array,
-        hashes: HashForm::Bytes,
-        faults: EventFaults::default(),
-        speedup: 1.0,
-        tokenizer: None,
-    };
-    let engine = MockEngine::start(settings, &tasks).await.unwrap();
-    let place = format!("zmq_endpoint: '{}', capacity_blocks: 1000", publisher.events.clone().unwrap());
-    let fleet = fleet().engines(0).stranger_with(engine.address, &place).start().await;
-    let tokens = |family: u32| (family * 1000..family * 1000 + 40).collect::<Vec<_>>().into();
-    let first = fleet.complete(tokens(1)).await;
-    assert_eq!((first.status, first.predicted, first.cached()), (200, Some(0), 0));
-    fleet.until_metric("warmpath_index_blocks", "stranger-1", 10.0).await;
-    let again = fleet.complete(tokens(1)).await;
-    assert_eq!((again.predicted, again.cached()), (Some(36), 36));
-    let restart = fleet.client.post(format!("http://{}/restart", engine.address)).send().await.unwrap();
-    assert_eq!(restart.status(), 200);
-    until("the gateway is back", || publisher.subscribers() == 1).await;
-    fleet.complete(tokens(2)).await;
-    fleet.until_metric("warmpath_kv_event_restarts_total", "stranger-1", 1.0).await;
-    let again = fleet.complete(tokens(1)).await;
-    assert_eq!((again.predicted, again.cached()), (Some(0), 0));
-    tasks.drain(Duration::ZERO).await;
-    fleet
-        .eventually("the loss is told", async |fleet| {
-            let degraded = fleet.health().await["degraded"].to_string();
-            degraded.contains("engines' events are not connected (stranger-1 at tcp://127.0.0.1:")
-        })
-        .await;
-    assert_eq!(fleet.metric("warmpath_event_bus_up", "").await, 0.0);
 }

@@ -1,0 +1,132 @@
+//! Engines that connect to the router.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use warmpath::config::ZmqEndpoint;
+use warmpath::events::publish::zmq::{ZmqOutlet, ZmqPublisher};
+use warmpath::events::source::source;
+use warmpath::events::zmq::{Gate, ZmqBus};
+use warmpath::events::{Abilities, Heard, Source};
+use warmpath::shutdown::Tasks;
+use warmpath::telemetry::metrics::Metrics;
+use warmpath_indexer::feed::Patience;
+
+use crate::pyzmq::{Peer, RECORDINGS};
+use crate::zmq::{MS, bus, hear, message, outlet, until, worker};
+use crate::zmq_strangers::handshake;
+
+/// A gate, and the two workers that it expects.
+async fn gate(tasks: &Tasks) -> (ZmqBus, ZmqEndpoint, [Source; 2]) {
+    let (bus, metrics) = (bus(), Metrics::new("w"));
+    let endpoint: ZmqEndpoint = {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        format!("tcp://{}", free.local_addr().unwrap()).parse().unwrap()
+    };
+    let mut gate = Gate::new(&bus, endpoint.clone());
+    let abilities = Abilities { patience: Patience::NONE, replays: false, snapshots: false };
+    let sources = ["pod-1", "pod-2"].map(|id| {
+        let (source, line) = source(abilities, 100);
+        let mut described = Arc::into_inner(worker(&metrics, "org/m", id)).unwrap();
+        if id == "pod-2" {
+            described.authority = "127.0.0.1:8102".parse().unwrap();
+        }
+        tasks.spawn(gate.expect(&Arc::new(described), &["org/m", "alias"], None, line));
+        source
+    });
+    tasks.spawn(gate.run(tasks.clone()));
+    (bus, endpoint, sources)
+}
+
+#[tokio::test]
+async fn engines_that_connect_are_known_by_their_topic() {
+    let tasks = Tasks::new();
+    let (bus, endpoint, [mut first, mut second]) = gate(&tasks).await;
+    let connect = async |topic: &str| {
+        let outlet = ZmqOutlet {
+            bind: None,
+            replay: None,
+            connect: Some(endpoint.clone()),
+            topic: topic.to_owned(),
+            ..outlet()
+        };
+        let publisher = ZmqPublisher::start(outlet, &tasks).await.unwrap();
+        until("it is subscribed", || publisher.subscribers() == 1).await;
+        publisher
+    };
+    let by_name = connect("kv@pod-1@org/m").await;
+    let by_address = connect("kv@127.0.0.1:8102@alias").await;
+    let nobodies = [connect("kv@pod-3@org/m").await, connect("kv@pod-1@other").await, connect("").await];
+    assert_eq!(bus.trouble(), None);
+    by_name.send(message(1));
+    by_address.send(message(2));
+    nobodies.iter().for_each(|nobody| nobody.send(message(3)));
+    for (source, expected) in [(&mut first, 1), (&mut second, 2)] {
+        assert!(matches!(hear(source).await, Heard::Connected));
+        assert!(matches!(hear(source).await, Heard::Live(message) if message.seq == Some(expected)));
+    }
+    until("three are counted", || bus.unmatched() == 3).await;
+    let complaint = bus.complaints().concat();
+    assert!(complaint.starts_with("3 event messages name no worker: topic `"), "{complaint}");
+    assert!(
+        ["`kv@pod-3@org/m`", "`kv@pod-1@other`", "``"].iter().all(|topic| complaint.contains(topic)),
+        "{complaint}"
+    );
+    // It goes, and comes again.
+    by_name.restart();
+    until("it is missed", || bus.trouble().is_some_and(|trouble| trouble.starts_with("pod-1 at tcp://"))).await;
+    until("it is back", || by_name.subscribers() == 1).await;
+    by_name.send(message(0));
+    assert!(matches!(hear(&mut first).await, Heard::Connected));
+    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(0)));
+    assert_eq!(bus.trouble(), None);
+}
+
+#[tokio::test]
+async fn libzmq_can_connect_as_well() {
+    let tasks = Tasks::new();
+    let (bus, endpoint, [mut first, _second]) = gate(&tasks).await;
+    let (mut peer, _) = Peer::engine(RECORDINGS[0].0, "plain").await;
+    peer.tell(&format!("connect {endpoint} kv@pod-1@org/m")).await;
+    let mut seq = 0;
+    let heard = loop {
+        // Until the subscription has arrived, what is sent goes nowhere.
+        peer.tell(&format!("speak {seq}")).await;
+        if let Ok(heard) = tokio::time::timeout(50 * MS, first.heard.recv()).await {
+            break heard.unwrap();
+        }
+        seq += 1;
+    };
+    assert!(matches!(heard, Heard::Connected));
+    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(seq)));
+    assert_eq!((bus.trouble(), bus.unmatched()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_stranger_at_the_gate_costs_nobody_anything() {
+    let tasks = Tasks::new();
+    let (bus, endpoint, [mut first, _second]) = gate(&tasks).await;
+    let address = endpoint.to_string().replace("tcp://", "");
+    until("it is open", || bus.trouble().is_none()).await;
+    let mut strangers = Vec::new();
+    for bytes in [vec![], b"GET / HTTP/1.1\r\n\r\n".to_vec(), handshake(b"REQ"), vec![0xff; 100]] {
+        let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+        stream.write_all(&bytes).await.unwrap();
+        strangers.push(stream);
+    }
+    let outlet =
+        ZmqOutlet { bind: None, replay: None, connect: Some(endpoint), topic: "kv@pod-1@alias".to_owned(), ..outlet() };
+    let publisher = ZmqPublisher::start(outlet, &tasks).await.unwrap();
+    until("it is subscribed", || publisher.subscribers() == 1).await;
+    publisher.send(message(4));
+    assert!(matches!(hear(&mut first).await, Heard::Connected));
+    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(4)));
+    // Each is shown out, at the latest when it should have greeted.
+    for stream in &mut strangers {
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok());
+    }
+}
