@@ -219,16 +219,15 @@ impl<T> Repair<T> {
         waits.into_iter().flatten().min()
     }
 
-    /// A batch of this number, in this life, cannot be read; `replayed` if it was asked for.
+    /// A batch of this number, in this life, cannot be read; `replayed` if it was asked for. What has no number is no part
+    /// of the stream, whoever sent it.
     pub fn unreadable(&mut self, seq: Option<u64>, replayed: bool, now: Instant, steps: &mut Vec<Step<T>>) {
-        if self.quarantine.is_some() {
-            return;
-        }
+        let Some(seq) = seq.filter(|_| self.quarantine.is_none()) else { return };
         self.unreadable += 1;
         let next = self.feed.next_seq();
         match seq {
             _ if self.unreadable >= UNREADABLE_MAX => self.shut_out(now, steps),
-            Some(seq) if !replayed && seq >= next => {
+            seq if !replayed && seq >= next => {
                 self.feed.note_seen(seq);
                 if self.can_fetch() {
                     self.suspect(now);
@@ -236,7 +235,7 @@ impl<T> Repair<T> {
                     self.pass_to(seq.saturating_add(1), Cold::Unreadable);
                 }
             }
-            Some(seq) if replayed => self.unreadable_again(seq, now),
+            seq if replayed => self.unreadable_again(seq, now),
             _ => {}
         }
         self.finish(now, steps);

@@ -142,6 +142,9 @@ impl World {
             self.serve();
             for _ in 0..3000 {
                 self.pass();
+                if self.under_way.is_empty() && self.repair.deadline().is_none() {
+                    break;
+                }
             }
         }
     }
