@@ -1,5 +1,6 @@
 //! Where the workers' events come from, and how that goes.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use warmpath_core::namespace::Namespace;
@@ -11,7 +12,7 @@ use super::StartError;
 use super::build::setup;
 use crate::config::{Config, EventSource, JetStream, Nats};
 use crate::events::local::LocalBus;
-use crate::events::nats::{Credentials, NatsBus, NatsSettings};
+use crate::events::nats::{Credentials, NatsBus, NatsSettings, Tls};
 use crate::events::source::source;
 use crate::events::{Abilities, EventTask, Heard, Source};
 use crate::fleet::{Fleet, Worker};
@@ -107,10 +108,17 @@ fn settings(nats: &Nats) -> Option<NatsSettings> {
         prefix: nats.prefix.clone(),
         jetstream: nats.jetstream == JetStream::Auto,
         credentials,
+        tls: tls(nats),
         connect_timeout: nats.connect_timeout.get(),
         reconnect_delay_max: nats.reconnect_delay_max.get(),
         queue_messages: usize::try_from(nats.queue_messages.get()).unwrap_or(usize::MAX),
     })
+}
+
+fn tls(nats: &Nats) -> Tls {
+    let certificate = nats.tls_certificate.as_ref().map(|file| PathBuf::from(&file.value));
+    let key = nats.tls_key.as_ref().map(|file| PathBuf::from(&file.value));
+    Tls { authorities: nats.tls_authorities.as_ref().map(PathBuf::from), identity: certificate.zip(key) }
 }
 
 fn patience(config: &Config) -> Patience {
@@ -139,11 +147,13 @@ fn local_source(local: Option<&LocalBus>, worker: &Worker, tasks: &Tasks) -> Res
 fn nats_source(bus: Option<&NatsBus>, worker: &Worker, config: &Config, tasks: &Tasks) -> Result<Source, StartError> {
     let missing = || setup(&format!("worker `{}` has `events: nats`", worker.id), "`events.nats.url` is not set");
     let bus = bus.ok_or_else(missing)?.clone();
-    let abilities = Abilities { patience: patience(config), replays: false, snapshots: false };
+    // Without JetStream, or without a bridge, what is asked for ends at once, with nothing.
+    let replays = config.events.nats.jetstream == JetStream::Auto;
+    let abilities = Abilities { patience: patience(config), replays, snapshots: true };
     let waiting = usize::try_from(config.events.nats.queue_messages.get()).unwrap_or(usize::MAX);
     let (source, line) = source(abilities, waiting);
     let rank = worker.rank.unwrap_or_default().0;
-    tasks.spawn(bus.follow(&worker.model, worker.id.as_str(), rank, line.tell));
+    tasks.spawn(bus.follow((&worker.model, worker.id.as_str(), rank), line));
     Ok(source)
 }
 
