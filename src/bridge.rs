@@ -19,7 +19,7 @@ use warmpath_core::units::BlockSize;
 
 use crate::config::BaseUrl;
 use crate::events::Source;
-use crate::events::nats::{NatsBus, NatsSettings, Outbox, OutboxCounts};
+use crate::events::nats::{INBOX, NatsBus, NatsSettings, Outbox, OutboxCounts};
 use crate::shutdown::Tasks;
 use blocks::Blocks;
 use lease::Lease;
@@ -108,7 +108,9 @@ impl Bridge {
     /// # Errors
     /// When the settings of the server cannot be used.
     pub async fn start(settings: BridgeSettings, feeds: Vec<RankFeed>) -> Result<Self, async_nats::Error> {
-        let bus = NatsBus::connect(settings.nats.clone()).await?;
+        // An inbox of its own: a server need not let it listen to anybody else's.
+        let inbox = format!("{INBOX}_{}", registration::key_of(&settings.worker));
+        let bus = NatsBus::connect(NatsSettings { inbox, ..settings.nats.clone() }).await?;
         let (tasks, stop) = (Tasks::new(), CancellationToken::new());
         let (poll, polled) = Poll::new(settings.engine.clone());
         let epoch = Arc::<AtomicU64>::default();

@@ -12,7 +12,7 @@ use super::StartError;
 use super::build::setup;
 use crate::config::{Config, EventSource, JetStream, Nats};
 use crate::events::local::LocalBus;
-use crate::events::nats::{Credentials, NatsBus, NatsSettings, Tls};
+use crate::events::nats::{Credentials, INBOX, NatsBus, NatsSettings, Tls};
 use crate::events::source::source;
 use crate::events::{Abilities, EventTask, Heard, Source};
 use crate::fleet::{Fleet, Worker};
@@ -109,6 +109,7 @@ fn settings(nats: &Nats) -> Option<NatsSettings> {
         jetstream: nats.jetstream == JetStream::Auto,
         credentials,
         tls: tls(nats),
+        inbox: INBOX.to_owned(),
         connect_timeout: nats.connect_timeout.get(),
         reconnect_delay_max: nats.reconnect_delay_max.get(),
         queue_messages: usize::try_from(nats.queue_messages.get()).unwrap_or(usize::MAX),

@@ -14,7 +14,7 @@ use serde::de::IgnoredAny;
 use tokio::sync::watch;
 
 pub use outbox::{OUTBOX_BATCHES, Outbox, OutboxCounts};
-pub use settings::{Credentials, NatsSettings, Tls};
+pub use settings::{Credentials, INBOX, NatsSettings, Tls};
 
 use super::Message;
 use super::subject;
@@ -68,12 +68,14 @@ impl NatsBus {
             Credentials::User { user, password } => ConnectOptions::with_user_and_password(user, password),
             Credentials::Token(token) => ConnectOptions::with_token(token),
             Credentials::Nkey(seed) => ConnectOptions::with_nkey(seed),
-            Credentials::Creds(text) => ConnectOptions::with_credentials(&text)?,
+            // The client wants a line's end behind the last line, which a file may lack.
+            Credentials::Creds(text) => ConnectOptions::with_credentials(&format!("{}\n", text.trim_end()))?,
         };
         let longest = settings.reconnect_delay_max;
         let client = settings
             .tls
             .apply(options)
+            .custom_inbox_prefix(&settings.inbox)
             .retry_on_initial_connect()
             .max_reconnects(None)
             .connection_timeout(settings.connect_timeout)

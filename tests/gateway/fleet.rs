@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warmpath::app::App;
+use warmpath::bridge::Bridge;
 use warmpath::config::Config;
 use warmpath::events::local::LocalBus;
 use warmpath::events::nats::{NatsBus, NatsSettings};
@@ -15,6 +16,8 @@ use warmpath::sim::EngineConfig;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
+use crate::bridge::{bridge_settings, engine_source};
+
 /// What a test's fleet is made of.
 pub(crate) struct FleetBuilder {
     engines: usize,
@@ -23,7 +26,7 @@ pub(crate) struct FleetBuilder {
     blocks: u32,
     nats: Option<String>,
     gateway_nats: Option<String>,
-    credentials: &'static str,
+    credentials: String,
     silent: bool,
     events: bool,
     model: &'static str,
@@ -31,6 +34,7 @@ pub(crate) struct FleetBuilder {
     more: String,
     second_model: bool,
     strangers: Vec<(SocketAddr, String)>,
+    bridged: bool,
 }
 
 /// A fleet of two fast engines under `kv`, events inside the process.
@@ -42,7 +46,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         blocks: 1000,
         nats: None,
         gateway_nats: None,
-        credentials: "",
+        credentials: String::new(),
         silent: false,
         events: true,
         model: "m",
@@ -50,6 +54,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         more: String::new(),
         second_model: false,
         strangers: Vec::new(),
+        bridged: false,
     }
 }
 
@@ -81,8 +86,14 @@ impl FleetBuilder {
     }
 
     /// What the gateway says of itself to the bus: more keys of `events.nats`.
-    pub(crate) fn credentials(mut self, keys: &'static str) -> Self {
-        self.credentials = keys;
+    pub(crate) fn credentials(mut self, keys: &str) -> Self {
+        keys.clone_into(&mut self.credentials);
+        self
+    }
+
+    /// The engines speak to a bridge each, which publishes for them.
+    pub(crate) fn bridged(mut self) -> Self {
+        self.bridged = true;
         self
     }
 
@@ -140,6 +151,7 @@ impl FleetBuilder {
         let local = LocalBus::new();
         let bus = match &self.nats {
             _ if self.silent => Bus::Silent,
+            _ if self.bridged => Bus::Local(local.clone()),
             None => Bus::Local(local.clone()),
             Some(url) => Bus::Nats(Box::new(connect(url).await)),
         };
@@ -149,10 +161,19 @@ impl FleetBuilder {
             let settings = self.engine(number, bus.clone());
             engines.push(MockEngine::start(settings, &tasks).await.expect("the engine starts").address);
         }
+        let mut bridges = Vec::new();
+        if let Some(url) = self.nats.as_ref().filter(|_| self.bridged) {
+            for (address, number) in engines.iter().zip(1..) {
+                let worker = format!("{}-{number}", self.worker);
+                let settings = bridge_settings(*address, self.model, &worker, url);
+                let source = engine_source(&local, &worker);
+                bridges.push(Bridge::start(settings, vec![source]).await.expect("the settings are good"));
+            }
+        }
         let yaml = self.yaml(&engines);
         let app = gateway(&yaml, Some(local)).await;
         let model = self.model;
-        TestFleet { app, engines, tasks, client: reqwest::Client::new(), model, yaml, bus, builder: self }
+        TestFleet { app, engines, tasks, client: reqwest::Client::new(), model, yaml, bus, bridges, builder: self }
     }
 
     fn engine(&self, number: usize, bus: Bus) -> MockSettings {
@@ -189,7 +210,7 @@ impl FleetBuilder {
             None if self.events => "local",
             None => "none",
             Some(url) => {
-                let (url, credentials) = (self.gateway_nats.as_ref().unwrap_or(url), self.credentials);
+                let (url, credentials) = (self.gateway_nats.as_ref().unwrap_or(url), &self.credentials);
                 text += &format!("events: {{nats: {{url: '{url}', {credentials}}}}}\n");
                 "nats"
             }
@@ -227,6 +248,7 @@ pub(crate) struct TestFleet {
     model: &'static str,
     yaml: String,
     bus: Bus,
+    pub(crate) bridges: Vec<Bridge>,
     builder: FleetBuilder,
 }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use async_nats::ConnectOptions;
 
+/// Where answers come unless somebody wants another place.
+pub const INBOX: &str = "_INBOX";
+
 /// How to reach a NATS server.
 #[derive(Clone, Debug)]
 pub struct NatsSettings {
@@ -18,6 +21,8 @@ pub struct NatsSettings {
     pub credentials: Credentials,
     /// Whom we trust, and who we are, where the connection is encrypted (`tls://`, or the server asks for it).
     pub tls: Tls,
+    /// First token of the subjects on which answers come. One of our own keeps others from being allowed to listen.
+    pub inbox: String,
     /// Bound on making a connection.
     pub connect_timeout: Duration,
     /// Longest wait between attempts to connect: the client's default of 4 s would be 4 s of stale views.
@@ -35,6 +40,7 @@ impl NatsSettings {
             jetstream: true,
             credentials: Credentials::Anonymous,
             tls: Tls::default(),
+            inbox: INBOX.to_owned(),
             connect_timeout: Duration::from_secs(2),
             reconnect_delay_max: Duration::from_millis(250),
             queue_messages: 16_384,

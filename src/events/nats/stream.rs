@@ -36,6 +36,7 @@ fn config(prefix: &str, max_bytes: i64) -> Config {
         subjects: vec![subject::all_events(prefix)],
         max_age: KEPT,
         max_bytes,
+        allow_direct: true,
         ..Config::default()
     }
 }
