@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -12,7 +11,6 @@ use tokio::sync::mpsc;
 use warmpath::bridge::{Bridge, BridgeSettings, RankFeed};
 use warmpath::config::BaseUrl;
 use warmpath::events::local::LocalBus;
-use warmpath::events::nats::load::LoadReport;
 use warmpath::events::nats::{NatsSettings, OUTBOX_BATCHES};
 use warmpath::events::source::{Line, source};
 use warmpath::events::{Abilities, Ask, Heard, Message};
@@ -386,19 +384,4 @@ async fn a_worker_is_registered_while_it_is_healthy_and_the_bridge_runs() {
     until(true).await;
     assert!(bridge.stop(Duration::from_secs(5)).await);
     assert_eq!(entry().await, None);
-}
-
-#[tokio::test]
-async fn load_is_told_every_second() {
-    let server = NatsServer::core();
-    let client = async_nats::connect(server.url()).await.unwrap();
-    let mut reports = client.subscribe("warmpath.load.w").await.unwrap();
-    client.flush().await.unwrap();
-    let (played, feed) = Played::start().await;
-    let _bridge = start(&played, feed, &server).await;
-    for _ in 0..2 {
-        let message = tokio::time::timeout(Duration::from_secs(5), reports.next()).await.unwrap().unwrap();
-        let report = LoadReport::read("w", &message.payload).unwrap();
-        assert_eq!((report.blocks, report.ranks.len(), report.ranks[0].running), (Some(129), 1, Some(2.0)));
-    }
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use tokio::time::timeout;
-use warmpath::bridge::{Behind, BlockSet, Bridge, Chunks, RankFeed};
+use warmpath::bridge::{Behind, BlockSet, Bridge, Chunks};
+use warmpath::events::nats::load::LoadReport;
 use warmpath::events::nats::{NatsBus, NatsSettings};
 use warmpath::events::source::source;
 use warmpath::events::{Abilities, Ask, Heard, Message, Source};
@@ -161,14 +163,14 @@ async fn r21_every_message_that_a_burst_drops_is_noticed() {
     assert!(due == BURST || is_told, "what was lost at the end was not told of");
 }
 
-/// R21, with a stream: the client's queue overflows, the source tells of it, and a replay brings what was missing.
+/// R21, with a stream, whose server sends no more than is taken.
 #[tokio::test]
 async fn r21_with_a_stream_what_a_burst_drops_is_there_two_seconds_later() {
     const BURST: u64 = 50_000;
     let (server, tasks) = (NatsServer::jetstream(), Tasks::new());
     let bus = publisher(&server).await;
     bus.prepare().await;
-    let mut source = follow(&server.url(), 2048, 1, &tasks).await;
+    let mut source = follow(&server.url(), 16_384, 1, &tasks).await;
     assert_eq!(told(&mut source, 1).await, ["connected"]);
     let publishing = bus.clone();
     tasks.spawn(async move {
@@ -214,7 +216,7 @@ async fn a_bridge_hands_out_its_blocks_chunk_by_chunk() {
     let (engine, mut feed) = crate::bridge::Played::start().await;
     feed.blocks = Some(Box::new(Three));
     let settings = bridge_settings(engine.address, "m", "w", &server.url());
-    let _bridge = Bridge::start(settings, Vec::<RankFeed>::from([feed])).await.unwrap();
+    let _bridge = Bridge::start(settings, vec![feed]).await.unwrap();
     let mut source = follow(&server.url(), 1024, 1, &tasks).await;
     assert_eq!(told(&mut source, 1).await, ["connected"]);
     source.asks.send(Ask::Snapshot).await.unwrap();
@@ -225,4 +227,20 @@ async fn a_bridge_hands_out_its_blocks_chunk_by_chunk() {
     source.asks.send(Ask::Snapshot).await.unwrap();
     let chunks = ["chunk of 524288", "chunk of 524288", "chunk of 9", "snapshot ended"];
     assert_eq!(told(&mut source, 4).await, chunks);
+}
+
+#[tokio::test]
+async fn load_is_told_every_second() {
+    let server = NatsServer::core();
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let mut reports = client.subscribe("warmpath.load.w").await.unwrap();
+    client.flush().await.unwrap();
+    let (played, feed) = crate::bridge::Played::start().await;
+    let settings = bridge_settings(played.address, "m", "w", &server.url());
+    let _bridge = Bridge::start(settings, vec![feed]).await.unwrap();
+    for _ in 0..2 {
+        let message = tokio::time::timeout(Duration::from_secs(5), reports.next()).await.unwrap().unwrap();
+        let report = LoadReport::read("w", &message.payload).unwrap();
+        assert_eq!((report.blocks, report.ranks.len(), report.ranks[0].running), (Some(129), 1, Some(2.0)));
+    }
 }
