@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod bridge;
 pub mod check;
 pub mod demo;
 pub mod events;
@@ -29,6 +30,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Run a simulated engine behind HTTP.
     MockEngine(Box<mock_engine::MockEngineArgs>),
+    /// Bring one real engine onto the event bus.
+    Bridge(Box<bridge::BridgeArgs>),
     /// Say what is wrong with a configuration: one `FILE:line:column: message` a fault.
     Check {
         /// The configuration.
@@ -49,6 +52,7 @@ impl Cli {
             Command::Demo(args) => args.run(),
             Command::Serve(args) => args.run(),
             Command::MockEngine(args) => args.run(),
+            Command::Bridge(args) => args.run(),
             Command::Check { file } => Ok(check::run(&file)),
             Command::Events(command) => command.run(),
         }

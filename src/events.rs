@@ -8,7 +8,7 @@ use warmpath_core::trust::{Trust, ViewState};
 use warmpath_indexer::codec::{DecodeError, decode, decode_json};
 use warmpath_indexer::concurrent::Chains;
 use warmpath_indexer::event::EventBatch;
-use warmpath_indexer::feed::{Position, Stamp};
+use warmpath_indexer::feed::Stamp;
 use warmpath_indexer::index::Writer;
 use warmpath_indexer::repair::{Emptied, Means, Repair, Repaired, Step, Want};
 use warmpath_indexer::view::Applied;
@@ -16,11 +16,13 @@ use warmpath_indexer::view::Applied;
 use crate::fleet::engine::Process;
 use crate::fleet::{PoolState, Worker};
 use crate::real::real_len;
+use restore::Restoring;
 use snapshots::{SnapshotFolder, Warming};
 
 pub mod local;
 pub mod nats;
 pub mod publish;
+mod restore;
 pub mod snapshots;
 pub mod source;
 pub mod subject;
@@ -38,8 +40,8 @@ pub struct EventTask {
     source: Source,
     repair: Repair<EventBatch>,
     steps: Vec<Step<EventBatch>>,
-    /// Puts the parts of a snapshot into the view.
-    restore: Box<dyn Restore>,
+    /// The parts of a snapshot that have come so far.
+    restoring: Restoring,
     /// Where the view outlives the router.
     kept: Option<SnapshotFolder>,
     /// That it is still to be read from there.
@@ -48,34 +50,6 @@ pub struct EventTask {
     restored: bool,
     /// Whether a batch came without a number: nothing would tell what was missed while no router ran.
     unnumbered: bool,
-}
-
-/// Fills a view from a snapshot, part by part.
-pub trait Restore: Send {
-    /// Takes the next part in; the first one empties the view before. Returns false if the snapshot cannot be believed;
-    /// the view is empty then.
-    fn part(&mut self, index: &Writer<Chains>, part: &[u8]) -> bool;
-
-    /// Whether all parts were there, and how far they go; none leaves the view empty.
-    fn end(&mut self, index: &Writer<Chains>) -> Option<Position>;
-
-    /// Gives up what was begun; the view is emptied by somebody else.
-    fn give_up(&mut self);
-}
-
-/// For sources that have no snapshots.
-pub struct NoSnapshots;
-
-impl Restore for NoSnapshots {
-    fn part(&mut self, _: &Writer<Chains>, _: &[u8]) -> bool {
-        false
-    }
-
-    fn end(&mut self, _: &Writer<Chains>) -> Option<Position> {
-        None
-    }
-
-    fn give_up(&mut self) {}
 }
 
 /// Why a message was left out.
@@ -91,8 +65,8 @@ impl EventTask {
         (worker, pool, trust): (Arc<Worker>, Arc<PoolState>, Arc<Trust>),
         index: Writer<Chains>,
         source: Source,
-        restore: Box<dyn Restore>,
     ) -> Self {
+        let restoring = Restoring::new(worker.id.as_str(), worker.rank.unwrap_or_default().0);
         let Abilities { patience, replays, snapshots } = source.abilities;
         let repair = Repair::new(Means { patience, replays, snapshots });
         Self {
@@ -103,7 +77,7 @@ impl EventTask {
             source,
             repair,
             steps: Vec::new(),
-            restore,
+            restoring,
             kept: None,
             warming: None,
             restored: false,
@@ -183,11 +157,11 @@ impl EventTask {
             Heard::Replayed(message) => self.receive(message, true, now),
             Heard::ReplayEnded => self.repair.replay_ended(now, &mut self.steps),
             Heard::SnapshotChunk(part) => {
-                if self.repair.takes_snapshot(now) && !self.restore.part(&self.index, part) {
+                if self.repair.takes_snapshot(now) && !self.restoring.part(part.clone()) {
                     self.repair.not_restored(now, &mut self.steps);
                 }
             }
-            Heard::SnapshotEnded => match self.restore.end(&self.index) {
+            Heard::SnapshotEnded => match self.restoring.end(&self.index) {
                 Some(position) => self.repair.restored(position, now, &mut self.steps),
                 None => self.repair.not_restored(now, &mut self.steps),
             },
@@ -282,7 +256,7 @@ impl EventTask {
     }
 
     fn clear(&mut self, why: Emptied) {
-        self.restore.give_up();
+        self.restoring.give_up();
         match why {
             Emptied::Lost(missing, reason) => {
                 self.worker.metrics.event_gaps.increment(1);

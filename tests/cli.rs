@@ -56,13 +56,27 @@ const BAD: &str = "models: [{name: m}]\nrouting:\n  kv: {alpha: -2}\nworkers: [{
 #[test]
 fn every_command_tells_its_options() {
     for (args, expected) in [
-        (&["--help"][..], &["demo", "serve", "mock-engine", "check", "events", "--version"][..]),
+        (&["--help"][..], &["demo", "serve", "mock-engine", "bridge", "check", "events", "--version"][..]),
         (
             &["demo", "--help"],
             &["--bus", "--keep", "--json", "--workers", "--requests", "--speed", "--cache-blocks", "--seed"],
         ),
         (&["serve", "--help"], &["--config"]),
         (&["check", "--help"], &["<FILE>"]),
+        (
+            &["bridge", "--help"],
+            &[
+                "--engine",
+                "--worker",
+                "--model",
+                "--zmq",
+                "--zmq-replay",
+                "--nats",
+                "--nats-creds",
+                "--nats-nkey",
+                "--nats-ca",
+            ],
+        ),
         (&["events", "--help"], &["decode"]),
         (&["events", "decode", "--help"], &["--format", "msgpack", "json"]),
         (
@@ -105,6 +119,7 @@ fn wrong_use_exits_with_2() {
     for args in [
         &[][..],
         &["serve"],
+        &["bridge"],
         &["nonsense"],
         &["demo", "--workers", "0"],
         &["events", "decode", "--format", "xml"],

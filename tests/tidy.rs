@@ -19,6 +19,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["cli"],
     &["demo"],
     &["app"],
+    &["bridge"],
     &["mock_engine"],
     &["http"],
     &["replay"],

@@ -1,5 +1,6 @@
 //! Where the workers' events come from, and how that goes.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,11 +14,11 @@ use super::StartError;
 use super::build::setup;
 use crate::config::{Config, EventSource, JetStream, Nats, Zmq, ZmqEndpoint};
 use crate::events::local::LocalBus;
-use crate::events::nats::{Credentials, NatsBus, NatsSettings};
+use crate::events::nats::{Credentials, INBOX, NatsBus, NatsSettings, Tls};
 use crate::events::snapshots::SnapshotFolder;
 use crate::events::source::source;
 use crate::events::zmq::{Gate, ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
-use crate::events::{Abilities, EventTask, Heard, NoSnapshots, Source};
+use crate::events::{Abilities, EventTask, Heard, Source};
 use crate::fleet::{Fleet, Worker};
 use crate::real::real_len;
 use crate::shutdown::Tasks;
@@ -170,10 +171,18 @@ fn settings(nats: &Nats) -> Option<NatsSettings> {
         prefix: nats.prefix.clone(),
         jetstream: nats.jetstream == JetStream::Auto,
         credentials,
+        tls: tls(nats),
+        inbox: INBOX.to_owned(),
         connect_timeout: nats.connect_timeout.get(),
         reconnect_delay_max: nats.reconnect_delay_max.get(),
         queue_messages: usize::try_from(nats.queue_messages.get()).unwrap_or(usize::MAX),
     })
+}
+
+fn tls(nats: &Nats) -> Tls {
+    let certificate = nats.tls_certificate.as_ref().map(|file| PathBuf::from(&file.value));
+    let key = nats.tls_key.as_ref().map(|file| PathBuf::from(&file.value));
+    Tls { authorities: nats.tls_authorities.as_ref().map(PathBuf::from), identity: certificate.zip(key) }
 }
 
 fn patience(config: &Config) -> Patience {
@@ -202,11 +211,13 @@ fn local_source(local: Option<&LocalBus>, worker: &Worker, tasks: &Tasks) -> Res
 fn nats_source(bus: Option<&NatsBus>, worker: &Worker, config: &Config, tasks: &Tasks) -> Result<Source, StartError> {
     let missing = || setup(&format!("worker `{}` has `events: nats`", worker.id), "`events.nats.url` is not set");
     let bus = bus.ok_or_else(missing)?.clone();
-    let abilities = Abilities { patience: patience(config), replays: false, snapshots: false };
+    // Without JetStream, or without a bridge, what is asked for ends at once, with nothing.
+    let replays = config.events.nats.jetstream == JetStream::Auto;
+    let abilities = Abilities { patience: patience(config), replays, snapshots: true };
     let waiting = usize::try_from(config.events.nats.queue_messages.get()).unwrap_or(usize::MAX);
     let (source, line) = source(abilities, waiting);
     let rank = worker.rank.unwrap_or_default().0;
-    tasks.spawn(bus.follow(&worker.model, worker.id.as_str(), rank, line.tell));
+    tasks.spawn(bus.follow((&worker.model, worker.id.as_str(), rank), line));
     Ok(source)
 }
 
@@ -270,5 +281,5 @@ fn task(
     let blocks = blocks.map_or(0, |blocks| usize::try_from(blocks.0).unwrap_or(0));
     let view = ViewSettings { pool: namespace, seed: config.index.seed, blocks };
     let known = (Arc::clone(worker), Arc::clone(pool), Arc::clone(&target.trust));
-    EventTask::new(known, index.writer(worker.slot, &view), source, Box::new(NoSnapshots))
+    EventTask::new(known, index.writer(worker.slot, &view), source)
 }

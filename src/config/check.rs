@@ -168,6 +168,11 @@ impl Rules<'_> {
             (None, Some(password)) => self.fault(self.place(password), "`password` without `user`"),
             _ => {}
         }
+        match (&nats.tls_certificate, &nats.tls_key) {
+            (Some(certificate), None) => self.fault(self.place(certificate), "`tls_certificate` without `tls_key`"),
+            (None, Some(key)) => self.fault(self.place(key), "`tls_key` without `tls_certificate`"),
+            _ => {}
+        }
         let user = nats.user.as_ref().map(|user| ("user", self.place(user)));
         let secret = |name, secret: &Option<Spanned<_>>| secret.as_ref().map(|secret| (name, self.place(secret)));
         let token = secret("token", &nats.token);

@@ -45,6 +45,12 @@ pub struct Nats {
     pub nkey_seed: Option<Spanned<Secret>>,
     /// Authentication by the text of a `.creds` file (JWT and seed).
     pub credentials: Option<Spanned<Secret>>,
+    /// A file of certificates, as PEM, whose servers are trusted beside those that the system trusts. For `tls://`.
+    pub tls_authorities: Option<String>,
+    /// A file with our own certificate, as PEM, for servers that ask for one; together with `tls_key`.
+    pub tls_certificate: Option<Spanned<String>>,
+    /// See `tls_certificate`.
+    pub tls_key: Option<Spanned<String>>,
     /// Bound on establishing a connection.
     pub connect_timeout: Period,
     /// Bound on the pause between two attempts to connect. They never end: a bus may be down for hours.
@@ -101,6 +107,9 @@ impl Default for Nats {
             token: None,
             nkey_seed: None,
             credentials: None,
+            tls_authorities: None,
+            tls_certificate: None,
+            tls_key: None,
             connect_timeout: Period::seconds(2),
             reconnect_delay_max: Period::milliseconds(250),
             queue_messages: NonZeroU32::new(16_384).expect("16 384 is not 0"),

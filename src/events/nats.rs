@@ -5,28 +5,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::push::OrderedConfig;
-use async_nats::jetstream::{self, stream};
-use async_nats::{Client, ConnectOptions, Event, RequestErrorKind, ServerAddr};
+use async_nats::jetstream;
+use async_nats::{Client, ConnectOptions, RequestErrorKind, ServerAddr};
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-pub use settings::{Credentials, NatsSettings};
+pub use outbox::{OUTBOX_BATCHES, Outbox, OutboxCounts};
+pub use settings::{Credentials, INBOX, NatsSettings, Tls};
 
+use super::Message;
 use super::subject;
-use super::{Heard, Message};
+use link::Link;
 
+mod follow;
+mod link;
+pub mod load;
+mod outbox;
+mod replay;
 mod settings;
+pub mod snapshots;
+pub(super) mod stream;
 
 /// Waits between attempts to subscribe.
 const RETRY: Duration = Duration::from_millis(500);
-
-/// How long events are kept for routers that start or come back.
-pub(super) const KEPT: Duration = Duration::from_secs(3600);
 
 /// Asks what our account may keep in streams.
 const ACCOUNT_QUERY: &str = "$JS.API.INFO";
@@ -44,65 +48,6 @@ pub struct NatsBus {
     settings: NatsSettings,
     link: watch::Receiver<Link>,
     missing: Arc<AtomicUsize>,
-}
-
-/// How the connection is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Link {
-    up: bool,
-    /// How often it was lost: what was received across a change of this may have holes.
-    losses: u64,
-    /// Why it is down, as far as anybody said.
-    trouble: Option<String>,
-}
-
-impl Link {
-    fn note(&mut self, event: Event) {
-        match event {
-            Event::Connected => {
-                tracing::info!("event bus connected");
-                *self = Self { up: true, losses: self.losses, trouble: None };
-            }
-            Event::Disconnected | Event::Closed => {
-                tracing::warn!("event bus lost; connecting again");
-                self.up = false;
-                self.losses += 1;
-            }
-            other => {
-                let trouble = other.to_string();
-                // The same fault comes with every attempt; it is told once.
-                if self.trouble.as_ref() != Some(&trouble) {
-                    tracing::warn!(event = trouble, "event bus");
-                }
-                self.trouble = Some(trouble).filter(|_| !self.up);
-            }
-        }
-    }
-}
-
-/// A subscription that is wanted and not made yet, counted.
-struct Missing(Arc<AtomicUsize>);
-
-impl Missing {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Missing {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// One (worker, rank)'s subscription, and how far it has come.
-struct Line {
-    subject: String,
-    to: mpsc::Sender<Heard>,
-    missing: Option<Missing>,
-    /// The stream that was read last, and the last message of it that was handed on.
-    read: Option<(stream::Info, u64)>,
 }
 
 impl NatsBus {
@@ -123,10 +68,14 @@ impl NatsBus {
             Credentials::User { user, password } => ConnectOptions::with_user_and_password(user, password),
             Credentials::Token(token) => ConnectOptions::with_token(token),
             Credentials::Nkey(seed) => ConnectOptions::with_nkey(seed),
-            Credentials::Creds(text) => ConnectOptions::with_credentials(&text)?,
+            // The client wants a line's end behind the last line, which a file may lack.
+            Credentials::Creds(text) => ConnectOptions::with_credentials(&format!("{}\n", text.trim_end()))?,
         };
         let longest = settings.reconnect_delay_max;
-        let client = options
+        let client = settings
+            .tls
+            .apply(options)
+            .custom_inbox_prefix(&settings.inbox)
             .retry_on_initial_connect()
             .max_reconnects(None)
             .connection_timeout(settings.connect_timeout)
@@ -159,42 +108,19 @@ impl NatsBus {
         (missing > 0).then(|| format!("{missing} subscriptions are being made"))
     }
 
-    /// Hands on one (worker, rank)'s batches, subscribing again whenever the subscription ends; the future ends when
-    /// `to` is closed.
-    pub fn follow(
-        self,
-        model: &str,
-        worker: &str,
-        rank: u32,
-        to: mpsc::Sender<Heard>,
-    ) -> impl Future<Output = ()> + use<> {
-        let subject = subject::events_of(&self.settings.prefix, model, worker, rank);
-        let line = Line { subject, to, missing: Some(Missing::new(&self.missing)), read: None };
-        self.keep_following(line)
+    /// The subject prefix of the fleet.
+    pub fn prefix(&self) -> &str {
+        &self.settings.prefix
     }
 
-    async fn keep_following(self, mut line: Line) {
-        let mut link = self.link.clone();
-        while !line.to.is_closed() {
-            let losses = match link.wait_for(|link| link.up).await {
-                Ok(link) => link.losses,
-                Err(_) => return,
-            };
-            let ended = tokio::select! {
-                ended = self.follow_once(&mut line, losses) => Some(ended),
-                _ = self.lost_since(losses) => None,
-            };
-            line.missing.get_or_insert_with(|| Missing::new(&self.missing));
-            match ended {
-                None => continue,
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    let subject = &line.subject;
-                    tracing::warn!(%subject, error = %error, "event subscription ended; subscribing again");
-                }
-            }
-            tokio::time::sleep(RETRY).await;
-        }
+    /// Whether the connection is up now.
+    pub fn is_up(&self) -> bool {
+        self.link.borrow().up
+    }
+
+    /// The client, for what is no stream of events: load, snapshots, registrations.
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Waits until the connection has been lost since it was lost so many times.
@@ -203,25 +129,6 @@ impl NatsBus {
         if self.link.clone().wait_for(|link| link.losses != losses).await.is_err() {
             std::future::pending::<()>().await;
         }
-    }
-
-    async fn follow_once(&self, line: &mut Line, losses: u64) -> Result<(), async_nats::Error> {
-        // Subscribed before the server is asked about JetStream: its answer says that the subscription is there.
-        let mut messages = self.client.subscribe(line.subject.clone()).await?;
-        if self.settings.jetstream && self.has_jetstream(losses).await? {
-            drop(messages);
-            return self.follow_stream(line).await;
-        }
-        if let Err(error) = self.client.flush().await {
-            tracing::debug!(error = %error, "event bus not flushed");
-        }
-        line.missing = None;
-        while let Some(message) = messages.next().await {
-            if line.to.send(Heard::Live(plain(&message))).await.is_err() {
-                break;
-            }
-        }
-        Ok(())
     }
 
     /// Whether the server has JetStream, for us. No answer while the connection stays up is a no: the account may not
@@ -242,36 +149,6 @@ impl NatsBus {
         }
     }
 
-    async fn follow_stream(&self, line: &mut Line) -> Result<(), async_nats::Error> {
-        let stream = ensure_stream(&self.client, &self.settings.prefix).await?;
-        let info = stream.cached_info().clone();
-        // A stream that was made anew counts anew.
-        let read = line.read.take().filter(|(read, _)| read.created == info.created).map_or(0, |(_, read)| read);
-        let consumer = stream
-            .create_consumer(OrderedConfig {
-                deliver_subject: self.client.new_inbox(),
-                filter_subject: line.subject.clone(),
-                deliver_policy: match read {
-                    0 => DeliverPolicy::All,
-                    read => DeliverPolicy::ByStartSequence { start_sequence: read + 1 },
-                },
-                ..OrderedConfig::default()
-            })
-            .await?;
-        let mut messages = consumer.messages().await?;
-        line.missing = None;
-        let (_, read) = line.read.insert((info, read));
-        while let Some(message) = messages.next().await {
-            let message = message?;
-            let sequence = message.info()?.stream_sequence;
-            if line.to.send(Heard::Live(plain(&message.message))).await.is_err() {
-                break;
-            }
-            *read = sequence;
-        }
-        Ok(())
-    }
-
     /// Publishes a batch of one (worker, rank). Never waits: what finds no room, because the bus has been down for
     /// long, is dropped, and the gap in the numbers is noticed.
     ///
@@ -283,12 +160,7 @@ impl NatsBus {
         message: Message,
     ) -> Result<(), async_nats::PublishError> {
         let subject = subject::events_of(&self.settings.prefix, model, worker, rank);
-        let mut headers = async_nats::HeaderMap::new();
-        if let (Some(seq), Some(epoch)) = (message.seq, message.epoch) {
-            headers.insert(subject::SEQUENCE_HEADER, seq.to_string().as_str());
-            headers.insert(subject::EPOCH_HEADER, epoch.to_string().as_str());
-            headers.insert(subject::MESSAGE_ID_HEADER, format!("{worker}/{rank}/{epoch}/{seq}").as_str());
-        }
+        let headers = stream::headers((worker, rank), &message);
         let publishing = self.client.publish_with_headers(subject, headers, message.payload);
         tokio::task::unconstrained(publishing).now_or_never().unwrap_or_else(|| {
             tracing::warn!(worker, "the queue to the event bus is full; batch dropped");
@@ -305,7 +177,7 @@ impl NatsBus {
         while let Ok(losses) = link.wait_for(|link| link.up).await.map(|link| link.losses) {
             let made = match self.has_jetstream(losses).await {
                 Ok(false) => return,
-                Ok(true) => ensure_stream(&self.client, &self.settings.prefix).await,
+                Ok(true) => stream::ensure(&self.client, &self.settings.prefix).await,
                 Err(error) => Err(error),
             };
             match made {
@@ -322,25 +194,5 @@ impl NatsBus {
         if let Err(error) = context.delete_stream(subject::stream_name(&self.settings.prefix)).await {
             tracing::debug!(error = %error, "no stream was deleted");
         }
-    }
-}
-
-async fn ensure_stream(client: &Client, prefix: &str) -> Result<stream::Stream, async_nats::Error> {
-    let context = jetstream::new(client.clone());
-    let stream = context.get_or_create_stream(stream::Config {
-        name: subject::stream_name(prefix),
-        subjects: vec![subject::all_events(prefix)],
-        max_age: KEPT,
-        ..stream::Config::default()
-    });
-    Ok(stream.await?)
-}
-
-fn plain(message: &async_nats::Message) -> Message {
-    let number = |name: &str| message.headers.as_ref()?.get(name)?.as_str().parse().ok();
-    Message {
-        payload: message.payload.clone(),
-        seq: number(subject::SEQUENCE_HEADER),
-        epoch: number(subject::EPOCH_HEADER),
     }
 }

@@ -15,7 +15,7 @@ use warmpath_indexer::feed::Position;
 use warmpath_indexer::index::{Restored, Writer};
 use warmpath_indexer::snapshot::{CHUNK_BYTES, HEADER_BYTES, Mark, SnapshotError, SnapshotFault, chunk_len, owner_of};
 
-use super::nats::KEPT;
+use super::nats::stream::KEPT;
 use super::{EventTask, Message, subject};
 
 /// Files that are read or written at once: a few are as fast as all, take less memory, and leave time for requests.

@@ -21,6 +21,16 @@ pub fn all_events(prefix: &str) -> String {
     format!("{prefix}.kv.>")
 }
 
+/// Where a worker's load is told: `<prefix>.load.<worker>`.
+pub fn load_of(prefix: &str, worker: &str) -> String {
+    format!("{prefix}.load.{}", token(worker))
+}
+
+/// Where a worker's blocks are asked for: `<prefix>.snapshot.<worker>`.
+pub fn snapshot_of(prefix: &str, worker: &str) -> String {
+    format!("{prefix}.snapshot.{}", token(worker))
+}
+
 /// The stream that keeps events: `WARMPATH_KV` for the prefix `warmpath`.
 pub fn stream_name(prefix: &str) -> String {
     let word: String =
@@ -49,6 +59,8 @@ mod tests {
     fn names_become_single_tokens() {
         let subject = events_of("warmpath", "Qwen/Qwen3-0.6B", "gpu 1", 2);
         assert_eq!(subject, "warmpath.kv.Qwen=2FQwen3-0=2E6B.gpu=201.2");
+        assert_eq!(load_of("warmpath", "gpu 1"), "warmpath.load.gpu=201");
+        assert_eq!(snapshot_of("warmpath", "gpu 1"), "warmpath.snapshot.gpu=201");
         assert_eq!(stream_name("warmpath"), "WARMPATH_KV");
         assert_eq!(stream_name("a.b"), "A_B_KV");
     }

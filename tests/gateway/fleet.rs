@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warmpath::app::App;
+use warmpath::bridge::Bridge;
 use warmpath::config::Config;
 use warmpath::events::local::LocalBus;
 use warmpath::events::nats::{NatsBus, NatsSettings};
@@ -16,6 +17,8 @@ use warmpath::sim::EngineConfig;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
+use crate::bridge::{bridge_settings, engine_source};
+
 /// What a test's fleet is made of.
 pub(crate) struct FleetBuilder {
     engines: usize,
@@ -24,7 +27,7 @@ pub(crate) struct FleetBuilder {
     blocks: u32,
     nats: Option<String>,
     gateway_nats: Option<String>,
-    credentials: &'static str,
+    credentials: String,
     silent: bool,
     events: bool,
     model: &'static str,
@@ -32,6 +35,7 @@ pub(crate) struct FleetBuilder {
     more: String,
     second_model: bool,
     strangers: Vec<(SocketAddr, String)>,
+    bridged: bool,
 }
 
 /// A fleet of two fast engines under `kv`, events inside the process.
@@ -43,7 +47,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         blocks: 1000,
         nats: None,
         gateway_nats: None,
-        credentials: "",
+        credentials: String::new(),
         silent: false,
         events: true,
         model: "m",
@@ -51,6 +55,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         more: String::new(),
         second_model: false,
         strangers: Vec::new(),
+        bridged: false,
     }
 }
 
@@ -82,8 +87,14 @@ impl FleetBuilder {
     }
 
     /// What the gateway says of itself to the bus: more keys of `events.nats`.
-    pub(crate) fn credentials(mut self, keys: &'static str) -> Self {
-        self.credentials = keys;
+    pub(crate) fn credentials(mut self, keys: &str) -> Self {
+        keys.clone_into(&mut self.credentials);
+        self
+    }
+
+    /// The engines speak to a bridge each, which publishes for them.
+    pub(crate) fn bridged(mut self) -> Self {
+        self.bridged = true;
         self
     }
 
@@ -141,6 +152,7 @@ impl FleetBuilder {
         let local = LocalBus::new();
         let bus = match &self.nats {
             _ if self.silent => Bus::Silent,
+            _ if self.bridged => Bus::Local(local.clone()),
             None => Bus::Local(local.clone()),
             Some(url) => Bus::Nats(Box::new(connect(url).await)),
         };
@@ -150,10 +162,19 @@ impl FleetBuilder {
             let settings = self.engine(number, bus.clone());
             engines.push(MockEngine::start(settings, &tasks).await.expect("the engine starts").address);
         }
+        let mut bridges = Vec::new();
+        if let Some(url) = self.nats.as_ref().filter(|_| self.bridged) {
+            for (address, number) in engines.iter().zip(1..) {
+                let worker = format!("{}-{number}", self.worker);
+                let settings = bridge_settings(*address, self.model, &worker, url);
+                let source = engine_source(&local, &worker);
+                bridges.push(Bridge::start(settings, vec![source]).await.expect("the settings are good"));
+            }
+        }
         let yaml = self.yaml(&engines);
         let app = gateway(&yaml, Some(local)).await;
         let model = self.model;
-        TestFleet { app, engines, tasks, client: reqwest::Client::new(), model, yaml, bus, builder: self }
+        TestFleet { app, engines, tasks, client: reqwest::Client::new(), model, yaml, bus, bridges, builder: self }
     }
 
     fn engine(&self, number: usize, bus: Bus) -> MockSettings {
@@ -192,7 +213,7 @@ impl FleetBuilder {
             None if self.events => "local",
             None => "none",
             Some(url) => {
-                let (url, credentials) = (self.gateway_nats.as_ref().unwrap_or(url), self.credentials);
+                let (url, credentials) = (self.gateway_nats.as_ref().unwrap_or(url), &self.credentials);
                 text += &format!("events: {{nats: {{url: '{url}', {credentials}}}}}\n");
                 "nats"
             }
@@ -230,6 +251,7 @@ pub(crate) struct TestFleet {
     model: &'static str,
     yaml: String,
     bus: Bus,
+    pub(crate) bridges: Vec<Bridge>,
     builder: FleetBuilder,
 }
 
@@ -273,9 +295,9 @@ impl TestFleet {
 
     /// Stops the gateway; the engines stay.
     pub(crate) async fn stop_gateway(self) -> Resting {
-        let Self { app, engines, tasks, client, model, yaml, bus, builder } = self;
+        let Self { app, engines, tasks, client, model, yaml, bus, bridges, builder } = self;
         app.stop().await;
-        Resting { engines, tasks, client, model, yaml, bus, builder }
+        Resting { engines, tasks, client, model, yaml, bus, bridges, builder }
     }
 
     /// The health report.
@@ -342,6 +364,7 @@ pub(crate) struct Resting {
     yaml: String,
     bus: Bus,
     builder: FleetBuilder,
+    bridges: Vec<Bridge>,
 }
 
 impl Resting {
@@ -359,12 +382,12 @@ impl Resting {
 
     /// Starts a gateway whose configuration has `old` replaced by `new`, and waits until events can arrive.
     pub(crate) async fn start_gateway_with(self, old: &str, new: &str) -> TestFleet {
-        let Self { engines, tasks, client, model, yaml, bus, builder } = self;
+        let Self { engines, tasks, client, model, yaml, bus, bridges, builder } = self;
         assert!(yaml.contains(old));
         let yaml = yaml.replace(old, new);
         let app = gateway(&yaml, None).await;
         assert!(app.wait_for_events(Duration::from_secs(5)).await, "the bus is there");
-        TestFleet { app, engines, tasks, client, model, yaml, bus, builder }
+        TestFleet { app, engines, tasks, client, model, yaml, bus, bridges, builder }
     }
 
     /// Starts a gateway as it was.

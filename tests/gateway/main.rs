@@ -3,14 +3,17 @@
 
 mod approx;
 mod bad_input;
+mod bridge;
 mod bursts;
 mod by_hand;
+mod credentials;
 mod engine;
 mod events;
 mod fleet;
 mod killed;
 mod link;
 mod nats;
+mod nats_source;
 mod pyzmq;
 mod recorded;
 mod retries;

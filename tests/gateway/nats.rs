@@ -11,7 +11,7 @@ pub(crate) struct NatsServer {
     child: Option<Child>,
     port: u16,
     jetstream: bool,
-    guarded: bool,
+    config: Option<String>,
     store: PathBuf,
 }
 
@@ -28,8 +28,14 @@ impl NatsServer {
 
     /// A server without JetStream for the users `warm` with the password `path`, and `engine` with `engine`.
     pub(crate) fn guarded() -> Self {
-        let mut server = Self::down(false);
-        server.guarded = true;
+        let users = "{user: warm, password: path}, {user: engine, password: engine}";
+        Self::configured(false, format!("authorization {{ users: [{users}] }}\n"))
+    }
+
+    /// A server with a configuration of its own, beside address and storage.
+    pub(crate) fn configured(jetstream: bool, config: String) -> Self {
+        let mut server = Self::down(jetstream);
+        server.config = Some(config);
         server.up();
         server
     }
@@ -38,7 +44,7 @@ impl NatsServer {
     pub(crate) fn down(jetstream: bool) -> Self {
         let port = free_port();
         let store = std::env::temp_dir().join(format!("warmpath-nats-{}-{port}", std::process::id()));
-        Self { child: None, port, jetstream, guarded: false, store }
+        Self { child: None, port, jetstream, config: None, store }
     }
 
     fn start(jetstream: bool) -> Self {
@@ -54,11 +60,10 @@ impl NatsServer {
         if self.jetstream {
             command.arg("--jetstream").arg("--store_dir").arg(&self.store);
         }
-        if self.guarded {
+        if let Some(text) = &self.config {
             std::fs::create_dir_all(&self.store).expect("the temporary folder can be written");
             let config = self.store.join("server.conf");
-            let users = "{user: warm, password: path}, {user: engine, password: engine}";
-            std::fs::write(&config, format!("authorization {{ users: [{users}] }}\n")).expect("it can be written");
+            std::fs::write(&config, text).expect("it can be written");
             command.arg("--config").arg(config);
         }
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();

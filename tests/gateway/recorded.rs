@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use warmpath::events::nats::{NatsBus, NatsSettings};
 use warmpath::events::source::source;
-use warmpath::events::{Abilities, EventTask, Heard, Message, NoSnapshots};
+use warmpath::events::{Abilities, EventTask, Heard, Message};
 use warmpath::fleet::PoolState;
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
@@ -93,7 +93,7 @@ impl Router {
                 let settings = NatsSettings::publisher(server.url(), "warmpath".to_owned());
                 let bus = NatsBus::connect(settings).await.unwrap();
                 bus.prepare().await;
-                tasks.spawn(bus.clone().follow("tiny", "e", 0, line.tell));
+                tasks.spawn(bus.clone().follow(("tiny", "e", 0), line));
                 while bus.trouble().is_some() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
@@ -103,12 +103,7 @@ impl Router {
         let space = Namespace::plain("tiny", BlockSize::new(size).unwrap());
         let index = Arc::new(ConcurrentIndex::new(100_000));
         let view = ViewSettings { pool: space.clone(), seed: DEFAULT_ROOT_SEED, blocks: 0 };
-        let task = EventTask::new(
-            (worker, pool(&metrics, size), Arc::default()),
-            index.writer(Slot(0), &view),
-            source,
-            Box::new(NoSnapshots),
-        );
+        let task = EventTask::new((worker, pool(&metrics, size), Arc::default()), index.writer(Slot(0), &view), source);
         tasks.spawn(task.run(tokio::sync::watch::channel(None).1));
         (Self { index, space, metrics, told, _tasks: tasks }, way)
     }

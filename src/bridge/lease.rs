@@ -1,0 +1,130 @@
+//! The engine's entry in the bucket of registrations, for as long as it is healthy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream;
+use async_nats::jetstream::kv::Store;
+use async_nats::jetstream::stream::{Config, DiscardPolicy};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::poll::{Engine, Polled};
+use super::registration::{LEASE, REFRESH, Registration, bucket};
+use crate::events::nats::NatsBus;
+
+/// How long the server may take; a refresh that takes longer is left to the next one.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+
+/// Entries of the bucket take this at most.
+const BUCKET_BYTES: i64 = 16 << 20;
+
+/// Keeps the entry.
+pub(super) struct Lease {
+    bus: NatsBus,
+    /// What is known of the worker without asking it. Its block size counts only if it was given.
+    base: Registration,
+    block_size_is_given: bool,
+    epoch: Arc<AtomicU64>,
+    is_held: bool,
+}
+
+impl Lease {
+    /// No entry yet.
+    pub(super) fn new(bus: NatsBus, base: Registration, block_size_is_given: bool, epoch: Arc<AtomicU64>) -> Self {
+        Self { bus, base, block_size_is_given, epoch, is_held: false }
+    }
+
+    /// Writes the entry while the engine is healthy, and takes it away when it is not, until `stop`; then takes it away.
+    pub(super) async fn run(mut self, mut polled: Polled, stop: impl Future<Output = ()>) {
+        let mut due = interval(REFRESH);
+        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::pin!(stop);
+        loop {
+            let engine = tokio::select! {
+                () = &mut stop => break,
+                _ = due.tick() => polled.engine(),
+                engine = polled.next(), if !self.is_held || !polled.engine().is_up => engine,
+            };
+            if let Some(registration) = self.registration(&engine) {
+                self.write(&registration).await;
+            } else if self.is_held {
+                self.remove().await;
+            }
+        }
+        if self.is_held {
+            self.remove().await;
+        }
+    }
+
+    /// The entry, if there is to be one.
+    fn registration(&self, engine: &Engine) -> Option<Registration> {
+        let block_size = if self.block_size_is_given { Some(self.base.block_size) } else { engine.block_size };
+        let registration = Registration {
+            block_size: block_size?,
+            epoch: self.epoch.load(Ordering::Relaxed),
+            capacity_blocks: engine.blocks,
+            ..self.base.clone()
+        };
+        engine.is_up.then_some(registration)
+    }
+
+    async fn write(&mut self, registration: &Registration) {
+        if !self.bus.is_up() {
+            return;
+        }
+        let writing = async {
+            let store = self.store().await?;
+            store.put(registration.key(), registration.to_json().into()).await?;
+            Ok::<(), async_nats::Error>(())
+        };
+        match timeout(ANSWERED_WITHIN, writing).await {
+            Ok(Ok(())) => {
+                if !std::mem::replace(&mut self.is_held, true) {
+                    tracing::info!(worker = %registration.id, "registered");
+                }
+            }
+            Ok(Err(error)) => tracing::warn!(worker = %registration.id, error = %error, "not registered"),
+            Err(_) => tracing::warn!(worker = %registration.id, "not registered: the server does not answer"),
+        }
+    }
+
+    async fn remove(&mut self) {
+        let key = self.base.key();
+        let removing = async {
+            self.store().await?.delete(&key).await?;
+            Ok::<(), async_nats::Error>(())
+        };
+        match timeout(ANSWERED_WITHIN, removing).await {
+            Ok(Ok(())) => tracing::info!(worker = %self.base.id, "no longer registered"),
+            Ok(Err(error)) => tracing::warn!(worker = %self.base.id, error = %error, "still registered"),
+            Err(_) => tracing::warn!(worker = %self.base.id, "still registered: the server does not answer"),
+        }
+        self.is_held = false;
+    }
+
+    /// The bucket, made if it is not there. Made as a stream: the client's own way asks for the account, whose answer
+    /// from nats-server 2.9 it cannot read.
+    async fn store(&self) -> Result<Store, async_nats::Error> {
+        let context = jetstream::new(self.bus.client().clone());
+        let bucket = bucket(self.bus.prefix());
+        if let Ok(store) = context.get_key_value(bucket.clone()).await {
+            return Ok(store);
+        }
+        let stream = Config {
+            name: format!("KV_{bucket}"),
+            subjects: vec![format!("$KV.{bucket}.>")],
+            max_messages_per_subject: 1,
+            max_age: LEASE,
+            duplicate_window: LEASE,
+            max_bytes: BUCKET_BYTES,
+            discard: DiscardPolicy::New,
+            allow_rollup: true,
+            deny_delete: true,
+            allow_direct: true,
+            ..Config::default()
+        };
+        context.create_stream(stream).await?;
+        Ok(context.get_key_value(bucket).await?)
+    }
+}

@@ -1,0 +1,152 @@
+//! Asks the engine how it is, about once a second, and tells its load.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use warmpath_core::units::BlockSize;
+
+use super::scrape::{METRICS_BYTES_MAX, Scrape};
+use crate::config::BaseUrl;
+use crate::events::nats::NatsBus;
+use crate::events::nats::load::{LoadReport, RankLoad, VERSION};
+use crate::fleet::health::Health;
+
+/// How often the engine is asked.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long one answer is waited for.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long somebody waits who wants to know at once.
+const FRESH_WITHIN: Duration = Duration::from_millis(500);
+
+/// What is known of the engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Engine {
+    /// Whether its health check passes.
+    pub(super) is_up: bool,
+    /// When its process started, in milliseconds since 1970.
+    pub(super) started_ms: Option<u64>,
+    /// Tokens in a block.
+    pub(super) block_size: Option<BlockSize>,
+    /// Blocks of its cache, a rank.
+    pub(super) blocks: Option<NonZeroU32>,
+}
+
+/// What the polls have shown last, and a way to have another at once.
+#[derive(Clone, Debug)]
+pub(super) struct Polled {
+    engine: watch::Receiver<Engine>,
+    now: Arc<Notify>,
+}
+
+/// The polls themselves.
+pub(super) struct Poll {
+    url: BaseUrl,
+    client: reqwest::Client,
+    engine: watch::Sender<Engine>,
+    now: Arc<Notify>,
+}
+
+impl Polled {
+    /// What is known.
+    pub(super) fn engine(&self) -> Engine {
+        self.engine.borrow().clone()
+    }
+
+    /// What a poll that begins now shows, if the engine answers soon.
+    pub(super) async fn fresh(&mut self) -> Engine {
+        self.engine.mark_unchanged();
+        self.now.notify_one();
+        // An engine that does not answer in time is taken to be as it was.
+        let _ = timeout(FRESH_WITHIN, self.engine.changed()).await;
+        self.engine()
+    }
+
+    /// Waits for the next poll.
+    pub(super) async fn next(&mut self) -> Engine {
+        if self.engine.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        self.engine()
+    }
+}
+
+impl Poll {
+    /// Polls of the engine at `url`, and where their results are seen.
+    pub(super) fn new(url: BaseUrl) -> (Self, Polled) {
+        let client = reqwest::Client::builder().timeout(ANSWERED_WITHIN).build();
+        let client = client.expect("a client without TLS has nothing to fail on");
+        let (sender, receiver) = watch::channel(Engine::default());
+        let now = Arc::new(Notify::new());
+        (Self { url, client, engine: sender, now: Arc::clone(&now) }, Polled { engine: receiver, now })
+    }
+
+    /// Works until nobody wants to know any more. Load is told of `worker`, whose events have this epoch.
+    pub(super) async fn run(self, bus: NatsBus, worker: String, epoch: Arc<AtomicU64>) {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut health = Health::default();
+        while !self.engine.is_closed() {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.now.notified() => {}
+            }
+            let scrape = self.scrape().await;
+            health.checked(self.get("/health").await.is_some());
+            if self.note(health.is_ready(), &scrape) {
+                tracing::info!(worker, up = health.is_ready(), "engine");
+            }
+            if let Some(scrape) = scrape {
+                let report = report(&worker, epoch.load(Ordering::Relaxed), scrape.blocks, scrape.ranks);
+                if let Err(error) = bus.tell_load(&report).await {
+                    tracing::warn!(worker, error = %error, "load not told");
+                }
+            }
+        }
+    }
+
+    /// Returns whether the engine came or went.
+    fn note(&self, is_up: bool, scrape: &Option<Scrape>) -> bool {
+        let mut turned = false;
+        self.engine.send_modify(|engine| {
+            turned = engine.is_up != is_up;
+            engine.is_up = is_up;
+            if let Some(scrape) = scrape {
+                engine.started_ms = scrape.started_ms;
+                engine.block_size = scrape.block_size.and_then(BlockSize::new);
+                engine.blocks = scrape.blocks.and_then(NonZeroU32::new);
+            }
+        });
+        turned
+    }
+
+    async fn scrape(&self) -> Option<Scrape> {
+        let text = self.get("/metrics").await?;
+        Some(Scrape::read(std::str::from_utf8(&text).ok()?))
+    }
+
+    /// The body of a good answer.
+    async fn get(&self, path: &str) -> Option<Vec<u8>> {
+        let asking = self.client.get(format!("{}{path}", self.url)).send();
+        let mut answer = asking.await.ok()?.error_for_status().ok()?;
+        let mut text = Vec::new();
+        while let Some(chunk) = answer.chunk().await.ok()? {
+            if text.len() + chunk.len() > METRICS_BYTES_MAX {
+                return None;
+            }
+            text.extend_from_slice(&chunk);
+        }
+        Some(text)
+    }
+}
+
+fn report(worker: &str, epoch: u64, blocks: Option<u32>, ranks: Vec<RankLoad>) -> LoadReport {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let at_ms = u64::try_from(now).unwrap_or(u64::MAX);
+    LoadReport { v: VERSION, worker: worker.to_owned(), at_ms, epoch, blocks, ranks }
+}

@@ -1,0 +1,116 @@
+//! What an engine's metrics say of its process, its cache and its load: the names of vLLM and SGLang, older ones among
+//! them.
+
+use crate::events::nats::load::RankLoad;
+
+/// Ranks that are read at most.
+const RANKS_MAX: usize = 1024;
+
+/// The most of an engine's metrics that is read: vLLM's are 56 kB.
+pub(super) const METRICS_BYTES_MAX: usize = 4 << 20;
+
+/// What was found; what the engine does not tell is none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Scrape {
+    /// When the engine's process started, in milliseconds since 1970.
+    pub(super) started_ms: Option<u64>,
+    /// Tokens in a block.
+    pub(super) block_size: Option<u32>,
+    /// Blocks of the cache, a rank.
+    pub(super) blocks: Option<u32>,
+    /// The load of each rank, by rank.
+    pub(super) ranks: Vec<RankLoad>,
+}
+
+impl Scrape {
+    /// Reads the text format of Prometheus, as far as it is of interest. O(bytes).
+    pub(super) fn read(text: &str) -> Self {
+        let mut scrape = Self::default();
+        for line in text.lines() {
+            let name_end = line.find(['{', ' ']).unwrap_or(line.len());
+            let (name, rest) = line.split_at(name_end);
+            let Some(value) = rest.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()) else { continue };
+            match name {
+                "process_start_time_seconds" => scrape.started_ms = milliseconds(value),
+                "vllm:cache_config_info" => {
+                    scrape.block_size = label(rest, "block_size");
+                    scrape.blocks = label(rest, "num_gpu_blocks");
+                }
+                "vllm:num_requests_running" | "sglang:num_running_reqs" => scrape.rank(rest).running = amount(value),
+                "vllm:num_requests_waiting" | "sglang:num_queue_reqs" => scrape.rank(rest).waiting = amount(value),
+                "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" | "sglang:token_usage" => {
+                    scrape.rank(rest).usage = amount(value);
+                }
+                _ => {}
+            }
+        }
+        scrape.ranks.truncate(RANKS_MAX);
+        scrape
+    }
+
+    fn rank(&mut self, labels: &str) -> &mut RankLoad {
+        let rank = label(labels, "engine").or_else(|| label(labels, "dp_rank")).unwrap_or(0);
+        let at = self.ranks.partition_point(|known| known.rank < rank);
+        if self.ranks.get(at).is_none_or(|known| known.rank != rank) {
+            self.ranks.insert(at, RankLoad { rank, ..RankLoad::default() });
+        }
+        &mut self.ranks[at]
+    }
+}
+
+/// A number in a series' labels.
+fn label(labels: &str, name: &str) -> Option<u32> {
+    let marker = format!("{name}=\"");
+    let mut from = 0;
+    while let Some(at) = labels[from..].find(&marker) {
+        let start = from + at;
+        from = start + marker.len();
+        if labels[..start].ends_with(['{', ',']) {
+            return labels[from..].split('"').next()?.parse().ok();
+        }
+    }
+    None
+}
+
+fn amount(value: f64) -> Option<f64> {
+    Some(value).filter(|value| value.is_finite() && *value >= 0.0)
+}
+
+/// Seconds as whole milliseconds, where they are a time that a process can have started at.
+pub(super) fn milliseconds(seconds: f64) -> Option<u64> {
+    let since = std::time::Duration::try_from_secs_f64(seconds).ok()?;
+    u64::try_from(since.as_millis()).ok().filter(|since| *since > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_real_engines_metrics_are_understood() {
+        let scrape = Scrape::read(include_str!("../../tests/data/engines/metrics-0.32.0.txt"));
+        let rank = RankLoad { rank: 0, running: Some(0.0), waiting: Some(0.0), usage: Some(0.0) };
+        let expected =
+            Scrape { started_ms: Some(1_795_224_792_390), block_size: Some(32), blocks: Some(129), ranks: vec![rank] };
+        assert_eq!(scrape, expected);
+    }
+
+    #[test]
+    fn ranks_and_other_engines_names_are_told_apart() {
+        let text = "vllm:num_requests_running{engine=\"1\",model_name=\"m\"} 2.0\n\
+                    vllm:gpu_cache_usage_perc{engine=\"0\"} 0.5\nvllm:num_requests_waiting{engine=\"1\"} NaN\n";
+        let zero = RankLoad { rank: 0, usage: Some(0.5), ..RankLoad::default() };
+        let one = RankLoad { rank: 1, running: Some(2.0), ..RankLoad::default() };
+        assert_eq!(Scrape::read(text).ranks, [zero, one]);
+        let text = "sglang:num_running_reqs{model_name=\"m\"} 3\nsglang:num_queue_reqs 1\nsglang:token_usage 0.25\n";
+        let rank = RankLoad { rank: 0, running: Some(3.0), waiting: Some(1.0), usage: Some(0.25) };
+        assert_eq!(Scrape::read(text).ranks, [rank]);
+    }
+
+    #[test]
+    fn nonsense_is_passed_over() {
+        let text =
+            "{\n} 5\nvllm:cache_config_info{num_gpu_blocks=\"None\"} 1\nprocess_start_time_seconds -5\n\u{e9} \n";
+        assert_eq!(Scrape::read(text), Scrape::default());
+    }
+}

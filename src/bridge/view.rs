@@ -1,0 +1,48 @@
+//! A rank's blocks, kept as a router keeps them.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use warmpath_core::ids::Slot;
+use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
+use warmpath_indexer::event::CacheEvent;
+use warmpath_indexer::feed::Position;
+use warmpath_indexer::index::Writer;
+use warmpath_indexer::snapshot::{Mark, owner_of};
+use warmpath_indexer::view::ViewSettings;
+
+use super::{Behind, BlockSet, Chunks};
+
+/// Blocks that are kept at most, a rank: 500 MB.
+const BLOCKS_MAX: usize = 20_000_000;
+
+/// One rank's view, in an index of its own.
+pub struct RankView {
+    writer: Writer<Chains>,
+    owner: u64,
+}
+
+impl RankView {
+    /// An empty view of what this rank of a worker serves.
+    pub fn new(worker: &str, rank: u32, settings: &ViewSettings) -> Self {
+        let index = Arc::new(ConcurrentIndex::new(BLOCKS_MAX));
+        Self { writer: index.writer(Slot(0), settings), owner: owner_of(worker, rank) }
+    }
+}
+
+impl BlockSet for RankView {
+    fn apply(&mut self, events: &[CacheEvent]) {
+        self.writer.apply(events);
+    }
+
+    fn forget(&mut self) {
+        self.writer.forget();
+    }
+
+    fn chunks(&self, behind: Behind, chunk_bytes: usize) -> Chunks {
+        let position = Position { epoch: Some(behind.epoch), next: behind.next, newest: Some(behind.newest) };
+        let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let taken_ms = u64::try_from(taken.as_millis()).unwrap_or(u64::MAX);
+        Box::new(self.writer.snapshot(Mark { owner: self.owner, position, taken_ms }, chunk_bytes))
+    }
+}

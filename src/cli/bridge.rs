@@ -1,0 +1,259 @@
+//! `warmpath bridge`.
+
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use clap::{Args, ValueEnum};
+use tracing::Level;
+use warmpath_core::blocks::DEFAULT_ROOT_SEED;
+use warmpath_core::ids::{Rank, Slot, WorkerId};
+use warmpath_core::namespace::Namespace;
+use warmpath_core::units::BlockSize;
+use warmpath_indexer::feed::Patience;
+use warmpath_indexer::view::ViewSettings;
+
+use super::runtime;
+use crate::bridge::{BlockSet, Bridge, BridgeSettings, RankFeed, RankView};
+use crate::config::{BaseUrl, LogFormat, NatsUrl, ZmqEndpoint};
+use crate::events::nats::{Credentials, NatsSettings, Tls};
+use crate::events::source::source;
+use crate::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
+use crate::events::{Abilities, Source};
+use crate::fleet::Worker;
+use crate::fleet::engine::Engine;
+use crate::shutdown::{Tasks, interrupted};
+use crate::telemetry;
+use crate::telemetry::hit_rate::HitRate;
+use crate::telemetry::metrics::Metrics;
+
+/// Stands beside one real engine and brings it onto the event bus: its KV-cache events, unchanged, numbered and in order;
+/// its load; its blocks, for routers that missed something; its address, for as long as it is healthy.
+///
+/// The engine needs nothing but its own event flags: vLLM
+/// `--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`.
+/// With a replay endpoint nothing is lost when either side restarts. ZMQ knows no passwords: keep it on loopback or in a
+/// private network. The server may be away for a while: some 16 000 batches wait for it; what finds no room is dropped, and
+/// routers see the gap.
+#[derive(Debug, Args)]
+pub struct BridgeArgs {
+    /// Where the engine answers; its /health and /metrics are asked once a second.
+    #[arg(long, value_name = "URL", env = "WARMPATH_BRIDGE_ENGINE")]
+    engine: String,
+    /// Where routers reach the engine, if that is another address.
+    #[arg(long, value_name = "URL", env = "WARMPATH_BRIDGE_ADVERTISE")]
+    advertise: Option<String>,
+    /// The worker's id, as routers are to know it.
+    #[arg(long, value_name = "ID", env = "WARMPATH_BRIDGE_WORKER")]
+    worker: String,
+    /// The model's name, as in the routers' configuration.
+    #[arg(long, value_name = "NAME", env = "WARMPATH_BRIDGE_MODEL")]
+    model: String,
+    /// Where the engine publishes events, such as tcp://127.0.0.1:5557; of further ranks, the ports that follow.
+    #[arg(long, value_name = "ENDPOINT", env = "WARMPATH_BRIDGE_ZMQ")]
+    zmq: String,
+    /// Where it replays them, such as tcp://127.0.0.1:5657.
+    #[arg(long, value_name = "ENDPOINT", env = "WARMPATH_BRIDGE_ZMQ_REPLAY")]
+    zmq_replay: Option<String>,
+    /// Data-parallel ranks of the engine.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), env = "WARMPATH_BRIDGE_DP_RANKS")]
+    dp_ranks: u16,
+    /// Tokens in a block; unset is what the engine's metrics say, and then routers get no snapshots from here.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536), env = "WARMPATH_BRIDGE_BLOCK_SIZE")]
+    block_size: Option<u32>,
+    /// The routers' `index.seed`, for snapshots.
+    #[arg(long, default_value_t = DEFAULT_ROOT_SEED, env = "WARMPATH_BRIDGE_INDEX_SEED")]
+    index_seed: u64,
+    /// Requests that the engine computes at once, to be told to routers.
+    #[arg(long, env = "WARMPATH_BRIDGE_MAX_NUM_SEQS")]
+    max_num_seqs: Option<NonZeroU32>,
+    /// Do not enter the engine into the bucket of registrations: the routers' configurations name it.
+    #[arg(long, env = "WARMPATH_BRIDGE_NO_REGISTER")]
+    no_register: bool,
+    #[command(flatten)]
+    nats: NatsArgs,
+    /// How log lines are written.
+    #[arg(long, value_enum, default_value = "text", env = "WARMPATH_BRIDGE_LOG")]
+    log: Log,
+    /// How long waiting batches may take to be published after SIGTERM, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "WARMPATH_BRIDGE_GRACE")]
+    grace: u64,
+}
+
+/// The server, and who we are to it: at most one of user, token, nkey and creds.
+#[derive(Debug, Args)]
+struct NatsArgs {
+    /// The NATS server: nats://host:4222, or tls://host:4222.
+    #[arg(long = "nats", value_name = "URL", env = "WARMPATH_NATS_URL")]
+    url: String,
+    /// First token of the subjects.
+    #[arg(long, default_value = "warmpath", env = "WARMPATH_NATS_PREFIX")]
+    prefix: String,
+    /// A user's name.
+    #[arg(long = "nats-user", value_name = "NAME", env = "WARMPATH_NATS_USER", conflicts_with_all = ["token_file", "nkey", "creds"])]
+    user: Option<String>,
+    /// The file with its password; or give the password itself in WARMPATH_NATS_PASSWORD.
+    #[arg(long = "nats-password-file", value_name = "FILE", requires = "user", env = "WARMPATH_NATS_PASSWORD_FILE")]
+    password_file: Option<PathBuf>,
+    /// A file with a token.
+    #[arg(long = "nats-token-file", value_name = "FILE", conflicts_with_all = ["nkey", "creds"], env = "WARMPATH_NATS_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// A file with the seed of an nkey.
+    #[arg(long = "nats-nkey", value_name = "FILE", conflicts_with = "creds", env = "WARMPATH_NATS_NKEY")]
+    nkey: Option<PathBuf>,
+    /// A .creds file: a JWT and its seed.
+    #[arg(long = "nats-creds", value_name = "FILE", env = "WARMPATH_NATS_CREDS")]
+    creds: Option<PathBuf>,
+    /// A file of certificates (PEM) that are trusted beside the system's.
+    #[arg(long = "nats-ca", value_name = "FILE", env = "WARMPATH_NATS_CA")]
+    authorities: Option<PathBuf>,
+    /// Our own certificate (PEM), for servers that ask for one.
+    #[arg(long = "nats-cert", value_name = "FILE", requires = "key", env = "WARMPATH_NATS_CERT")]
+    certificate: Option<PathBuf>,
+    /// The key of that certificate.
+    #[arg(long = "nats-key", value_name = "FILE", requires = "certificate", env = "WARMPATH_NATS_KEY")]
+    key: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Log {
+    Text,
+    Json,
+}
+
+impl BridgeArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let format = match self.log {
+            Log::Text => LogFormat::Text,
+            Log::Json => LogFormat::Json,
+        };
+        telemetry::log_to_stderr(format, Level::INFO);
+        let settings = self.settings()?;
+        let grace = Duration::from_secs(self.grace);
+        runtime()?.block_on(async {
+            let bridge = Bridge::start(settings, self.feeds()?).await.map_err(anyhow::Error::from_boxed);
+            let bridge = bridge.context("the NATS settings cannot be used")?;
+            interrupted().await;
+            tracing::info!("draining");
+            let counts = bridge.counts();
+            let is_done = bridge.stop(grace).await;
+            tracing::info!(?counts, is_done, "stopped");
+            Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        })
+    }
+
+    fn settings(&self) -> anyhow::Result<BridgeSettings> {
+        let url = |text: &str| BaseUrl::try_from(text.to_owned()).map_err(anyhow::Error::msg);
+        for (flag, name) in [("--worker", &self.worker), ("--model", &self.model)] {
+            let is_name = !name.is_empty() && name.len() <= 128 && !name.chars().any(char::is_control);
+            ensure!(is_name, "{flag} must have 1 to 128 bytes and no control characters");
+        }
+        let engine = url(&self.engine).context("--engine")?;
+        let advertised = self.advertise.as_deref().map(url).transpose().context("--advertise")?;
+        Ok(BridgeSettings {
+            advertised: advertised.unwrap_or_else(|| engine.clone()),
+            engine,
+            worker: self.worker.clone(),
+            model: self.model.clone(),
+            block_size: self.block_size.and_then(BlockSize::new),
+            max_num_seqs: self.max_num_seqs,
+            nats: self.nats.settings()?,
+            register: !self.no_register,
+        })
+    }
+
+    fn feeds(&self) -> anyhow::Result<Vec<RankFeed>> {
+        (0..u32::from(self.dp_ranks))
+            .map(|rank| Ok(RankFeed { rank, source: self.open(rank)?, blocks: self.blocks(rank) }))
+            .collect()
+    }
+
+    fn blocks(&self, rank: u32) -> Option<Box<dyn BlockSet>> {
+        let pool = Namespace::plain(self.model.as_str(), BlockSize::new(self.block_size?)?);
+        let settings = ViewSettings { pool, seed: self.index_seed, blocks: 0 };
+        Some(Box::new(RankView::new(&self.worker, rank, &settings)))
+    }
+
+    /// Opens the events of a rank: the one place that knows that they come over ZMQ.
+    fn open(&self, rank: u32) -> anyhow::Result<Source> {
+        let endpoint = |text: &str| -> anyhow::Result<ZmqEndpoint> {
+            let endpoint = ZmqEndpoint::try_from(text.to_owned()).map_err(anyhow::Error::msg)?;
+            endpoint.for_rank(rank).with_context(|| format!("{text} has no port for rank {rank}"))
+        };
+        let events = endpoint(&self.zmq).context("--zmq")?;
+        let replay = self.zmq_replay.as_deref().map(endpoint).transpose().context("--zmq-replay")?;
+        let abilities = Abilities { patience: Patience::NONE, replays: replay.is_some(), snapshots: false };
+        let (source, line) = source(abilities, QUEUE);
+        let follow = ZmqBus::new(zmq_settings()).follow(&self.engine_worker(rank)?, ZmqEngine { events, replay }, line);
+        // It ends with the bridge, which drops the source.
+        Tasks::new().spawn(follow);
+        Ok(source)
+    }
+
+    /// The engine as the event source knows it.
+    fn engine_worker(&self, rank: u32) -> anyhow::Result<Arc<Worker>> {
+        let engine = BaseUrl::try_from(self.engine.clone()).map_err(anyhow::Error::msg).context("--engine")?;
+        Ok(Arc::new(Worker {
+            slot: Slot(0),
+            id: WorkerId::from(self.worker.as_str()),
+            rank: Some(Rank(rank)),
+            model: self.model.as_str().into(),
+            scheme: http::uri::Scheme::HTTP,
+            authority: engine.authority().parse().context("--engine")?,
+            authorization: None,
+            metrics: Metrics::new("warmpath").worker(0, &self.worker),
+            hit_rate: HitRate::new(Instant::now()),
+            engine: Engine::default(),
+        }))
+    }
+}
+
+/// Messages that wait while the bridge is busy.
+const QUEUE: usize = 16_384;
+
+fn zmq_settings() -> ZmqSettings {
+    let second = Duration::from_secs(1);
+    ZmqSettings {
+        topic: String::new(),
+        connect_timeout: 2 * second,
+        reconnect_delay_max: second / 4,
+        heartbeat: 5 * second,
+        replay: ReplaySettings { connect_timeout: 2 * second, idle_timeout: 5 * second, timeout: 30 * second },
+    }
+}
+
+impl NatsArgs {
+    fn settings(&self) -> anyhow::Result<NatsSettings> {
+        let url = NatsUrl::try_from(self.url.clone()).map_err(anyhow::Error::msg).context("--nats")?;
+        let mut settings = NatsSettings::publisher(url.as_str().to_owned(), self.prefix.clone());
+        settings.credentials = self.credentials()?;
+        let identity = self.certificate.clone().zip(self.key.clone());
+        settings.tls = Tls { authorities: self.authorities.clone(), identity };
+        Ok(settings)
+    }
+
+    fn credentials(&self) -> anyhow::Result<Credentials> {
+        let text = |file: &Path| -> anyhow::Result<String> {
+            let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            Ok(text.trim().to_owned())
+        };
+        Ok(match (&self.user, &self.token_file, &self.nkey, &self.creds) {
+            (Some(user), ..) => {
+                let password = match &self.password_file {
+                    Some(file) => text(file)?,
+                    None => std::env::var("WARMPATH_NATS_PASSWORD")
+                        .context("--nats-user without --nats-password-file or WARMPATH_NATS_PASSWORD")?,
+                };
+                Credentials::User { user: user.clone(), password }
+            }
+            (_, Some(file), ..) => Credentials::Token(text(file)?),
+            (_, _, Some(file), _) => Credentials::Nkey(text(file)?),
+            (.., Some(file)) => Credentials::Creds(text(file)?),
+            _ => Credentials::Anonymous,
+        })
+    }
+}

@@ -1,0 +1,221 @@
+//! Following one (worker, rank) over NATS, through lost connections and streams that are made anew.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::push::OrderedConfig;
+use async_nats::jetstream::stream::Info;
+use futures_util::StreamExt;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::link::{Link, Missing};
+use super::replay::Marks;
+use super::{NatsBus, RETRY, stream};
+use crate::events::source::{self, Ask, Heard};
+use crate::events::subject;
+
+/// How often drops are told of at most: a burst has thousands, and each telling begins a repair.
+const DROPS_APART: Duration = Duration::from_millis(100);
+
+/// One (worker, rank)'s subscription, and how far it has come.
+pub(super) struct Line {
+    pub(super) worker: String,
+    pub(super) rank: u32,
+    pub(super) subject: String,
+    pub(super) to: mpsc::Sender<Heard>,
+    pub(super) marks: Arc<Mutex<Marks>>,
+    missing: Option<Missing>,
+    /// The stream that was read last, and the last message of it that was handed on.
+    read: Option<(Info, u64)>,
+}
+
+/// Tells of drops, seldom.
+struct Drops {
+    link: watch::Receiver<Link>,
+    told: u64,
+    next: Instant,
+}
+
+impl Drops {
+    fn new(link: watch::Receiver<Link>) -> Self {
+        let told = link.borrow().drops;
+        Self { link, told, next: Instant::now() }
+    }
+
+    /// Waits for drops that were not told of. Cancelling it loses none.
+    async fn more(&mut self) {
+        let told = self.told;
+        sleep_until(self.next).await;
+        let drops = self.link.wait_for(|link| link.drops != told).await.map(|link| link.drops);
+        match drops {
+            Ok(drops) => self.told = drops,
+            Err(_) => std::future::pending().await,
+        }
+        self.next = Instant::now() + DROPS_APART;
+    }
+}
+
+impl NatsBus {
+    /// Hands on one (worker, rank)'s batches, subscribing again whenever the subscription ends, and does what it is asked
+    /// for; the future ends when nobody listens any more.
+    ///
+    /// [`Heard::Connected`] is told once the way is there and, with JetStream, all that the stream has kept was handed on;
+    /// and again after each lost connection and whenever the client had to drop something.
+    pub fn follow(
+        self,
+        (model, worker, rank): (&str, &str, u32),
+        line: source::Line,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let subject = subject::events_of(&self.settings.prefix, model, worker, rank);
+        let missing = Some(Missing::new(&self.missing));
+        let marks = Arc::<Mutex<Marks>>::default();
+        let live = Line {
+            worker: worker.to_owned(),
+            rank,
+            subject: subject.clone(),
+            to: line.tell.clone(),
+            marks: Arc::clone(&marks),
+            missing,
+            read: None,
+        };
+        let asked = Line { worker: worker.to_owned(), rank, subject, to: line.tell, marks, missing: None, read: None };
+        async move {
+            tokio::join!(self.keep_following(live), self.answer(asked, line.asked));
+        }
+    }
+
+    async fn keep_following(&self, mut line: Line) {
+        let mut link = self.link.clone();
+        while !line.to.is_closed() {
+            let losses = match link.wait_for(|link| link.up).await {
+                Ok(link) => link.losses,
+                Err(_) => return,
+            };
+            let to = line.to.clone();
+            let ended = tokio::select! {
+                ended = self.follow_once(&mut line, losses) => Some(ended),
+                () = self.lost_since(losses) => None,
+                () = to.closed() => return,
+            };
+            line.missing.get_or_insert_with(|| Missing::new(&self.missing));
+            match ended {
+                None => continue,
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    let subject = &line.subject;
+                    tracing::warn!(%subject, error = %error, "event subscription ended; subscribing again");
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn follow_once(&self, line: &mut Line, losses: u64) -> Result<(), async_nats::Error> {
+        // Subscribed before the server is asked about JetStream: its answer says that the subscription is there.
+        let mut messages = self.client.subscribe(line.subject.clone()).await?;
+        if self.settings.jetstream && self.has_jetstream(losses).await? {
+            drop(messages);
+            return self.follow_stream(line).await;
+        }
+        if let Err(error) = self.client.flush().await {
+            tracing::debug!(error = %error, "event bus not flushed");
+        }
+        line.missing = None;
+        line.to.send(Heard::Connected).await?;
+        let mut drops = Drops::new(self.link.clone());
+        loop {
+            tokio::select! {
+                message = messages.next() => match message {
+                    Some(message) => {
+                        let batch = stream::batch(&message.payload, message.headers.as_ref());
+                        line.to.send(Heard::Live(batch)).await?;
+                    }
+                    None => return Ok(()),
+                },
+                () = drops.more() => line.to.send(Heard::Connected).await?,
+            }
+        }
+    }
+
+    async fn follow_stream(&self, line: &mut Line) -> Result<(), async_nats::Error> {
+        let stream = stream::ensure(&self.client, &self.settings.prefix).await?;
+        let info = stream.cached_info().clone();
+        // A stream that was made anew counts anew.
+        let same = line.read.take().filter(|(read, _)| read.created == info.created);
+        if same.is_none() {
+            *line.marks.lock().unwrap_or_else(PoisonError::into_inner) = Marks::default();
+        }
+        let read = same.map_or(0, |(_, read)| read);
+        let consumer = stream
+            .create_consumer(OrderedConfig {
+                deliver_subject: self.client.new_inbox(),
+                filter_subject: line.subject.clone(),
+                deliver_policy: match read {
+                    0 => DeliverPolicy::All,
+                    read => DeliverPolicy::ByStartSequence { start_sequence: read + 1 },
+                },
+                ..OrderedConfig::default()
+            })
+            .await?;
+        let mut behind = consumer.cached_info().num_pending > 0;
+        let mut messages = consumer.messages().await?;
+        line.missing = None;
+        let (_, read) = line.read.insert((info, read));
+        if !behind {
+            line.to.send(Heard::Connected).await?;
+        }
+        let mut drops = Drops::new(self.link.clone());
+        loop {
+            let message = tokio::select! {
+                message = messages.next() => message.transpose()?,
+                () = drops.more() => {
+                    line.to.send(Heard::Connected).await?;
+                    continue;
+                }
+            };
+            let Some(message) = message else { return Ok(()) };
+            let (sequence, pending) = message.info().map(|info| (info.stream_sequence, info.pending))?;
+            let batch = stream::batch(&message.payload, message.headers.as_ref());
+            line.marks.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, sequence);
+            line.to.send(Heard::Live(batch)).await?;
+            *read = sequence;
+            if behind && pending == 0 {
+                behind = false;
+                line.to.send(Heard::Connected).await?;
+            }
+        }
+    }
+
+    /// Does what is asked for, one thing after the other. While the connection is down nothing can be had.
+    async fn answer(&self, line: Line, mut asked: mpsc::Receiver<Ask>) {
+        while let Some(ask) = asked.recv().await {
+            let (up, losses) = {
+                let link = self.link.borrow();
+                (link.up, link.losses)
+            };
+            let answering = async {
+                match ask {
+                    _ if !up => Ok(()),
+                    Ask::Replay { from } => self.replay(&line, from).await,
+                    Ask::Snapshot => self.fetch_snapshot(&line).await,
+                }
+            };
+            let answered = tokio::select! {
+                answered = answering => answered,
+                () = self.lost_since(losses) => Err("the connection was lost".into()),
+            };
+            if let Err(error) = answered {
+                tracing::warn!(worker = line.worker, rank = line.rank, ?ask, error = %error, "not all could be had");
+            }
+            let ended = match ask {
+                Ask::Replay { .. } => Heard::ReplayEnded,
+                Ask::Snapshot => Heard::SnapshotEnded,
+            };
+            if line.to.send(ended).await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How the connection to the server is, and what was lost on it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_nats::Event;
+
+/// How the connection is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) up: bool,
+    /// How often it was lost: what was received across a change of this may have holes.
+    pub(super) losses: u64,
+    /// How often the client had no room for a message of some subscription and dropped it. It tells of each burst at least
+    /// once, and nobody else does.
+    pub(super) drops: u64,
+    /// Why it is down, as far as anybody said.
+    pub(super) trouble: Option<String>,
+}
+
+impl Link {
+    /// Takes note of what the client tells.
+    pub(super) fn note(&mut self, event: Event) {
+        match event {
+            Event::Connected => {
+                tracing::info!("event bus connected");
+                *self = Self { up: true, trouble: None, ..*self };
+            }
+            Event::Disconnected | Event::Closed => {
+                tracing::warn!("event bus lost; connecting again");
+                self.up = false;
+                self.losses += 1;
+            }
+            Event::SlowConsumer(_) => {
+                if self.drops == 0 {
+                    tracing::warn!("events arrive faster than they are taken; some were dropped");
+                }
+                self.drops += 1;
+            }
+            other => {
+                let trouble = other.to_string();
+                // The same fault comes with every attempt; it is told once.
+                if self.trouble.as_ref() != Some(&trouble) {
+                    tracing::warn!(event = trouble, "event bus");
+                }
+                self.trouble = Some(trouble).filter(|_| !self.up);
+            }
+        }
+    }
+}
+
+/// A subscription that is wanted and not made yet, counted.
+pub(super) struct Missing(Arc<AtomicUsize>);
+
+impl Missing {
+    /// One more, until this is dropped.
+    pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Missing {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,246 @@
+//! What the router's NATS source tells and can be asked for, over a real server.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use tokio::time::timeout;
+use warmpath::bridge::{Behind, BlockSet, Bridge, Chunks};
+use warmpath::events::nats::load::LoadReport;
+use warmpath::events::nats::{NatsBus, NatsSettings};
+use warmpath::events::source::source;
+use warmpath::events::{Abilities, Ask, Heard, Message, Source};
+use warmpath::shutdown::Tasks;
+use warmpath_indexer::event::CacheEvent;
+use warmpath_indexer::feed::Patience;
+
+use crate::bridge::bridge_settings;
+use crate::link::Link;
+use crate::nats::NatsServer;
+
+const ABILITIES: Abilities = Abilities { patience: Patience::NATS, replays: true, snapshots: true };
+const LINE: (&str, &str, u32) = ("m", "w", 0);
+
+fn settings(url: &str) -> NatsSettings {
+    NatsSettings::publisher(url.to_owned(), "warmpath".to_owned())
+}
+
+/// A source whose subscription takes so many messages, and whose owner so many.
+async fn follow(url: &str, queue: usize, waiting: usize, tasks: &Tasks) -> Source {
+    let bus = NatsBus::connect(NatsSettings { queue_messages: queue, ..settings(url) }).await.unwrap();
+    let (source, line) = source(ABILITIES, waiting);
+    tasks.spawn(bus.follow(LINE, line));
+    source
+}
+
+async fn publisher(server: &NatsServer) -> NatsBus {
+    let bus = NatsBus::connect(settings(&server.url())).await.unwrap();
+    bus.connected().await;
+    bus
+}
+
+fn message(epoch: u64, seq: u64) -> Message {
+    Message { payload: vec![7; 16].into(), seq: Some(seq), epoch: Some(epoch) }
+}
+
+async fn next(source: &mut Source) -> Heard {
+    timeout(Duration::from_secs(10), source.heard.recv()).await.expect("something is told").expect("the source lives")
+}
+
+/// What is told, in short.
+fn short(heard: &Heard) -> String {
+    match heard {
+        Heard::Connected => "connected".to_owned(),
+        Heard::Live(message) => format!("live {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
+        Heard::Replayed(message) => format!("replayed {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
+        Heard::ReplayEnded => "replay ended".to_owned(),
+        Heard::SnapshotChunk(bytes) => format!("chunk of {}", bytes.len()),
+        Heard::SnapshotEnded => "snapshot ended".to_owned(),
+    }
+}
+
+async fn told(source: &mut Source, count: usize) -> Vec<String> {
+    let mut told = Vec::new();
+    for _ in 0..count {
+        told.push(short(&next(source).await));
+    }
+    told
+}
+
+#[tokio::test]
+async fn the_stream_is_told_first_and_any_part_of_the_newest_epoch_again() {
+    let (server, tasks) = (NatsServer::jetstream(), Tasks::new());
+    let bus = publisher(&server).await;
+    bus.prepare().await;
+    for (epoch, seq) in [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)] {
+        bus.publish(LINE, message(epoch, seq)).unwrap();
+    }
+    let mut source = follow(&server.url(), 1024, 1024, &tasks).await;
+    let history = ["live 1/0", "live 1/1", "live 2/0", "live 2/1", "live 2/2"];
+    let first = told(&mut source, 6).await;
+    assert_eq!(first.iter().filter(|told| *told != "connected").collect::<Vec<_>>(), history);
+    assert!(first.contains(&"connected".to_owned()));
+    source.asks.send(Ask::Replay { from: 1 }).await.unwrap();
+    assert_eq!(told(&mut source, 3).await, ["replayed 2/1", "replayed 2/2", "replay ended"]);
+    bus.publish(LINE, message(2, 3)).unwrap();
+    assert_eq!(told(&mut source, 1).await, ["live 2/3"]);
+    source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+    let again = ["replayed 2/0", "replayed 2/1", "replayed 2/2", "replayed 2/3", "replay ended"];
+    assert_eq!(told(&mut source, 5).await, again);
+    source.asks.send(Ask::Replay { from: 99 }).await.unwrap();
+    assert_eq!(told(&mut source, 1).await, ["replay ended"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_ends_at_once() {
+    for server in [NatsServer::core(), NatsServer::jetstream()] {
+        let tasks = Tasks::new();
+        let mut source = follow(&server.url(), 1024, 1024, &tasks).await;
+        assert_eq!(told(&mut source, 1).await, ["connected"]);
+        let asked = Instant::now();
+        source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+        source.asks.send(Ask::Snapshot).await.unwrap();
+        assert_eq!(told(&mut source, 2).await, ["replay ended", "snapshot ended"]);
+        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_told_once_it_is_back_within_a_reconnects_longest_pause() {
+    let (server, tasks) = (NatsServer::core(), Tasks::new());
+    let mut link = Link::to(&server.url()).await;
+    let mut source = follow(&link.url(), 1024, 1024, &tasks).await;
+    assert_eq!(told(&mut source, 1).await, ["connected"]);
+    link.cut().await;
+    // Long enough for the pauses to have grown as long as they do.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(source.heard.try_recv().is_err());
+    link.mend().await;
+    let back = Instant::now();
+    assert_eq!(told(&mut source, 1).await, ["connected"]);
+    assert!(back.elapsed() < Duration::from_millis(500), "{:?}", back.elapsed());
+}
+
+/// R21: a burst overflows the client's queue. Each stretch that is missing is followed by a later number or by a new
+/// `Connected`, and with a stream nothing stays missing two seconds after the burst.
+#[tokio::test]
+async fn r21_every_message_that_a_burst_drops_is_noticed() {
+    const BURST: u64 = 200_000;
+    let (server, tasks) = (NatsServer::core(), Tasks::new());
+    let bus = publisher(&server).await;
+    let mut source = follow(&server.url(), 64, 1, &tasks).await;
+    assert_eq!(told(&mut source, 1).await, ["connected"]);
+    let (publishing, last_sent) = (bus.clone(), Arc::<OnceLock<Instant>>::default());
+    let sent = Arc::clone(&last_sent);
+    tasks.spawn(async move {
+        for seq in 0..BURST {
+            if seq + 1 == BURST {
+                sent.set(Instant::now()).unwrap();
+            }
+            publishing.publish(LINE, message(1, seq)).unwrap();
+            if seq % 256 == 0 {
+                publishing.client().flush().await.unwrap();
+            }
+        }
+    });
+    let (mut due, mut noticed, mut missing) = (0, Instant::now(), 0);
+    // Until it has been silent for a while: the burst is over.
+    while let Ok(Some(heard)) = timeout(Duration::from_secs(2), source.heard.recv()).await {
+        match heard {
+            Heard::Live(message) => {
+                let seq = message.seq.unwrap();
+                missing += seq - due;
+                due = seq + 1;
+            }
+            Heard::Connected => noticed = Instant::now(),
+            _ => panic!("nothing was asked for"),
+        }
+    }
+    missing += BURST - due;
+    assert!(missing > 0, "the burst was too weak to prove anything");
+    let is_told = noticed > *last_sent.get().expect("the burst is over");
+    assert!(due == BURST || is_told, "what was lost at the end was not told of");
+}
+
+/// R21, with a stream, whose server sends no more than is taken.
+#[tokio::test]
+async fn r21_with_a_stream_what_a_burst_drops_is_there_two_seconds_later() {
+    const BURST: u64 = 50_000;
+    let (server, tasks) = (NatsServer::jetstream(), Tasks::new());
+    let bus = publisher(&server).await;
+    bus.prepare().await;
+    let mut source = follow(&server.url(), 16_384, 1, &tasks).await;
+    assert_eq!(told(&mut source, 1).await, ["connected"]);
+    let publishing = bus.clone();
+    tasks.spawn(async move {
+        for seq in 0..BURST {
+            publishing.publish(LINE, message(1, seq)).unwrap();
+            if seq % 256 == 0 {
+                publishing.client().flush().await.unwrap();
+            }
+        }
+    });
+    let mut known = BTreeSet::new();
+    let mut quiet = Instant::now();
+    while known.len() < usize::try_from(BURST).unwrap() {
+        match next(&mut source).await {
+            Heard::Live(message) | Heard::Replayed(message) => {
+                if known.insert(message.seq.unwrap()) {
+                    quiet = Instant::now();
+                }
+            }
+            _ => {}
+        }
+        assert!(quiet.elapsed() < Duration::from_secs(2), "{} known", known.len());
+    }
+}
+
+/// Three chunks, whatever is in it.
+struct Three;
+
+impl BlockSet for Three {
+    fn apply(&mut self, _: &[CacheEvent]) {}
+
+    fn forget(&mut self) {}
+
+    fn chunks(&self, behind: Behind, chunk_bytes: usize) -> Chunks {
+        assert_eq!((behind.epoch, behind.next, chunk_bytes), (1_000_000, 1, 512 << 10));
+        Box::new([chunk_bytes, chunk_bytes, 9].into_iter().map(|bytes| vec![1; bytes]))
+    }
+}
+
+#[tokio::test]
+async fn a_bridge_hands_out_its_blocks_chunk_by_chunk() {
+    let (server, tasks) = (NatsServer::jetstream(), Tasks::new());
+    let (engine, mut feed) = crate::bridge::Played::start().await;
+    feed.blocks = Some(Box::new(Three));
+    let settings = bridge_settings(engine.address, "m", "w", &server.url());
+    let _bridge = Bridge::start(settings, vec![feed]).await.unwrap();
+    let mut source = follow(&server.url(), 1024, 1, &tasks).await;
+    assert_eq!(told(&mut source, 1).await, ["connected"]);
+    source.asks.send(Ask::Snapshot).await.unwrap();
+    assert_eq!(told(&mut source, 1).await, ["snapshot ended"], "there is nothing yet");
+    engine.says(Heard::Connected).await;
+    engine.batch(1001.0, true).await;
+    assert_eq!(told(&mut source, 1).await, ["live 1000000/0"]);
+    source.asks.send(Ask::Snapshot).await.unwrap();
+    let chunks = ["chunk of 524288", "chunk of 524288", "chunk of 9", "snapshot ended"];
+    assert_eq!(told(&mut source, 4).await, chunks);
+}
+
+#[tokio::test]
+async fn load_is_told_every_second() {
+    let server = NatsServer::core();
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let mut reports = client.subscribe("warmpath.load.w").await.unwrap();
+    client.flush().await.unwrap();
+    let (played, feed) = crate::bridge::Played::start().await;
+    let settings = bridge_settings(played.address, "m", "w", &server.url());
+    let _bridge = Bridge::start(settings, vec![feed]).await.unwrap();
+    for _ in 0..2 {
+        let message = tokio::time::timeout(Duration::from_secs(5), reports.next()).await.unwrap().unwrap();
+        let report = LoadReport::read("w", &message.payload).unwrap();
+        assert_eq!((report.blocks, report.ranks.len(), report.ranks[0].running), (Some(129), 1, Some(2.0)));
+    }
+}
