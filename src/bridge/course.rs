@@ -237,8 +237,8 @@ mod tests {
         let mut bench = Bench::new(true);
         assert_eq!(bench.hear(Heard::Connected), [Asked(0)]);
         assert_eq!(bench.live(3, 1.3), []);
-        for seq in 0..4 {
-            assert_eq!(bench.replayed(seq, 1.0), [Published(seq)]);
+        for (seq, ts) in [(0, 1.0), (1, 1.1), (2, 1.2), (3, 1.3)] {
+            assert_eq!(bench.replayed(seq, ts), [Published(seq)]);
         }
         assert_eq!(bench.live(4, 1.4), []);
         assert_eq!(bench.hear(Heard::ReplayEnded), [Published(4)]);
