@@ -153,6 +153,7 @@ impl EventTask {
     fn hear(&mut self, heard: &Heard, now: Instant) {
         match heard {
             Heard::Connected => self.repair.connected(now, &mut self.steps),
+            Heard::History(there) => self.repair.set_replays(*there && self.source.abilities.replays),
             Heard::Live(message) => self.receive(message, false, now),
             Heard::Replayed(message) => self.receive(message, true, now),
             Heard::ReplayEnded => self.repair.replay_ended(now, &mut self.steps),

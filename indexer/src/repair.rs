@@ -130,6 +130,11 @@ impl<T> Repair<T> {
         self
     }
 
+    /// From now on the source sends batches again, or not.
+    pub fn set_replays(&mut self, replays: bool) {
+        self.means.replays = replays;
+    }
+
     /// How far the view can be believed.
     pub fn view(&self) -> ViewState {
         match (self.doubt, self.cold) {

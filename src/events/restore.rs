@@ -33,18 +33,20 @@ impl Restoring {
         fits
     }
 
-    /// Fills the view, which is emptied before; returns how far the snapshot goes. On any fault the view is empty.
+    /// Fills the view, which is emptied before; returns how far the snapshot goes. On any fault the view is empty; if
+    /// nothing has come it is as it was.
     pub(super) fn end(&mut self, index: &Writer<Chains>) -> Option<Position> {
         let parts = std::mem::take(&mut self.parts);
         self.bytes = 0;
+        if parts.is_empty() {
+            return None;
+        }
         let mut restore = index.restore(self.owner);
         let read = parts.iter().try_for_each(|part| restore.chunk(part));
         match read.and_then(|()| restore.finish()) {
             Ok(restored) => Some(restored.position),
             Err(error) => {
-                if !parts.is_empty() {
-                    tracing::warn!(%error, "a snapshot was refused");
-                }
+                tracing::warn!(%error, "a snapshot was refused");
                 None
             }
         }

@@ -20,6 +20,9 @@ pub struct Message {
 pub enum Heard {
     /// The path was made, or made again: what was sent in the meantime may be missing.
     Connected,
+    /// Whether the bus as it is now keeps what was sent, so that it can be asked for. Until this is told, it is as the
+    /// source's abilities say.
+    History(bool),
     /// A batch, as the engine sends it.
     Live(Message),
     /// A batch that was asked for.

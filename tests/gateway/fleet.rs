@@ -18,6 +18,7 @@ use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
 use crate::bridge::{bridge_settings, engine_source};
+use crate::resting::Resting;
 
 /// What a test's fleet is made of.
 pub(crate) struct FleetBuilder {
@@ -232,7 +233,7 @@ impl FleetBuilder {
     }
 }
 
-async fn gateway(yaml: &str, local: Option<LocalBus>) -> App {
+pub(crate) async fn gateway(yaml: &str, local: Option<LocalBus>) -> App {
     let config = Config::parse("a test", yaml.to_owned()).expect("the configuration is good");
     App::start(config, local).await.expect("the gateway starts")
 }
@@ -248,11 +249,11 @@ pub(crate) struct TestFleet {
     pub(crate) engines: Vec<SocketAddr>,
     pub(crate) tasks: Tasks,
     pub(crate) client: reqwest::Client,
-    model: &'static str,
-    yaml: String,
-    bus: Bus,
+    pub(crate) model: &'static str,
+    pub(crate) yaml: String,
+    pub(crate) bus: Bus,
     pub(crate) bridges: Vec<Bridge>,
-    builder: FleetBuilder,
+    pub(crate) builder: FleetBuilder,
 }
 
 /// An answer, taken apart.
@@ -355,48 +356,7 @@ impl TestFleet {
     }
 }
 
-/// Engines without a gateway.
-pub(crate) struct Resting {
-    engines: Vec<SocketAddr>,
-    tasks: Tasks,
-    client: reqwest::Client,
-    model: &'static str,
-    yaml: String,
-    bus: Bus,
-    builder: FleetBuilder,
-    bridges: Vec<Bridge>,
-}
-
-impl Resting {
-    /// A completion by the first engine.
-    pub(crate) async fn complete(&self, prompt: Value) {
-        let body = json!({"model": self.model, "prompt": prompt, "max_tokens": 2}).to_string();
-        let request = self.client.post(format!("http://{}/v1/completions", self.engines[0])).body(body);
-        assert_eq!(request.send().await.expect("the engine answers").status(), 200);
-    }
-
-    /// See [`TestFleet::restart_engines`].
-    pub(crate) async fn restart_engines(&mut self) {
-        self.tasks = restart(&self.builder, &self.bus, std::mem::take(&mut self.tasks), &self.engines).await;
-    }
-
-    /// Starts a gateway whose configuration has `old` replaced by `new`, and waits until events can arrive.
-    pub(crate) async fn start_gateway_with(self, old: &str, new: &str) -> TestFleet {
-        let Self { engines, tasks, client, model, yaml, bus, bridges, builder } = self;
-        assert!(yaml.contains(old));
-        let yaml = yaml.replace(old, new);
-        let app = gateway(&yaml, None).await;
-        assert!(app.wait_for_events(Duration::from_secs(5)).await, "the bus is there");
-        TestFleet { app, engines, tasks, client, model, yaml, bus, bridges, builder }
-    }
-
-    /// Starts a gateway as it was.
-    pub(crate) async fn start_gateway(self) -> TestFleet {
-        self.start_gateway_with("", "").await
-    }
-}
-
-async fn restart(builder: &FleetBuilder, bus: &Bus, old: Tasks, engines: &[SocketAddr]) -> Tasks {
+pub(crate) async fn restart(builder: &FleetBuilder, bus: &Bus, old: Tasks, engines: &[SocketAddr]) -> Tasks {
     old.drain(Duration::ZERO).await;
     let tasks = Tasks::new();
     for (number, address) in (1..).zip(engines) {

@@ -16,6 +16,7 @@ mod nats;
 mod nats_source;
 mod pyzmq;
 mod recorded;
+mod resting;
 mod retries;
 mod routing;
 mod scripted;

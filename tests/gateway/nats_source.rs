@@ -44,14 +44,22 @@ fn message(epoch: u64, seq: u64) -> Message {
     Message { payload: vec![7; 16].into(), seq: Some(seq), epoch: Some(epoch) }
 }
 
+/// What is told next, whether or not the bus has a history.
 async fn next(source: &mut Source) -> Heard {
-    timeout(Duration::from_secs(10), source.heard.recv()).await.expect("something is told").expect("the source lives")
+    loop {
+        let heard = timeout(Duration::from_secs(10), source.heard.recv()).await.expect("something is told");
+        match heard.expect("the source lives") {
+            Heard::History(_) => {}
+            heard => return heard,
+        }
+    }
 }
 
 /// What is told, in short.
 fn short(heard: &Heard) -> String {
     match heard {
         Heard::Connected => "connected".to_owned(),
+        Heard::History(there) => format!("history {there}"),
         Heard::Live(message) => format!("live {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
         Heard::Replayed(message) => format!("replayed {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
         Heard::ReplayEnded => "replay ended".to_owned(),

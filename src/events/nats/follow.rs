@@ -123,6 +123,7 @@ impl NatsBus {
             tracing::debug!(error = %error, "event bus not flushed");
         }
         line.missing = None;
+        line.to.send(Heard::History(false)).await?;
         line.to.send(Heard::Connected).await?;
         let mut drops = Drops::new(self.link.clone());
         loop {
@@ -162,6 +163,7 @@ impl NatsBus {
         let mut behind = consumer.cached_info().num_pending > 0;
         let mut messages = consumer.messages().await?;
         line.missing = None;
+        line.to.send(Heard::History(true)).await?;
         let (_, read) = line.read.insert((info, read));
         if !behind {
             line.to.send(Heard::Connected).await?;
