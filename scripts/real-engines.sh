@@ -118,7 +118,6 @@ config "" "events: zmq, zmq_endpoint: 'tcp://127.0.0.1:5571', zmq_replay: 'tcp:/
     "events: zmq, zmq_endpoint: 'tcp://127.0.0.1:5572', zmq_replay: 'tcp://127.0.0.1:6572'" >"$dir/router.yaml"
 serve zmq
 drive "events over ZMQ"
-"$warmpath" doctor --config "$dir/router.yaml"
 kill_and_return
 end "$router_pid"
 wait "$router_pid" 2>/dev/null || true
@@ -129,7 +128,7 @@ reset_caches
 for n in 1 2; do
     start "bridge-$n" "$warmpath" bridge --engine "http://127.0.0.1:811$n" --model mid \
         --worker "engine-$([ $n = 1 ] && echo a || echo b)" --nats nats://127.0.0.1:4322 \
-        --zmq "tcp://127.0.0.1:557$n" --zmq-replay "tcp://127.0.0.1:657$n"
+        --zmq "tcp://127.0.0.1:557$n" --zmq-replay "tcp://127.0.0.1:657$n" --block-size 32
 done
 config "events: {nats: {url: 'nats://127.0.0.1:4322'}}" "events: nats" "events: nats" >"$dir/router.yaml"
 serve nats
