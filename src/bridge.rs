@@ -20,12 +20,12 @@ use warmpath_core::units::BlockSize;
 use crate::config::BaseUrl;
 use crate::events::Source;
 use crate::events::nats::{INBOX, NatsBus, NatsSettings, Outbox, OutboxCounts};
+use crate::fleet::discovery::registration::{RegisteredEvents, Registration, VERSION, key_of};
 use crate::shutdown::Tasks;
 use blocks::Blocks;
 use lease::Lease;
 use poll::Poll;
 use rank::{RankCounts, RankTask};
-use registration::{RegisteredEvents, Registration, VERSION};
 
 pub use blocks::{Behind, BlockSet, Chunks};
 pub use view::RankView;
@@ -36,8 +36,6 @@ mod epoch;
 mod lease;
 mod poll;
 mod rank;
-#[path = "fleet/discovery/registration.rs"]
-pub mod registration;
 mod scrape;
 mod view;
 
@@ -111,7 +109,7 @@ impl Bridge {
     /// When the settings of the server cannot be used.
     pub async fn start(settings: BridgeSettings, feeds: Vec<RankFeed>) -> Result<Self, async_nats::Error> {
         // An inbox of its own: a server need not let it listen to anybody else's.
-        let inbox = format!("{INBOX}_{}", registration::key_of(&settings.worker));
+        let inbox = format!("{INBOX}_{}", key_of(&settings.worker));
         let bus = NatsBus::connect(NatsSettings { inbox, ..settings.nats.clone() }).await?;
         let (tasks, stop) = (Tasks::new(), CancellationToken::new());
         let (poll, polled) = Poll::new(settings.engine.clone());

@@ -20,6 +20,7 @@ use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::{ModelMetrics, WorkerMetrics};
 use crate::tokenize::TokenizerHandle;
 
+pub mod discovery;
 pub mod engine;
 pub mod health;
 pub mod prometheus;

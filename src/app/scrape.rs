@@ -10,12 +10,10 @@ use warmpath_core::workers::Target;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use crate::config::{Engines, Timeouts};
+use crate::fleet::prometheus::METRICS_MAX;
 use crate::fleet::scrape::Scrape;
 use crate::fleet::{Fleet, Worker};
 use crate::shutdown::Tasks;
-
-/// The most of an engine's metrics that is read: vLLM's are 56 kB.
-const METRICS_MAX: usize = 4 * 1024 * 1024;
 
 /// Starts a task for each worker.
 pub(super) fn start(

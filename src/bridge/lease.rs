@@ -10,8 +10,8 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::poll::{Engine, Polled};
-use super::registration::{LEASE, REFRESH, Registration, bucket};
 use crate::events::nats::NatsBus;
+use crate::fleet::discovery::registration::{LEASE, REFRESH, Registration, bucket};
 
 /// How long the server may take; a refresh that takes longer is left to the next one.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);

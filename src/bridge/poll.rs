@@ -9,11 +9,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use warmpath_core::units::BlockSize;
 
-use super::scrape::{METRICS_BYTES_MAX, Scrape};
+use super::scrape::Scrape;
 use crate::config::BaseUrl;
 use crate::events::nats::NatsBus;
 use crate::events::nats::load::{LoadReport, RankLoad, VERSION};
 use crate::fleet::health::Health;
+use crate::fleet::prometheus::METRICS_MAX;
 
 /// How often the engine is asked.
 const EVERY: Duration = Duration::from_secs(1);
@@ -136,7 +137,7 @@ impl Poll {
         let mut answer = asking.await.ok()?.error_for_status().ok()?;
         let mut text = Vec::new();
         while let Some(chunk) = answer.chunk().await.ok()? {
-            if text.len() + chunk.len() > METRICS_BYTES_MAX {
+            if text.len() + chunk.len() > METRICS_MAX {
                 return None;
             }
             text.extend_from_slice(&chunk);

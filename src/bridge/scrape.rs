@@ -2,12 +2,10 @@
 //! them.
 
 use crate::events::nats::load::RankLoad;
+use crate::fleet::prometheus::{Sample, samples};
 
 /// Ranks that are read at most.
 const RANKS_MAX: usize = 1024;
-
-/// The most of an engine's metrics that is read: vLLM's are 56 kB.
-pub(super) const METRICS_BYTES_MAX: usize = 4 << 20;
 
 /// What was found; what the engine does not tell is none.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,20 +24,18 @@ impl Scrape {
     /// Reads the text format of Prometheus, as far as it is of interest. O(bytes).
     pub(super) fn read(text: &str) -> Self {
         let mut scrape = Self::default();
-        for line in text.lines() {
-            let name_end = line.find(['{', ' ']).unwrap_or(line.len());
-            let (name, rest) = line.split_at(name_end);
-            let Some(value) = rest.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()) else { continue };
-            match name {
+        for sample in samples(text) {
+            let value = sample.value;
+            match sample.name {
                 "process_start_time_seconds" => scrape.started_ms = milliseconds(value),
                 "vllm:cache_config_info" => {
-                    scrape.block_size = label(rest, "block_size");
-                    scrape.blocks = label(rest, "num_gpu_blocks");
+                    scrape.block_size = figure(&sample, "block_size");
+                    scrape.blocks = figure(&sample, "num_gpu_blocks");
                 }
-                "vllm:num_requests_running" | "sglang:num_running_reqs" => scrape.rank(rest).running = amount(value),
-                "vllm:num_requests_waiting" | "sglang:num_queue_reqs" => scrape.rank(rest).waiting = amount(value),
+                "vllm:num_requests_running" | "sglang:num_running_reqs" => scrape.rank(&sample).running = amount(value),
+                "vllm:num_requests_waiting" | "sglang:num_queue_reqs" => scrape.rank(&sample).waiting = amount(value),
                 "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" | "sglang:token_usage" => {
-                    scrape.rank(rest).usage = amount(value);
+                    scrape.rank(&sample).usage = amount(value);
                 }
                 _ => {}
             }
@@ -48,8 +44,8 @@ impl Scrape {
         scrape
     }
 
-    fn rank(&mut self, labels: &str) -> &mut RankLoad {
-        let rank = label(labels, "engine").or_else(|| label(labels, "dp_rank")).unwrap_or(0);
+    fn rank(&mut self, sample: &Sample<'_>) -> &mut RankLoad {
+        let rank = figure(sample, "engine").or_else(|| figure(sample, "dp_rank")).unwrap_or(0);
         let at = self.ranks.partition_point(|known| known.rank < rank);
         if self.ranks.get(at).is_none_or(|known| known.rank != rank) {
             self.ranks.insert(at, RankLoad { rank, ..RankLoad::default() });
@@ -59,17 +55,8 @@ impl Scrape {
 }
 
 /// A number in a series' labels.
-fn label(labels: &str, name: &str) -> Option<u32> {
-    let marker = format!("{name}=\"");
-    let mut from = 0;
-    while let Some(at) = labels[from..].find(&marker) {
-        let start = from + at;
-        from = start + marker.len();
-        if labels[..start].ends_with(['{', ',']) {
-            return labels[from..].split('"').next()?.parse().ok();
-        }
-    }
-    None
+fn figure(sample: &Sample<'_>, label: &str) -> Option<u32> {
+    sample.label(label)?.parse().ok()
 }
 
 fn amount(value: f64) -> Option<f64> {

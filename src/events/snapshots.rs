@@ -16,7 +16,8 @@ use warmpath_indexer::index::{Restored, Writer};
 use warmpath_indexer::snapshot::{CHUNK_BYTES, HEADER_BYTES, Mark, SnapshotError, SnapshotFault, chunk_len, owner_of};
 
 use super::nats::stream::KEPT;
-use super::{EventTask, Message, subject};
+use super::{EventTask, Message};
+use crate::fleet::discovery::registration::key_of;
 
 /// Files that are read or written at once: a few are as fast as all, take less memory, and leave time for requests.
 const AT_ONCE: usize = 4;
@@ -101,7 +102,7 @@ impl SnapshotFolder {
     /// The file of a (worker, rank). Names that differ only in case, or behind their first 180 bytes, are told apart by
     /// what stands in the file or by the hash in its name.
     fn file(&self, worker: &str, rank: u32) -> PathBuf {
-        let mut name = subject::token(worker);
+        let mut name = key_of(worker);
         if name.len() > NAME_MAX {
             name.truncate(NAME_MAX);
             name += &format!("~{:016x}", owner_of(worker, rank));

@@ -20,8 +20,9 @@ mod frame;
 /// Room that is made for reading at once: an idle connection holds no more.
 const CHUNK: usize = 16 * 1024;
 
-/// The time to live that goes with a ping, in tenths of a second: the peer may count on hearing again within it.
-const PING: &[u8] = b"\x04PING\x00\x96";
+/// A ping without a time to live: a peer that is told one ends the connection when it does not hear from us within it,
+/// and nobody pings an engine that is talking all the time.
+const PING: &[u8] = b"\x04PING\x00\x00";
 
 /// What one end of a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

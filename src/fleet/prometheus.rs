@@ -1,5 +1,8 @@
 //! Prometheus's text format, as engines write it: read line by line, in place.
 
+/// The most of an engine's metrics that is read: vLLM's are 56 kB.
+pub const METRICS_MAX: usize = 4 << 20;
+
 /// The longest line that is read; what is longer is left out.
 const LINE_MAX: usize = 16 * 1024;
 

@@ -9,68 +9,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use warmpath::bridge::{Bridge, BridgeSettings, RankFeed};
-use warmpath::config::BaseUrl;
-use warmpath::events::local::LocalBus;
-use warmpath::events::nats::{NatsSettings, OUTBOX_BATCHES};
+use warmpath::events::nats::OUTBOX_BATCHES;
 use warmpath::events::source::{Line, source};
-use warmpath::events::{Abilities, Ask, Heard, Message};
+use warmpath::events::{Ask, Heard, Message};
 use warmpath::shutdown::Tasks;
-use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{Form, HashForm, encode};
 use warmpath_indexer::event::{CacheEvent, EventBatch};
-use warmpath_indexer::feed::Patience;
 
 use crate::fleet::{TestFleet, fleet};
+use crate::link::Link;
 use crate::nats::NatsServer;
-
-const ABILITIES: Abilities = Abilities { patience: Patience::NONE, replays: true, snapshots: false };
-
-/// The settings of a bridge beside the engine at `address`.
-pub(crate) fn bridge_settings(address: SocketAddr, model: &str, worker: &str, nats: &str) -> BridgeSettings {
-    let engine = BaseUrl::try_from(format!("http://{address}")).unwrap();
-    BridgeSettings {
-        advertised: engine.clone(),
-        engine,
-        worker: worker.to_owned(),
-        model: model.to_owned(),
-        block_size: BlockSize::new(4),
-        max_num_seqs: None,
-        nats: NatsSettings::publisher(nats.to_owned(), "warmpath".to_owned()),
-        register: true,
-    }
-}
-
-/// The events of a simulated engine as they come from a real one: numbered, without an epoch, and again if asked for.
-pub(crate) fn engine_source(bus: &LocalBus, worker: &str) -> RankFeed {
-    let (source, Line { tell, mut asked }) = source(ABILITIES, 64);
-    let mut events = bus.subscribe(worker, 0);
-    // It outlives the engine's own tasks, which a restart ends.
-    Tasks::new().spawn(async move {
-        let (mut kept, mut life) = (Vec::<Message>::new(), None);
-        let _ = tell.send(Heard::Connected).await;
-        loop {
-            tokio::select! {
-                Some(message) = events.recv() => {
-                    if std::mem::replace(&mut life, message.epoch) != message.epoch && !kept.is_empty() {
-                        kept.clear();
-                        let _ = tell.send(Heard::Connected).await;
-                    }
-                    let message = Message { epoch: None, ..message };
-                    kept.push(message.clone());
-                    let _ = tell.send(Heard::Live(message)).await;
-                }
-                Some(Ask::Replay { from }) = asked.recv() => {
-                    for message in kept.iter().filter(|message| message.seq >= Some(from)) {
-                        let _ = tell.send(Heard::Replayed(message.clone())).await;
-                    }
-                    let _ = tell.send(Heard::ReplayEnded).await;
-                }
-                else => return,
-            }
-        }
-    });
-    RankFeed { rank: 0, source, blocks: None }
-}
+use crate::sidecar::{ABILITIES, bridge_settings};
 
 /// An engine that a test plays: what it says of itself over HTTP, and its events.
 pub(crate) struct Played {
@@ -223,6 +172,28 @@ async fn a_shared_prefix_goes_to_its_holder_over_bridges_and_both_kinds_of_nats(
         assert_eq!(fleet.metric("warmpath_predictions_total", "over").await, 0.0);
         assert_eq!(fleet.metric("warmpath_kv_event_gaps_total", "").await, 0.0);
     }
+}
+
+/// Nobody keeps what core NATS lost, but the bridge has the blocks: the view is whole again, not empty, and exact.
+#[tokio::test]
+async fn what_core_nats_loses_comes_back_in_a_snapshot() {
+    let server = NatsServer::core();
+    let mut link = Link::to(&server.url()).await;
+    let fleet = fleet().engines(1).nats(server.url()).gateway_nats(link.url()).bridged().start().await;
+    learns(&fleet, 1).await;
+    link.cut().await;
+    for family in 2..5 {
+        assert_eq!(fleet.complete(tokens(family)).await.status, 200);
+    }
+    link.mend().await;
+    fleet.until_metric("warmpath_index_blocks", "engine-1", 40.0).await;
+    assert_eq!(fleet.metric("warmpath_kv_view_repairs_total", "snapshot").await, 1.0);
+    assert_eq!(fleet.metric("warmpath_kv_event_gaps_total", "engine-1").await, 0.0);
+    for family in 1..5 {
+        let again = fleet.complete(tokens(family)).await;
+        assert_eq!((again.predicted, again.cached()), (Some(36), 36), "family {family}");
+    }
+    learns(&fleet, 5).await;
 }
 
 #[tokio::test]

@@ -11,9 +11,10 @@ use warmpath::bridge::{Bridge, BridgeSettings};
 use warmpath::events::Heard;
 use warmpath::events::nats::{Credentials, NatsBus, NatsSettings, Tls};
 
-use crate::bridge::{Played, bridge_settings, until_published};
+use crate::bridge::{Played, until_published};
 use crate::fleet::fleet;
 use crate::nats::NatsServer;
+use crate::sidecar::bridge_settings;
 
 fn settings(url: &str, credentials: Credentials) -> NatsSettings {
     NatsSettings { credentials, ..NatsSettings::publisher(url.to_owned(), "warmpath".to_owned()) }

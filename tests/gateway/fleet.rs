@@ -17,8 +17,8 @@ use warmpath::sim::EngineConfig;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
-use crate::bridge::{bridge_settings, engine_source};
 use crate::resting::Resting;
+use crate::sidecar::{bridge_settings, engine_source};
 
 /// What a test's fleet is made of.
 pub(crate) struct FleetBuilder {
@@ -168,7 +168,7 @@ impl FleetBuilder {
             for (address, number) in engines.iter().zip(1..) {
                 let worker = format!("{}-{number}", self.worker);
                 let settings = bridge_settings(*address, self.model, &worker, url);
-                let source = engine_source(&local, &worker);
+                let source = engine_source(&local, self.model, &worker);
                 bridges.push(Bridge::start(settings, vec![source]).await.expect("the settings are good"));
             }
         }

@@ -21,6 +21,7 @@ mod retries;
 mod routing;
 mod scripted;
 mod sdk;
+mod sidecar;
 mod streaming;
 mod trust;
 mod warm;

@@ -15,9 +15,9 @@ use warmpath::shutdown::Tasks;
 use warmpath_indexer::event::CacheEvent;
 use warmpath_indexer::feed::Patience;
 
-use crate::bridge::bridge_settings;
 use crate::link::Link;
 use crate::nats::NatsServer;
+use crate::sidecar::bridge_settings;
 
 const ABILITIES: Abilities = Abilities { patience: Patience::NATS, replays: true, snapshots: true };
 const LINE: (&str, &str, u32) = ("m", "w", 0);

@@ -1,0 +1,3 @@
+//! How workers make themselves known.
+
+pub mod registration;
