@@ -17,6 +17,7 @@ use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::{ModelMetrics, WorkerMetrics};
 use crate::tokenize::TokenizerHandle;
 
+pub mod discovery;
 pub mod health;
 
 /// Swaps in a whole new [`WorkerTable`] when a worker comes or goes; requests keep the table that they began with.

@@ -1,6 +1,6 @@
 //! NATS subjects and headers of the event bus.
 
-use std::fmt::Write;
+use crate::fleet::discovery::registration::key_of as token;
 
 /// Number of the batch, consecutive for each worker, rank and epoch.
 pub const SEQUENCE_HEADER: &str = "Warmpath-Seq";
@@ -26,19 +26,6 @@ pub fn stream_name(prefix: &str) -> String {
     let word: String =
         prefix.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
     format!("{word}_KV")
-}
-
-/// A name as one token of a subject: every byte outside `A–Z a–z 0–9 _ -` becomes `=XX`.
-fn token(name: &str) -> String {
-    let mut token = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' {
-            token.push(char::from(byte));
-        } else {
-            let _ = write!(token, "={byte:02X}");
-        }
-    }
-    token
 }
 
 #[cfg(test)]

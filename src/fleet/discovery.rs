@@ -1,0 +1,3 @@
+//! Where workers are learned from while the router runs.
+
+pub mod registration;
