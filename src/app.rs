@@ -1,8 +1,9 @@
 //! One gateway: from a configuration to bound sockets and running tasks, and back.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
@@ -12,7 +13,7 @@ use warmpath_indexer::concurrent::ConcurrentIndex;
 use crate::config::Config;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
-use crate::fleet::Fleet;
+use crate::fleet::{Duty, Fleet};
 use crate::http::admin::{self, Admin, HealthReport};
 use crate::http::gateway::{Behaviour, Gateway};
 use crate::http::{ConnectionLimits, routes, serve};
@@ -20,9 +21,12 @@ use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry::metrics::Metrics;
 use crate::tokenize::TokenizerState;
 use crate::upstream::{Timeouts, Upstream};
+use members::{Members, Trouble};
+use probe::Probes;
 use sources::Sources;
 
 mod build;
+mod members;
 mod probe;
 mod sources;
 
@@ -75,11 +79,22 @@ impl App {
         let admin = listen(config.listen.admin.value).await?;
         let metrics = Metrics::new(&config.metrics.prefix);
         let background = Tasks::new();
-        let fleet = Arc::new(build::fleet(&config, &metrics)?);
+        let config = Arc::new(config);
+        let fleet = Arc::new(build::fleet(&config, &metrics));
         let entries = usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX);
         let index = Arc::new(ConcurrentIndex::new(entries));
-        let sources = Sources::start(&config, local, (&fleet, &index), &metrics, &background).await?;
-        let probes = probe::start((&fleet, &index), &config.timeouts, &background);
+        let sources = Arc::new(Sources::connect(&config, local, (&fleet, &index), &metrics).await?);
+        let trouble = Trouble::default();
+        let members = Members {
+            config: Arc::clone(&config),
+            fleet: Arc::clone(&fleet),
+            sources: Arc::clone(&sources),
+            probes: Probes::new((&fleet, &index), &config.timeouts),
+            metrics: metrics.clone(),
+            background: background.clone(),
+            present: HashMap::new(),
+        };
+        members.start(&trouble)?;
         let draining = Arc::new(AtomicBool::new(false));
         let timeouts = Timeouts {
             connect: config.timeouts.connect.get(),
@@ -93,8 +108,8 @@ impl App {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
             move || HealthReport {
-                ready: !draining.load(Ordering::Relaxed) && probes.ready(&fleet, ready_when),
-                ..report(&fleet, &sources, &probes)
+                ready: !draining.load(Ordering::Relaxed) && probe::ready(&fleet, ready_when),
+                ..report(&fleet, &sources, &trouble)
             }
         };
         let refresh = {
@@ -106,6 +121,7 @@ impl App {
             metrics,
             health: Box::new(health),
             refresh: Box::new(refresh),
+            control: control(),
             token: config.listen.admin_token.as_ref().map(|token| token.expose().to_owned()),
         };
         let app = Self {
@@ -147,7 +163,7 @@ impl App {
 
     /// Requests that were sent to workers and have not ended.
     pub fn in_flight(&self) -> u32 {
-        self.fleet.table().iter().map(|target| target.account.read().requests).sum()
+        self.fleet.roster().table().iter().map(|target| target.account.read().requests).sum()
     }
 
     /// How uneven the fleet's load is at this moment.
@@ -189,6 +205,14 @@ impl App {
     }
 }
 
+/// How long an engine may take to empty its cache.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(10);
+
+fn control() -> reqwest::Client {
+    let client = reqwest::Client::builder().timeout(CONTROL_PATIENCE).build();
+    client.expect("a client without TLS has nothing to fail on")
+}
+
 async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
     let failed = |source| StartError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -219,9 +243,10 @@ fn behaviour(config: &Config) -> Behaviour {
     }
 }
 
-fn report(fleet: &Fleet, sources: &Sources, probes: &probe::Probes) -> HealthReport {
+fn report(fleet: &Fleet, sources: &Sources, trouble: &Trouble) -> HealthReport {
     let mut degraded = sources.complaints();
-    degraded.extend(probes.complaints());
+    degraded.extend(probe::complaints(fleet));
+    degraded.extend(trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
     degraded.extend(fleet.pools().filter_map(|pool| {
         let state = match pool.tokenizer.state() {
             TokenizerState::Absent | TokenizerState::Ready => return None,
@@ -232,5 +257,10 @@ fn report(fleet: &Fleet, sources: &Sources, probes: &probe::Probes) -> HealthRep
         Some(format!("the tokenizer of `{}` {state}: its prompts sent as text are routed by {by}", pool.model))
     }));
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
-    HealthReport { status, degraded, ready: true, version: env!("CARGO_PKG_VERSION") }
+    let roster = fleet.roster();
+    let off_duty = roster.workers().filter(|worker| worker.duty() != Duty::Active);
+    let mut off_duty: Vec<String> =
+        off_duty.map(|worker| format!("{}: {}", worker.id, worker.duty().label())).collect();
+    off_duty.dedup();
+    HealthReport { status, degraded, off_duty, ready: true, version: env!("CARGO_PKG_VERSION") }
 }

@@ -46,6 +46,7 @@ impl EventTask {
 
     /// Works until the bus is closed.
     pub async fn run(mut self) {
+        let worker = Arc::clone(&self.worker);
         loop {
             let deadline = self.feed.deadline();
             let overdue = async {
@@ -61,6 +62,7 @@ impl EventTask {
                     None => return,
                 },
                 () = overdue => self.feed.expire(Instant::now(), &mut self.actions),
+                () = worker.view_reset.notified() => self.index.forget(),
             }
             self.act();
         }

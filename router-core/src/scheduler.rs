@@ -146,7 +146,7 @@ impl Scheduler {
     ) -> Result<Placement, PlaceError> {
         find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
         self.recall(request, workers.slots(), scratch);
-        list_candidates(request, workers, pool, scratch);
+        list_candidates(now, request, (workers, pool), scratch);
         let (chosen, decided_by) = self.decide(now, request, scratch)?;
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
@@ -285,14 +285,14 @@ fn find_overlaps(
     }
 }
 
-fn list_candidates(request: &Request<'_>, workers: &WorkerTable, pool: &Pool, scratch: &mut Scratch) {
+fn list_candidates(now: Instant, request: &Request<'_>, (workers, pool): (&WorkerTable, &Pool), scratch: &mut Scratch) {
     scratch.candidates.clear();
     for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
         let load = target.account.read();
         let place = target.slot.index();
         scratch.candidates.push(Candidate {
             slot: target.slot,
-            standing: admission::standing(target, &load, request.avoid),
+            standing: admission::standing(now, target, &load, request.avoid),
             overlap: scratch.held[place],
             new_tokens: scratch.uncached[place],
             active_blocks: load.active_blocks,

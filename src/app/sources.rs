@@ -9,33 +9,34 @@ use warmpath_indexer::view::ViewSettings;
 
 use super::StartError;
 use super::build::setup;
-use crate::config::{Config, EventSource, JetStream, Nats};
+use crate::config::{Config, EventSource, JetStream, Nats, Worker as Described};
 use crate::events::local::LocalBus;
 use crate::events::nats::{Credentials, NatsBus, NatsSettings};
 use crate::events::source::source;
 use crate::events::{Abilities, EventTask, Heard, Source};
-use crate::fleet::{Fleet, Worker};
+use crate::fleet::{Fleet, PoolState, Worker};
 use crate::real::real_len;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
 
-/// Every event task, seen from outside.
+/// Starts and ends the event tasks, and sees them from outside.
 pub(super) struct Sources {
+    config: Arc<Config>,
     bus: Option<NatsBus>,
+    local: Option<LocalBus>,
     index: Arc<ConcurrentIndex>,
-    workers: Vec<Arc<Worker>>,
+    fleet: Arc<Fleet>,
     metrics: Metrics,
 }
 
 impl Sources {
-    /// Starts a task for each (worker, rank) that has events.
-    pub(super) async fn start(
-        config: &Config,
+    /// Connects the buses; no worker's events are listened for yet.
+    pub(super) async fn connect(
+        config: &Arc<Config>,
         local: Option<LocalBus>,
-        (fleet, index): (&Fleet, &Arc<ConcurrentIndex>),
+        (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>),
         metrics: &Metrics,
-        tasks: &Tasks,
-    ) -> Result<Arc<Self>, StartError> {
+    ) -> Result<Self, StartError> {
         let bus = match settings(&config.events.nats) {
             Some(settings) => {
                 let connecting = NatsBus::connect(settings).await;
@@ -43,19 +44,41 @@ impl Sources {
             }
             None => None,
         };
-        for worker in fleet.workers() {
-            let described = config.workers.iter().find(|described| described.id.value == worker.id);
-            let described = described.expect("the fleet was built from this configuration");
-            let source = match config.event_source(described) {
-                EventSource::None => continue,
-                EventSource::Local => local_source(local.as_ref(), worker, tasks)?,
-                EventSource::Nats => nats_source(bus.as_ref(), worker, config, tasks)?,
-            };
-            tasks.spawn(task(config, fleet, worker, index, source).run());
+        let (fleet, index) = (Arc::clone(fleet), Arc::clone(index));
+        Ok(Self { config: Arc::clone(config), bus, local, index, fleet, metrics: metrics.clone() })
+    }
+
+    /// Listens for the events of one (worker, rank), if it has any.
+    pub(super) fn start(&self, worker: &Arc<Worker>, described: &Described, tasks: &Tasks) -> Result<(), StartError> {
+        let source = match self.config.event_source(described) {
+            EventSource::None => return Ok(()),
+            EventSource::Local => local_source(self.local.as_ref(), worker, tasks)?,
+            EventSource::Nats => nats_source(self.bus.as_ref(), worker, &self.config, tasks)?,
+        };
+        let pool = self.fleet.pool(&worker.model).ok_or_else(|| setup("no such model", worker.model.to_string()))?;
+        // As many as the configuration says; engines that tell the number themselves let the table grow.
+        let blocks = described.capacity_blocks.map_or(0, |blocks| usize::try_from(blocks.get()).unwrap_or(0));
+        let writer = self.index.writer(worker.slot, &self.view(worker, pool, blocks));
+        tasks.spawn(EventTask::new((Arc::clone(worker), Arc::clone(pool)), writer, source).run());
+        Ok(())
+    }
+
+    /// Forgets what a worker that has left held. Its task must have ended.
+    pub(super) fn vacate(&self, worker: &Worker) {
+        if let Some(pool) = self.fleet.pool(&worker.model) {
+            // Whoever begins in a slot makes it empty, and an empty view takes next to no room.
+            drop(self.index.writer(worker.slot, &self.view(worker, pool, 0)));
         }
-        let sources =
-            Self { bus, index: Arc::clone(index), workers: fleet.workers().to_vec(), metrics: metrics.clone() };
-        Ok(Arc::new(sources))
+    }
+
+    fn view(&self, worker: &Worker, pool: &PoolState, blocks: usize) -> ViewSettings {
+        let namespace = Namespace::plain(Arc::clone(&worker.model), pool.block_size);
+        ViewSettings { pool: namespace, seed: self.config.index.seed, blocks }
+    }
+
+    /// The connection to NATS, where there is one.
+    pub(super) fn nats(&self) -> Option<&NatsBus> {
+        self.bus.as_ref()
     }
 
     /// Whether events can arrive from every worker that sends them over the bus.
@@ -83,7 +106,7 @@ impl Sources {
         self.metrics.index_refused.absolute(self.index.refused());
         self.metrics.index_shed.absolute(self.index.shed());
         self.metrics.bus_up.set(if self.are_up() { 1.0 } else { 0.0 });
-        for worker in &self.workers {
+        for worker in self.fleet.roster().workers() {
             worker.metrics.index_blocks.set(real_len(self.index.entries(worker.slot)));
             worker.metrics.index_worker_bytes.set(real_len(self.index.bytes_of(worker.slot)));
         }
@@ -145,20 +168,4 @@ fn nats_source(bus: Option<&NatsBus>, worker: &Worker, config: &Config, tasks: &
     let rank = worker.rank.unwrap_or_default().0;
     tasks.spawn(bus.follow(&worker.model, worker.id.as_str(), rank, line.tell));
     Ok(source)
-}
-
-fn task(
-    config: &Config,
-    fleet: &Fleet,
-    worker: &Arc<Worker>,
-    index: &Arc<ConcurrentIndex>,
-    source: Source,
-) -> EventTask {
-    let pool = fleet.pool(&worker.model).expect("a fleet has a pool for the model of each worker");
-    let namespace = Namespace::plain(Arc::clone(&worker.model), pool.block_size);
-    // As many as the configuration says; engines that tell the number themselves let the table grow.
-    let blocks = fleet.table().get(worker.slot).and_then(|target| target.limits.blocks);
-    let blocks = blocks.map_or(0, |blocks| usize::try_from(blocks.0).unwrap_or(0));
-    let view = ViewSettings { pool: namespace, seed: config.index.seed, blocks };
-    EventTask::new((Arc::clone(worker), Arc::clone(pool)), index.writer(worker.slot, &view), source)
 }

@@ -144,6 +144,11 @@ impl NatsBus {
         Ok(Self { client, settings, link, missing: Arc::default() })
     }
 
+    /// The connection, for what else is read over it.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// Waits until the connection is up; returns whether it is, for the client may be gone for good.
     pub async fn connected(&self) -> bool {
         self.link.clone().wait_for(|link| link.up).await.is_ok()

@@ -1,4 +1,4 @@
-//! The admin port: health and metrics.
+//! The admin port: health, metrics, and what operators do with workers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,12 +6,15 @@ use std::time::Instant;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Serialize;
 
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
+
+mod guard;
+mod workers;
 
 /// What the admin port can be asked about.
 pub struct Admin {
@@ -23,6 +26,8 @@ pub struct Admin {
     pub health: Box<dyn Fn() -> HealthReport + Send + Sync>,
     /// Brings gauges up to date that only the app knows.
     pub refresh: Box<dyn Fn() + Send + Sync>,
+    /// Calls engines' control paths.
+    pub control: reqwest::Client,
     /// Asked for as `Authorization: Bearer …` where it is set; liveness and readiness never ask.
     pub token: Option<String>,
 }
@@ -34,6 +39,8 @@ pub struct HealthReport {
     pub status: &'static str,
     /// What does not work, in words.
     pub degraded: Vec<String>,
+    /// Workers that their operators have taken out, as `id: draining` or `id: ejected`.
+    pub off_duty: Vec<String>,
     /// Whether requests can be served.
     pub ready: bool,
     /// The router's version.
@@ -47,6 +54,7 @@ pub fn routes(admin: Arc<Admin>) -> Router {
         .route("/readyz", get(ready))
         .route("/healthz", get(health))
         .route("/metrics", get(metrics))
+        .route("/api/v1/workers/{id}/{action}", post(workers::act).fallback(workers::wrong_method))
         .with_state(admin)
 }
 
@@ -63,7 +71,7 @@ async fn health(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>, headers: axum::http::HeaderMap) -> Response {
-    if !admin.admits(&headers) {
+    if !guard::has_token(&admin, &headers) {
         let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
         return (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n").into_response();
     }
@@ -71,29 +79,4 @@ async fn metrics(State(admin): State<Arc<Admin>>, headers: axum::http::HeaderMap
     (admin.refresh)();
     let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (content_type, admin.metrics.render()).into_response()
-}
-
-impl Admin {
-    fn admits(&self, headers: &axum::http::HeaderMap) -> bool {
-        let Some(token) = &self.token else { return true };
-        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        given.is_some_and(|given| equal_in_constant_time(given, token.as_bytes()))
-    }
-}
-
-/// Compares secrets without telling by the time where they differ.
-fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_are_equal_only_when_every_byte_is() {
-        assert!(equal_in_constant_time(b"secret", b"secret"));
-        assert!(!equal_in_constant_time(b"secret", b"secreT"));
-        assert!(!equal_in_constant_time(b"secret", b"secret2"));
-    }
 }
