@@ -25,14 +25,14 @@ impl Tasks {
     /// Starts a task. It ends when `task` does, or when the grace of [`Tasks::drain`] is over.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let cancel = self.cancel.clone();
-        let task = self.tracker.track_future(async move {
+        let task = async move {
             tokio::select! {
                 () = cancel.cancelled() => {}
                 () = task => {}
             }
-        });
+        };
         match &self.parent {
-            Some(parent) => parent.spawn(task),
+            Some(parent) => parent.spawn(self.tracker.track_future(task)),
             None => self.tracker.spawn(task),
         };
     }

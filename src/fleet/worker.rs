@@ -45,7 +45,7 @@ pub struct Worker {
 }
 
 /// The words for what a worker is doing.
-pub const CONDITIONS: [&str; 4] = ["active", "draining", "ejected", "down"];
+pub(super) const CONDITIONS: [&str; 4] = ["active", "draining", "ejected", "down"];
 
 /// A routing target that is about to join: all but its slot.
 pub struct Newcomer {
@@ -138,7 +138,7 @@ impl Worker {
         *self.lock_health()
     }
 
-    /// What keeps it from being chosen, or `active`: one of [`CONDITIONS`].
+    /// What keeps it from being chosen, or `active`: one of `CONDITIONS`.
     pub fn condition(&self) -> &'static str {
         match self.duty() {
             Duty::Active if !self.health().is_available() => "down",

@@ -172,7 +172,9 @@ impl Metrics {
         for registry in registries {
             registry.handle.run_upkeep();
             for (name, lines) in families(&registry.handle.render()) {
-                series.entry(name.to_owned()).or_default().push_str(lines);
+                let of_all = series.entry(name.to_owned()).or_default();
+                of_all.push_str(lines.trim_end());
+                of_all.push('\n');
             }
         }
         let mut text = String::new();
