@@ -31,6 +31,7 @@ pub(crate) struct FleetBuilder {
     more: String,
     second_model: bool,
     strangers: Vec<(SocketAddr, String)>,
+    listed: bool,
 }
 
 /// A fleet of two fast engines under `kv`, events inside the process.
@@ -50,6 +51,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         more: String::new(),
         second_model: false,
         strangers: Vec::new(),
+        listed: true,
     }
 }
 
@@ -114,6 +116,12 @@ impl FleetBuilder {
     /// A second model, `m2`, served by nobody.
     pub(crate) fn second_model(mut self) -> Self {
         self.second_model = true;
+        self
+    }
+
+    /// The engines are there, but the configuration does not name them.
+    pub(crate) fn unlisted(mut self) -> Self {
+        self.listed = false;
         self
     }
 
@@ -198,7 +206,7 @@ impl FleetBuilder {
         for ((address, settings), number) in self.strangers.iter().zip(1..) {
             text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, {settings}}}\n");
         }
-        for (address, number) in engines.iter().zip(1..) {
+        for (address, number) in engines.iter().filter(|_| self.listed).zip(1..) {
             let (blocks, worker, model) = (self.blocks, self.worker, self.model);
             text += &format!(
                 "- {{id: '{worker}-{number}', url: 'http://{address}', model: '{model}', events: {source}, capacity_blocks: {blocks}}}\n"
@@ -308,6 +316,13 @@ impl TestFleet {
 
     pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
         self.get(format!("http://{}{path}", self.app.admin_address())).await
+    }
+
+    /// What an operator does with a worker: the status, and what is said.
+    pub(crate) async fn operate(&self, worker: &str, action: &str) -> (u16, Value) {
+        let url = format!("http://{}/api/v1/workers/{worker}/{action}", self.app.admin_address());
+        let response = self.client.post(url).send().await.expect("an answer");
+        (response.status().as_u16(), response.json().await.expect("JSON"))
     }
 
     /// The value of the metric's first series that contains `labels`; 0 where there is none.

@@ -30,7 +30,8 @@ impl Leases {
     pub fn heard(&mut self, now: Instant, revision: u64, registration: Registration) -> bool {
         let key = registration.key();
         if let Some(held) = self.held.get_mut(&key) {
-            if revision > held.revision {
+            // A bucket that was made anew counts anew.
+            if revision != held.revision {
                 (held.revision, held.heard) = (revision, now);
             }
             let changed = held.registration != registration;
@@ -97,6 +98,14 @@ mod tests {
         assert_eq!(leases.overdue(at(15)), [("b".to_owned(), 2)]);
         assert_eq!(keys(leases.overdue(at(20))), ["a", "b"]);
         assert!(leases.remove("b") && !leases.remove("b"));
+    }
+
+    #[test]
+    fn a_bucket_that_counts_anew_refreshes_too() {
+        let (mut leases, start) = world();
+        leases.heard(start, 70, registration("a", 1));
+        leases.heard(start + Duration::from_secs(10), 1, registration("a", 1));
+        assert_eq!(keys(leases.overdue(start + Duration::from_secs(24))), Vec::<String>::new());
     }
 
     #[test]

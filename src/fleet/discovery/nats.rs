@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use async_nats::connection::State;
-use async_nats::jetstream::kv::{self, Entry, Operation, Store};
-use async_nats::jetstream::{self, Context};
+use async_nats::jetstream::kv::{Entry, Operation, Store};
+use async_nats::jetstream::{self, Context, stream};
 use futures_util::StreamExt;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{MissedTickBehavior, timeout};
@@ -76,7 +76,7 @@ impl Registrations {
 
     /// Watches until the bus is lost or the watch ends.
     async fn watch(&mut self) -> Result<(), BoxError> {
-        let store = timeout(PATIENCE, self.store()).await??;
+        let store = timeout(PATIENCE, open(&self.context, &self.config.events.nats.prefix)).await??;
         let mut entries = timeout(PATIENCE, store.watch_with_history(">")).await??;
         self.trouble = None;
         let mut ticks = tokio::time::interval(TICK);
@@ -99,16 +99,6 @@ impl Registrations {
         Ok(())
     }
 
-    /// The bucket, made if it is not there yet.
-    async fn store(&self) -> Result<Store, BoxError> {
-        let bucket = registration::bucket(&self.config.events.nats.prefix);
-        if let Ok(store) = self.context.get_key_value(&bucket).await {
-            return Ok(store);
-        }
-        let config = kv::Config { bucket, history: 1, max_age: registration::LEASE, ..kv::Config::default() };
-        Ok(self.context.create_key_value(config).await?)
-    }
-
     fn take(&mut self, entry: &Entry) {
         self.refused.remove(&entry.key);
         if entry.operation != Operation::Put {
@@ -125,11 +115,11 @@ impl Registrations {
         }
     }
 
-    /// Lets those go that were not heard for a lease, unless the bucket still has something newer of them.
+    /// Lets those go that were not heard for a lease, unless the bucket has something else of them.
     async fn let_go(&mut self, store: &Store) -> Result<(), BoxError> {
         for (key, revision) in self.leases.overdue(Instant::now()) {
             match timeout(PATIENCE, store.entry(key.as_str())).await?? {
-                Some(entry) if entry.revision > revision && entry.operation == Operation::Put => self.take(&entry),
+                Some(entry) if entry.revision != revision && entry.operation == Operation::Put => self.take(&entry),
                 _ => {
                     self.leases.remove(&key);
                     self.refused.remove(&key);
@@ -156,6 +146,32 @@ impl Registrations {
             let _ = self.tell.send(found).await;
         }
     }
+}
+
+/// The bucket of the fleet with this prefix, made if it is not there yet.
+///
+/// # Errors
+/// When the server does not answer, has no JetStream, or does not let us.
+pub async fn open(context: &Context, prefix: &str) -> Result<Store, BoxError> {
+    let bucket = registration::bucket(prefix);
+    if let Ok(store) = context.get_key_value(&bucket).await {
+        return Ok(store);
+    }
+    // What a bucket is to a server. The client's own way asks for the account first, and cannot read what servers before
+    // 2.10 answer.
+    let made = context.create_stream(stream::Config {
+        name: format!("KV_{bucket}"),
+        subjects: vec![format!("$KV.{bucket}.>")],
+        max_messages_per_subject: 1,
+        max_age: registration::LEASE,
+        discard: stream::DiscardPolicy::New,
+        allow_rollup: true,
+        deny_delete: true,
+        allow_direct: true,
+        ..stream::Config::default()
+    });
+    made.await?;
+    Ok(context.get_key_value(&bucket).await?)
 }
 
 /// The worker that registered, as the configuration would describe it.
