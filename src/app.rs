@@ -96,14 +96,8 @@ impl App {
         };
         members.start(&trouble)?;
         let draining = Arc::new(AtomicBool::new(false));
-        let timeouts = Timeouts {
-            connect: config.timeouts.connect.get(),
-            first_byte: config.timeouts.first_byte.get(),
-            idle: config.timeouts.stream_idle.get(),
-            connection_idle: config.timeouts.worker_idle.get(),
-        };
-        let gateway =
-            Gateway::new(Arc::clone(&fleet), index, Upstream::new(timeouts), metrics.clone(), behaviour(&config));
+        let upstream = Upstream::new(attempt_timeouts(&config));
+        let gateway = Gateway::new(Arc::clone(&fleet), index, upstream, metrics.clone(), behaviour(&config));
         let health = {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
@@ -227,6 +221,15 @@ fn connection_limits(config: &Config) -> ConnectionLimits {
         header_timeout: config.timeouts.header_read.get(),
         header_bytes: config.limits.header_bytes.as_usize(),
         headers: count(config.limits.headers),
+    }
+}
+
+fn attempt_timeouts(config: &Config) -> Timeouts {
+    Timeouts {
+        connect: config.timeouts.connect.get(),
+        first_byte: config.timeouts.first_byte.get(),
+        idle: config.timeouts.stream_idle.get(),
+        connection_idle: config.timeouts.worker_idle.get(),
     }
 }
 

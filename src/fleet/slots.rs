@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn there_are_as_many_slots_as_a_slots_number_can_tell() {
         let one = Arc::new(Slot(0));
-        let mut slots = Slots { holders: vec![Arc::downgrade(&one); 65_535] };
+        let mut slots = Slots { holders: std::iter::repeat_n(&one, 65_535).map(Arc::downgrade).collect() };
         assert_eq!(slots.give(Arc::new).map(|slot| slot.0), Some(u16::MAX));
         slots.holders.push(Arc::downgrade(&one));
         let last = slots.give(Arc::new).unwrap();
