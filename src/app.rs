@@ -1,18 +1,18 @@
 //! One gateway: from a configuration to bound sockets and running tasks, and back.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use crate::config::Config;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
-use crate::fleet::Fleet;
+use crate::fleet::{Duty, Fleet};
 use crate::http::admin::{self, Admin, HealthReport};
 use crate::http::gateway::{Behaviour, Gateway};
 use crate::http::{ConnectionLimits, routes, serve};
@@ -20,9 +20,13 @@ use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry::metrics::Metrics;
 use crate::tokenize::TokenizerState;
 use crate::upstream::{Timeouts, Upstream};
+use members::{Members, Trouble};
+use probe::Probes;
+use scrape::Readers;
 use sources::Sources;
 
 mod build;
+mod members;
 mod probe;
 mod scrape;
 mod sources;
@@ -76,33 +80,41 @@ impl App {
         let admin = listen(config.listen.admin.value).await?;
         let metrics = Metrics::new(&config.metrics.prefix);
         let background = Tasks::new();
-        let fleet = Arc::new(build::fleet(&config, &metrics)?);
-        let entries = usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX);
-        let index = Arc::new(ConcurrentIndex::new(entries));
-        let sources = Sources::start(&config, local, (&fleet, &index), &metrics, &background).await?;
-        let probes = probe::start(&fleet, &config.timeouts, &background);
-        scrape::start((&fleet, &index), (&config.engines, &config.timeouts), &background);
+        let config = Arc::new(config);
+        let fleet = Arc::new(build::fleet(&config, &metrics));
+        let index = Arc::new(build::index(&config));
+        let sources = Arc::new(Sources::connect(&config, local, (&fleet, &index), &metrics, &background).await?);
+        let trouble = Trouble::default();
+        let members = Members {
+            config: Arc::clone(&config),
+            fleet: Arc::clone(&fleet),
+            sources: Arc::clone(&sources),
+            probes: Probes::new(&fleet, &config.timeouts),
+            readers: Readers::new((&fleet, &index), (&config.engines, &config.timeouts)),
+            metrics: metrics.clone(),
+            background: background.clone(),
+            present: HashMap::new(),
+        };
+        members.start(&trouble)?;
         let draining = Arc::new(AtomicBool::new(false));
-        let gateway =
-            Gateway::new(Arc::clone(&fleet), index.clone(), upstream(&config), metrics.clone(), behaviour(&config));
+        let upstream = Upstream::new(attempt_timeouts(&config));
+        let gateway = Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour(&config));
         let health = {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
             move || HealthReport {
-                ready: !draining.load(Ordering::Relaxed) && sources.are_warm() && probes.ready(&fleet, ready_when),
-                ..report(&fleet, &sources, &probes)
+                ready: !draining.load(Ordering::Relaxed) && sources.are_warm() && probe::ready(&fleet, ready_when),
+                ..report(&fleet, &sources, &trouble)
             }
         };
-        let refresh = {
-            let sources = Arc::clone(&sources);
-            move || sources.measure()
-        };
+        let measured = Arc::clone(&sources);
         let admin_state = Admin {
             fleet: Arc::clone(&fleet),
             index,
             metrics,
             health: Box::new(health),
-            refresh: Box::new(refresh),
+            refresh: Box::new(move || measured.measure()),
+            control: control(),
             token: config.listen.admin_token.as_ref().map(|token| token.expose().to_owned()),
         };
         let app = Self {
@@ -144,7 +156,7 @@ impl App {
 
     /// Requests that were sent to workers and have not ended.
     pub fn in_flight(&self) -> u32 {
-        self.fleet.table().iter().map(|target| target.account.read().requests).sum()
+        self.fleet.roster().table().iter().map(|target| target.account.read().requests).sum()
     }
 
     /// How uneven the fleet's load is at this moment.
@@ -188,6 +200,14 @@ impl App {
     }
 }
 
+/// How long an engine may take to empty its cache.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(10);
+
+fn control() -> reqwest::Client {
+    let client = reqwest::Client::builder().timeout(CONTROL_PATIENCE).build();
+    client.expect("a client without TLS has nothing to fail on")
+}
+
 async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
     let failed = |source| StartError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -205,13 +225,13 @@ fn connection_limits(config: &Config) -> ConnectionLimits {
     }
 }
 
-fn upstream(config: &Config) -> Upstream {
-    Upstream::new(Timeouts {
+fn attempt_timeouts(config: &Config) -> Timeouts {
+    Timeouts {
         connect: config.timeouts.connect.get(),
         first_byte: config.timeouts.first_byte.get(),
         idle: config.timeouts.stream_idle.get(),
         connection_idle: config.timeouts.worker_idle.get(),
-    })
+    }
 }
 
 fn behaviour(config: &Config) -> Behaviour {
@@ -227,9 +247,10 @@ fn behaviour(config: &Config) -> Behaviour {
     }
 }
 
-fn report(fleet: &Fleet, sources: &Sources, probes: &probe::Probes) -> HealthReport {
+fn report(fleet: &Fleet, sources: &Sources, trouble: &Trouble) -> HealthReport {
     let mut degraded = sources.complaints();
-    degraded.extend(probes.complaints());
+    degraded.extend(probe::complaints(fleet));
+    degraded.extend(trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
     degraded.extend(fleet.pools().filter_map(|pool| {
         let state = match pool.tokenizer.state() {
             TokenizerState::Absent | TokenizerState::Ready => return None,
@@ -240,5 +261,10 @@ fn report(fleet: &Fleet, sources: &Sources, probes: &probe::Probes) -> HealthRep
         Some(format!("the tokenizer of `{}` {state}: its prompts sent as text are routed by {by}", pool.model))
     }));
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
-    HealthReport { status, degraded, ready: true, version: env!("CARGO_PKG_VERSION") }
+    let roster = fleet.roster();
+    let off_duty = roster.workers().filter(|worker| worker.duty() != Duty::Active);
+    let mut off_duty: Vec<String> =
+        off_duty.map(|worker| format!("{}: {}", worker.id, worker.duty().label())).collect();
+    off_duty.dedup();
+    HealthReport { status, degraded, off_duty, ready: true, version: env!("CARGO_PKG_VERSION") }
 }

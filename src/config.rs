@@ -8,6 +8,7 @@ mod address;
 mod bounds;
 mod check;
 mod decode;
+mod discovery;
 mod document;
 mod endpoint;
 mod engines;
@@ -29,7 +30,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use address::{BaseUrl, NatsUrl, Secret};
-pub use bounds::{Limits, Retries, Timeouts};
+pub use bounds::{Health, Limits, Retries, Timeouts};
+pub use discovery::{Discovery, DnsSource, FileSource, NatsSource, Records};
 pub use endpoint::ZmqEndpoint;
 pub use engines::Engines;
 pub use events::{Events, Index, JetStream, Nats};
@@ -53,6 +55,8 @@ pub struct Config {
     pub models: Vec<Model>,
     /// Who serves it.
     pub workers: Vec<Worker>,
+    /// Where further workers come from.
+    pub discovery: Discovery,
     /// Which worker a request goes to.
     pub routing: Routing,
     /// How the engines' KV-cache events arrive.
@@ -65,6 +69,8 @@ pub struct Config {
     pub limits: Limits,
     /// Bounds on waiting.
     pub timeouts: Timeouts,
+    /// How workers are taken out and brought back.
+    pub health: Health,
     /// What is tried again.
     pub retries: Retries,
     /// How metrics are named.
@@ -141,6 +147,16 @@ impl Config {
     /// All its faults.
     pub fn parse(name: &str, text: String) -> Result<Self, ConfigError> {
         Reading::of_text(name, text, Path::new(""), &Environment::default()).into_config()
+    }
+
+    /// Reads a file with a list of workers, in the form of `workers` here and under the same rules: the list itself, or a
+    /// section `workers`. Secrets in it come from the environment of this process.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has faults: all of them.
+    pub fn load_workers(&self, path: &Path) -> Result<Vec<Worker>, ConfigError> {
+        Reading::workers_of_file(path, self, &Environment::of_process())
+            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?
     }
 
     /// Where the events of `worker` come from.

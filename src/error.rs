@@ -86,6 +86,8 @@ pub enum UpstreamFailure {
     Unavailable,
     /// It said that it has too much to do (429).
     TooManyRequests,
+    /// An operator ejected it.
+    Ejected,
 }
 
 impl UpstreamFailure {
@@ -97,7 +99,13 @@ impl UpstreamFailure {
             UpstreamFailure::FirstByteTimeout => "first_byte_timeout",
             UpstreamFailure::Unavailable => "unavailable",
             UpstreamFailure::TooManyRequests => "too_many_requests",
+            UpstreamFailure::Ejected => "ejected",
         }
+    }
+
+    /// Whether it tells against the worker's health. Too much to do is a load, not a fault.
+    pub fn is_fault(self) -> bool {
+        !matches!(self, UpstreamFailure::TooManyRequests | UpstreamFailure::Ejected)
     }
 }
 
@@ -138,7 +146,9 @@ impl GatewayError {
             Self::Place { .. } | Self::NoSuchSlot => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream { failure, .. } => match failure {
-                UpstreamFailure::Connect | UpstreamFailure::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+                UpstreamFailure::Connect | UpstreamFailure::Unavailable | UpstreamFailure::Ejected => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
                 UpstreamFailure::Broken => StatusCode::BAD_GATEWAY,
                 UpstreamFailure::FirstByteTimeout => StatusCode::GATEWAY_TIMEOUT,
                 UpstreamFailure::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,

@@ -122,6 +122,7 @@ impl EventTask {
         // What a view that was restored wants to ask for.
         self.act();
         let mut process = self.worker.engine.process();
+        let worker = Arc::clone(&self.worker);
         loop {
             let deadline = self.repair.deadline();
             let overdue = async {
@@ -137,6 +138,7 @@ impl EventTask {
                 },
                 () = overdue => self.repair.tick(Instant::now(), &mut self.steps),
                 Ok(()) = process.changed() => self.note_process(*process.borrow_and_update()),
+                () = worker.view_reset.notified() => self.index.forget(),
             }
             self.act();
         }

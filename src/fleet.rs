@@ -1,61 +1,51 @@
 //! The workers that the gateway knows, and the pools that they form.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use http::HeaderValue;
-use http::uri::{Authority, Scheme};
 use warmpath_core::cost::load_balance_score;
-use warmpath_core::ids::{Rank, Slot, WorkerId};
+use warmpath_core::ids::{Slot, WorkerId};
 use warmpath_core::scheduler::Scheduler;
-use warmpath_core::trust::Report;
 use warmpath_core::units::{BlockSize, Blocks};
-use warmpath_core::workers::{Pool, Target, WorkerTable};
+use warmpath_core::workers::{Pool, Ramp, Target, WorkerTable};
 
-use engine::Engine;
-
-use crate::telemetry::hit_rate::HitRate;
-use crate::telemetry::metrics::{ModelMetrics, WorkerMetrics};
+use crate::telemetry::metrics::ModelMetrics;
 use crate::tokenize::TokenizerHandle;
+use roster::Roster;
+use slots::Slots;
+
+pub use worker::{Duty, Newcomer, Worker};
 
 pub mod discovery;
 pub mod engine;
 pub mod health;
 pub mod prometheus;
+pub mod roster;
 pub mod scrape;
+pub mod slots;
+mod worker;
 
-/// Swaps in a whole new [`WorkerTable`] when a worker comes or goes; requests keep the table that they began with.
+/// Swaps in a whole new [`Roster`] when a worker comes, goes or changes its standing; requests keep the one that they
+/// began with.
 pub struct Fleet {
-    table: ArcSwap<WorkerTable>,
-    changes: Mutex<()>,
+    roster: ArcSwap<Roster>,
+    /// Changes are made one at a time.
+    slots: Mutex<Slots<Worker>>,
     pools: HashMap<Arc<str>, Arc<PoolState>>,
-    workers: Vec<Arc<Worker>>,
+    conduct: Conduct,
 }
 
-/// What stays the same of a routing target while its availability changes: how it is reached, and what it is measured by.
-pub struct Worker {
-    /// Its place in tables.
-    pub slot: Slot,
-    /// The worker.
-    pub id: WorkerId,
-    /// The rank inside the worker; engines with several ranks are told it in a header.
-    pub rank: Option<Rank>,
-    /// The model that it serves.
-    pub model: Arc<str>,
-    /// `http` or `https`.
-    pub scheme: Scheme,
-    /// Host and port.
-    pub authority: Authority,
-    /// Replaces the client's `Authorization`.
-    pub authorization: Option<HeaderValue>,
-    /// Its metrics.
-    pub metrics: WorkerMetrics,
-    /// Predicted overlap over prompt tokens.
-    pub hit_rate: HitRate,
-    /// What its process said of itself.
-    pub engine: Engine,
+/// How workers are taken out and brought back.
+#[derive(Clone, Copy, Debug)]
+pub struct Conduct {
+    /// Requests in a row that fail through a worker's fault before it is taken out.
+    pub strikes_max: u32,
+    /// How long a worker that came back is given less than it could take.
+    pub ramp: Duration,
+    /// Sequences that it is given at first.
+    pub ramp_from: u32,
 }
 
 /// What the workers of one model share.
@@ -72,37 +62,40 @@ pub struct PoolState {
     pub metrics: ModelMetrics,
 }
 
-impl Worker {
-    /// What is believed of it, and why. `target` is the one in its slot.
-    pub fn trust(&self, now: Instant, target: &Target, configured: BlockSize) -> Report {
-        let carried = self.engine.last().and_then(|(_, scrape)| scrape.block_size);
-        target.trust.report(now, (carried, configured))
-    }
+/// Why a worker did not join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// No pool has the model's name.
+    #[error("no model has this name")]
+    NoPool,
+    /// A number of 16 bits names no more.
+    #[error("all 65 536 routing targets are taken")]
+    NoSlot,
+}
 
-    fn measure_engine(&self, now: Instant) {
-        if let Some((at, scrape)) = self.engine.last() {
-            let age = now.saturating_duration_since(at);
-            self.metrics.belief.engine(age, scrape.running, scrape.waiting, scrape.kv_usage);
-        }
-    }
+/// Why an operator's wish was not fulfilled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DutyError {
+    /// There is no such worker.
+    #[error("there is no worker `{0}`")]
+    Unknown(WorkerId),
+    /// It is as it was wished already.
+    #[error("worker `{0}` is {word} already", word = .1.label())]
+    Already(WorkerId, Duty),
 }
 
 impl Fleet {
-    /// A fleet of these pools. `workers[i]` is the target in slot `i`.
-    pub fn new(targets: Vec<Target>, pools: Vec<(Pool, Arc<PoolState>)>, workers: Vec<Arc<Worker>>) -> Self {
-        let mut by_name = HashMap::new();
-        let mut table_pools = Vec::new();
-        for (pool, state) in pools {
-            by_name.insert(Arc::clone(&pool.model), state);
-            table_pools.push(pool);
-        }
-        let table = ArcSwap::from_pointee(WorkerTable::new(targets, table_pools));
-        Self { table, changes: Mutex::new(()), pools: by_name, workers }
+    /// A fleet of these pools, in which nobody serves yet.
+    pub fn new(pools: Vec<(Pool, Arc<PoolState>)>, conduct: Conduct) -> Self {
+        let (pools, states): (Vec<_>, Vec<_>) = pools.into_iter().unzip();
+        let states = states.into_iter().map(|state| (Arc::clone(&state.model), state)).collect();
+        let roster = Roster::new(WorkerTable::new(Vec::new(), pools), Vec::new());
+        Self { roster: ArcSwap::from_pointee(roster), slots: Mutex::default(), pools: states, conduct }
     }
 
     /// The fleet as it is now.
-    pub fn table(&self) -> Arc<WorkerTable> {
-        self.table.load_full()
+    pub fn roster(&self) -> Arc<Roster> {
+        self.roster.load_full()
     }
 
     /// What the pool of this model (by its name, not an alias) shares.
@@ -115,75 +108,195 @@ impl Fleet {
         self.pools.values()
     }
 
-    /// The worker in `slot`.
-    pub fn worker(&self, slot: Slot) -> Option<&Arc<Worker>> {
-        self.workers.get(slot.index())
+    fn lock(&self) -> MutexGuard<'_, Slots<Worker>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every worker, ascending by slot.
-    pub fn workers(&self) -> &[Arc<Worker>] {
-        &self.workers
-    }
-
-    /// Lets requests go to `slot`, or keeps them away and forgets what it was sent. Returns whether that changed anything. O(workers).
-    pub fn set_available(&self, slot: Slot, available: bool) -> bool {
-        if self.table.load().get(slot).is_none_or(|target| target.available == available) {
-            return false;
+    /// Takes in the ranks of a worker, all or none. O(workers).
+    ///
+    /// # Errors
+    /// When there is no pool or no slot for them.
+    pub fn join(&self, newcomers: &[Newcomer]) -> Result<Vec<Arc<Worker>>, JoinError> {
+        if newcomers.iter().any(|newcomer| !self.pools.contains_key(&newcomer.model)) {
+            return Err(JoinError::NoPool);
         }
-        self.change(slot, |target| target.available = available);
-        if !available && let Some(pool) = self.worker(slot).and_then(|worker| self.pool(&worker.model)) {
-            // Whatever made it fail, its cache is not to be counted upon.
+        let mut slots = self.lock();
+        let mut joined = Vec::new();
+        for newcomer in newcomers {
+            let worker = slots.give(|slot| Arc::new(Worker::new(slot, newcomer))).ok_or(JoinError::NoSlot)?;
+            self.forget(worker.slot);
+            joined.push(worker);
+        }
+        let with = self.roster.load().with(joined.iter().zip(newcomers));
+        self.roster.store(Arc::new(with));
+        drop(slots);
+        self.tell_tokenizers();
+        Ok(joined)
+    }
+
+    /// Lets a worker go. Requests that are on their way there keep it, and its slots stay taken until the last of them
+    /// has ended. Returns its ranks. O(workers).
+    pub fn leave(&self, id: &WorkerId) -> Vec<Arc<Worker>> {
+        let slots = self.lock();
+        let roster = self.roster.load_full();
+        let left: Vec<_> = roster.ranks_of(id).cloned().collect();
+        self.roster.store(Arc::new(roster.without(id)));
+        drop(slots);
+        for worker in &left {
+            self.forget(worker.slot);
+        }
+        self.tell_tokenizers();
+        left
+    }
+
+    /// Forgets all that is remembered of what was sent to `slot`, whoever was there.
+    fn forget(&self, slot: Slot) {
+        for pool in self.pools() {
             pool.scheduler.forget(slot);
+            pool.scheduler.overlay().withdraw(slot);
         }
-        true
     }
 
-    /// Takes note of how many blocks the cache of `slot` has. O(workers).
-    pub fn set_capacity(&self, slot: Slot, blocks: Blocks) {
-        self.change(slot, |target| target.limits.blocks = Some(blocks));
+    fn tell_tokenizers(&self) {
+        let roster = self.roster();
+        for pool in self.pools() {
+            let of_pool = roster.workers().filter(|worker| worker.model == pool.model);
+            pool.tokenizer.set_engines(of_pool.map(|worker| worker.base()));
+        }
     }
 
-    fn change(&self, slot: Slot, change: impl Fn(&mut Target)) {
-        let _one_at_a_time = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let table = self.table.load();
-        let mut targets: Vec<_> = table.iter().cloned().collect();
-        targets.iter_mut().filter(|target| target.slot == slot).for_each(change);
-        self.table.store(Arc::new(WorkerTable::new(targets, table.pools().to_vec())));
+    /// Takes note of a health check. Returns whether the worker may be chosen now, where that has changed.
+    pub fn checked(&self, worker: &Worker, passed: bool, now: Instant) -> Option<bool> {
+        let (before, after) = {
+            let mut health = worker.lock_health();
+            let before = health.is_available();
+            health.checked(passed);
+            (before, health.is_available())
+        };
+        if before && !after {
+            self.distrust(worker);
+        }
+        self.settle(worker, (!before && after).then_some(now))
+    }
+
+    /// A request failed through the worker's fault. Too many in a row take it out, unless it is the last of its pool: its
+    /// checks pass, so it may yet serve, and nobody else could. O(workers) where it does.
+    pub fn request_failed(&self, worker: &Worker) {
+        if worker.strike() < self.conduct.strikes_max || self.is_last(worker) {
+            return;
+        }
+        worker.clear_strikes();
+        worker.lock_health().condemn();
+        self.distrust(worker);
+        if self.settle(worker, None).is_some() {
+            tracing::warn!(worker = %worker.id, "taken out: its requests fail, one after the other");
+        }
+    }
+
+    /// A worker answered a request.
+    pub fn request_answered(&self, worker: &Worker) {
+        worker.clear_strikes();
+    }
+
+    fn is_last(&self, worker: &Worker) -> bool {
+        let roster = self.roster.load();
+        let table = roster.table();
+        let others = table.pool(&worker.model).into_iter().flat_map(|pool| &pool.targets);
+        !others.filter(|slot| **slot != worker.slot).filter_map(|slot| table.get(*slot)).any(|target| target.available)
+    }
+
+    /// Sets what operators want of a worker, all its ranks together.
+    ///
+    /// # Errors
+    /// When there is no such worker, or it is so already.
+    pub fn set_duty(&self, id: &WorkerId, duty: Duty) -> Result<(), DutyError> {
+        let roster = self.roster();
+        let mut ranks = roster.ranks_of(id).peekable();
+        if ranks.peek().is_none() {
+            return Err(DutyError::Unknown(id.clone()));
+        }
+        let mut changed = false;
+        for worker in ranks {
+            changed |= worker.set_duty(duty);
+            self.settle(worker, None);
+        }
+        if changed { Ok(()) } else { Err(DutyError::Already(id.clone(), duty)) }
+    }
+
+    /// Whatever made it fail, its cache is not to be counted upon.
+    fn distrust(&self, worker: &Worker) {
+        if let Some(pool) = self.pool(&worker.model) {
+            pool.scheduler.forget(worker.slot);
+        }
+    }
+
+    /// Makes the table say of a worker what its health and its duty say; since when it is back, if it is. Returns whether
+    /// it may be chosen now, where that has changed. O(workers) where it has.
+    fn settle(&self, worker: &Worker, returned: Option<Instant>) -> Option<bool> {
+        let _one_at_a_time = self.lock();
+        let available = worker.health().is_available() && worker.duty() == Duty::Active;
+        let roster = self.roster.load_full();
+        // It may have left; its slot is never another's while somebody holds it.
+        let before = roster.table().get(worker.slot)?.available;
+        if before == available && returned.is_none() {
+            return None;
+        }
+        let ramp = |since| Ramp { since, over: self.conduct.ramp, from: self.conduct.ramp_from };
+        let changed = roster.changed(worker.slot, |target| {
+            target.available = available;
+            target.ramp = returned.map(ramp).or(target.ramp);
+        });
+        self.roster.store(Arc::new(changed));
+        (before != available).then_some(available)
+    }
+
+    /// An operator had the cache of this worker emptied: what is known of it is emptied, too. Returns how many ranks.
+    pub fn reset_view(&self, id: &WorkerId) -> usize {
+        let roster = self.roster();
+        let ranks = roster.ranks_of(id).inspect(|worker| {
+            self.forget(worker.slot);
+            worker.view_reset.notify_one();
+        });
+        ranks.count()
+    }
+
+    /// Takes note of how many blocks the cache of a worker has. O(workers).
+    pub fn set_capacity(&self, worker: &Worker, blocks: Blocks) {
+        let _one_at_a_time = self.lock();
+        let changed = self.roster.load().changed(worker.slot, |target| target.limits.blocks = Some(blocks));
+        self.roster.store(Arc::new(changed));
     }
 
     /// How uneven the load of all workers is.
     pub fn load_balance_score(&self) -> f64 {
-        let table = self.table.load();
-        load_balance_score(table.iter().map(kv_load).collect::<Vec<_>>().into_iter())
+        let roster = self.roster.load();
+        load_balance_score(roster.table().iter().map(kv_load).collect::<Vec<_>>().into_iter())
     }
 
     /// Brings the gauges up to date; called when somebody looks.
     pub fn measure(&self, now: Instant) {
-        let table = self.table.load();
-        for target in table.iter() {
-            let Some(worker) = self.worker(target.slot) else { continue };
+        let roster = self.roster();
+        let table = roster.table();
+        for (target, worker) in table.iter().filter_map(|target| Some((target, roster.worker(target.slot)?))) {
             let load = target.account.read();
             worker.metrics.in_flight.set(f64::from(load.requests));
             worker.metrics.kv_load.set(kv_load(target));
             worker.metrics.prefill.set(f64::from(load.prefill_tokens.0));
             worker.metrics.up.set(if target.available { 1.0 } else { 0.0 });
+            worker.metrics.state(worker.condition(), &worker::CONDITIONS);
             worker.metrics.hit_rate.set(worker.hit_rate.read(now));
             worker.measure_engine(now);
-            if let Some(pool) = self.pool(&worker.model) {
-                worker.metrics.belief.trust(&worker.trust(now, target, pool.block_size));
-            }
-            if let Some(history) = self.pool(&worker.model).and_then(|pool| pool.scheduler.policy().history.as_ref()) {
+            let Some(pool) = self.pool(&worker.model) else { continue };
+            worker.metrics.belief.trust(&worker.trust(now, target, pool.block_size));
+            if let Some(history) = &pool.scheduler.policy().history {
                 worker.metrics.history(&history.measure(target.slot));
             }
+            worker.metrics.credit.set(f64::from(pool.scheduler.overlay().credited(now, target.slot).0));
         }
         for pool in table.pools() {
             let loads: Vec<f64> = pool.targets.iter().filter_map(|slot| table.get(*slot)).map(kv_load).collect();
             let Some(state) = self.pool(&pool.model) else { continue };
             state.metrics.balance.set(load_balance_score(loads.into_iter()));
-            for worker in pool.targets.iter().filter_map(|slot| self.worker(*slot)) {
-                let credited = state.scheduler.overlay().credited(now, worker.slot);
-                worker.metrics.credit.set(f64::from(credited.0));
-            }
         }
     }
 }

@@ -22,7 +22,6 @@ mod forward;
 pub mod gateway;
 pub mod models;
 pub mod routes;
-mod workers;
 
 /// Pause of the accept loop when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -11,6 +11,8 @@ use tokio_util::task::TaskTracker;
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
+    /// Who also waits for these tasks, and cancels them.
+    parent: Option<TaskTracker>,
     cancel: CancellationToken,
 }
 
@@ -23,12 +25,26 @@ impl Tasks {
     /// Starts a task. It ends when `task` does, or when the grace of [`Tasks::drain`] is over.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let cancel = self.cancel.clone();
-        self.tracker.spawn(async move {
+        let task = async move {
             tokio::select! {
                 () = cancel.cancelled() => {}
                 () = task => {}
             }
-        });
+        };
+        match &self.parent {
+            Some(parent) => parent.spawn(self.tracker.track_future(task)),
+            None => self.tracker.spawn(task),
+        };
+    }
+
+    /// A part of these tasks that can be drained by itself; draining the whole ends it, too.
+    pub fn part(&self) -> Self {
+        Self { tracker: TaskTracker::new(), parent: Some(self.tracker.clone()), cancel: self.cancel.child_token() }
+    }
+
+    /// Ends all of them, without waiting.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
     }
 
     /// How many tasks are alive.
@@ -80,5 +96,18 @@ mod tests {
         tasks.spawn(std::future::pending());
         assert_eq!(tasks.drain(Duration::from_secs(2)).await, 1);
         assert!(tasks.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_ends_by_itself_and_with_the_whole() {
+        let tasks = Tasks::new();
+        let (first, second) = (tasks.part(), tasks.part());
+        for part in [&first, &second] {
+            part.spawn(std::future::pending());
+        }
+        assert_eq!((tasks.len(), first.drain(Duration::ZERO).await), (2, 1));
+        assert_eq!((tasks.len(), second.len()), (1, 1));
+        assert_eq!(tasks.drain(Duration::ZERO).await, 1);
+        assert!(second.is_empty());
     }
 }

@@ -220,7 +220,7 @@ fn addressed(worker: &Worker, outgoing: &Outgoing) -> Result<Request<Full<Bytes>
     if let Some(authorization) = &worker.authorization {
         request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
     }
-    if let Some(rank) = worker.rank {
+    if let Some(rank) = worker.rank.filter(|_| worker.tells_rank) {
         request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.0));
     }
     Ok(request)

@@ -58,6 +58,7 @@ fn workers(count: u16, size: BlockSize) -> WorkerTable {
         role: Role::Both,
         limits: Limits { blocks: Some(Blocks(100_000)), sequences: 256 },
         available: true,
+        ramp: None,
         account: Arc::default(),
         trust: Arc::default(),
     });

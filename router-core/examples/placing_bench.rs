@@ -51,6 +51,7 @@ impl World {
             role: Role::Both,
             limits: Limits { blocks: Some(Blocks(1_000_000)), sequences: 10_000 },
             available: true,
+            ramp: None,
             account: Arc::default(),
             trust: Arc::default(),
         });

@@ -1,5 +1,7 @@
 //! Whether a target has room, and what happens when none has.
 
+use std::time::Instant;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cost::{Candidate, Standing};
@@ -24,11 +26,23 @@ pub fn total_blocks(target: &Target, load: &InFlight) -> Blocks {
     target.limits.blocks.unwrap_or(load.peak_blocks)
 }
 
+/// Sequences that `target` is given at once: its limit, or less while it has not been back for long.
+pub fn sequences_at(now: Instant, target: &Target) -> u32 {
+    let limit = target.limits.sequences;
+    let Some(ramp) = target.ramp else { return limit };
+    let (elapsed, over) = (now.saturating_duration_since(ramp.since).as_millis(), ramp.over.as_millis());
+    if elapsed >= over || ramp.from >= limit {
+        return limit;
+    }
+    let grown = u128::from(limit - ramp.from) * elapsed / over;
+    u32::try_from(grown).map_or(limit, |grown| ramp.from.saturating_add(grown).min(limit))
+}
+
 /// Whether `target` can be chosen. A learned block count never makes it full: it is a lower bound.
-pub fn standing(target: &Target, load: &InFlight, avoid: &SlotSet) -> Standing {
+pub fn standing(now: Instant, target: &Target, load: &InFlight, avoid: &SlotSet) -> Standing {
     if !target.available || avoid.contains(target.slot) {
         Standing::Out
-    } else if load.sequences >= target.limits.sequences
+    } else if load.sequences >= sequences_at(now, target)
         || target.limits.blocks.is_some_and(|total| load.active_blocks >= total)
     {
         Standing::Full
@@ -48,11 +62,17 @@ pub fn least_loaded(candidates: &[Candidate]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
     use crate::cost::small_worlds::candidate;
     use crate::ids::{Rank, Slot, WorkerId};
-    use crate::workers::{Limits, Role};
+    use crate::workers::{Limits, Ramp, Role};
+
+    #[expect(clippy::disallowed_methods, reason = "an origin for a pure function")]
+    fn now() -> Instant {
+        Instant::now()
+    }
 
     fn target(blocks: Option<u32>) -> Target {
         Target {
@@ -62,6 +82,7 @@ mod tests {
             role: Role::Both,
             limits: Limits { blocks: blocks.map(Blocks), sequences: 16 },
             available: true,
+            ramp: None,
             account: Arc::default(),
             trust: Arc::default(),
         }
@@ -74,21 +95,42 @@ mod tests {
     #[test]
     fn r021_full_slots_or_full_blocks_skip_a_worker() {
         let none = SlotSet::new();
-        assert_eq!(standing(&target(Some(1000)), &load(1000, 0), &none), Standing::Full);
-        assert_eq!(standing(&target(Some(1000)), &load(400, 16), &none), Standing::Full);
-        assert_eq!(standing(&target(Some(1000)), &load(400, 4), &none), Standing::Open);
+        assert_eq!(standing(now(), &target(Some(1000)), &load(1000, 0), &none), Standing::Full);
+        assert_eq!(standing(now(), &target(Some(1000)), &load(400, 16), &none), Standing::Full);
+        assert_eq!(standing(now(), &target(Some(1000)), &load(400, 4), &none), Standing::Open);
     }
 
     #[test]
     fn a_learned_block_count_is_a_load_but_never_a_limit() {
         assert_eq!(total_blocks(&target(None), &load(500, 0)), Blocks(1000));
-        assert_eq!(standing(&target(None), &load(1000, 0), &SlotSet::new()), Standing::Open);
+        assert_eq!(standing(now(), &target(None), &load(1000, 0), &SlotSet::new()), Standing::Open);
     }
 
     #[test]
     fn a_target_that_failed_the_request_is_out() {
         let avoid = [Slot(0)].into_iter().collect();
-        assert_eq!(standing(&target(None), &load(0, 0), &avoid), Standing::Out);
+        assert_eq!(standing(now(), &target(None), &load(0, 0), &avoid), Standing::Out);
+    }
+
+    #[test]
+    fn a_target_that_came_back_is_given_more_and_more() {
+        let since = now();
+        let ramp = Ramp { since, over: Duration::from_secs(30), from: 4 };
+        let target = Target { ramp: Some(ramp), ..target(None) };
+        let none = SlotSet::new();
+        for (seconds, sequences) in [(0, 4), (1, 4), (5, 6), (15, 10), (29, 15), (30, 16), (3600, 16)] {
+            let at = since + Duration::from_secs(seconds);
+            assert_eq!(sequences_at(at, &target), sequences, "after {seconds} s");
+            assert_eq!(standing(at, &target, &load(0, sequences), &none), Standing::Full);
+            assert_eq!(standing(at, &target, &load(0, sequences - 1), &none), Standing::Open);
+        }
+    }
+
+    #[test]
+    fn a_ramp_never_gives_more_than_the_limit() {
+        let ramp = |from, over| Target { ramp: Some(Ramp { since: now(), over, from }), ..target(None) };
+        assert_eq!(sequences_at(now(), &ramp(100, Duration::from_secs(30))), 16);
+        assert_eq!(sequences_at(now(), &ramp(1, Duration::ZERO)), 16);
     }
 
     #[test]

@@ -218,7 +218,7 @@ impl Scheduler {
             let waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
             scratch.candidates.push(Candidate {
                 slot: target.slot,
-                standing: admission::standing(target, &load, request.avoid),
+                standing: admission::standing(now, target, &load, request.avoid),
                 overlap,
                 cached_tokens,
                 new_tokens: scratch.uncached[place].saturating_add(doubted),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::ids::{Rank, Slot, WorkerId};
 use crate::ledger::Account;
@@ -43,6 +44,18 @@ pub struct Limits {
     pub sequences: u32,
 }
 
+/// How a target that came back gets work: its limit on sequences grows from a few to all of them, evenly with time, so
+/// that an engine with a cold cache and cold kernels is not given everything at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ramp {
+    /// When it came back.
+    pub since: Instant,
+    /// How long until nothing is held back.
+    pub over: Duration,
+    /// Sequences at the beginning.
+    pub from: u32,
+}
+
 /// One routing target: a rank of a worker.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -58,6 +71,8 @@ pub struct Target {
     pub limits: Limits,
     /// Whether new requests may go to it; its health and its operators decide.
     pub available: bool,
+    /// Since when it is back, unless it always was there.
+    pub ramp: Option<Ramp>,
     /// What is in flight on it; lives on from table to table.
     pub account: Arc<Account>,
     /// How far what is known of its cache can be believed; lives on too.

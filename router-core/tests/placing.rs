@@ -58,6 +58,7 @@ impl World {
             role: Role::Both,
             limits,
             available: true,
+            ramp: None,
             account: Arc::default(),
             trust: Arc::default(),
         });

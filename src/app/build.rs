@@ -1,103 +1,94 @@
-//! Config -> Fleet.
+//! Config -> Fleet, and a worker's description -> what joins it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::HeaderValue;
 use http::uri::Authority;
-use warmpath_core::ids::{Rank, Slot};
+use warmpath_core::ids::Rank;
 use warmpath_core::policy::Policy;
 use warmpath_core::scheduler::Scheduler;
-use warmpath_core::trust::Trust;
 use warmpath_core::units::Blocks;
-use warmpath_core::workers::{Limits, Pool, Target};
+use warmpath_core::workers::{Limits, Pool};
 use warmpath_indexer::approx::{ApproxLru, history_of};
+use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::StartError;
 use crate::config::{Config, EventSource, Model, TokenizerSource, Worker as WorkerConfig};
-use crate::fleet::engine::Engine;
-use crate::fleet::{Fleet, PoolState, Worker};
-use crate::telemetry::hit_rate::HitRate;
+use crate::fleet::health::Health;
+use crate::fleet::{Conduct, Fleet, Newcomer, PoolState};
 use crate::telemetry::metrics::Metrics;
 use crate::tokenize::hf::{self, TokenizerFiles};
 use crate::tokenize::remote::RemoteTokenizer;
 use crate::tokenize::{TokenizeLimits, TokenizerHandle, bytes};
 
-/// The fleet that the configuration describes: slots in the order of `workers`, ranks of one worker side by side.
-pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Result<Fleet, StartError> {
-    let mut targets = Vec::new();
-    let mut workers = Vec::new();
-    for described in &config.workers {
-        let ranks = u32::from(described.dp_ranks.value.get());
-        for rank in 0..ranks {
-            let slot = next_slot(workers.len())?;
-            targets.push(target(config, described, slot, Rank(rank)));
-            workers.push(Arc::new(worker(described, slot, (ranks > 1).then_some(Rank(rank)), metrics)?));
-        }
-    }
-    let mut pools = Vec::new();
-    for (place, model) in config.models.iter().enumerate() {
-        let of_model = workers.iter().filter(|worker| *worker.model == *model.name.value);
+/// The pools that the configuration describes, in which nobody serves yet.
+pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Fleet {
+    let pools = config.models.iter().enumerate().map(|(place, model)| {
         let pool = Pool {
             model: model.name.value.as_str().into(),
             aliases: model.aliases.iter().map(|alias| alias.value.as_str().into()).collect(),
             block_size: model.block_size,
-            targets: of_model.clone().map(|worker| worker.slot).collect(),
+            targets: Vec::new(),
         };
-        let engines = of_model.map(|worker| format!("{}://{}", worker.scheme, worker.authority)).collect();
-        let state = pool_state(config, (place, model), engines, metrics)?;
-        pools.push((pool, Arc::new(state)));
-    }
-    Ok(Fleet::new(targets, pools, workers))
-}
-
-fn next_slot(used: usize) -> Result<Slot, StartError> {
-    let slot = u16::try_from(used);
-    slot.map(Slot).map_err(|error| setup("too many workers: at most 65 536 routing targets", error))
-}
-
-fn target(config: &Config, described: &WorkerConfig, slot: Slot, rank: Rank) -> Target {
-    let trust = match config.event_source(described) {
-        EventSource::None => Trust::default(),
-        _ => Trust::expecting_events(config.routing.trust.event_silence.get()),
-    };
-    Target {
-        slot,
-        worker: described.id.value.clone(),
-        rank,
-        role: described.role,
-        limits: Limits {
-            blocks: described.capacity_blocks.map(|blocks| Blocks(blocks.get())),
-            sequences: described.max_num_seqs.get(),
-        },
-        available: true,
-        account: Arc::default(),
-        trust: Arc::new(trust),
-    }
-}
-
-fn worker(described: &WorkerConfig, slot: Slot, rank: Option<Rank>, metrics: &Metrics) -> Result<Worker, StartError> {
-    let authorization = described.api_key.as_ref().map(|key| {
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
-        if let Ok(value) = &mut value {
-            value.set_sensitive(true);
-        }
-        value.map_err(|error| {
-            setup(&format!("the api_key of worker `{}` is no header value", described.id.value), error)
-        })
+        (pool, Arc::new(pool_state(config, (place, model), metrics)))
     });
-    Ok(Worker {
-        slot,
-        id: described.id.value.clone(),
-        rank,
-        model: described.model.value.as_str().into(),
-        scheme: http::uri::Scheme::HTTP,
-        authority: authority(described)?,
-        authorization: authorization.transpose()?,
-        metrics: metrics.worker(slot.index(), described.id.value.as_str()),
-        hit_rate: HitRate::new(Instant::now()),
-        engine: Engine::default(),
-    })
+    let conduct = Conduct {
+        strikes_max: config.health.request_failures.get(),
+        ramp: config.health.ramp.get(),
+        ramp_from: config.health.ramp_from.get(),
+    };
+    Fleet::new(pools.collect(), conduct)
+}
+
+/// An index that holds as much as the configuration allows, still empty.
+pub(super) fn index(config: &Config) -> ConcurrentIndex {
+    ConcurrentIndex::new(usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX))
+}
+
+/// The routing targets of one worker, ready to join.
+pub(super) fn newcomers(
+    config: &Config,
+    described: &WorkerConfig,
+    health: Health,
+    metrics: &Metrics,
+) -> Result<Vec<Newcomer>, StartError> {
+    let (start, count) = (u32::from(described.dp_start_rank), u32::from(described.dp_ranks.value.get()));
+    let (authority, authorization) = (authority(described)?, authorization(described)?);
+    let silence = match config.event_source(described) {
+        EventSource::None => None,
+        _ => Some(config.routing.trust.event_silence.get()),
+    };
+    let newcomer = |rank| {
+        let rank = (start > 0 || count > 1).then_some(Rank(rank));
+        Newcomer {
+            id: described.id.value.clone(),
+            rank,
+            tells_rank: count > 1,
+            model: described.model.value.as_str().into(),
+            scheme: http::uri::Scheme::HTTP,
+            authority: authority.clone(),
+            authorization: authorization.clone(),
+            metrics: metrics.worker(described.id.value.as_str(), rank),
+            limits: Limits {
+                blocks: described.capacity_blocks.map(|blocks| Blocks(blocks.get())),
+                sequences: described.max_num_seqs.get(),
+            },
+            role: described.role,
+            health,
+            silence,
+        }
+    };
+    Ok((start..start.saturating_add(count)).map(newcomer).collect())
+}
+
+fn authorization(described: &WorkerConfig) -> Result<Option<HeaderValue>, StartError> {
+    let Some(key) = &described.api_key else { return Ok(None) };
+    let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
+    let mut value = value
+        .map_err(|error| setup(&format!("the api_key of worker `{}` is no header value", described.id.value), error))?;
+    value.set_sensitive(true);
+    Ok(Some(value))
 }
 
 fn authority(described: &WorkerConfig) -> Result<Authority, StartError> {
@@ -113,12 +104,12 @@ const REMOTE_PATIENCE: Duration = Duration::from_millis(500);
 /// The most of its answer that is read: a million ids with their commas.
 const REMOTE_ANSWER_MAX: usize = 16 * 1024 * 1024;
 
-fn tokenizer(config: &Config, model: &Model, engines: &[String]) -> TokenizerHandle {
+fn tokenizer(config: &Config, model: &Model) -> TokenizerHandle {
     let limits = TokenizeLimits::default();
     match &model.tokenizer {
         None => TokenizerHandle::absent(limits),
         Some(TokenizerSource::Bytes) => TokenizerHandle::ready(bytes::model(), limits),
-        Some(TokenizerSource::Remote) => TokenizerHandle::absent(limits).with_remote(remote(config, model, engines)),
+        Some(TokenizerSource::Remote) => TokenizerHandle::absent(limits).with_remote(remote(config, model)),
         Some(TokenizerSource::File(file)) => {
             let files = TokenizerFiles {
                 tokenizer: file.clone(),
@@ -130,20 +121,16 @@ fn tokenizer(config: &Config, model: &Model, engines: &[String]) -> TokenizerHan
     }
 }
 
-fn remote(config: &Config, model: &Model, engines: &[String]) -> RemoteTokenizer {
+/// Without engines: the fleet tells it of those that join.
+fn remote(config: &Config, model: &Model) -> RemoteTokenizer {
     let client = reqwest::Client::builder().pool_idle_timeout(config.timeouts.worker_idle.get()).build();
     let client = client.expect("a client without TLS has nothing to fail on");
     let of_model = config.workers.iter().filter(|worker| worker.model.value == model.name.value);
     let key = of_model.filter_map(|worker| worker.api_key.as_ref()).map(|key| key.expose().to_owned()).next();
-    RemoteTokenizer::new(client, engines, REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
+    RemoteTokenizer::new(client, &[], REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
 }
 
-fn pool_state(
-    config: &Config,
-    (place, model): (usize, &Model),
-    engines: Vec<String>,
-    metrics: &Metrics,
-) -> Result<PoolState, StartError> {
+fn pool_state(config: &Config, (place, model): (usize, &Model), metrics: &Metrics) -> PoolState {
     let routing = &config.routing;
     let weights = routing.weights();
     let history = history_of(routing.policy, &routing.approx_limits());
@@ -158,13 +145,13 @@ fn pool_state(
     .with_tiers(routing.tiers)
     .with_half_life(config.engines.half_life.get())
     .with_sent(Arc::new(ApproxLru::new(routing.approx_limits().lru)));
-    Ok(PoolState {
+    PoolState {
         model: model.name.value.as_str().into(),
         block_size: model.block_size,
         scheduler,
-        tokenizer: tokenizer(config, model, &engines),
+        tokenizer: tokenizer(config, model),
         metrics: metrics.model(place, &model.name.value),
-    })
+    }
 }
 
 pub(super) fn setup(what: &str, source: impl Into<crate::error::BoxError>) -> StartError {

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::{Interval, MissedTickBehavior};
-use warmpath_core::ledger::Said;
+use tokio::time::MissedTickBehavior;
+use warmpath_core::ledger::{InFlight, Said};
 use warmpath_core::workers::Target;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
@@ -15,88 +15,90 @@ use crate::fleet::scrape::Scrape;
 use crate::fleet::{Fleet, Worker};
 use crate::shutdown::Tasks;
 
-/// Starts a task for each worker.
-pub(super) fn start(
-    (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>),
-    (engines, timeouts): (&Engines, &Timeouts),
-    tasks: &Tasks,
-) {
-    let client = reqwest::Client::builder()
-        .timeout(timeouts.health_check.get())
-        .pool_idle_timeout(timeouts.worker_idle.get())
-        .build();
-    let client = client.expect("a client without TLS has nothing to fail on");
-    for worker in fleet.workers() {
-        let reader = Reader {
-            fleet: Arc::clone(fleet),
-            index: Arc::clone(index),
-            worker: Arc::clone(worker),
-            client: client.clone(),
-            url: format!("{}://{}/metrics", worker.scheme, worker.authority),
-        };
-        tasks.spawn(reader.run(interval(engines.metrics_interval.get())));
-    }
-}
-
-fn interval(period: Duration) -> Interval {
-    let mut ticks = tokio::time::interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
-}
-
-/// Reads one engine's metrics, over and over.
-struct Reader {
+/// How engines' metrics are read, and whom they are told.
+#[derive(Clone)]
+pub(super) struct Readers {
+    client: reqwest::Client,
+    interval: Duration,
     fleet: Arc<Fleet>,
     index: Arc<ConcurrentIndex>,
-    worker: Arc<Worker>,
-    client: reqwest::Client,
-    url: String,
 }
 
-impl Reader {
-    async fn run(self, mut ticks: Interval) {
+impl Readers {
+    pub(super) fn new(
+        (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>),
+        (engines, timeouts): (&Engines, &Timeouts),
+    ) -> Self {
+        let client = reqwest::Client::builder()
+            .timeout(timeouts.health_check.get())
+            .pool_idle_timeout(timeouts.worker_idle.get())
+            .build();
+        let client = client.expect("a client without TLS has nothing to fail on");
+        let interval = engines.metrics_interval.get();
+        Self { client, interval, fleet: Arc::clone(fleet), index: Arc::clone(index) }
+    }
+
+    /// Starts to read the metrics of one worker, for all its ranks.
+    pub(super) fn start(&self, ranks: Vec<Arc<Worker>>, tasks: &Tasks) {
+        tasks.spawn(self.clone().read(ranks));
+    }
+
+    async fn read(self, ranks: Vec<Arc<Worker>>) {
+        let Some(first) = ranks.first() else { return };
+        let url = format!("{}/metrics", first.base());
+        let mut ticks = tokio::time::interval(self.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answered = true;
         loop {
             ticks.tick().await;
-            let Some(target) = self.fleet.table().get(self.worker.slot).cloned() else { continue };
-            target.trust.heard(Instant::now(), self.worker.metrics.belief.heard());
-            let before = target.account.read();
-            let text = self.fetch().await;
-            let scrape = text.as_deref().map(|text| Scrape::read(text, self.worker.rank));
-            let outcome = match scrape {
-                Some(Some(scrape)) => {
-                    let own = before.most(target.account.read());
-                    target.account.report(Instant::now(), said(&scrape, &target), own);
-                    self.learn(&target, scrape);
-                    "ok"
-                }
-                Some(None) => "unknown_names",
-                None => "failed",
-            };
-            self.worker.metrics.belief.scraped(outcome);
+            let before: Vec<_> = ranks.iter().map(|worker| self.look(worker)).collect();
+            let text = self.fetch(&url).await;
+            let mut outcome = "failed";
+            for (worker, seen) in ranks.iter().zip(before) {
+                outcome = self.take(worker, seen, text.as_deref());
+                worker.metrics.belief.scraped(outcome);
+            }
             if std::mem::replace(&mut answered, outcome == "ok") && outcome != "ok" {
-                tracing::info!(worker = %self.worker.id, outcome, "the engine's metrics cannot be read");
+                tracing::info!(worker = %first.id, outcome, "the engine's metrics cannot be read");
             }
         }
     }
 
-    fn learn(&self, target: &Target, scrape: Scrape) {
+    /// The target, and the router's own account of it, just before the engine is asked.
+    fn look(&self, worker: &Worker) -> Option<(Target, InFlight)> {
+        let target = self.fleet.roster().table().get(worker.slot).cloned()?;
+        target.trust.heard(Instant::now(), worker.metrics.belief.heard());
+        let load = target.account.read();
+        Some((target, load))
+    }
+
+    /// What becomes of an engine's answer.
+    fn take(&self, worker: &Worker, seen: Option<(Target, InFlight)>, text: Option<&str>) -> &'static str {
+        let (Some((target, before)), Some(text)) = (seen, text) else { return "failed" };
+        let Some(scrape) = Scrape::read(text, worker.rank) else { return "unknown_names" };
+        let own = before.most(target.account.read());
+        target.account.report(Instant::now(), said(&scrape, &target), own);
+        self.learn(worker, &target, scrape);
+        "ok"
+    }
+
+    fn learn(&self, worker: &Worker, target: &Target, scrape: Scrape) {
         let now = Instant::now();
-        if self.worker.engine.take(now, scrape) {
-            tracing::info!(worker = %self.worker.id, "the engine's process is another one");
+        if worker.engine.take(now, scrape) {
+            tracing::info!(worker = %worker.id, "the engine's process is another one");
             target.trust.restarted(now);
         }
-        if let (Some(prefix), Some(pool)) = (scrape.prefix(), self.fleet.pool(&self.worker.model)) {
+        if let (Some(prefix), Some(pool)) = (scrape.prefix(), self.fleet.pool(&worker.model)) {
             target.trust.counters(now, prefix, pool.block_size);
         }
         if let Some(blocks) = scrape.blocks.filter(|_| target.limits.blocks.is_none()) {
-            self.fleet.set_capacity(self.worker.slot, blocks);
-            self.index.reserve(self.worker.slot, usize::try_from(blocks.0).unwrap_or(0));
+            self.fleet.set_capacity(worker, blocks);
+            self.index.reserve(worker.slot, usize::try_from(blocks.0).unwrap_or(0));
         }
     }
 
-    async fn fetch(&self) -> Option<String> {
-        let mut answer = self.client.get(&self.url).send().await.ok()?.error_for_status().ok()?;
+    async fn fetch(&self, url: &str) -> Option<String> {
+        let mut answer = self.client.get(url).send().await.ok()?.error_for_status().ok()?;
         let mut text = Vec::new();
         while let Some(chunk) = answer.chunk().await.ok()? {
             if text.len() + chunk.len() > METRICS_MAX {

@@ -12,14 +12,14 @@ use warmpath_indexer::view::ViewSettings;
 
 use super::StartError;
 use super::build::setup;
-use crate::config::{Config, EventSource, JetStream, Nats, Zmq, ZmqEndpoint};
+use crate::config::{Config, EventSource, JetStream, Nats, Worker as Described, Zmq, ZmqEndpoint};
 use crate::events::local::LocalBus;
 use crate::events::nats::{Credentials, INBOX, NatsBus, NatsSettings, Tls};
 use crate::events::snapshots::SnapshotFolder;
 use crate::events::source::source;
 use crate::events::zmq::{Gate, ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
 use crate::events::{Abilities, EventTask, Heard, Source};
-use crate::fleet::{Fleet, Worker};
+use crate::fleet::{Fleet, PoolState, Worker};
 use crate::real::real_len;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
@@ -27,10 +27,13 @@ use crate::telemetry::metrics::Metrics;
 /// The most that is set aside at shutdown for writing views down.
 const WRITING_MAX: Duration = Duration::from_secs(5);
 
-/// Every event task, seen from outside.
+/// Starts and ends the event tasks, and sees them from outside.
 pub(super) struct Sources {
+    config: Arc<Config>,
     bus: Option<NatsBus>,
     zmq: ZmqBus,
+    gate: Option<Arc<Gate>>,
+    local: Option<LocalBus>,
     /// The event tasks, apart from all others: they end by themselves when they are told when to.
     tasks: Tasks,
     stop: watch::Sender<Option<Instant>>,
@@ -38,19 +41,19 @@ pub(super) struct Sources {
     /// Why there is no folder though one is configured.
     folder_trouble: Option<String>,
     index: Arc<ConcurrentIndex>,
-    workers: Vec<Arc<Worker>>,
+    fleet: Arc<Fleet>,
     metrics: Metrics,
 }
 
 impl Sources {
-    /// Starts a task for each (worker, rank) that has events.
-    pub(super) async fn start(
-        config: &Config,
+    /// Connects the buses; no worker's events are listened for yet.
+    pub(super) async fn connect(
+        config: &Arc<Config>,
         local: Option<LocalBus>,
-        (fleet, index): (&Fleet, &Arc<ConcurrentIndex>),
+        (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>),
         metrics: &Metrics,
         background: &Tasks,
-    ) -> Result<Arc<Self>, StartError> {
+    ) -> Result<Self, StartError> {
         let bus = match settings(&config.events.nats) {
             Some(settings) => {
                 let connecting = NatsBus::connect(settings).await;
@@ -59,31 +62,82 @@ impl Sources {
             None => None,
         };
         let (folder, folder_trouble) = open_folder(config);
-        let (stop, stopped) = watch::channel(None);
-        let tasks = Tasks::new();
         let zmq = ZmqBus::new(zmq_settings(&config.events.zmq));
-        let mut gate = config.events.zmq.bind.as_ref().map(|bind| Gate::new(&zmq, bind.value.clone()));
-        for worker in fleet.workers() {
-            let described = config.workers.iter().find(|described| described.id.value == worker.id);
-            let described = described.expect("the fleet was built from this configuration");
-            let source = match config.event_source(described) {
-                EventSource::None => continue,
-                EventSource::Local => local_source(local.as_ref(), worker, background)?,
-                EventSource::Nats => nats_source(bus.as_ref(), worker, config, background)?,
-                EventSource::Zmq => zmq_source((&zmq, gate.as_mut()), (worker, described), config, background)?,
-            };
-            let mut task = task(config, fleet, worker, index, source);
-            // A local engine ends with this process.
-            if let (Some(folder), EventSource::Nats) = (&folder, config.event_source(described)) {
-                task = task.kept_in(folder);
-            }
-            tasks.spawn(task.run(stopped.clone()));
+        let gate = config.events.zmq.bind.as_ref().map(|bind| Arc::new(Gate::new(&zmq, bind.value.clone())));
+        if let Some(gate) = &gate {
+            background.spawn(Arc::clone(gate).run(background.clone()));
         }
-        if let Some(gate) = gate {
-            background.spawn(gate.run(background.clone()));
+        Ok(Self {
+            config: Arc::clone(config),
+            bus,
+            zmq,
+            gate,
+            local,
+            tasks: Tasks::new(),
+            stop: watch::Sender::new(None),
+            folder,
+            folder_trouble,
+            index: Arc::clone(index),
+            fleet: Arc::clone(fleet),
+            metrics: metrics.clone(),
+        })
+    }
+
+    /// Room for the event tasks of one worker, which can be ended by themselves.
+    pub(super) fn part(&self) -> Tasks {
+        self.tasks.part()
+    }
+
+    /// Listens for the events of one (worker, rank), if it has any: `tasks` receive them, `listening` keeps the index true
+    /// to them.
+    pub(super) fn start(
+        &self,
+        worker: &Arc<Worker>,
+        described: &Described,
+        (tasks, listening): (&Tasks, &Tasks),
+    ) -> Result<(), StartError> {
+        let kind = self.config.event_source(described);
+        let source = match kind {
+            EventSource::None => return Ok(()),
+            EventSource::Local => local_source(self.local.as_ref(), worker, tasks)?,
+            EventSource::Nats => nats_source(self.bus.as_ref(), worker, &self.config, tasks)?,
+            EventSource::Zmq => zmq_source((&self.zmq, self.gate.as_ref()), (worker, described), &self.config, tasks)?,
+        };
+        let mut task = self.task(worker, described, source)?;
+        // A local engine ends with this process.
+        if let (Some(folder), EventSource::Nats) = (&self.folder, kind) {
+            task = task.kept_in(folder);
         }
-        let (index, workers) = (Arc::clone(index), fleet.workers().to_vec());
-        Ok(Arc::new(Self { bus, zmq, tasks, stop, folder, folder_trouble, index, workers, metrics: metrics.clone() }))
+        listening.spawn(task.run(self.stop.subscribe()));
+        Ok(())
+    }
+
+    fn task(&self, worker: &Arc<Worker>, described: &Described, source: Source) -> Result<EventTask, StartError> {
+        let pool = self.fleet.pool(&worker.model).ok_or_else(|| setup("no such model", worker.model.to_string()))?;
+        let roster = self.fleet.roster();
+        let target = roster.table().get(worker.slot).ok_or_else(|| setup("no such worker", worker.id.to_string()))?;
+        // As many as the configuration says; engines that tell the number themselves let the table grow.
+        let blocks = described.capacity_blocks.map_or(0, |blocks| usize::try_from(blocks.get()).unwrap_or(0));
+        let writer = self.index.writer(worker.slot, &self.view(worker, pool, blocks));
+        Ok(EventTask::new((Arc::clone(worker), Arc::clone(pool), Arc::clone(&target.trust)), writer, source))
+    }
+
+    /// Forgets what a worker that has left held. Its task must have ended.
+    pub(super) fn vacate(&self, worker: &Worker) {
+        if let Some(pool) = self.fleet.pool(&worker.model) {
+            // Whoever begins in a slot makes it empty, and an empty view takes next to no room.
+            drop(self.index.writer(worker.slot, &self.view(worker, pool, 0)));
+        }
+    }
+
+    fn view(&self, worker: &Worker, pool: &PoolState, blocks: usize) -> ViewSettings {
+        let namespace = Namespace::plain(Arc::clone(&worker.model), pool.block_size);
+        ViewSettings { pool: namespace, seed: self.config.index.seed, blocks }
+    }
+
+    /// The connection to NATS, where there is one.
+    pub(super) fn nats(&self) -> Option<&NatsBus> {
+        self.bus.as_ref()
     }
 
     /// Whether events can arrive from every worker that sends them over the bus, and follow what was known before.
@@ -134,7 +188,7 @@ impl Sources {
         self.metrics.index_shed.absolute(self.index.shed());
         self.metrics.unmatched_topics.absolute(self.zmq.unmatched());
         self.metrics.bus_up.set(if self.are_connected() { 1.0 } else { 0.0 });
-        for worker in &self.workers {
+        for worker in self.fleet.roster().workers() {
             worker.metrics.index_blocks.set(real_len(self.index.entries(worker.slot)));
             worker.metrics.index_worker_bytes.set(real_len(self.index.bytes_of(worker.slot)));
         }
@@ -237,8 +291,8 @@ fn zmq_settings(zmq: &Zmq) -> ZmqSettings {
 
 /// A worker with a place of its own is connected to, any other one comes to the gate.
 fn zmq_source(
-    (bus, gate): (&ZmqBus, Option<&mut Gate>),
-    (worker, described): (&Arc<Worker>, &crate::config::Worker),
+    (bus, gate): (&ZmqBus, Option<&Arc<Gate>>),
+    (worker, described): (&Arc<Worker>, &Described),
     config: &Config,
     tasks: &Tasks,
 ) -> Result<Source, StartError> {
@@ -250,12 +304,12 @@ fn zmq_source(
     let waiting = usize::try_from(config.events.zmq.queue_messages.get()).unwrap_or(usize::MAX);
     let (source, line) = source(abilities, waiting);
     match (of_rank(config.zmq_events(described)), gate) {
-        (Some(events), _) => tasks.spawn(bus.follow(worker, ZmqEngine { events, replay }, line)),
+        (Some(events), _) => tasks.spawn(bus.follow(&worker.as_ref().into(), ZmqEngine { events, replay }, line)),
         (None, Some(gate)) => {
             let model = config.models.iter().find(|model| model.name.value == *worker.model);
             let aliases = model.into_iter().flat_map(|model| &model.aliases).map(|alias| alias.value.as_str());
             let models: Vec<_> = std::iter::once(&*worker.model).chain(aliases).collect();
-            tasks.spawn(gate.expect(worker, &models, replay, line));
+            tasks.spawn(gate.expect(&worker.as_ref().into(), &models, replay, line));
         }
         (None, None) => {
             let what = format!("worker `{}` has `events: zmq`", worker.id);
@@ -263,23 +317,4 @@ fn zmq_source(
         }
     }
     Ok(source)
-}
-
-fn task(
-    config: &Config,
-    fleet: &Fleet,
-    worker: &Arc<Worker>,
-    index: &Arc<ConcurrentIndex>,
-    source: Source,
-) -> EventTask {
-    let pool = fleet.pool(&worker.model).expect("a fleet has a pool for the model of each worker");
-    let namespace = Namespace::plain(Arc::clone(&worker.model), pool.block_size);
-    // As many as the configuration says; engines that tell the number themselves let the table grow.
-    let table = fleet.table();
-    let target = table.get(worker.slot).expect("a fleet has a target for each worker");
-    let blocks = target.limits.blocks;
-    let blocks = blocks.map_or(0, |blocks| usize::try_from(blocks.0).unwrap_or(0));
-    let view = ViewSettings { pool: namespace, seed: config.index.seed, blocks };
-    let known = (Arc::clone(worker), Arc::clone(pool), Arc::clone(&target.trust));
-    EventTask::new(known, index.writer(worker.slot, &view), source)
 }

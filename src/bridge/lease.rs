@@ -5,19 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream;
-use async_nats::jetstream::kv::Store;
-use async_nats::jetstream::stream::{Config, DiscardPolicy};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::poll::{Engine, Polled};
 use crate::events::nats::NatsBus;
-use crate::fleet::discovery::registration::{LEASE, REFRESH, Registration, bucket};
+use crate::fleet::discovery::nats::open;
+use crate::fleet::discovery::registration::{REFRESH, Registration};
 
 /// How long the server may take; a refresh that takes longer is left to the next one.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
-
-/// Entries of the bucket take this at most.
-const BUCKET_BYTES: i64 = 16 << 20;
 
 /// Keeps the entry.
 pub(super) struct Lease {
@@ -74,7 +70,7 @@ impl Lease {
             return;
         }
         let writing = async {
-            let store = self.store().await?;
+            let store = open(&jetstream::new(self.bus.client().clone()), self.bus.prefix()).await?;
             store.put(registration.key(), registration.to_json().into()).await?;
             Ok::<(), async_nats::Error>(())
         };
@@ -92,7 +88,7 @@ impl Lease {
     async fn remove(&mut self) {
         let key = self.base.key();
         let removing = async {
-            self.store().await?.delete(&key).await?;
+            open(&jetstream::new(self.bus.client().clone()), self.bus.prefix()).await?.delete(&key).await?;
             Ok::<(), async_nats::Error>(())
         };
         match timeout(ANSWERED_WITHIN, removing).await {
@@ -101,30 +97,5 @@ impl Lease {
             Err(_) => tracing::warn!(worker = %self.base.id, "still registered: the server does not answer"),
         }
         self.is_held = false;
-    }
-
-    /// The bucket, made if it is not there. Made as a stream: the client's own way asks for the account, whose answer
-    /// from nats-server 2.9 it cannot read.
-    async fn store(&self) -> Result<Store, async_nats::Error> {
-        let context = jetstream::new(self.bus.client().clone());
-        let bucket = bucket(self.bus.prefix());
-        if let Ok(store) = context.get_key_value(bucket.clone()).await {
-            return Ok(store);
-        }
-        let stream = Config {
-            name: format!("KV_{bucket}"),
-            subjects: vec![format!("$KV.{bucket}.>")],
-            max_messages_per_subject: 1,
-            max_age: LEASE,
-            duplicate_window: LEASE,
-            max_bytes: BUCKET_BYTES,
-            discard: DiscardPolicy::New,
-            allow_rollup: true,
-            deny_delete: true,
-            allow_direct: true,
-            ..Config::default()
-        };
-        context.create_stream(stream).await?;
-        Ok(context.get_key_value(bucket).await?)
     }
 }

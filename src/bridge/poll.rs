@@ -91,7 +91,7 @@ impl Poll {
     pub(super) async fn run(self, bus: NatsBus, worker: String, epoch: Arc<AtomicU64>) {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut health = Health::default();
+        let mut health = Health::presumed();
         while !self.engine.is_closed() {
             tokio::select! {
                 _ = ticks.tick() => {}

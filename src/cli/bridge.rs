@@ -4,14 +4,13 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use tracing::Level;
 use warmpath_core::blocks::DEFAULT_ROOT_SEED;
-use warmpath_core::ids::{Rank, Slot, WorkerId};
+use warmpath_core::ids::{Rank, WorkerId};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::feed::Patience;
@@ -22,13 +21,10 @@ use crate::bridge::{BlockSet, Bridge, BridgeSettings, RankFeed, RankView};
 use crate::config::{BaseUrl, LogFormat, NatsUrl, ZmqEndpoint};
 use crate::events::nats::{Credentials, NatsSettings, Tls};
 use crate::events::source::source;
-use crate::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
+use crate::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings, ZmqWorker};
 use crate::events::{Abilities, Source};
-use crate::fleet::Worker;
-use crate::fleet::engine::Engine;
 use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry;
-use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::Metrics;
 
 /// Stands beside one real engine and brings it onto the event bus: its KV-cache events, unchanged, numbered and in order;
@@ -195,20 +191,14 @@ impl BridgeArgs {
     }
 
     /// The engine as the event source knows it.
-    fn engine_worker(&self, rank: u32) -> anyhow::Result<Arc<Worker>> {
+    fn engine_worker(&self, rank: u32) -> anyhow::Result<ZmqWorker> {
         let engine = BaseUrl::try_from(self.engine.clone()).map_err(anyhow::Error::msg).context("--engine")?;
-        Ok(Arc::new(Worker {
-            slot: Slot(0),
+        Ok(ZmqWorker {
             id: WorkerId::from(self.worker.as_str()),
-            rank: Some(Rank(rank)),
             model: self.model.as_str().into(),
-            scheme: http::uri::Scheme::HTTP,
             authority: engine.authority().parse().context("--engine")?,
-            authorization: None,
-            metrics: Metrics::new("warmpath").worker(0, &self.worker),
-            hit_rate: HitRate::new(Instant::now()),
-            engine: Engine::default(),
-        }))
+            metrics: Metrics::new("warmpath").worker(&self.worker, Some(Rank(rank))),
+        })
     }
 }
 

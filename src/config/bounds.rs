@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::quantity::{ByteSize, Period};
+use super::quantity::{Allowance, ByteSize, Period};
 
 /// Bounds on what clients may send, checked before memory is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +49,18 @@ pub struct Timeouts {
     pub shutdown_grace: Period,
 }
 
+/// How workers are taken out and brought back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Health {
+    /// Requests in a row that fail through a worker's fault before it is taken out.
+    pub request_failures: NonZeroU32,
+    /// How long a worker that came back is given less than it could take; `0s`: it is given everything at once.
+    pub ramp: Allowance,
+    /// Requests at once that it is given at first, a rank.
+    pub ramp_from: NonZeroU32,
+}
+
 /// What is tried again, before the client has received anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -72,6 +84,16 @@ impl Default for Limits {
     }
 }
 
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            request_failures: NonZeroU32::new(3).expect("3 is not 0"),
+            ramp: Allowance::seconds(30),
+            ramp_from: NonZeroU32::new(4).expect("4 is not 0"),
+        }
+    }
+}
+
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
@@ -83,7 +105,7 @@ impl Default for Timeouts {
             total: Period::seconds(3_600),
             worker_idle: Period::seconds(4),
             health_check: Period::seconds(2),
-            health_interval: Period::seconds(1),
+            health_interval: Period::milliseconds(500),
             shutdown_grace: Period::seconds(30),
         }
     }

@@ -7,7 +7,7 @@ use super::document::Node;
 use super::fault::{Fault, hint};
 use super::fleet::EventSource;
 use super::place::{Place, Spanned};
-use super::{Config, Listen, Nats};
+use super::{Config, Discovery, Listen, Nats};
 
 /// Slots are numbered in 16 bits.
 const SLOTS_MAX: u32 = 65_535;
@@ -26,7 +26,7 @@ pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
     if root.is_section_whole("models") {
         rules.workers_have_models(config);
     }
-    if root.is_section_whole("workers") && config.workers.is_empty() {
+    if root.is_section_whole("workers") && config.workers.is_empty() && !config.discovery.is_used() {
         let place = root.entry("workers").map_or(&root.place, |entry| &entry.place);
         rules.fault(place.clone(), "there are no workers: nothing could be answered");
     }
@@ -36,6 +36,18 @@ pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
         rules.nats(&config.events.nats);
         rules.zmq(config);
     }
+    if root.is_section_whole("discovery") {
+        rules.discovery(config);
+    }
+}
+
+/// The same for a list of workers from elsewhere, which `config` has in the place of its own.
+pub(super) fn check_workers(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
+    let mut rules = Rules { root, faults };
+    rules.worker_ids(config);
+    rules.workers_have_models(config);
+    rules.slots(config);
+    rules.events(config);
 }
 
 pub(super) struct Rules<'a> {
@@ -159,6 +171,35 @@ impl Rules<'_> {
                 };
                 self.fault(place, &message);
             }
+        }
+    }
+
+    fn discovery(&mut self, config: &Config) {
+        let Discovery { dns, nats, .. } = &config.discovery;
+        if *nats.enabled && config.events.nats.url.is_none() {
+            self.fault(self.place(&nats.enabled), "workers register over NATS, but `events.nats.url` is not set");
+        }
+        let Some(name) = &dns.name else { return };
+        if name.is_empty() {
+            self.fault(self.place(name), "a name to look up must not be empty");
+        }
+        let names: Vec<&str> = config.models.iter().map(|model| model.name.as_str()).collect();
+        match (&dns.model, names.as_slice()) {
+            (None, [_]) => {}
+            (None, _) => {
+                self.fault(self.place(name), "which model do these workers serve? `discovery.dns.model` is not set")
+            }
+            (Some(model), names) if !names.contains(&model.as_str()) => {
+                let message = format!("no model is named `{}`{}", model.as_str(), hint(model, names));
+                self.fault(self.place(model), &message);
+            }
+            (Some(_), _) => {}
+        }
+        if !dns.id.contains("{host}") {
+            self.fault(self.place(&dns.id), "without `{host}` all workers would have the same id");
+        }
+        if let Err(message) = dns.fill("10.0.0.1", dns.port.get()) {
+            self.fault(self.place(&dns.url), &message);
         }
     }
 

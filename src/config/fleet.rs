@@ -60,6 +60,9 @@ pub struct Worker {
     /// Data-parallel ranks behind the address, each a routing target of its own.
     #[serde(default = "one")]
     pub dp_ranks: Spanned<NonZeroU16>,
+    /// The number of the first of them: where one deployment's ranks are spread over several addresses.
+    #[serde(default)]
+    pub dp_start_rank: u16,
     /// How its KV-cache events arrive; `None`: see [`Worker::event_source`].
     #[serde(default)]
     pub events: Option<Spanned<EventSource>>,
@@ -95,6 +98,24 @@ pub enum EventSource {
 }
 
 impl Worker {
+    /// A worker of which only this is known; everything else has its default.
+    pub fn at(id: WorkerId, url: BaseUrl, model: String) -> Self {
+        Self {
+            id: id.into(),
+            url: url.into(),
+            model: model.into(),
+            api_key: None,
+            dp_ranks: one(),
+            dp_start_rank: 0,
+            events: None,
+            zmq_endpoint: None,
+            zmq_replay: None,
+            capacity_blocks: None,
+            max_num_seqs: max_num_seqs(),
+            role: Role::default(),
+        }
+    }
+
     /// The source of its events: as configured, else ZeroMQ where its socket is named, else NATS where a server is
     /// configured, else none.
     pub fn event_source(&self, has_nats: bool) -> EventSource {
@@ -140,11 +161,12 @@ fn block_size() -> BlockSize {
     BlockSize::new(16).expect("16 is not 0")
 }
 
-fn one() -> Spanned<NonZeroU16> {
+pub(super) fn one() -> Spanned<NonZeroU16> {
     NonZeroU16::MIN.into()
 }
 
-fn max_num_seqs() -> NonZeroU32 {
+/// vLLM's default.
+pub(super) fn max_num_seqs() -> NonZeroU32 {
     NonZeroU32::new(256).expect("256 is not 0")
 }
 

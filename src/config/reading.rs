@@ -3,10 +3,13 @@
 use std::io;
 use std::path::Path;
 
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
 use super::decode::{Misfit, decode};
-use super::document::{self, Node, ROUNDS_MAX};
+use super::document::{self, Content, Node, ROUNDS_MAX};
 use super::fault::Fault;
-use super::fleet::TokenizerSource;
+use super::fleet::{TokenizerSource, Worker};
 use super::inputs::{Environment, is_too_large, override_values, read_config, substitute};
 use super::place::Place;
 use super::{Config, ConfigError, check};
@@ -61,6 +64,37 @@ impl Reading {
         Self { config, faults, text }
     }
 
+    /// Reads a file with a list of workers for `config`.
+    pub(super) fn workers_of_file(
+        path: &Path,
+        config: &Config,
+        environment: &Environment,
+    ) -> io::Result<Result<Vec<Worker>, ConfigError>> {
+        let bytes = read_config(path)?;
+        let name = path.display().to_string();
+        let refused = |message| Err(ConfigError::Faulty(vec![Fault::new(Place::start(name.as_str()), message)]));
+        if is_too_large(&bytes) {
+            return Ok(refused("a list of workers has at most 1 MiB"));
+        }
+        let Ok(text) = String::from_utf8(bytes) else { return Ok(refused("not UTF-8")) };
+        let mut faults = Vec::new();
+        let root = document::parse(&name, &text, &mut faults);
+        let workers = root.and_then(|mut root| {
+            substitute(&mut root, path.parent().unwrap_or(Path::new("")), environment, &mut faults);
+            let workers = match &root.content {
+                Content::List(_) => decode_all(&mut root, &mut faults)?,
+                _ => decode_all::<WorkerList>(&mut root, &mut faults)?.workers,
+            };
+            let merged = Config { workers, ..config.clone() };
+            check::check_workers(&merged, &root, &mut faults);
+            Some(merged.workers)
+        });
+        Ok(match workers {
+            Some(workers) if faults.is_empty() => Ok(workers),
+            _ => Err(ConfigError::Faulty(faults)),
+        })
+    }
+
     /// The configuration, if it has no fault.
     ///
     /// # Errors
@@ -77,11 +111,18 @@ impl Reading {
     }
 }
 
+/// A file with nothing but workers.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkerList {
+    workers: Vec<Worker>,
+}
+
 /// Decodes the document; reports what does not fit, takes it out, and decodes again.
-fn decode_all(root: &mut Node, faults: &mut Vec<Fault>) -> Option<Config> {
+fn decode_all<T: DeserializeOwned>(root: &mut Node, faults: &mut Vec<Fault>) -> Option<T> {
     for _ in 0..ROUNDS_MAX {
         let misfit = match decode(root) {
-            Ok(config) => return Some(config),
+            Ok(decoded) => return Some(decoded),
             Err(misfit) => misfit,
         };
         let path = misfit.path();
@@ -114,6 +155,9 @@ fn from_folder(mut config: Config, folder: &Path) -> Config {
         }
     }
     if let Some(path) = &mut config.index.snapshots {
+        *path = folder.join(&*path);
+    }
+    if let Some(path) = &mut config.discovery.file.path {
         *path = folder.join(&*path);
     }
     config

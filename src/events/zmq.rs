@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::uri::Authority;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
+use warmpath_core::ids::WorkerId;
 
 use super::source::{Heard, Line, Message};
 use super::zmtp::{Kind, Link, LinkError, Traffic};
@@ -60,6 +62,30 @@ pub struct ZmqEngine {
     pub replay: Option<ZmqEndpoint>,
 }
 
+/// Whose events are read.
+#[derive(Clone)]
+pub struct ZmqWorker {
+    /// The worker.
+    pub id: WorkerId,
+    /// The model that it serves.
+    pub model: Arc<str>,
+    /// Host and port of its API, by which topics may name it.
+    pub authority: Authority,
+    /// Its metrics.
+    pub metrics: WorkerMetrics,
+}
+
+impl From<&Worker> for ZmqWorker {
+    fn from(worker: &Worker) -> Self {
+        Self {
+            id: worker.id.clone(),
+            model: Arc::clone(&worker.model),
+            authority: worker.authority.clone(),
+            metrics: worker.metrics.clone(),
+        }
+    }
+}
+
 /// All that is read over ZeroMQ. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ZmqBus {
@@ -98,7 +124,7 @@ impl ZmqBus {
     }
 
     /// Hands on one (worker, rank)'s batches, connecting again for ever; the future ends when nobody listens any more.
-    pub fn follow(&self, worker: &Arc<Worker>, engine: ZmqEngine, line: Line) -> impl Future<Output = ()> + use<> {
+    pub fn follow(&self, worker: &ZmqWorker, engine: ZmqEngine, line: Line) -> impl Future<Output = ()> + use<> {
         let place = self.board.enter(worker.id.as_str(), &engine.events);
         let ear = Ear {
             metrics: worker.metrics.clone(),

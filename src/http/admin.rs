@@ -1,4 +1,4 @@
-//! The admin port: health, metrics and what is known of the workers.
+//! The admin port: health, metrics, what is known of the workers, and what operators do with them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,14 +6,17 @@ use std::time::Instant;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Serialize;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
-use super::workers;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
+
+mod duty;
+mod guard;
+mod workers;
 
 /// What the admin port can be asked about.
 pub struct Admin {
@@ -27,6 +30,8 @@ pub struct Admin {
     pub health: Box<dyn Fn() -> HealthReport + Send + Sync>,
     /// Brings gauges up to date that only the app knows.
     pub refresh: Box<dyn Fn() + Send + Sync>,
+    /// Calls engines' control paths.
+    pub control: reqwest::Client,
     /// Asked for as `Authorization: Bearer …` where it is set; liveness and readiness never ask.
     pub token: Option<String>,
 }
@@ -38,6 +43,8 @@ pub struct HealthReport {
     pub status: &'static str,
     /// What does not work, in words.
     pub degraded: Vec<String>,
+    /// Workers that their operators have taken out, as `id: draining` or `id: ejected`.
+    pub off_duty: Vec<String>,
     /// Whether requests can be served.
     pub ready: bool,
     /// The router's version.
@@ -52,6 +59,7 @@ pub fn routes(admin: Arc<Admin>) -> Router {
         .route("/healthz", get(health))
         .route("/metrics", get(metrics))
         .route("/api/v1/workers", get(workers::list))
+        .route("/api/v1/workers/{id}/{action}", post(duty::act).fallback(duty::wrong_method))
         .with_state(admin)
 }
 
@@ -68,43 +76,11 @@ async fn health(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>, headers: axum::http::HeaderMap) -> Response {
-    if let Some(refusal) = admin.refusal(&headers) {
+    if let Some(refusal) = guard::refusal(&admin, &headers) {
         return refusal;
     }
     admin.fleet.measure(Instant::now());
     (admin.refresh)();
     let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (content_type, admin.metrics.render()).into_response()
-}
-
-impl Admin {
-    /// What whoever has no token is told; none for whoever needs none or has it.
-    pub(super) fn refusal(&self, headers: &axum::http::HeaderMap) -> Option<Response> {
-        let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-        let refusal = (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n");
-        (!self.admits(headers)).then(|| refusal.into_response())
-    }
-
-    fn admits(&self, headers: &axum::http::HeaderMap) -> bool {
-        let Some(token) = &self.token else { return true };
-        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        given.is_some_and(|given| equal_in_constant_time(given, token.as_bytes()))
-    }
-}
-
-/// Compares secrets without telling by the time where they differ.
-fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_are_equal_only_when_every_byte_is() {
-        assert!(equal_in_constant_time(b"secret", b"secret"));
-        assert!(!equal_in_constant_time(b"secret", b"secreT"));
-        assert!(!equal_in_constant_time(b"secret", b"secret2"));
-    }
 }

@@ -126,7 +126,8 @@ async fn handle(
 }
 
 fn find_pool(gateway: &Gateway, model: Option<&str>) -> Result<Arc<PoolState>, GatewayError> {
-    let table = gateway.fleet.table();
+    let roster = gateway.fleet.roster();
+    let table = roster.table();
     let pool = match (model, table.pools()) {
         (Some(model), _) => table.pool(model),
         // As engines do: with one model there is nothing to choose.

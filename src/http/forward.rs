@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use warmpath_core::blocks::Root;
-use warmpath_core::ids::{RequestKey, Slot};
+use warmpath_core::ids::RequestKey;
 use warmpath_core::observe::{Event, Observation, Side};
 use warmpath_core::scheduler::{DecidedBy, Placement};
 use warmpath_core::shape::{Prompt, Request as PlaceRequest, Shape};
@@ -53,22 +53,30 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
     let mut last: Option<(GatewayError, UpstreamFailure)> = None;
     loop {
         let mut attempt = match place(gateway, request, &avoid) {
-            Ok(placement) => Attempt::new(request, placement),
+            Ok((placement, worker)) => Attempt::new(request, placement, worker),
             // What the workers said tells the client more than that none is left.
             Err(error) => return Err(last.map_or(error, |(said, _)| said)),
         };
         if let Some((_, failure)) = last {
             gateway.metrics.retry(failure.label());
         }
-        let worker = gateway.fleet.worker(attempt.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
-        let error = match gateway.upstream.send(&worker, &request.outgoing).await {
-            Ok(answer) => return relay(gateway, attempt, worker, answer).await,
+        let error = match send(gateway, request, &attempt.worker).await {
+            Ok(answer) => return relay(gateway, attempt, answer).await,
             Err(error) => error,
         };
         let GatewayError::Upstream { failure, .. } = error else { return Err(error) };
+        let worker = &attempt.worker;
         tracing::warn!(worker = %worker.id, request = request.key.0, failure = failure.label(), "attempt failed");
+        avoid.insert(worker.slot);
+        if failure == UpstreamFailure::Ejected {
+            attempt.side = Side::Router;
+            last = Some((error, failure));
+            continue;
+        }
+        if failure.is_fault() {
+            gateway.fleet.request_failed(worker);
+        }
         attempt.side = Side::Worker;
-        avoid.insert(attempt.slot);
         if retries == 0 {
             return Err(error);
         }
@@ -79,20 +87,30 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
     }
 }
 
+/// One attempt, given up if an operator ejects the worker before it has answered.
+async fn send(gateway: &Gateway, request: &Understood, worker: &Worker) -> Result<Answer, GatewayError> {
+    let ejected =
+        || GatewayError::Upstream { worker: worker.id.clone(), failure: UpstreamFailure::Ejected, source: None };
+    tokio::select! {
+        sent = gateway.upstream.send(worker, &request.outgoing) => sent,
+        () = worker.ejected() => Err(ejected()),
+    }
+}
+
 /// A placement that is being tried. Unless it is answered, the policies hear that it failed: by the worker's fault where
 /// `side` was set so or the deadline came, else because the client has left and this was dropped.
 struct Attempt<'a> {
     request: &'a Understood,
     placement: Option<Placement>,
-    slot: Slot,
+    /// Whoever holds it holds its slot, too: it goes last.
+    worker: Arc<Worker>,
     side: Side,
     began: Instant,
 }
 
 impl<'a> Attempt<'a> {
-    fn new(request: &'a Understood, placement: Placement) -> Self {
-        let slot = placement.target.slot;
-        Self { request, placement: Some(placement), slot, side: Side::Client, began: Instant::now() }
+    fn new(request: &'a Understood, placement: Placement, worker: Arc<Worker>) -> Self {
+        Self { request, placement: Some(placement), worker, side: Side::Client, began: Instant::now() }
     }
 
     /// The worker answers: what follows is told by the relay.
@@ -113,12 +131,18 @@ impl Drop for Attempt<'_> {
         if side == Side::Client {
             pool.metrics.request("client_left");
         }
-        pool.scheduler.observe(&Observation { at, request: *key, slot: self.slot, event: Event::Failed { side } });
+        pool.scheduler.observe(&Observation {
+            at,
+            request: *key,
+            slot: self.worker.slot,
+            event: Event::Failed { side },
+        });
     }
 }
 
-fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Placement, GatewayError> {
-    let table = gateway.fleet.table();
+fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<(Placement, Arc<Worker>), GatewayError> {
+    let roster = gateway.fleet.roster();
+    let table = roster.table();
     let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
     let prompts = match &request.prompts {
         Prompts::Ids(prompts) => prompts_of(request.root, prompts),
@@ -127,20 +151,18 @@ fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Pla
     let texts = prompts_of(request.texts.0, &request.texts.1);
     let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, texts: &texts, avoid };
     let start = Instant::now();
-    let placement = gateway.with_scratch(|scratch| {
-        request.pool.scheduler.place(start, &place, &*gateway.index, (&table, pool), scratch)
-    })?;
+    let placement = gateway
+        .with_scratch(|scratch| request.pool.scheduler.place(start, &place, &*gateway.index, (table, pool), scratch))?;
     gateway.metrics.routing_latency.record(start.elapsed());
     if let DecidedBy::Fallback(_) = placement.decided_by {
         gateway.metrics.fallback("all_zero");
     }
-    if let Some(worker) = gateway.fleet.worker(placement.target.slot) {
-        worker.metrics.placed.increment(1);
-        if !prompts.is_empty() {
-            worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
-            worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
-            worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
-        }
+    let worker = roster.worker(placement.target.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
+    worker.metrics.placed.increment(1);
+    if !prompts.is_empty() {
+        worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
+        worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
+        worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
     }
     tracing::debug!(
         request = request.key.0,
@@ -149,7 +171,7 @@ fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Pla
         overlap_tokens = placement.overlap_tokens.0,
         "placed"
     );
-    Ok(placement)
+    Ok((placement, worker))
 }
 
 /// Prompts below `root`, without media.
@@ -157,15 +179,15 @@ fn prompts_of(root: Root, prompts: &[Vec<u32>]) -> Vec<Prompt<'_>> {
     prompts.iter().map(|tokens| Prompt { root, tokens, media: &[] }).collect()
 }
 
-async fn relay(
-    gateway: &Gateway,
-    mut attempt: Attempt<'_>,
-    worker: Arc<Worker>,
-    answer: Answer,
-) -> Result<Response, GatewayError> {
+async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<Response, GatewayError> {
     let request = attempt.request;
+    let worker = Arc::clone(&attempt.worker);
     if !answer.parts.status.is_success() {
-        attempt.side = if answer.parts.status.is_server_error() { Side::Worker } else { Side::Router };
+        attempt.side = Side::Router;
+        if answer.parts.status.is_server_error() {
+            attempt.side = Side::Worker;
+            gateway.fleet.request_failed(&worker);
+        }
         return refusal(gateway, attempt, &worker, answer).await;
     }
     let attempt_began = attempt.began;
@@ -176,6 +198,7 @@ async fn relay(
         key: request.key,
         pool: Arc::clone(&request.pool),
         worker,
+        fleet: Arc::clone(&gateway.fleet),
         arrived: request.arrived,
         promise: comparable.then(|| Promise {
             sent: attempt_began,

@@ -30,14 +30,15 @@ fn model(id: &str) -> Model {
 
 /// Every model, and every alias as a model of its own.
 pub async fn list(State(gateway): State<Arc<Gateway>>) -> Response {
-    let table = gateway.fleet.table();
+    let roster = gateway.fleet.roster();
+    let table = roster.table();
     let names = table.pools().iter().flat_map(|pool| std::iter::once(&pool.model).chain(&pool.aliases));
     Json(List { object: "list", data: names.map(|name| model(name)).collect() }).into_response()
 }
 
 /// One model; ids may contain slashes.
 pub async fn one(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>) -> Response {
-    match gateway.fleet.table().pool(&id) {
+    match gateway.fleet.roster().table().pool(&id) {
         Some(_) => Json(model(&id)).into_response(),
         None => gateway.refuse(GatewayError::UnknownModel { model: id.chars().take(200).collect() }),
     }

@@ -3,16 +3,19 @@
 //! Labels are bounded: models and workers are configured names (at most 64 and 1 024, the rest is `other`), reasons are
 //! enums.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use warmpath_core::history::Measured;
+use warmpath_core::ids::Rank;
 
 use crate::real::real;
 pub use belief::Belief;
+pub use worker::WorkerMetrics;
 
 mod belief;
+mod worker;
 
 const LATENCY_BOUNDS: [f64; 14] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0];
@@ -57,6 +60,7 @@ definitions! {
     PLACED = "placed_requests_total", Kind::Counter, "Requests that the router chose the worker for.";
     IN_FLIGHT = "in_flight_requests", Kind::Gauge, "Requests sent to the worker and not finished.";
     PREFILL = "prefill_tokens_in_flight", Kind::Gauge, "Uncached prompt tokens of requests without a first token.";
+    WORKER_STATE = "worker_state", Kind::Gauge, "1 for what the worker is: active, draining, ejected or down.";
     UP = "worker_up", Kind::Gauge, "1 while the worker may be chosen.";
     PROMPT_TOKENS = "prompt_tokens_total", Kind::Counter, "Prompt tokens sent to the worker.";
     CACHED_TOKENS = "cached_tokens_total", Kind::Counter, "Cached prompt tokens, as predicted and as reported.";
@@ -96,6 +100,8 @@ definitions! {
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
+    /// A registry for each worker, since the recorder forgets no series: one that leaves takes its registry along.
+    workers: Arc<Mutex<BTreeMap<String, Arc<Registry>>>>,
     /// Time to hash, match, score and reserve.
     pub routing_latency: Histogram,
     /// 1 while the event bus is connected.
@@ -129,66 +135,10 @@ pub struct ModelMetrics {
     pub balance: Gauge,
 }
 
-/// Handles of one worker.
-#[derive(Clone)]
-pub struct WorkerMetrics {
-    metrics: Metrics,
-    worker: String,
-    /// Hit rate over five minutes.
-    pub hit_rate: Gauge,
-    /// Share of its cache in flight.
-    pub kv_load: Gauge,
-    /// Requests that it was chosen for.
-    pub placed: Counter,
-    /// Requests in flight.
-    pub in_flight: Gauge,
-    /// Uncached prompt tokens of requests without a first token.
-    pub prefill: Gauge,
-    /// Whether it may be chosen.
-    pub up: Gauge,
-    /// Prompt tokens sent.
-    pub prompt_tokens: Counter,
-    /// Cached tokens, as the index promised.
-    pub cached_predicted: Counter,
-    /// Cached tokens, as the engine reported.
-    pub cached_reported: Counter,
-    /// Losses of events.
-    pub event_gaps: Counter,
-    /// Engine restarts.
-    pub event_restarts: Counter,
-    /// Whether something is thought to be missing in its view.
-    pub suspect: Gauge,
-    /// Whether its view began empty in the middle.
-    pub cold: Gauge,
-    /// Event batches that wait for others.
-    pub events_held: Gauge,
-    /// Age of events when they are applied.
-    pub event_lag: Histogram,
-    /// Blocks in the index.
-    pub index_blocks: Gauge,
-    /// Bytes of its own names of them.
-    pub index_worker_bytes: Gauge,
-    /// Blocks that count as cached because they are in flight.
-    pub credit: Gauge,
-    /// Blocks that were known before the first event.
-    pub restored: Counter,
-    /// How its promises hold, and what it says of its load.
-    pub belief: Belief,
-}
-
 impl Metrics {
     /// A registry of its own: several gateways in one process do not mix. Fails only on an empty set of bounds.
     pub fn new(prefix: &str) -> Self {
-        let mut builder = PrometheusBuilder::new();
-        for definition in ALL {
-            if let Kind::Histogram(bounds) = definition.kind {
-                let name = Matcher::Full(format!("{prefix}_{}", definition.name));
-                builder = builder.set_buckets_for_metric(name, bounds).expect("bounds are not empty");
-            }
-        }
-        let recorder = builder.build_recorder();
-        let registry = Registry { prefix: prefix.to_owned(), handle: recorder.handle(), recorder };
-        registry.describe();
+        let registry = Registry::new(prefix);
         let registry = Arc::new(registry);
         let routing_latency = registry.histogram(&ROUTING_LATENCY, Vec::new());
         let bus_up = registry.gauge(&BUS_UP, Vec::new());
@@ -196,13 +146,39 @@ impl Metrics {
         let index_bytes = registry.gauge(&INDEX_BYTES, Vec::new());
         let index_refused = registry.counter(&INDEX_REFUSED, Vec::new());
         let index_shed = registry.counter(&INDEX_SHED, Vec::new());
-        Self { registry, routing_latency, bus_up, unmatched_topics, index_bytes, index_refused, index_shed }
+        let workers = Arc::default();
+        Self { registry, workers, routing_latency, bus_up, unmatched_topics, index_bytes, index_refused, index_shed }
     }
 
-    /// The exposition text.
+    /// The exposition text: each metric once, with the series of all registries.
     pub fn render(&self) -> String {
-        self.registry.handle.run_upkeep();
-        self.registry.handle.render()
+        let registries: Vec<_> = self.lock_workers().values().chain([&self.registry]).cloned().collect();
+        let mut series: BTreeMap<String, String> = BTreeMap::new();
+        for registry in registries {
+            registry.handle.run_upkeep();
+            for (name, lines) in families(&registry.handle.render()) {
+                let of_all = series.entry(name.to_owned()).or_default();
+                of_all.push_str(lines.trim_end());
+                of_all.push('\n');
+            }
+        }
+        let mut text = String::new();
+        for definition in ALL {
+            let name = format!("{}_{}", self.registry.prefix, definition.name);
+            let Some(lines) = series.get(&name) else { continue };
+            let (help, kind) = (definition.help, definition.kind.word());
+            text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}\n"));
+        }
+        text
+    }
+
+    fn lock_workers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Registry>>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The worker has left: its series end. What is still counted for it is shown nowhere.
+    pub fn forget_worker(&self, worker: &str) {
+        self.lock_workers().remove(worker);
     }
 
     /// Handles of the `place`-th model.
@@ -218,38 +194,24 @@ impl Metrics {
         }
     }
 
-    /// Handles of the `place`-th target, whose worker has this name.
-    pub fn worker(&self, place: usize, worker: &str) -> WorkerMetrics {
-        let worker = if place < WORKERS_MAX { worker } else { "other" };
-        let labels = || vec![Label::new("worker", worker.to_owned())];
-        let cached = |source: &'static str| {
-            let labels = vec![Label::new("worker", worker.to_owned()), Label::new("source", source)];
-            self.registry.counter(&CACHED_TOKENS, labels)
+    /// Handles of a worker, or of one of its ranks.
+    pub fn worker(&self, worker: &str, rank: Option<Rank>) -> WorkerMetrics {
+        let (registry, worker) = {
+            let mut workers = self.lock_workers();
+            let is_full = workers.len() >= WORKERS_MAX;
+            match workers.get(worker) {
+                Some(registry) => (Arc::clone(registry), worker),
+                None if is_full => (Arc::clone(&self.registry), "other"),
+                None => {
+                    let registry = Arc::new(Registry::new(&self.registry.prefix));
+                    workers.insert(worker.to_owned(), Arc::clone(&registry));
+                    (registry, worker)
+                }
+            }
         };
-        WorkerMetrics {
-            hit_rate: self.registry.gauge(&HIT_RATE, labels()),
-            kv_load: self.registry.gauge(&KV_LOAD, labels()),
-            placed: self.registry.counter(&PLACED, labels()),
-            in_flight: self.registry.gauge(&IN_FLIGHT, labels()),
-            prefill: self.registry.gauge(&PREFILL, labels()),
-            up: self.registry.gauge(&UP, labels()),
-            prompt_tokens: self.registry.counter(&PROMPT_TOKENS, labels()),
-            cached_predicted: cached("predicted"),
-            cached_reported: cached("reported"),
-            event_gaps: self.registry.counter(&EVENT_GAPS, labels()),
-            event_restarts: self.registry.counter(&EVENT_RESTARTS, labels()),
-            suspect: self.registry.gauge(&SUSPECT, labels()),
-            cold: self.registry.gauge(&COLD, labels()),
-            events_held: self.registry.gauge(&EVENTS_HELD, labels()),
-            event_lag: self.registry.histogram(&EVENT_LAG, labels()),
-            index_blocks: self.registry.gauge(&INDEX_BLOCKS, labels()),
-            index_worker_bytes: self.registry.gauge(&INDEX_WORKER_BYTES, labels()),
-            credit: self.registry.gauge(&CREDIT, labels()),
-            restored: self.registry.counter(&RESTORED, labels()),
-            belief: Belief::new(self, worker),
-            worker: worker.to_owned(),
-            metrics: self.clone(),
-        }
+        let rank = rank.map(|rank| Label::new("rank", rank.0.to_string()));
+        let labels: Vec<Label> = std::iter::once(Label::new("worker", worker.to_owned())).chain(rank).collect();
+        WorkerMetrics::new(registry, labels)
     }
 
     /// An attempt on another worker.
@@ -282,51 +244,41 @@ impl ModelMetrics {
     }
 }
 
-impl WorkerMetrics {
-    /// `count` events met this end.
-    pub fn events(&self, outcome: &'static str, count: u64) {
-        if count > 0 {
-            self.belief.events(outcome, count);
-            let labels = vec![Label::new("worker", self.worker.clone()), Label::new("outcome", outcome)];
-            self.metrics.registry.counter(&EVENTS, labels).increment(count);
+const METADATA: Metadata<'static> = Metadata::new("warmpath", Level::INFO, None);
+
+impl Kind {
+    /// The exposition's word for it.
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
         }
-    }
-
-    /// A repair of its view ended like this.
-    pub fn repair(&self, outcome: &'static str) {
-        let labels = vec![Label::new("worker", self.worker.clone()), Label::new("outcome", outcome)];
-        self.metrics.registry.counter(&REPAIRS, labels).increment(1);
-    }
-
-    /// What the policy's history remembers of the worker. Policies without one have no such series.
-    pub fn history(&self, measured: &Measured) {
-        let label = || Label::new("worker", self.worker.clone());
-        let swept = |moment: &'static str, units: u64| {
-            let labels = vec![label(), Label::new("moment", moment)];
-            self.metrics.registry.gauge(&HISTORY_SWEPT, labels).set(real(units));
-        };
-        self.metrics.registry.gauge(&HISTORY_UNITS, vec![label()]).set(real(measured.units));
-        swept("before", measured.before_eviction);
-        swept("after", measured.after_eviction);
-        self.metrics.registry.counter(&HISTORY_EVICTED, vec![label()]).absolute(measured.evicted);
-    }
-
-    /// An engine reported what it took from its cache.
-    pub fn prediction(&self, predicted: u32, reported: u32) {
-        let result = match predicted.cmp(&reported) {
-            std::cmp::Ordering::Equal => "exact",
-            std::cmp::Ordering::Greater => "over",
-            std::cmp::Ordering::Less => "under",
-        };
-        let labels = vec![Label::new("worker", self.worker.clone()), Label::new("result", result)];
-        self.metrics.registry.counter(&PREDICTIONS, labels).increment(1);
-        self.belief.predicted(predicted, reported);
     }
 }
 
-const METADATA: Metadata<'static> = Metadata::new("warmpath", Level::INFO, None);
+/// The metrics of an exposition by name, each with the lines of its series. There are no help lines: none was described.
+fn families(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split("\n\n").filter_map(|family| {
+        let (head, lines) = family.trim_start_matches('\n').strip_prefix("# TYPE ")?.split_once('\n')?;
+        Some((head.split_once(' ')?.0, lines))
+    })
+}
 
 impl Registry {
+    /// Without series. Fails only on an empty set of bounds.
+    fn new(prefix: &str) -> Self {
+        let mut builder = PrometheusBuilder::new();
+        for definition in ALL {
+            if let Kind::Histogram(bounds) = definition.kind {
+                let name = Matcher::Full(format!("{prefix}_{}", definition.name));
+                builder = builder.set_buckets_for_metric(name, bounds).expect("bounds are not empty");
+            }
+        }
+        let recorder = builder.build_recorder();
+        Self { prefix: prefix.to_owned(), handle: recorder.handle(), recorder }
+    }
+
     fn key(&self, definition: &Definition, labels: Vec<Label>) -> Key {
         Key::from_parts(format!("{}_{}", self.prefix, definition.name), labels)
     }
@@ -341,18 +293,6 @@ impl Registry {
 
     fn histogram(&self, definition: &Definition, labels: Vec<Label>) -> Histogram {
         self.recorder.register_histogram(&self.key(definition, labels), &METADATA)
-    }
-
-    fn describe(&self) {
-        for definition in ALL {
-            let name = KeyName::from(format!("{}_{}", self.prefix, definition.name));
-            let unit = definition.name.ends_with("_seconds").then_some(Unit::Seconds);
-            match definition.kind {
-                Kind::Counter => self.recorder.describe_counter(name, unit, definition.help.into()),
-                Kind::Gauge => self.recorder.describe_gauge(name, unit, definition.help.into()),
-                Kind::Histogram(_) => self.recorder.describe_histogram(name, unit, definition.help.into()),
-            }
-        }
     }
 }
 
@@ -378,7 +318,7 @@ mod tests {
     #[test]
     fn r038_the_prefix_is_a_choice() {
         let metrics = Metrics::new("dynamo");
-        metrics.worker(0, "worker-1").hit_rate.set(0.45);
+        metrics.worker("worker-1", None).hit_rate.set(0.45);
         assert!(metrics.render().contains("dynamo_kv_hit_rate{worker=\"worker-1\"} 0.45"));
     }
 
@@ -393,7 +333,42 @@ mod tests {
     #[test]
     fn beyond_the_bound_a_label_is_other() {
         let metrics = Metrics::new("w");
-        metrics.worker(WORKERS_MAX, "one-too-many").up.set(1.0);
-        assert!(metrics.render().contains("w_worker_up{worker=\"other\"} 1"));
+        for number in 0..WORKERS_MAX {
+            metrics.worker(&number.to_string(), None);
+        }
+        metrics.worker("one-too-many", None).up.set(1.0);
+        metrics.worker("1000", None).up.set(1.0);
+        let text = metrics.render();
+        assert!(text.contains("w_worker_up{worker=\"other\"} 1\n"));
+        assert!(text.contains("w_worker_up{worker=\"1000\"} 1\n"));
+    }
+
+    #[test]
+    fn each_metric_is_announced_once_however_many_workers_it_has() {
+        let metrics = Metrics::new("w");
+        for (worker, rank) in [("a", None), ("b", Some(Rank(0))), ("b", Some(Rank(3)))] {
+            metrics.worker(worker, rank).up.set(1.0);
+        }
+        let text = metrics.render();
+        assert_eq!(text.matches("# HELP w_worker_up ").count(), 1);
+        assert_eq!(text.matches("# TYPE w_worker_up gauge\n").count(), 1);
+        for line in ["{worker=\"a\"} 1\n", "{worker=\"b\",rank=\"0\"} 1\n", "{worker=\"b\",rank=\"3\"} 1\n"] {
+            assert!(text.contains(&format!("w_worker_up{line}")), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_left_leaves_no_series() {
+        let metrics = Metrics::new("w");
+        let before = metrics.render();
+        let gone = metrics.worker("gone", None);
+        gone.events("stored", 3);
+        gone.event_lag.record(0.1);
+        assert!(metrics.render().contains("worker=\"gone\""));
+        metrics.forget_worker("gone");
+        gone.events("stored", 1);
+        assert_eq!(metrics.render(), before);
+        metrics.worker("gone", None).placed.increment(1);
+        assert!(metrics.render().contains("w_placed_requests_total{worker=\"gone\"} 1\n"));
     }
 }

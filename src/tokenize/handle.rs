@@ -100,6 +100,14 @@ impl TokenizerHandle {
         self
     }
 
+    /// The engines that can be asked are these now, as `http://host:8000`.
+    pub fn set_engines(&self, bases: impl Iterator<Item = String>) {
+        if let Some(remote) = &self.remote {
+            let bases: Vec<String> = bases.collect();
+            remote.set_bases(bases.iter().map(String::as_str));
+        }
+    }
+
     /// Whether the tokenizer of our own can be used.
     pub fn state(&self) -> TokenizerState {
         match self.local.as_ref().map(|local| local.get()) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::BytesMut;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -21,7 +22,7 @@ const TEXTS_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub struct RemoteTokenizer {
     client: reqwest::Client,
-    urls: Arc<[String]>,
+    urls: Arc<ArcSwap<Vec<String>>>,
     next: Arc<AtomicUsize>,
     api_key: Option<String>,
     wait_max: Duration,
@@ -57,8 +58,13 @@ impl RemoteTokenizer {
     /// Asks the engines at these addresses (as `http://host:8000`) in turn. An answer that takes longer than `wait_max` or has more than
     /// `answer_bytes_max` bytes counts as none.
     pub fn new(client: reqwest::Client, bases: &[String], wait_max: Duration, answer_bytes_max: usize) -> Self {
-        let urls = bases.iter().map(|base| format!("{}/tokenize", base.trim_end_matches('/'))).collect();
+        let urls = Arc::new(ArcSwap::from_pointee(urls(bases.iter().map(String::as_str))));
         Self { client, urls, next: Arc::default(), api_key: None, wait_max, answer_bytes_max }
+    }
+
+    /// Asks these engines from now on.
+    pub fn set_bases<'a>(&self, bases: impl Iterator<Item = &'a str>) {
+        self.urls.store(Arc::new(urls(bases)));
     }
 
     /// Sends `Authorization: Bearer KEY`.
@@ -86,7 +92,8 @@ impl RemoteTokenizer {
 
     async fn ask(&self, body: Vec<u8>) -> Result<Vec<u32>, Reason> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let url = self.urls.get(turn % self.urls.len().max(1)).ok_or(Reason::Remote)?;
+        let urls = self.urls.load_full();
+        let url = urls.get(turn % urls.len().max(1)).ok_or(Reason::Remote)?;
         let mut request = self.client.post(url).header("content-type", "application/json").body(body);
         if let Some(key) = &self.api_key {
             request = request.bearer_auth(key);
@@ -105,6 +112,10 @@ impl RemoteTokenizer {
         let answer: Answer = serde_json::from_slice(&answer).map_err(|_| Reason::Remote)?;
         Ok(answer.tokens)
     }
+}
+
+fn urls<'a>(bases: impl Iterator<Item = &'a str>) -> Vec<String> {
+    bases.map(|base| format!("{}/tokenize", base.trim_end_matches('/'))).collect()
 }
 
 /// What `/tokenize` is asked, one body a prompt.

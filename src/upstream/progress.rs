@@ -12,7 +12,7 @@ use warmpath_core::units::Tokens;
 
 use super::sse::SseScanner;
 use super::usage;
-use crate::fleet::{PoolState, Worker};
+use crate::fleet::{Fleet, PoolState, Worker};
 
 /// The most of a plain answer that is kept until its end, to read its usage.
 const WHOLE_MAX: usize = 1024 * 1024;
@@ -35,6 +35,8 @@ pub struct Ticket {
     pub pool: Arc<PoolState>,
     /// Its worker.
     pub worker: Arc<Worker>,
+    /// Whom it tells how the worker did.
+    pub fleet: Arc<Fleet>,
     /// When it arrived.
     pub arrived: Instant,
     /// What was promised, where it can be compared with what the engine says: one prompt with known token ids, one
@@ -142,11 +144,13 @@ impl Progress {
                 let usage = self.usage();
                 self.compare(now, usage);
                 self.ticket.pool.metrics.request("ok");
+                self.ticket.fleet.request_answered(&self.ticket.worker);
                 self.observe(now, Event::Finished { usage });
             }
             Ending::Complete | Ending::WorkerFailed => {
                 self.ticket.pool.metrics.request("broken");
                 tracing::warn!(worker = %self.ticket.worker.id, request = self.ticket.key.0, "answer broke off");
+                self.ticket.fleet.request_failed(&self.ticket.worker);
                 self.observe(now, Event::Failed { side: Side::Worker });
             }
             Ending::ClientLeft => {

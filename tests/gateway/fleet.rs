@@ -37,6 +37,7 @@ pub(crate) struct FleetBuilder {
     second_model: bool,
     strangers: Vec<(SocketAddr, String)>,
     bridged: bool,
+    listed: bool,
 }
 
 /// A fleet of two fast engines under `kv`, events inside the process.
@@ -57,6 +58,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         second_model: false,
         strangers: Vec::new(),
         bridged: false,
+        listed: true,
     }
 }
 
@@ -127,6 +129,12 @@ impl FleetBuilder {
     /// A second model, `m2`, served by nobody.
     pub(crate) fn second_model(mut self) -> Self {
         self.second_model = true;
+        self
+    }
+
+    /// The engines are there, but the configuration does not name them.
+    pub(crate) fn unlisted(mut self) -> Self {
+        self.listed = false;
         self
     }
 
@@ -223,7 +231,7 @@ impl FleetBuilder {
         for ((address, settings), number) in self.strangers.iter().zip(1..) {
             text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, {settings}}}\n");
         }
-        for (address, number) in engines.iter().zip(1..) {
+        for (address, number) in engines.iter().filter(|_| self.listed).zip(1..) {
             let (blocks, worker, model) = (self.blocks, self.worker, self.model);
             text += &format!(
                 "- {{id: '{worker}-{number}', url: 'http://{address}', model: '{model}', events: {source}, capacity_blocks: {blocks}}}\n"
@@ -330,6 +338,13 @@ impl TestFleet {
 
     pub(crate) async fn admin(&self, path: &str) -> (u16, String) {
         self.get(format!("http://{}{path}", self.app.admin_address())).await
+    }
+
+    /// What an operator does with a worker: the status, and what is said.
+    pub(crate) async fn operate(&self, worker: &str, action: &str) -> (u16, Value) {
+        let url = format!("http://{}/api/v1/workers/{worker}/{action}", self.app.admin_address());
+        let response = self.client.post(url).send().await.expect("an answer");
+        (response.status().as_u16(), response.json().await.expect("JSON"))
     }
 
     /// The value of the metric's first series that contains `labels`; 0 where there is none.

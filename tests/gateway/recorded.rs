@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use warmpath::events::nats::{NatsBus, NatsSettings};
 use warmpath::events::source::source;
+use warmpath::events::zmq::ZmqWorker;
 use warmpath::events::{Abilities, EventTask, Heard, Message};
-use warmpath::fleet::PoolState;
+use warmpath::fleet::health::Health;
+use warmpath::fleet::{Newcomer, PoolState, Worker};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
 use warmpath::tokenize::{TokenizeLimits, TokenizerHandle};
@@ -20,6 +22,7 @@ use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::BlockSize;
+use warmpath_core::workers::{Limits, Role};
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
 use warmpath_indexer::view::ViewSettings;
@@ -28,6 +31,24 @@ use crate::fleet::value_of;
 use crate::nats::NatsServer;
 use crate::pyzmq::{Peer, RECORDINGS, Recorded, lines, recorded};
 use crate::zmq::{bus, worker};
+
+/// A worker of which nothing but its events matters.
+fn newcomer(worker: &ZmqWorker) -> Newcomer {
+    Newcomer {
+        id: worker.id.clone(),
+        rank: None,
+        tells_rank: false,
+        model: Arc::clone(&worker.model),
+        scheme: http::uri::Scheme::HTTP,
+        authority: worker.authority.clone(),
+        authorization: None,
+        metrics: worker.metrics.clone(),
+        limits: Limits { blocks: None, sequences: 1 },
+        role: Role::default(),
+        health: Health::presumed(),
+        silence: None,
+    }
+}
 
 /// A request of a recording.
 #[derive(Deserialize)]
@@ -103,7 +124,9 @@ impl Router {
         let space = Namespace::plain("tiny", BlockSize::new(size).unwrap());
         let index = Arc::new(ConcurrentIndex::new(100_000));
         let view = ViewSettings { pool: space.clone(), seed: DEFAULT_ROOT_SEED, blocks: 0 };
-        let task = EventTask::new((worker, pool(&metrics, size), Arc::default()), index.writer(Slot(0), &view), source);
+        let listening = Arc::new(Worker::new(Slot(0), &newcomer(&worker)));
+        let task =
+            EventTask::new((listening, pool(&metrics, size), Arc::default()), index.writer(Slot(0), &view), source);
         tasks.spawn(task.run(tokio::sync::watch::channel(None).1));
         (Self { index, space, metrics, told, _tasks: tasks }, way)
     }

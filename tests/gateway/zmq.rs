@@ -1,19 +1,15 @@
 //! Events over ZeroMQ: our sockets against libzmq's, and against peers that are not what they should be.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use warmpath::config::ZmqEndpoint;
 use warmpath::events::publish::zmq::{Envelope, ReplayFault, ZmqOutlet, ZmqPublisher};
 use warmpath::events::source::source;
-use warmpath::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
+use warmpath::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings, ZmqWorker};
 use warmpath::events::{Abilities, Ask, Heard, Message, Source};
-use warmpath::fleet::Worker;
-use warmpath::fleet::engine::Engine;
 use warmpath::shutdown::Tasks;
-use warmpath::telemetry::hit_rate::HitRate;
 use warmpath::telemetry::metrics::Metrics;
-use warmpath_core::ids::{Slot, WorkerId};
+use warmpath_core::ids::WorkerId;
 use warmpath_indexer::feed::Patience;
 
 use crate::fleet::value_of;
@@ -22,19 +18,13 @@ use crate::pyzmq::{Peer, RECORDINGS, recorded, unhex};
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
 /// A worker that is no more than its name.
-pub(crate) fn worker(metrics: &Metrics, model: &str, id: &str) -> Arc<Worker> {
-    Arc::new(Worker {
-        slot: Slot(0),
+pub(crate) fn worker(metrics: &Metrics, model: &str, id: &str) -> ZmqWorker {
+    ZmqWorker {
         id: WorkerId::from(id),
-        rank: None,
         model: model.into(),
-        scheme: http::uri::Scheme::HTTP,
         authority: "127.0.0.1:8101".parse().unwrap(),
-        authorization: None,
-        metrics: metrics.worker(0, id),
-        hit_rate: HitRate::new(Instant::now()),
-        engine: Engine::default(),
-    })
+        metrics: metrics.worker(id, None),
+    }
 }
 
 /// A bus that loses patience soon.

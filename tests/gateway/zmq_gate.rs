@@ -25,15 +25,15 @@ async fn gate(tasks: &Tasks) -> (ZmqBus, ZmqEndpoint, [Source; 2]) {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
         format!("tcp://{}", free.local_addr().unwrap()).parse().unwrap()
     };
-    let mut gate = Gate::new(&bus, endpoint.clone());
+    let gate = Arc::new(Gate::new(&bus, endpoint.clone()));
     let abilities = Abilities { patience: Patience::NONE, replays: false, snapshots: false };
     let sources = ["pod-1", "pod-2"].map(|id| {
         let (source, line) = source(abilities, 100);
-        let mut described = Arc::into_inner(worker(&metrics, "org/m", id)).unwrap();
+        let mut described = worker(&metrics, "org/m", id);
         if id == "pod-2" {
             described.authority = "127.0.0.1:8102".parse().unwrap();
         }
-        tasks.spawn(gate.expect(&Arc::new(described), &["org/m", "alias"], None, line));
+        tasks.spawn(gate.expect(&described, &["org/m", "alias"], None, line));
         source
     });
     tasks.spawn(gate.run(tasks.clone()));

@@ -1,5 +1,7 @@
 //! How the connections are, for health and readiness.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 /// Troubles that are told by name; of the rest, the number.
@@ -16,7 +18,9 @@ pub(super) struct Board {
 
 #[derive(Debug, Default)]
 struct Inner {
-    places: Vec<State>,
+    /// Ascending: those that entered first are named first.
+    places: BTreeMap<u64, State>,
+    entered: u64,
     topics: Vec<String>,
     unmatched: u64,
 }
@@ -29,12 +33,23 @@ struct State {
     replay: Option<String>,
 }
 
-/// One (worker, rank)'s, or one gate's, line on the board.
+/// One (worker, rank)'s, or one gate's, line on the board, which is wiped out with the last clone.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    board: Board,
-    at: usize,
+    line: Arc<BoardLine>,
     name: Arc<str>,
+}
+
+#[derive(Debug)]
+struct BoardLine {
+    board: Board,
+    at: u64,
+}
+
+impl Drop for BoardLine {
+    fn drop(&mut self) {
+        self.board.change(|inner| inner.places.remove(&self.at));
+    }
 }
 
 impl Board {
@@ -47,15 +62,16 @@ impl Board {
         let down = Some("not connected yet".to_owned());
         let state = State { name: name.to_owned(), endpoint: endpoint.to_string(), down, replay: None };
         let at = self.change(|inner| {
-            inner.places.push(state);
-            inner.places.len() - 1
+            inner.entered += 1;
+            inner.places.insert(inner.entered, state);
+            inner.entered
         });
-        Place { board: self.clone(), at, name: name.into() }
+        Place { line: Arc::new(BoardLine { board: self.clone(), at }), name: name.into() }
     }
 
     pub(super) fn trouble(&self) -> Option<String> {
         self.change(|inner| {
-            let down: Vec<_> = inner.places.iter().filter_map(|state| Some((state, state.down.as_ref()?))).collect();
+            let down: Vec<_> = inner.places.values().filter_map(|state| Some((state, state.down.as_ref()?))).collect();
             let told =
                 down.iter().take(NAMED).map(|(state, why)| format!("{} at {}: {why}", state.name, state.endpoint));
             let told = told.collect::<Vec<_>>().join("; ");
@@ -69,7 +85,7 @@ impl Board {
 
     pub(super) fn complaints(&self) -> Vec<String> {
         self.change(|inner| {
-            let replays = inner.places.iter().filter_map(|state| Some((state, state.replay.as_ref()?))).take(NAMED);
+            let replays = inner.places.values().filter_map(|state| Some((state, state.replay.as_ref()?))).take(NAMED);
             let mut complaints: Vec<_> =
                 replays.map(|(state, why)| format!("events of {} cannot be replayed ({why})", state.name)).collect();
             if inner.unmatched > 0 {
@@ -104,7 +120,8 @@ impl Place {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        self.board.change(|inner| change(&mut inner.places[self.at]))
+        let BoardLine { board, at } = &*self.line;
+        board.change(|inner| change(inner.places.get_mut(at).expect("a line stays while somebody holds its place")))
     }
 
     /// It may come when it likes: until it has been here, nobody misses it.
@@ -165,7 +182,7 @@ mod tests {
         let told = "a at tcp://h:1: not connected yet; b at tcp://h:1: the peer closed the connection; \
             d at tcp://h:1: not connected yet; and 1 more";
         assert_eq!(board.trouble().as_deref(), Some(told));
-        places.iter().for_each(Place::up);
+        drop(places);
         assert_eq!(board.trouble(), None);
     }
 
@@ -173,6 +190,8 @@ mod tests {
     fn complaints_are_bounded_and_withdrawn() {
         let board = Board::default();
         let place = board.enter("a", &"tcp://h:1".parse().unwrap());
+        place.up();
+        assert_eq!(board.trouble(), None);
         place.replayed(Err(&LinkError::Closed));
         assert_eq!(board.complaints(), ["events of a cannot be replayed (the peer closed the connection)"]);
         place.replayed(Ok(3));

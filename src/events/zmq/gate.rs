@@ -2,6 +2,7 @@
 //! who cannot be told is counted and shown, and never guessed.
 
 use std::collections::HashMap;
+use std::sync::RwLock;
 
 use tokio::sync::Semaphore;
 
@@ -17,21 +18,36 @@ pub struct Gate {
     bus: ZmqBus,
     endpoint: ZmqEndpoint,
     place: Place,
-    guests: HashMap<(String, String), Arc<Ear>>,
+    guests: RwLock<Guests>,
+}
+
+/// Those who are expected, by who a topic names and its model.
+type Guests = HashMap<(String, String), Arc<Ear>>;
+
+/// A worker's invitation: once this is dropped it is not expected any more.
+struct Invitation {
+    gate: Arc<Gate>,
+    ear: Arc<Ear>,
+}
+
+impl Drop for Invitation {
+    fn drop(&mut self) {
+        self.gate.change(|guests| guests.retain(|_, ear| !Arc::ptr_eq(ear, &self.ear)));
+    }
 }
 
 impl Gate {
     /// A gate at `endpoint` that knows nobody.
     pub fn new(bus: &ZmqBus, endpoint: ZmqEndpoint) -> Self {
         let place = bus.board.enter("the gate for engines", &endpoint);
-        Self { bus: bus.clone(), endpoint, place, guests: HashMap::new() }
+        Self { bus: bus.clone(), endpoint, place, guests: RwLock::default() }
     }
 
     /// Expects `worker`, of whom topics may speak by its id or its address, and of its model by any of `models`. The
-    /// future answers what is asked for.
+    /// future answers what is asked for; it is expected until that is dropped.
     pub fn expect(
-        &mut self,
-        worker: &Arc<Worker>,
+        self: &Arc<Self>,
+        worker: &ZmqWorker,
         models: &[&str],
         replay: Option<ZmqEndpoint>,
         line: Line,
@@ -45,19 +61,25 @@ impl Gate {
         };
         place.excuse();
         let ear = Arc::new(ear);
-        for name in [worker.id.as_str(), worker.authority.as_str()] {
-            for model in models {
-                self.guests.insert((name.to_owned(), (*model).to_owned()), Arc::clone(&ear));
+        self.change(|guests| {
+            for name in [worker.id.as_str(), worker.authority.as_str()] {
+                for model in models {
+                    guests.insert((name.to_owned(), (*model).to_owned()), Arc::clone(&ear));
+                }
             }
-        }
+        });
+        let invitation = Invitation { gate: Arc::clone(self), ear };
         let mut replays = Replays::new(line, replay, self.bus.settings.replay, place);
         replays.connected = true;
-        async move { replays.work().await }
+        async move {
+            replays.work().await;
+            drop(invitation);
+        }
     }
 
     /// Takes connections for ever.
-    pub async fn run(self, tasks: Tasks) {
-        let gate = Arc::new(self);
+    pub async fn run(self: Arc<Self>, tasks: Tasks) {
+        let gate = self;
         let peers = Arc::new(Semaphore::new(PEERS_MAX));
         let mut pause = FIRST_PAUSE;
         loop {
@@ -143,8 +165,13 @@ impl Gate {
         }
     }
 
+    fn change(&self, change: impl FnOnce(&mut Guests)) {
+        change(&mut self.guests.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn find(&self, topic: &[u8]) -> Option<Arc<Ear>> {
         let (who, model) = split(topic)?;
-        self.guests.get(&(who.to_owned(), model.to_owned())).cloned()
+        let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
+        guests.get(&(who.to_owned(), model.to_owned())).cloned()
     }
 }

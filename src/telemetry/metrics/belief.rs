@@ -8,15 +8,16 @@ use metrics::{Counter, Gauge, Label};
 use warmpath_core::trust::{EventsHeard, Reason, Report};
 
 use super::{
-    ENGINE_AGE, ENGINE_RUNNING, ENGINE_SCRAPES, ENGINE_USAGE, ENGINE_WAITING, Metrics, PREDICTION_ERROR, TOKEN_PARITY,
+    ENGINE_AGE, ENGINE_RUNNING, ENGINE_SCRAPES, ENGINE_USAGE, ENGINE_WAITING, PREDICTION_ERROR, Registry, TOKEN_PARITY,
     TRUST_REASON, TRUST_WEIGHT,
 };
 
 /// Handles of one worker.
 #[derive(Clone)]
 pub struct Belief {
-    metrics: Metrics,
-    worker: String,
+    registry: Arc<Registry>,
+    /// The worker's own.
+    labels: Vec<Label>,
     weight: Gauge,
     over: Counter,
     under: Counter,
@@ -33,12 +34,9 @@ struct Heard {
 }
 
 impl Belief {
-    pub(super) fn new(metrics: &Metrics, worker: &str) -> Self {
-        let labels = |name: &'static str, value: &'static str| {
-            vec![Label::new("worker", worker.to_owned()), Label::new(name, value)]
-        };
-        let counter = |definition, name, value| metrics.registry.counter(definition, labels(name, value));
-        let weight = metrics.registry.gauge(&TRUST_WEIGHT, vec![Label::new("worker", worker.to_owned())]);
+    pub(super) fn new(registry: &Arc<Registry>, labels: &[Label]) -> Self {
+        let counter = |definition, name, value| registry.counter(definition, and(labels, name, value));
+        let weight = registry.gauge(&TRUST_WEIGHT, labels.to_vec());
         weight.set(1.0);
         Self {
             weight,
@@ -47,8 +45,8 @@ impl Belief {
             same_counts: counter(&TOKEN_PARITY, "result", "equal"),
             other_counts: counter(&TOKEN_PARITY, "result", "differs"),
             heard: Arc::default(),
-            worker: worker.to_owned(),
-            metrics: metrics.clone(),
+            labels: labels.to_vec(),
+            registry: Arc::clone(registry),
         }
     }
 
@@ -65,8 +63,7 @@ impl Belief {
 
     /// Its metrics were asked for.
     pub fn scraped(&self, outcome: &'static str) {
-        let labels = vec![Label::new("worker", self.worker.clone()), Label::new("outcome", outcome)];
-        self.metrics.registry.counter(&ENGINE_SCRAPES, labels).increment(1);
+        self.registry.counter(&ENGINE_SCRAPES, and(&self.labels, "outcome", outcome)).increment(1);
     }
 
     /// What its events have come to so far.
@@ -92,18 +89,15 @@ impl Belief {
     pub fn trust(&self, report: &Report) {
         self.weight.set(report.weight);
         for label in Reason::LABELS {
-            let labels = vec![Label::new("worker", self.worker.clone()), Label::new("reason", label)];
             let holds = report.reasons.iter().any(|reason| reason.label() == label);
-            self.metrics.registry.gauge(&TRUST_REASON, labels).set(if holds { 1.0 } else { 0.0 });
+            let labels = and(&self.labels, "reason", label);
+            self.registry.gauge(&TRUST_REASON, labels).set(if holds { 1.0 } else { 0.0 });
         }
     }
 
     /// Brings the gauges of its own load up to date, as it was told `age` ago.
     pub fn engine(&self, age: Duration, running: Option<u32>, waiting: Option<u32>, usage: Option<f64>) {
-        let gauge = |definition| {
-            let labels = vec![Label::new("worker", self.worker.clone())];
-            self.metrics.registry.gauge(definition, labels)
-        };
+        let gauge = |definition| self.registry.gauge(definition, self.labels.clone());
         gauge(&ENGINE_AGE).set(age.as_secs_f64());
         let figures = [
             (&ENGINE_RUNNING, running.map(f64::from)),
@@ -118,13 +112,19 @@ impl Belief {
     }
 }
 
+/// These labels and one more.
+pub(super) fn and(labels: &[Label], name: &'static str, value: &'static str) -> Vec<Label> {
+    labels.iter().cloned().chain([Label::new(name, value)]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metrics::Metrics;
 
     #[test]
     fn events_are_tallied_by_what_became_of_them() {
-        let worker = Metrics::new("w").worker(0, "a");
+        let worker = Metrics::new("w").worker("a", None);
         for (outcome, count) in [("stored", 3), ("removed", 2), ("wrong_block_size", 7), ("undecodable", 9)] {
             worker.events(outcome, count);
         }
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn reasons_come_and_go() {
         let metrics = Metrics::new("w");
-        let belief = metrics.worker(0, "a").belief;
+        let belief = metrics.worker("a", None).belief;
         let report = |reasons| Report {
             view: Default::default(),
             weight: 0.25,

@@ -12,7 +12,7 @@ use serde::Serialize;
 use warmpath_core::trust::Report;
 use warmpath_core::workers::Target;
 
-use super::admin::Admin;
+use super::{Admin, guard};
 use crate::fleet::Worker;
 use crate::fleet::scrape::Scrape;
 
@@ -30,6 +30,8 @@ struct Row {
     model: String,
     /// `up` while it may be chosen, else `down`.
     state: &'static str,
+    /// What keeps it from being chosen, or `active`: `draining`, `ejected`, `down`.
+    condition: &'static str,
     in_flight: InFlight,
     index_blocks: usize,
     view: &'static str,
@@ -69,13 +71,13 @@ struct Engine {
 
 /// Answers with every routing target, ascending by slot.
 pub(super) async fn list(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
-    if let Some(refusal) = admin.refusal(&headers) {
+    if let Some(refusal) = guard::refusal(&admin, &headers) {
         return refusal;
     }
     let now = Instant::now();
-    let table = admin.fleet.table();
-    let rows = table.iter().filter_map(|target| {
-        let worker = admin.fleet.worker(target.slot)?;
+    let roster = admin.fleet.roster();
+    let rows = roster.table().iter().filter_map(|target| {
+        let worker = roster.worker(target.slot)?;
         let pool = admin.fleet.pool(&worker.model)?;
         let report = worker.trust(now, target, pool.block_size);
         Some(row(now, (worker, target), report, admin.index.entries(target.slot)))
@@ -92,6 +94,7 @@ fn row(now: Instant, (worker, target): (&Worker, &Target), report: Report, index
         rank: target.rank.0,
         model: worker.model.as_ref().to_owned(),
         state: if target.available { "up" } else { "down" },
+        condition: worker.condition(),
         in_flight: InFlight {
             requests: load.requests,
             sequences: load.sequences,

@@ -1,0 +1,159 @@
+//! Who is in the fleet: takes workers in and lets them go, each with all that belongs to it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use warmpath_core::ids::WorkerId;
+
+use super::StartError;
+use super::build::{self, setup};
+use super::probe::Probes;
+use super::scrape::Readers;
+use super::sources::Sources;
+use crate::config::{Config, Worker as Described};
+use crate::fleet::discovery::{Found, Origin, Union, dns, file, nats::Registrations};
+use crate::fleet::health::Health;
+use crate::fleet::{Fleet, Worker};
+use crate::shutdown::Tasks;
+use crate::telemetry::metrics::Metrics;
+
+/// What sources have found and nobody has looked at yet; each tells only what is new.
+const FOUND_MAX: usize = 8;
+
+/// What is wrong with the sources of workers, in words.
+pub(super) type Trouble = Arc<Mutex<Vec<String>>>;
+
+/// All members, and what it takes to be one.
+pub(super) struct Members {
+    pub(super) config: Arc<Config>,
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) sources: Arc<Sources>,
+    pub(super) probes: Probes,
+    pub(super) readers: Readers,
+    pub(super) metrics: Metrics,
+    pub(super) background: Tasks,
+    pub(super) present: HashMap<WorkerId, Member>,
+}
+
+/// One member. Its tasks end with its membership.
+pub(super) struct Member {
+    described: Described,
+    ranks: Vec<Arc<Worker>>,
+    tasks: Tasks,
+    /// Those that keep the index true to it.
+    listening: Tasks,
+}
+
+impl Members {
+    /// Takes in the workers of the configuration, then follows what the other sources find.
+    ///
+    /// # Errors
+    /// When one of the configuration's workers cannot be taken in.
+    pub(super) fn start(mut self, trouble: &Trouble) -> Result<(), StartError> {
+        let listed = self.config.workers.clone();
+        for described in &listed {
+            self.join(described, Health::presumed())?;
+        }
+        let (tell, found) = mpsc::channel(FOUND_MAX);
+        if !self.discover(tell) {
+            return Ok(());
+        }
+        let mut union = Union::default();
+        union.take(Found { origin: Origin::List, workers: Some(listed), trouble: Vec::new() });
+        let background = self.background.clone();
+        background.spawn(self.follow(union, found, Arc::clone(trouble)));
+        Ok(())
+    }
+
+    /// Starts the configured sources. Returns whether there are any.
+    fn discover(&self, tell: mpsc::Sender<Found>) -> bool {
+        let discovery = &self.config.discovery;
+        if let Some(path) = &discovery.file.path {
+            let following =
+                file::follow(Arc::clone(&self.config), path.clone(), discovery.file.interval.get(), tell.clone());
+            self.background.spawn(following);
+        }
+        let model = discovery.dns.model.as_ref().or(self.config.models.first().map(|model| &model.name));
+        if let (Some(_), Some(model)) = (&discovery.dns.name, model) {
+            self.background.spawn(dns::follow(discovery.dns.clone(), model.value.clone(), tell.clone()));
+        }
+        if let (true, Some(bus)) = (discovery.nats.enabled.value, self.sources.nats()) {
+            let registrations = Registrations::new(bus.client().clone(), Arc::clone(&self.config), tell);
+            self.background.spawn(registrations.follow());
+        }
+        discovery.is_used()
+    }
+
+    async fn follow(mut self, mut union: Union, mut found: mpsc::Receiver<Found>, trouble: Trouble) {
+        while let Some(found) = found.recv().await {
+            union.take(found);
+            let said = self.reconcile(&union).await;
+            let mut trouble = trouble.lock().unwrap_or_else(PoisonError::into_inner);
+            for line in said.iter().filter(|line| !trouble.contains(line)) {
+                tracing::warn!(trouble = line, "discovery");
+            }
+            *trouble = said;
+        }
+    }
+
+    /// Makes the members those that the sources name. Returns what is wrong.
+    async fn reconcile(&mut self, union: &Union) -> Vec<String> {
+        let (wanted, mut trouble) = union.workers();
+        let stays = |member: &Member| wanted.get(&member.described.id.value) == Some(&&member.described);
+        let gone: Vec<WorkerId> =
+            self.present.iter().filter(|(_, member)| !stays(member)).map(|(id, _)| id.clone()).collect();
+        for id in gone {
+            self.leave(&id).await;
+        }
+        let mut new: Vec<&Described> =
+            wanted.into_values().filter(|described| !self.present.contains_key(&described.id.value)).collect();
+        new.sort_by(|a, b| a.id.value.cmp(&b.id.value));
+        for described in new {
+            if let Err(error) = self.join(described, Health::unproven()) {
+                let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(" ({cause})"));
+                trouble.push(format!("worker `{}` cannot be taken in: {error}{cause}", described.id.value));
+            }
+        }
+        trouble
+    }
+
+    fn join(&mut self, described: &Described, health: Health) -> Result<(), StartError> {
+        let id = &described.id.value;
+        let newcomers = build::newcomers(&self.config, described, health, &self.metrics)?;
+        let joined = self.fleet.join(&newcomers);
+        let ranks = joined.map_err(|error| {
+            self.metrics.forget_worker(id.as_str());
+            setup(&format!("worker `{id}` cannot join"), error)
+        })?;
+        let (tasks, listening) = (self.background.part(), self.sources.part());
+        let started = ranks.iter().try_for_each(|worker| self.sources.start(worker, described, (&tasks, &listening)));
+        if let Err(error) = started {
+            self.fleet.leave(id);
+            tasks.cancel();
+            listening.cancel();
+            self.metrics.forget_worker(id.as_str());
+            return Err(error);
+        }
+        self.probes.start(ranks.clone(), &tasks);
+        self.readers.start(ranks.clone(), &tasks);
+        tracing::info!(worker = %id, url = %described.url.value, model = described.model.value, "joined");
+        self.present.insert(id.clone(), Member { described: described.clone(), ranks, tasks, listening });
+        Ok(())
+    }
+
+    /// Lets a worker go: no new requests at once; then its tasks end, and after them nobody writes into the index any more,
+    /// so that what it held can be forgotten for good.
+    async fn leave(&mut self, id: &WorkerId) {
+        self.fleet.leave(id);
+        let Some(member) = self.present.remove(id) else { return };
+        member.tasks.drain(Duration::ZERO).await;
+        member.listening.drain(Duration::ZERO).await;
+        for worker in &member.ranks {
+            self.sources.vacate(worker);
+        }
+        self.metrics.forget_worker(id.as_str());
+        tracing::info!(worker = %id, "left");
+    }
+}

@@ -1,0 +1,95 @@
+//! The fleet at one moment: the table that placements go by, and the workers that it speaks of.
+
+use std::sync::Arc;
+
+use warmpath_core::ids::{Slot, WorkerId};
+use warmpath_core::workers::{Pool, Target, WorkerTable};
+
+use super::health::Health;
+use super::{Newcomer, Worker};
+
+/// A table and its workers, never changed: whoever holds one finds in a slot whom its table meant, and keeps the slot
+/// from being given to another.
+#[derive(Default)]
+pub struct Roster {
+    table: WorkerTable,
+    workers: Vec<Option<Arc<Worker>>>,
+}
+
+impl Roster {
+    pub(super) fn new(table: WorkerTable, workers: Vec<Option<Arc<Worker>>>) -> Self {
+        Self { table, workers }
+    }
+
+    /// What placements go by.
+    pub fn table(&self) -> &WorkerTable {
+        &self.table
+    }
+
+    /// The worker in `slot`.
+    pub fn worker(&self, slot: Slot) -> Option<&Arc<Worker>> {
+        self.workers.get(slot.index())?.as_ref()
+    }
+
+    /// Every routing target's worker, ascending by slot.
+    pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
+        self.workers.iter().flatten()
+    }
+
+    /// The routing targets of one worker.
+    pub fn ranks_of(&self, id: &WorkerId) -> impl Iterator<Item = &Arc<Worker>> {
+        self.workers().filter(move |worker| worker.id == *id)
+    }
+
+    /// This and `joined`, each with what is new of it.
+    pub(super) fn with<'a>(&self, joined: impl Iterator<Item = (&'a Arc<Worker>, &'a Newcomer)>) -> Self {
+        let mut targets: Vec<Target> = self.table.iter().cloned().collect();
+        let mut workers = self.workers.clone();
+        for (worker, newcomer) in joined {
+            targets.push(target(worker, newcomer));
+            let place = worker.slot.index();
+            workers.resize(workers.len().max(place + 1), None);
+            workers[place] = Some(Arc::clone(worker));
+        }
+        self.of(targets, workers)
+    }
+
+    /// This without the worker of this id.
+    pub(super) fn without(&self, id: &WorkerId) -> Self {
+        let targets = self.table.iter().filter(|target| target.worker != *id).cloned().collect();
+        let stays = |worker: &Option<Arc<Worker>>| worker.clone().filter(|worker| worker.id != *id);
+        self.of(targets, self.workers.iter().map(stays).collect())
+    }
+
+    /// This with one target changed.
+    pub(super) fn changed(&self, slot: Slot, change: impl Fn(&mut Target)) -> Self {
+        let mut targets: Vec<Target> = self.table.iter().cloned().collect();
+        targets.iter_mut().filter(|target| target.slot == slot).for_each(change);
+        self.of(targets, self.workers.clone())
+    }
+
+    fn of(&self, targets: Vec<Target>, mut workers: Vec<Option<Arc<Worker>>>) -> Self {
+        let last = workers.iter().rposition(Option::is_some);
+        workers.truncate(last.map_or(0, |last| last + 1));
+        let serving = |pool: &Pool| {
+            let of_pool = workers.iter().flatten().filter(|worker| worker.model == pool.model);
+            Pool { targets: of_pool.map(|worker| worker.slot).collect(), ..pool.clone() }
+        };
+        let pools = self.table.pools().iter().map(serving).collect();
+        Self { table: WorkerTable::new(targets, pools), workers }
+    }
+}
+
+fn target(worker: &Worker, newcomer: &Newcomer) -> Target {
+    Target {
+        slot: worker.slot,
+        worker: worker.id.clone(),
+        rank: worker.rank.unwrap_or_default(),
+        role: newcomer.role,
+        limits: newcomer.limits,
+        available: Health::is_available(&newcomer.health),
+        ramp: None,
+        account: Arc::default(),
+        trust: Arc::new(newcomer.trust()),
+    }
+}

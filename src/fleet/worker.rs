@@ -1,0 +1,197 @@
+//! One routing target as the gateway knows it: how it is reached, what it is measured by, and what its operators want.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::HeaderValue;
+use http::uri::{Authority, Scheme};
+use tokio::sync::{Notify, watch};
+use warmpath_core::ids::{Rank, Slot, WorkerId};
+use warmpath_core::trust::{Report, Trust};
+use warmpath_core::units::BlockSize;
+use warmpath_core::workers::{Limits, Role, Target};
+
+use super::engine::Engine;
+use super::health::Health;
+use crate::telemetry::hit_rate::HitRate;
+use crate::telemetry::metrics::WorkerMetrics;
+
+/// What stays the same of a routing target while its availability changes: how it is reached, and what it is measured by.
+pub struct Worker {
+    /// Its place in tables, for as long as anybody holds this.
+    pub slot: Slot,
+    /// The worker.
+    pub id: WorkerId,
+    /// The rank inside the worker, as its events call it; none where there is only one, numbered 0.
+    pub rank: Option<Rank>,
+    /// Whether the engine is told the rank in a header: it has several.
+    pub tells_rank: bool,
+    /// The model that it serves.
+    pub model: Arc<str>,
+    /// `http` or `https`.
+    pub scheme: Scheme,
+    /// Host and port.
+    pub authority: Authority,
+    /// Replaces the client's `Authorization`.
+    pub authorization: Option<HeaderValue>,
+    /// Its metrics.
+    pub metrics: WorkerMetrics,
+    /// Predicted overlap over prompt tokens.
+    pub hit_rate: HitRate,
+    /// What its process said of itself.
+    pub engine: Engine,
+    /// Woken when its view is to be emptied, because an operator had the engine's cache emptied.
+    pub view_reset: Notify,
+    duty: watch::Sender<Duty>,
+    health: Mutex<Health>,
+    /// Requests in a row that failed through its fault.
+    strikes: AtomicU32,
+}
+
+/// The words for what a worker is doing.
+pub(super) const CONDITIONS: [&str; 4] = ["active", "draining", "ejected", "down"];
+
+/// A routing target that is about to join: all but its slot.
+pub struct Newcomer {
+    /// See [`Worker::id`].
+    pub id: WorkerId,
+    /// See [`Worker::rank`].
+    pub rank: Option<Rank>,
+    /// See [`Worker::tells_rank`].
+    pub tells_rank: bool,
+    /// See [`Worker::model`].
+    pub model: Arc<str>,
+    /// See [`Worker::scheme`].
+    pub scheme: Scheme,
+    /// See [`Worker::authority`].
+    pub authority: Authority,
+    /// See [`Worker::authorization`].
+    pub authorization: Option<HeaderValue>,
+    /// See [`Worker::metrics`].
+    pub metrics: WorkerMetrics,
+    /// What it holds at once.
+    pub limits: Limits,
+    /// What it does for its model.
+    pub role: Role,
+    /// Whether it may be tried before its checks pass.
+    pub health: Health,
+    /// How long its events may be silent while it serves before that is a reason to doubt; none where it sends none.
+    pub silence: Option<Duration>,
+}
+
+/// What an operator wants of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Duty {
+    /// To serve.
+    #[default]
+    Active,
+    /// To finish what it has, and be given nothing more.
+    Draining,
+    /// To be given nothing more; what it has not begun to answer goes to others.
+    Ejected,
+}
+
+impl Duty {
+    /// The word for it in answers and labels.
+    pub fn label(self) -> &'static str {
+        match self {
+            Duty::Active => "active",
+            Duty::Draining => "draining",
+            Duty::Ejected => "ejected",
+        }
+    }
+}
+
+impl Newcomer {
+    /// Nothing has spoken for or against it yet.
+    pub(super) fn trust(&self) -> Trust {
+        self.silence.map_or_else(Trust::default, Trust::expecting_events)
+    }
+}
+
+impl Worker {
+    /// The newcomer, in `slot`.
+    pub fn new(slot: Slot, newcomer: &Newcomer) -> Self {
+        Self {
+            slot,
+            id: newcomer.id.clone(),
+            rank: newcomer.rank,
+            tells_rank: newcomer.tells_rank,
+            model: Arc::clone(&newcomer.model),
+            scheme: newcomer.scheme.clone(),
+            authority: newcomer.authority.clone(),
+            authorization: newcomer.authorization.clone(),
+            metrics: newcomer.metrics.clone(),
+            hit_rate: HitRate::new(Instant::now()),
+            engine: Engine::default(),
+            view_reset: Notify::new(),
+            duty: watch::Sender::new(Duty::Active),
+            health: Mutex::new(newcomer.health),
+            strikes: AtomicU32::new(0),
+        }
+    }
+
+    /// What its operators want of it.
+    pub fn duty(&self) -> Duty {
+        *self.duty.borrow()
+    }
+
+    /// Sets what they want. Returns whether that is new.
+    pub(super) fn set_duty(&self, duty: Duty) -> bool {
+        self.duty.send_if_modified(|now| std::mem::replace(now, duty) != duty)
+    }
+
+    /// Waits until it is ejected.
+    pub async fn ejected(&self) {
+        // The sender lives in `self`: waiting ends with the ejection or never.
+        let _ = self.duty.subscribe().wait_for(|duty| *duty == Duty::Ejected).await;
+    }
+
+    /// What its checks and requests have shown.
+    pub fn health(&self) -> Health {
+        *self.lock_health()
+    }
+
+    /// What keeps it from being chosen, or `active`: one of `CONDITIONS`.
+    pub fn condition(&self) -> &'static str {
+        match self.duty() {
+            Duty::Active if !self.health().is_available() => "down",
+            duty => duty.label(),
+        }
+    }
+
+    pub(super) fn lock_health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request failed through its fault. Returns how many have in a row.
+    pub(super) fn strike(&self) -> u32 {
+        self.strikes.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// It answered a request, or has been taken out for those that failed.
+    pub(super) fn clear_strikes(&self) {
+        if self.strikes.load(Ordering::Relaxed) > 0 {
+            self.strikes.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What is believed of it, and why. `target` is the one in its slot.
+    pub fn trust(&self, now: Instant, target: &Target, configured: BlockSize) -> Report {
+        let carried = self.engine.last().and_then(|(_, scrape)| scrape.block_size);
+        target.trust.report(now, (carried, configured))
+    }
+
+    pub(super) fn measure_engine(&self, now: Instant) {
+        if let Some((at, scrape)) = self.engine.last() {
+            let age = now.saturating_duration_since(at);
+            self.metrics.belief.engine(age, scrape.running, scrape.waiting, scrape.kv_usage);
+        }
+    }
+
+    /// Where it answers, as `http://host:port`.
+    pub fn base(&self) -> String {
+        format!("{}://{}", self.scheme, self.authority)
+    }
+}

@@ -1,0 +1,113 @@
+//! What operators do with a worker: `POST /api/v1/workers/{id}/{drain,undrain,eject,reset_cache}`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use warmpath_core::ids::WorkerId;
+
+use super::{Admin, guard};
+use crate::fleet::{Duty, DutyError, Worker};
+
+/// What can be done with a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Drain,
+    Undrain,
+    Eject,
+    ResetCache,
+}
+
+impl Action {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "drain" => Some(Self::Drain),
+            "undrain" => Some(Self::Undrain),
+            "eject" => Some(Self::Eject),
+            "reset_cache" => Some(Self::ResetCache),
+            _ => None,
+        }
+    }
+}
+
+/// Carries out an action, and leaves a line of it in the log.
+pub(super) async fn act(
+    State(admin): State<Arc<Admin>>,
+    Path((id, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Response {
+    let shown: String = id.chars().take(128).collect();
+    let answer = match (guard::may_change(&admin, &headers), Action::named(&name)) {
+        (Err(guard::Refusal::Token), _) => (StatusCode::UNAUTHORIZED, guard::Refusal::Token.message().to_owned()),
+        (Err(refusal), _) => (StatusCode::FORBIDDEN, refusal.message().to_owned()),
+        (Ok(()), None) => {
+            (StatusCode::NOT_FOUND, "unknown action (known: drain, undrain, eject, reset_cache)".to_owned())
+        }
+        (Ok(()), Some(action)) => carry_out(&admin, &WorkerId::from(shown.as_str()), action).await,
+    };
+    let (status, message) = answer;
+    let action: String = name.chars().take(32).collect();
+    tracing::info!(target: "warmpath::audit", worker = shown, action, status = status.as_u16(), "operator");
+    let body = if status.is_success() {
+        json!({"worker": shown, "state": message})
+    } else {
+        json!({"error": {"message": message, "code": status.as_u16()}})
+    };
+    let mut response = (status, Json(body)).into_response();
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// The path exists, and is for `POST`.
+pub(super) async fn wrong_method() -> Response {
+    let body = json!({"error": {"message": "workers are changed by POST only", "code": 405}});
+    (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")], Json(body)).into_response()
+}
+
+async fn carry_out(admin: &Admin, id: &WorkerId, action: Action) -> (StatusCode, String) {
+    let duty = match action {
+        Action::Drain => Duty::Draining,
+        Action::Undrain => Duty::Active,
+        Action::Eject => Duty::Ejected,
+        Action::ResetCache => return reset_cache(admin, id).await,
+    };
+    match admin.fleet.set_duty(id, duty) {
+        Ok(()) => (StatusCode::OK, duty.label().to_owned()),
+        Err(error @ DutyError::Unknown(_)) => (StatusCode::NOT_FOUND, error.to_string()),
+        Err(error @ DutyError::Already(..)) => (StatusCode::CONFLICT, error.to_string()),
+    }
+}
+
+/// Has the engine empty its cache, and then forgets what it held: in this order, since a view that is emptied while the
+/// engine keeps its blocks would never learn of them again.
+async fn reset_cache(admin: &Admin, id: &WorkerId) -> (StatusCode, String) {
+    let roster = admin.fleet.roster();
+    let Some(worker) = roster.ranks_of(id).next() else {
+        return (StatusCode::NOT_FOUND, DutyError::Unknown(id.clone()).to_string());
+    };
+    match ask_engine(admin, worker).await {
+        Ok(()) => {
+            admin.fleet.reset_view(id);
+            (StatusCode::OK, worker.condition().to_owned())
+        }
+        Err(reason) => (StatusCode::BAD_GATEWAY, format!("worker `{id}` did not empty its cache: {reason}")),
+    }
+}
+
+async fn ask_engine(admin: &Admin, worker: &Worker) -> Result<(), String> {
+    let mut request = admin.control.post(format!("{}/reset_prefix_cache", worker.base()));
+    if let Some(authorization) = &worker.authorization {
+        request = request.header(header::AUTHORIZATION, authorization.clone());
+    }
+    let answer = request.send().await.map_err(|error| error.without_url().to_string())?;
+    match answer.status() {
+        status if status.is_success() => Ok(()),
+        StatusCode::NOT_FOUND => Err("it has no /reset_prefix_cache (vLLM needs VLLM_SERVER_DEV_MODE=1)".to_owned()),
+        status => Err(format!("it answers {status}")),
+    }
+}

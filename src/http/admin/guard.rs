@@ -1,0 +1,132 @@
+//! Who may change something through the admin port.
+//!
+//! A browser that an operator has open beside can be made to send requests to loopback. So where no token is asked for, a
+//! change must be addressed to this machine by its address or as `localhost`, which a foreign name that was made to point
+//! here is not; and one that says which page it comes from must come from this port itself.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::Admin;
+
+/// Why a change is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The token is missing or wrong.
+    Token,
+    /// The request was addressed to another name.
+    Host,
+    /// It comes from another page.
+    Origin,
+}
+
+impl Refusal {
+    /// What the operator is told.
+    pub(super) fn message(self) -> &'static str {
+        match self {
+            Refusal::Token => "an admin token is needed: `Authorization: Bearer …`",
+            Refusal::Host => "without an admin token, changes must be addressed to an IP address or to `localhost`",
+            Refusal::Origin => "changes from another site's page are refused",
+        }
+    }
+}
+
+/// Whether a request with these headers may change something.
+pub(super) fn may_change(admin: &Admin, headers: &HeaderMap) -> Result<(), Refusal> {
+    judge(admin.token.as_deref(), headers)
+}
+
+/// What whoever has no token is told; none for whoever needs none or has it.
+pub(super) fn refusal(admin: &Admin, headers: &HeaderMap) -> Option<Response> {
+    let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+    let refusal = (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n");
+    (!is_given(admin.token.as_deref(), headers)).then(|| refusal.into_response())
+}
+
+fn judge(token: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
+    if !is_given(token, headers) {
+        return Err(Refusal::Token);
+    }
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let host = text(header::HOST).unwrap_or_default();
+    if token.is_none() && !is_local_name(host) {
+        return Err(Refusal::Host);
+    }
+    match text(header::ORIGIN) {
+        Some(origin)
+            if origin.strip_prefix("http://") != Some(host) && origin.strip_prefix("https://") != Some(host) =>
+        {
+            Err(Refusal::Origin)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An address or `localhost`, with or without a port.
+fn is_local_name(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') && !name.is_empty() => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+}
+
+fn is_given(token: Option<&str>, headers: &HeaderMap) -> bool {
+    let Some(token) = token else { return true };
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    given.is_some_and(|given| equal_in_constant_time(given, token.as_bytes()))
+}
+
+/// Compares secrets without telling by the time where they differ.
+fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn judged(token: Option<&str>, pairs: &[(HeaderName, &'static str)]) -> Result<(), Refusal> {
+        let pairs = pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+        judge(token, &pairs.collect())
+    }
+
+    #[test]
+    fn secrets_are_equal_only_when_every_byte_is() {
+        assert!(equal_in_constant_time(b"secret", b"secret"));
+        assert!(!equal_in_constant_time(b"secret", b"secreT"));
+        assert!(!equal_in_constant_time(b"secret", b"secret2"));
+    }
+
+    #[test]
+    fn a_token_that_is_asked_for_must_be_right() {
+        let host = (header::HOST, "router.example:9090");
+        assert_eq!(judged(Some("t"), std::slice::from_ref(&host)), Err(Refusal::Token));
+        assert_eq!(judged(Some("t"), &[host.clone(), (header::AUTHORIZATION, "Bearer x")]), Err(Refusal::Token));
+        assert_eq!(judged(Some("t"), &[host, (header::AUTHORIZATION, "Bearer t")]), Ok(()));
+    }
+
+    #[test]
+    fn without_a_token_only_addresses_and_localhost_are_names_of_this_machine() {
+        for host in ["127.0.0.1:9090", "127.0.0.1", "[::1]:9090", "[::1]", "localhost:9090", "LOCALHOST"] {
+            assert_eq!(judged(None, &[(header::HOST, host)]), Ok(()), "{host}");
+        }
+        for host in ["rebound.example:9090", "127.0.0.1.example", "localhost.example", ""] {
+            assert_eq!(judged(None, &[(header::HOST, host)]), Err(Refusal::Host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_site_changes_nothing() {
+        let from = |origin| judged(None, &[(header::HOST, "localhost:9090"), (header::ORIGIN, origin)]);
+        assert_eq!(from("http://localhost:9090"), Ok(()));
+        for origin in ["http://evil.example", "null", "http://localhost:8080", "localhost:9090"] {
+            assert_eq!(from(origin), Err(Refusal::Origin), "{origin}");
+        }
+    }
+}

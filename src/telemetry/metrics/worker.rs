@@ -1,0 +1,137 @@
+//! What is measured of one worker, or of one of its ranks.
+
+use std::sync::Arc;
+
+use metrics::{Counter, Gauge, Histogram, Label};
+use warmpath_core::history::Measured;
+
+use super::*;
+
+/// Handles of one worker.
+#[derive(Clone)]
+pub struct WorkerMetrics {
+    registry: Arc<Registry>,
+    labels: Vec<Label>,
+    /// Hit rate over five minutes.
+    pub hit_rate: Gauge,
+    /// Share of its cache in flight.
+    pub kv_load: Gauge,
+    /// Requests that it was chosen for.
+    pub placed: Counter,
+    /// Requests in flight.
+    pub in_flight: Gauge,
+    /// Uncached prompt tokens of requests without a first token.
+    pub prefill: Gauge,
+    /// Whether it may be chosen.
+    pub up: Gauge,
+    /// Prompt tokens sent.
+    pub prompt_tokens: Counter,
+    /// Cached tokens, as the index promised.
+    pub cached_predicted: Counter,
+    /// Cached tokens, as the engine reported.
+    pub cached_reported: Counter,
+    /// Losses of events.
+    pub event_gaps: Counter,
+    /// Engine restarts.
+    pub event_restarts: Counter,
+    /// Whether something is thought to be missing in its view.
+    pub suspect: Gauge,
+    /// Whether its view began empty in the middle.
+    pub cold: Gauge,
+    /// Event batches that wait for others.
+    pub events_held: Gauge,
+    /// Age of events when they are applied.
+    pub event_lag: Histogram,
+    /// Blocks in the index.
+    pub index_blocks: Gauge,
+    /// Bytes of its own names of them.
+    pub index_worker_bytes: Gauge,
+    /// Blocks that count as cached because they are in flight.
+    pub credit: Gauge,
+    /// Blocks that were known before the first event.
+    pub restored: Counter,
+    /// How its promises hold, and what it says of its load.
+    pub belief: Belief,
+}
+
+impl WorkerMetrics {
+    /// Handles of the series with these labels.
+    pub(super) fn new(registry: Arc<Registry>, labels: Vec<Label>) -> Self {
+        let cached = |source: &'static str| {
+            let labels = labels.iter().cloned().chain([Label::new("source", source)]).collect();
+            registry.counter(&CACHED_TOKENS, labels)
+        };
+        Self {
+            hit_rate: registry.gauge(&HIT_RATE, labels.clone()),
+            kv_load: registry.gauge(&KV_LOAD, labels.clone()),
+            placed: registry.counter(&PLACED, labels.clone()),
+            in_flight: registry.gauge(&IN_FLIGHT, labels.clone()),
+            prefill: registry.gauge(&PREFILL, labels.clone()),
+            up: registry.gauge(&UP, labels.clone()),
+            prompt_tokens: registry.counter(&PROMPT_TOKENS, labels.clone()),
+            cached_predicted: cached("predicted"),
+            cached_reported: cached("reported"),
+            event_gaps: registry.counter(&EVENT_GAPS, labels.clone()),
+            event_restarts: registry.counter(&EVENT_RESTARTS, labels.clone()),
+            suspect: registry.gauge(&SUSPECT, labels.clone()),
+            cold: registry.gauge(&COLD, labels.clone()),
+            events_held: registry.gauge(&EVENTS_HELD, labels.clone()),
+            event_lag: registry.histogram(&EVENT_LAG, labels.clone()),
+            index_blocks: registry.gauge(&INDEX_BLOCKS, labels.clone()),
+            index_worker_bytes: registry.gauge(&INDEX_WORKER_BYTES, labels.clone()),
+            credit: registry.gauge(&CREDIT, labels.clone()),
+            restored: registry.counter(&RESTORED, labels.clone()),
+            belief: Belief::new(&registry, &labels),
+            registry,
+            labels,
+        }
+    }
+
+    /// The worker's labels and one more.
+    fn labels_and(&self, name: &'static str, value: &'static str) -> Vec<Label> {
+        belief::and(&self.labels, name, value)
+    }
+
+    /// `count` events met this end.
+    pub fn events(&self, outcome: &'static str, count: u64) {
+        if count > 0 {
+            self.belief.events(outcome, count);
+            self.registry.counter(&EVENTS, self.labels_and("outcome", outcome)).increment(count);
+        }
+    }
+
+    /// What the worker is now, of all that it could be.
+    pub fn state(&self, now: &'static str, all: &[&'static str]) {
+        for state in all {
+            let value = if *state == now { 1.0 } else { 0.0 };
+            self.registry.gauge(&WORKER_STATE, self.labels_and("state", state)).set(value);
+        }
+    }
+
+    /// A repair of its view ended like this.
+    pub fn repair(&self, outcome: &'static str) {
+        self.registry.counter(&REPAIRS, self.labels_and("outcome", outcome)).increment(1);
+    }
+
+    /// What the policy's history remembers of the worker. Policies without one have no such series.
+    pub fn history(&self, measured: &Measured) {
+        let swept = |moment: &'static str, units: u64| {
+            self.registry.gauge(&HISTORY_SWEPT, self.labels_and("moment", moment)).set(real(units));
+        };
+        self.registry.gauge(&HISTORY_UNITS, self.labels.clone()).set(real(measured.units));
+        swept("before", measured.before_eviction);
+        swept("after", measured.after_eviction);
+        self.registry.counter(&HISTORY_EVICTED, self.labels.clone()).absolute(measured.evicted);
+    }
+
+    /// An engine reported what it took from its cache.
+    pub fn prediction(&self, predicted: u32, reported: u32) {
+        let result = match predicted.cmp(&reported) {
+            std::cmp::Ordering::Equal => "exact",
+            std::cmp::Ordering::Greater => "over",
+            std::cmp::Ordering::Less => "under",
+        };
+        self.registry.counter(&PREDICTIONS, self.labels_and("result", result)).increment(1);
+        self.belief.predicted(predicted, reported);
+    }
+}

@@ -1,0 +1,270 @@
+//! Workers that come and go: by a file, by DNS, and by registering themselves.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream::kv;
+use serde_json::json;
+use tokio::net::UdpSocket;
+use warmpath::fleet::discovery::registration::{self, Registration};
+use warmpath::shutdown::Tasks;
+
+use crate::fleet::{TestFleet, fleet};
+use crate::nats::NatsServer;
+use crate::scripted::{Scripted, good_stream};
+
+/// A folder of a test's own, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("warmpath-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Puts a list of workers in the place of the last one, at once.
+    fn list(&self, workers: &str) {
+        let new = self.0.join("new");
+        std::fs::write(&new, workers).unwrap();
+        std::fs::rename(new, self.0.join("workers.yaml")).unwrap();
+    }
+
+    fn settings(&self) -> String {
+        let path = self.0.join("workers.yaml");
+        format!(
+            "timeouts: {{health_interval: 5ms}}\ndiscovery: {{file: {{path: '{}', interval: 5ms}}}}",
+            path.display()
+        )
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn stream() -> Vec<u8> {
+    br#"{"model": "m", "prompt": "x", "stream": true}"#.to_vec()
+}
+
+/// Who answers a request, or its status.
+async fn who(fleet: &TestFleet) -> Result<String, u16> {
+    let answer = fleet.post_bytes("/v1/completions", stream()).await;
+    if answer.status == 200 { Ok(answer.worker) } else { Err(answer.status) }
+}
+
+async fn until_answered_by(fleet: &TestFleet, worker: &str) {
+    fleet.eventually(worker, async |fleet| who(fleet).await.as_deref() == Ok(worker)).await;
+}
+
+async fn until_nobody_answers(fleet: &TestFleet) {
+    fleet.eventually("nobody serves", async |fleet| who(fleet).await == Err(503)).await;
+}
+
+async fn until_degraded(fleet: &TestFleet, by: &str) {
+    fleet.eventually(by, async |fleet| fleet.health().await["degraded"].to_string().contains(by)).await;
+}
+
+async fn worker() -> Scripted {
+    Scripted::start(good_stream()).await
+}
+
+fn line(id: &str, address: SocketAddr, events: &str) -> String {
+    format!("- {{id: {id}, url: 'http://{address}', model: m, events: {events}}}\n")
+}
+
+/// Metric lines of workers.
+async fn series(fleet: &TestFleet) -> usize {
+    fleet.admin("/metrics").await.1.lines().filter(|line| line.contains("worker=\"")).count()
+}
+
+/// R25. An engine joins, is sent a prompt, tells of its blocks, and leaves, two hundred times.
+#[tokio::test]
+async fn r25_two_hundred_joins_and_leaves_leave_nothing_behind() {
+    let folder = Folder::new("r25");
+    folder.list("[]");
+    let fleet = fleet().engines(1).unlisted().config(&folder.settings()).start().await;
+    let listed = line("engine-1", fleet.engines[0], "local");
+    let mut before = None;
+    for round in 0..200_u32 {
+        folder.list(&listed);
+        fleet.until_metric("warmpath_worker_up", "engine-1", 1.0).await;
+        let prompt: Vec<u32> = (0..40).map(|token| round * 100 + token).collect();
+        assert_eq!(fleet.complete(json!(prompt)).await.status, 200, "round {round}");
+        fleet.until_metric("warmpath_index_blocks", "engine-1", 1.0).await;
+        folder.list("[]");
+        fleet.eventually("no series is left", async |fleet| series(fleet).await == 0).await;
+        let index = fleet.metric("warmpath_index_bytes", "").await;
+        let (tasks, index_before) = *before.get_or_insert((fleet.app.tasks_alive(), index));
+        assert!(fleet.app.tasks_alive() <= tasks, "round {round}: {} tasks, first {tasks}", fleet.app.tasks_alive());
+        assert!(index <= index_before * 1.05, "round {round}: the index has {index} bytes, first {index_before}");
+    }
+}
+
+/// As Kubernetes mounts a map: the file is a link through a folder that is a link, which is swapped.
+#[tokio::test]
+async fn a_mounted_list_is_followed_and_one_with_faults_is_not() {
+    let (folder, a, b) = (Folder::new("mounted"), worker().await, worker().await);
+    let publish = |version: &str, text: &str| {
+        let inside = folder.0.join(version);
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::write(inside.join("workers.yaml"), text).unwrap();
+        std::os::unix::fs::symlink(&inside, folder.0.join("..new")).unwrap();
+        std::fs::rename(folder.0.join("..new"), folder.0.join("..data")).unwrap();
+    };
+    publish("1", &format!("workers:\n{}", line("a", a.address, "none")));
+    std::os::unix::fs::symlink("..data/workers.yaml", folder.0.join("workers.yaml")).unwrap();
+    let fleet = fleet().engines(0).config(&folder.settings()).start().await;
+    until_answered_by(&fleet, "a").await;
+    publish("2", &line("b", b.address, "none"));
+    until_answered_by(&fleet, "b").await;
+    fleet.eventually("a is gone", async |fleet| !fleet.admin("/metrics").await.1.contains("worker=\"a\"")).await;
+    publish("3", "- {id: c, url: 'http://c', model: other}\n");
+    until_degraded(&fleet, "no model is named `other`").await;
+    assert_eq!(who(&fleet).await.as_deref(), Ok("b"));
+    publish("4", &line("a", a.address, "none"));
+    until_answered_by(&fleet, "a").await;
+    assert_eq!(fleet.health().await["degraded"], json!([]));
+}
+
+#[tokio::test]
+async fn a_worker_whose_address_changes_is_used_at_the_new_one() {
+    let (folder, a, b) = (Folder::new("moved"), worker().await, worker().await);
+    folder.list(&line("w", a.address, "none"));
+    let fleet = fleet().engines(0).config(&folder.settings()).start().await;
+    until_answered_by(&fleet, "w").await;
+    assert_eq!((a.seen().len(), b.seen().len()), (1, 0));
+    folder.list(&line("w", b.address, "none"));
+    fleet.eventually("the new one is asked", async |fleet| who(fleet).await.is_ok() && !b.seen().is_empty()).await;
+}
+
+#[tokio::test]
+async fn the_addresses_of_a_name_are_workers() {
+    let worker = worker().await;
+    let port = worker.address.port();
+    let settings = format!("timeouts: {{health_interval: 5ms}}\ndiscovery: {{dns: {{name: localhost, port: {port}}}}}");
+    let fleet = fleet().engines(0).config(&settings).start().await;
+    until_answered_by(&fleet, &format!("127.0.0.1:{port}")).await;
+}
+
+/// A name server that lists `localhost` at one port; at 0 it says that it cannot tell.
+async fn name_server(tasks: &Tasks) -> (SocketAddr, Arc<AtomicU16>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (address, port) = (socket.local_addr().unwrap(), Arc::new(AtomicU16::new(0)));
+    let told = Arc::clone(&port);
+    tasks.spawn(async move {
+        let mut question = [0; 512];
+        while let Ok((len, from)) = socket.recv_from(&mut question).await {
+            let name = question[12..len].iter().position(|byte| *byte == 0).unwrap() + 13;
+            let port = told.load(Ordering::SeqCst);
+            let mut answer = question[..name + 4].to_vec();
+            answer[2..12].copy_from_slice(&[
+                0x81,
+                if port == 0 { 0x82 } else { 0x80 },
+                0,
+                1,
+                0,
+                u8::from(port > 0),
+                0,
+                0,
+                0,
+                0,
+            ]);
+            if port > 0 {
+                answer.extend_from_slice(&[0xc0, 12, 0, 33, 0, 1, 0, 0, 0, 30, 0, 17, 0, 1, 0, 1]);
+                answer.extend_from_slice(&port.to_be_bytes());
+                answer.extend_from_slice(b"\x09localhost\x00");
+            }
+            socket.send_to(&answer, from).await.unwrap();
+        }
+    });
+    (address, port)
+}
+
+#[tokio::test]
+async fn service_records_tell_hosts_and_ports_and_a_name_server_that_fails_takes_nobody_away() {
+    let (tasks, a, b) = (Tasks::new(), worker().await, worker().await);
+    let (server, port) = name_server(&tasks).await;
+    port.store(a.address.port(), Ordering::SeqCst);
+    let settings = format!(
+        "timeouts: {{health_interval: 5ms}}\ndiscovery: {{dns: {{name: _http._tcp.w, records: srv, server: '{server}', \
+         interval: 20ms, id: 'gpu-{{port}}-{{host}}'}}}}"
+    );
+    let fleet = fleet().engines(0).config(&settings).start().await;
+    let id = |worker: &Scripted| format!("gpu-{}-localhost", worker.address.port());
+    until_answered_by(&fleet, &id(&a)).await;
+    port.store(0, Ordering::SeqCst);
+    until_degraded(&fleet, "the name server answers with code 2").await;
+    assert_eq!(who(&fleet).await, Ok(id(&a)));
+    port.store(b.address.port(), Ordering::SeqCst);
+    until_answered_by(&fleet, &id(&b)).await;
+}
+
+fn registered(id: &str, address: SocketAddr, epoch: u64) -> Registration {
+    let text = json!({"v": 1, "id": id, "model": "m", "url": format!("http://{address}"), "block_size": 4, "dp_ranks": 1,
+        "epoch": epoch, "capacity_blocks": null, "max_num_seqs": 8, "events": "none"});
+    Registration::read(id, text.to_string().as_bytes()).unwrap()
+}
+
+async fn bucket(nats: &NatsServer) -> kv::Store {
+    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        // The router makes it.
+        match context.get_key_value(registration::bucket("warmpath")).await {
+            Ok(store) => return store,
+            Err(error) => assert!(Instant::now() < deadline, "there is no bucket: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn put(bucket: &kv::Store, registration: &Registration) {
+    bucket.put(registration.key(), registration.to_json().into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn workers_register_are_let_go_when_they_fall_silent_and_stay_while_the_bus_is_away() {
+    let (mut nats, a, b) = (NatsServer::jetstream(), worker().await, worker().await);
+    let settings = "timeouts: {health_interval: 5ms}\ndiscovery: {nats: {enabled: true, lease: 1s}}";
+    let fleet = fleet().engines(0).nats(nats.url()).config(settings).start().await;
+    let store = bucket(&nats).await;
+    put(&store, &registered("a", a.address, 1)).await;
+    until_answered_by(&fleet, "a").await;
+    // Taken back.
+    put(&store, &registered("b", b.address, 1)).await;
+    store.delete("a").await.unwrap();
+    until_answered_by(&fleet, "b").await;
+    fleet.eventually("a is gone", async |fleet| !fleet.admin("/metrics").await.1.contains("worker=\"a\"")).await;
+    // Silent.
+    until_nobody_answers(&fleet).await;
+    // There again; and the bus goes for longer than a lease.
+    put(&store, &registered("b", b.address, 2)).await;
+    until_answered_by(&fleet, "b").await;
+    nats.kill();
+    until_degraded(&fleet, "nobody is let go").await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(who(&fleet).await.as_deref(), Ok("b"));
+    nats.up();
+    until_nobody_answers(&fleet).await;
+}
+
+#[tokio::test]
+async fn a_registration_that_is_none_is_refused_and_said() {
+    let (nats, a) = (NatsServer::jetstream(), worker().await);
+    let settings = "timeouts: {health_interval: 5ms}\ndiscovery: {nats: {enabled: true}}";
+    let fleet = fleet().engines(0).nats(nats.url()).config(settings).start().await;
+    let store = bucket(&nats).await;
+    store.put("x", "{}".into()).await.unwrap();
+    put(&store, &Registration { model: "other".to_owned(), ..registered("y", a.address, 1) }).await;
+    until_degraded(&fleet, "the registration under `x` is refused: not a registration").await;
+    until_degraded(&fleet, "worker `y` registered for `other`, and no model is named so").await;
+    put(&store, &registered("y", a.address, 1)).await;
+    until_answered_by(&fleet, "y").await;
+}
