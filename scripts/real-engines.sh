@@ -6,7 +6,8 @@
 # It starts the engines with nothing but their own event flags, the router on their ZMQ sockets, and drives completions
 # and chats through it; then the same with a `warmpath bridge` beside each engine and a NATS server. It prints what came
 # of it, and fails where the warm engine was not chosen, a warm first token is not much sooner than a cold one, or what
-# the router promised is not what the engines reported. Then it kills an engine and starts it again.
+# the router promised is not what the engines reported, and where `warmpath doctor` is not green. Each time it then kills
+# an engine and starts it again, which must be used within two seconds.
 #
 # It needs Rust, a C compiler, binutils, Python 3.11 or newer with venv, npm, curl, libnuma1 and nats-server (Debian:
 # apt-get install gcc binutils python3-venv npm curl libnuma1 nats-server), 8 GB of memory, and some minutes. All ports
@@ -103,9 +104,22 @@ kill_and_return() {
     curl -sf "$router/v1/completions" -H 'content-type: application/json' \
         -d '{"model": "mid", "prompt": "while one is away", "max_tokens": 2}' >/dev/null
     echo "requests go on"
-    engine 0 8111 5571
-    python3 "$root/scripts/engines/returned.py" "$router" mid engine-a
+    engine 0 8111 5571 &
+    python3 "$root/scripts/engines/returned.py" "$router" mid engine-a http://127.0.0.1:8111
+    wait $!
 }
+
+doctor() {
+    say "$1: doctor"
+    "$warmpath" doctor --config "$dir/router.yaml"
+}
+
+for port in 8111 8112 5571 5572 6571 6572 8180 9190 4322; do
+    if (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+        echo "port $port of 127.0.0.1 is taken: end what listens there first" >&2
+        exit 1
+    fi
+done
 
 say "engines"
 if [ ! -e "$dir/models/mid/config.json" ]; then "$root/scripts/engines/setup.sh" "$dir"; fi
@@ -116,6 +130,8 @@ engine 1 8112 5572
 
 config "" "events: zmq, zmq_endpoint: 'tcp://127.0.0.1:5571', zmq_replay: 'tcp://127.0.0.1:6571'" \
     "events: zmq, zmq_endpoint: 'tcp://127.0.0.1:5572', zmq_replay: 'tcp://127.0.0.1:6572'" >"$dir/router.yaml"
+doctor "events over ZMQ"
+reset_caches
 serve zmq
 drive "events over ZMQ"
 kill_and_return
@@ -131,7 +147,10 @@ for n in 1 2; do
         --zmq "tcp://127.0.0.1:557$n" --zmq-replay "tcp://127.0.0.1:657$n" --block-size 32
 done
 config "events: {nats: {url: 'nats://127.0.0.1:4322'}}" "events: nats" "events: nats" >"$dir/router.yaml"
+doctor "events over bridges and NATS"
+reset_caches
 serve nats
 sleep 2
 drive "events over bridges and NATS"
+kill_and_return
 say "done"

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use warmpath_core::trust::{Trust, ViewState};
 use warmpath_indexer::codec::{DecodeError, decode, decode_json};
 use warmpath_indexer::concurrent::Chains;
-use warmpath_indexer::event::EventBatch;
+use warmpath_indexer::event::{CacheEvent, EventBatch};
 use warmpath_indexer::feed::Stamp;
 use warmpath_indexer::index::Writer;
 use warmpath_indexer::repair::{Emptied, Means, Repair, Repaired, Step, Want};
@@ -298,10 +298,25 @@ impl EventTask {
     }
 
     fn apply(&self, batch: &EventBatch) {
-        self.count(&self.index.apply(&batch.events));
+        let applied = self.index.apply(&batch.events);
+        self.count(&applied);
+        if applied.wrong_size > 0 {
+            self.note_size(batch);
+        }
         if let Some(ts) = batch.ts {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
             self.worker.metrics.event_lag.record((now - ts).max(0.0));
+        }
+    }
+
+    fn note_size(&self, batch: &EventBatch) {
+        let configured = self.pool.block_size.get();
+        let sizes = batch.events.iter().filter_map(|event| match event {
+            CacheEvent::Stored(stored) => stored.block_size.filter(|size| *size != configured && *size > 0),
+            _ => None,
+        });
+        if let Some(size) = sizes.last() {
+            self.worker.metrics.belief.carries(size);
         }
     }
 

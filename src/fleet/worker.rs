@@ -179,7 +179,8 @@ impl Worker {
 
     /// What is believed of it, and why. `target` is the one in its slot.
     pub fn trust(&self, now: Instant, target: &Target, configured: BlockSize) -> Report {
-        let carried = self.engine.last().and_then(|(_, scrape)| scrape.block_size);
+        let says = || self.engine.last().and_then(|(_, scrape)| scrape.block_size);
+        let carried = self.metrics.belief.carried().or_else(says);
         target.trust.report(now, (carried, configured))
     }
 

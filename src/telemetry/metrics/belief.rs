@@ -1,7 +1,7 @@
 //! What is believed of one worker: how its promises hold, and what it says of its own load.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Label};
@@ -31,6 +31,8 @@ pub struct Belief {
 struct Heard {
     total: AtomicU64,
     wrong_size: AtomicU64,
+    /// The size of the last block whose size was wrong; 0 before there was one.
+    carried: AtomicU32,
 }
 
 impl Belief {
@@ -72,6 +74,16 @@ impl Belief {
             total: self.heard.total.load(Ordering::Relaxed),
             wrong_size: self.heard.wrong_size.load(Ordering::Relaxed),
         }
+    }
+
+    /// An event's blocks had this size, which is not the configured one.
+    pub fn carries(&self, block_size: u32) {
+        self.heard.carried.store(block_size, Ordering::Relaxed);
+    }
+
+    /// The size that events' blocks had last where it was wrong.
+    pub fn carried(&self) -> Option<u32> {
+        Some(self.heard.carried.load(Ordering::Relaxed)).filter(|size| *size > 0)
     }
 
     /// Takes note of `count` events that met this end, as [`WorkerMetrics::events`](super::WorkerMetrics::events) names
