@@ -33,7 +33,7 @@ pub use address::{BaseUrl, NatsUrl, Secret};
 pub use bounds::{Health, Limits, Retries, Timeouts};
 pub use discovery::{Discovery, DnsSource, FileSource, NatsSource, Records};
 pub use endpoint::ZmqEndpoint;
-pub use engines::Engines;
+pub use engines::{Engines, MetricNames};
 pub use events::{Events, Index, JetStream, Nats};
 pub use fault::Fault;
 pub use fleet::{EventSource, Model, TokenizerSource, Worker};

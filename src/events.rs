@@ -311,11 +311,11 @@ impl EventTask {
 
     fn note_size(&self, batch: &EventBatch) {
         let configured = self.pool.block_size.get();
-        let sizes = batch.events.iter().filter_map(|event| match event {
+        let mut sizes = batch.events.iter().filter_map(|event| match event {
             CacheEvent::Stored(stored) => stored.block_size.filter(|size| *size != configured && *size > 0),
             _ => None,
         });
-        if let Some(size) = sizes.last() {
+        if let Some(size) = sizes.next() {
             self.worker.metrics.belief.carries(size);
         }
     }

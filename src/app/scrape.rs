@@ -9,7 +9,7 @@ use warmpath_core::ledger::{InFlight, Said};
 use warmpath_core::workers::Target;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
-use crate::config::{Engines, Timeouts};
+use crate::config::{Engines, MetricNames, Timeouts};
 use crate::fleet::prometheus::METRICS_MAX;
 use crate::fleet::scrape::Scrape;
 use crate::fleet::{Fleet, Worker};
@@ -22,6 +22,7 @@ pub(super) struct Readers {
     interval: Duration,
     fleet: Arc<Fleet>,
     index: Arc<ConcurrentIndex>,
+    presets: Arc<[MetricNames]>,
 }
 
 impl Readers {
@@ -34,8 +35,8 @@ impl Readers {
             .pool_idle_timeout(timeouts.worker_idle.get())
             .build();
         let client = client.expect("a client without TLS has nothing to fail on");
-        let interval = engines.metrics_interval.get();
-        Self { client, interval, fleet: Arc::clone(fleet), index: Arc::clone(index) }
+        let (interval, presets) = (engines.metrics_interval.get(), engines.presets.as_slice().into());
+        Self { client, interval, fleet: Arc::clone(fleet), index: Arc::clone(index), presets }
     }
 
     /// Starts to read the metrics of one worker, for all its ranks.
@@ -75,16 +76,16 @@ impl Readers {
     /// What becomes of an engine's answer.
     fn take(&self, worker: &Worker, seen: Option<(Target, InFlight)>, text: Option<&str>) -> &'static str {
         let (Some((target, before)), Some(text)) = (seen, text) else { return "failed" };
-        let Some(scrape) = Scrape::read(text, worker.rank) else { return "unknown_names" };
+        let Some(scrape) = Scrape::read(text, worker.rank, &self.presets) else { return "unknown_names" };
         let own = before.most(target.account.read());
         target.account.report(Instant::now(), said(&scrape, &target), own);
-        self.learn(worker, &target, scrape);
+        self.learn(worker, &target, &scrape);
         "ok"
     }
 
-    fn learn(&self, worker: &Worker, target: &Target, scrape: Scrape) {
+    fn learn(&self, worker: &Worker, target: &Target, scrape: &Scrape) {
         let now = Instant::now();
-        if worker.engine.take(now, scrape) {
+        if worker.engine.take(now, scrape.clone()) {
             tracing::info!(worker = %worker.id, "the engine's process is another one");
             target.trust.restarted(now);
         }

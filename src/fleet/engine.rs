@@ -30,8 +30,9 @@ impl Default for Engine {
 impl Engine {
     /// Takes note of a reading. True if the process is another than before.
     pub fn take(&self, now: Instant, scrape: Scrape) -> bool {
+        let start_ms = scrape.process_start_ms;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, scrape));
-        let Some(start_ms) = scrape.process_start_ms else { return false };
+        let Some(start_ms) = start_ms else { return false };
         let process = Some(Process { start_ms });
         let before = *self.process.borrow();
         self.process.send_if_modified(|known| std::mem::replace(known, process) != process);
@@ -40,7 +41,7 @@ impl Engine {
 
     /// The last reading, and when it was made.
     pub fn last(&self) -> Option<(Instant, Scrape)> {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tells of the process that answers: none until one said when it began, and another one after each restart that was

@@ -1,68 +1,24 @@
 //! What an engine's `/metrics` say of it.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use warmpath_core::ids::Rank;
 use warmpath_core::trust::PrefixCounters;
 use warmpath_core::units::Blocks;
 
 use super::prometheus::{Sample, samples};
-
-/// The names that an engine's versions use. What an engine does not have is an empty name.
-struct Names {
-    engine: &'static str,
-    running: &'static str,
-    waiting: &'static str,
-    usage: &'static str,
-    queries: &'static str,
-    hits: &'static str,
-    info: &'static str,
-    /// The label that tells data-parallel ranks apart.
-    rank: &'static str,
-}
-
-/// Every version that is known, newest first.
-const PRESETS: [Names; 3] = [
-    Names {
-        engine: "vllm",
-        running: "vllm:num_requests_running",
-        waiting: "vllm:num_requests_waiting",
-        usage: "vllm:kv_cache_usage_perc",
-        queries: "vllm:prefix_cache_queries_total",
-        hits: "vllm:prefix_cache_hits_total",
-        info: "vllm:cache_config_info",
-        rank: "engine",
-    },
-    Names {
-        engine: "vllm_old",
-        running: "vllm:num_requests_running",
-        waiting: "vllm:num_requests_waiting",
-        usage: "vllm:gpu_cache_usage_perc",
-        queries: "vllm:gpu_prefix_cache_queries_total",
-        hits: "vllm:gpu_prefix_cache_hits_total",
-        info: "vllm:cache_config_info",
-        rank: "engine",
-    },
-    Names {
-        engine: "sglang",
-        running: "sglang:num_running_reqs",
-        waiting: "sglang:num_queue_reqs",
-        usage: "sglang:token_usage",
-        queries: "sglang:prompt_tokens_total",
-        hits: "sglang:cached_tokens_total",
-        info: "",
-        rank: "dp_rank",
-    },
-];
+use crate::config::MetricNames;
 
 /// When the engine's process began.
 const PROCESS_START: &str = "process_start_time_seconds";
 
 /// One reading of an engine's metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Scrape {
-    /// Whose names they have: `vllm`, `vllm_old` or `sglang`.
+    /// Whose names they have, as `engines.presets` calls them.
     #[serde(rename = "names")]
-    pub engine: &'static str,
+    pub engine: Arc<str>,
     /// Sequences that run.
     pub running: Option<u32>,
     /// Sequences that wait.
@@ -82,22 +38,22 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// Reads `text` by the names that are in it. None where no engine that is known speaks. Series of other ranks than
-    /// `rank` are left out; those that name none count for all.
-    pub fn read(text: &str, rank: Option<Rank>) -> Option<Self> {
-        let mut found = [Self::default(); PRESETS.len()];
+    /// Reads `text` by the names of the first of `presets` that are in it. None where no engine that is known speaks.
+    /// Series of other ranks than `rank` are left out; those that name none count for all. O(samples × presets).
+    pub fn read(text: &str, rank: Option<Rank>, presets: &[MetricNames]) -> Option<Self> {
+        let mut found = vec![Self::default(); presets.len()];
         let mut process_start_ms = None;
         for sample in samples(text) {
             if sample.name == PROCESS_START {
                 process_start_ms = count(sample.value * 1e3);
             }
-            for (names, scrape) in PRESETS.iter().zip(&mut found) {
+            for (names, scrape) in presets.iter().zip(&mut found) {
                 scrape.take(names, &sample, rank);
             }
         }
-        let known =
-            found.iter().zip(&PRESETS).find(|(scrape, _)| scrape.running.is_some() && scrape.kv_usage.is_some());
-        known.map(|(scrape, names)| Self { engine: names.engine, process_start_ms, ..*scrape })
+        let is_known = |scrape: &Self| scrape.running.is_some() && scrape.kv_usage.is_some();
+        let (scrape, names) = found.into_iter().zip(presets).find(|(scrape, _)| is_known(scrape))?;
+        Some(Self { engine: names.name.as_str().into(), process_start_ms, ..scrape })
     }
 
     /// Totals of the prefix cache, where the engine tells both.
@@ -112,13 +68,14 @@ impl Scrape {
         u32::try_from(blocks).ok().map(Blocks)
     }
 
-    fn take(&mut self, names: &Names, sample: &Sample<'_>, rank: Option<Rank>) {
+    fn take(&mut self, names: &MetricNames, sample: &Sample<'_>, rank: Option<Rank>) {
         let Sample { name, value, .. } = *sample;
-        if ![names.running, names.waiting, names.usage, names.queries, names.hits, names.info].contains(&name) {
+        let own = [&names.running, &names.waiting, &names.usage, &names.queries, &names.hits, &names.info];
+        if !own.iter().any(|own| *own == name) {
             return;
         }
         let of_other_rank = |rank: Rank| {
-            sample.label(names.rank).and_then(|label| label.parse().ok()).is_some_and(|label: u32| label != rank.0)
+            sample.label(&names.rank).and_then(|label| label.parse().ok()).is_some_and(|label: u32| label != rank.0)
         };
         if rank.is_some_and(of_other_rank) {
             return;
@@ -155,11 +112,15 @@ fn count(value: f64) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn known(text: &str, rank: Option<Rank>) -> Option<Scrape> {
+        Scrape::read(text, rank, &MetricNames::known())
+    }
+
     #[test]
     fn a_real_engines_metrics_are_read() {
         let text = include_str!("../../tests/data/engines/metrics-0.32.0.txt");
         let expected = Scrape {
-            engine: "vllm",
+            engine: "vllm".into(),
             running: Some(0),
             waiting: Some(0),
             kv_usage: Some(0.0),
@@ -169,9 +130,9 @@ mod tests {
             prefix_hits: Some(1_280),
             process_start_ms: Some(1_795_224_792_390),
         };
-        assert_eq!(Scrape::read(text, None), Some(expected));
-        assert_eq!(Scrape::read(text, Some(Rank(0))), Some(expected));
-        assert_eq!(Scrape::read(text, Some(Rank(1))), None);
+        assert_eq!(known(text, None), Some(expected.clone()));
+        assert_eq!(known(text, Some(Rank(0))), Some(expected));
+        assert_eq!(known(text, Some(Rank(1))), None);
     }
 
     #[test]
@@ -179,30 +140,53 @@ mod tests {
         let old = "vllm:num_requests_running{model_name=\"m\"} 3.0\nvllm:num_requests_waiting{model_name=\"m\"} 2.0\n\
                    vllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\nvllm:gpu_prefix_cache_queries_total{} 10\n\
                    vllm:gpu_prefix_cache_hits_total{} 4\nvllm:cache_config_info{num_gpu_blocks=\"None\"} 1.0\n";
-        let read = Scrape::read(old, None).unwrap();
-        assert_eq!((read.engine, read.running, read.waiting, read.kv_usage), ("vllm_old", Some(3), Some(2), Some(0.5)));
+        let read = known(old, None).unwrap();
+        assert_eq!(
+            (&*read.engine, read.running, read.waiting, read.kv_usage),
+            ("vllm_old", Some(3), Some(2), Some(0.5))
+        );
         assert_eq!(read.prefix(), Some(PrefixCounters { queries: 10, hits: 4 }));
         assert_eq!((read.blocks, read.blocks_in_use(Some(Blocks(100)))), (None, Some(Blocks(50))));
         let sglang = "sglang:num_running_reqs{dp_rank=\"0\"} 3\nsglang:num_running_reqs{dp_rank=\"1\"} 4\n\
                       sglang:num_queue_reqs{dp_rank=\"1\"} 5\nsglang:token_usage{dp_rank=\"1\"} 0.25\n\
                       sglang:prompt_tokens_total 100\nsglang:cached_tokens_total{cache_source=\"device\"} 7\n\
                       sglang:cached_tokens_total{cache_source=\"host\"} 2\n";
-        let read = Scrape::read(sglang, Some(Rank(1))).unwrap();
-        assert_eq!((read.engine, read.running, read.waiting, read.kv_usage), ("sglang", Some(4), Some(5), Some(0.25)));
+        let read = known(sglang, Some(Rank(1))).unwrap();
+        assert_eq!(
+            (&*read.engine, read.running, read.waiting, read.kv_usage),
+            ("sglang", Some(4), Some(5), Some(0.25))
+        );
         assert_eq!(read.prefix(), Some(PrefixCounters { queries: 100, hits: 9 }));
-        assert_eq!(Scrape::read(sglang, None).unwrap().running, Some(7));
+        assert_eq!(known(sglang, None).unwrap().running, Some(7));
     }
 
     #[test]
     fn nonsense_is_no_load() {
-        assert_eq!(Scrape::read("", None), None);
-        assert_eq!(Scrape::read("<html>not found</html>", None), None);
+        assert_eq!(known("", None), None);
+        assert_eq!(known("<html>not found</html>", None), None);
         let odd = "vllm:num_requests_running NaN\nvllm:num_requests_running -4\nvllm:kv_cache_usage_perc 7\n";
-        assert_eq!(Scrape::read(odd, None), None);
+        assert_eq!(known(odd, None), None);
         let huge = "vllm:num_requests_running 1e30\nvllm:kv_cache_usage_perc inf\nvllm:kv_cache_usage_perc 7\n\
                     process_start_time_seconds -1\n";
-        let read = Scrape::read(huge, None).unwrap();
+        let read = known(huge, None).unwrap();
         assert_eq!((read.running, read.kv_usage, read.process_start_ms), (Some(u32::MAX), Some(1.0), None));
         assert_eq!(read.blocks_in_use(None), None);
+    }
+
+    #[test]
+    fn a_version_that_is_not_known_is_read_by_names_of_its_own() {
+        let text = "next:running{dp=\"1\"} 3\nnext:running{dp=\"0\"} 9\nnext:waiting 1\nnext:usage 0.5\n";
+        let next = MetricNames {
+            name: "next".to_owned(),
+            running: "next:running".to_owned(),
+            waiting: "next:waiting".to_owned(),
+            usage: "next:usage".to_owned(),
+            rank: "dp".to_owned(),
+            ..MetricNames::default()
+        };
+        assert_eq!(known(text, Some(Rank(1))), None);
+        let read = Scrape::read(text, Some(Rank(1)), &[next]).unwrap();
+        assert_eq!((&*read.engine, read.running, read.waiting, read.kv_usage), ("next", Some(3), Some(1), Some(0.5)));
+        assert_eq!(read.prefix(), None);
     }
 }

@@ -31,7 +31,7 @@ pub struct Belief {
 struct Heard {
     total: AtomicU64,
     wrong_size: AtomicU64,
-    /// The size of the last block whose size was wrong; 0 before there was one.
+    /// A size of blocks that was wrong; 0 before there was one.
     carried: AtomicU32,
 }
 
@@ -81,7 +81,7 @@ impl Belief {
         self.heard.carried.store(block_size, Ordering::Relaxed);
     }
 
-    /// The size that events' blocks had last where it was wrong.
+    /// A size that events' blocks had where it was wrong.
     pub fn carried(&self) -> Option<u32> {
         Some(self.heard.carried.load(Ordering::Relaxed)).filter(|size| *size > 0)
     }
