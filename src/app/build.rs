@@ -19,9 +19,8 @@ use crate::fleet::engine::Engine;
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::Metrics;
-use crate::tokenize::hf::{self, TokenizerFiles};
 use crate::tokenize::remote::RemoteTokenizer;
-use crate::tokenize::{TokenizeLimits, TokenizerHandle, bytes};
+use crate::tokenize::{TokenizeLimits, TokenizerHandle};
 
 /// The fleet that the configuration describes: slots in the order of `workers`, ranks of one worker side by side.
 pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Result<Fleet, StartError> {
@@ -114,19 +113,10 @@ const REMOTE_PATIENCE: Duration = Duration::from_millis(500);
 const REMOTE_ANSWER_MAX: usize = 16 * 1024 * 1024;
 
 fn tokenizer(config: &Config, model: &Model, engines: &[String]) -> TokenizerHandle {
-    let limits = TokenizeLimits::default();
+    let handle = TokenizerHandle::configured(model, TokenizeLimits::default());
     match &model.tokenizer {
-        None => TokenizerHandle::absent(limits),
-        Some(TokenizerSource::Bytes) => TokenizerHandle::ready(bytes::model(), limits),
-        Some(TokenizerSource::Remote) => TokenizerHandle::absent(limits).with_remote(remote(config, model, engines)),
-        Some(TokenizerSource::File(file)) => {
-            let files = TokenizerFiles {
-                tokenizer: file.clone(),
-                chat_template: model.chat_template.clone(),
-                model_tokens_max: None,
-            };
-            TokenizerHandle::load(move || hf::load(&files), limits)
-        }
+        Some(TokenizerSource::Remote) => handle.with_remote(remote(config, model, engines)),
+        _ => handle,
     }
 }
 
