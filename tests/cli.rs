@@ -56,13 +56,27 @@ const BAD: &str = "models: [{name: m}]\nrouting:\n  kv: {alpha: -2}\nworkers: [{
 #[test]
 fn every_command_tells_its_options() {
     for (args, expected) in [
-        (&["--help"][..], &["demo", "serve", "mock-engine", "bridge", "check", "events", "--version"][..]),
+        (&["--help"][..], &["demo", "serve", "mock-engine", "bridge", "check", "doctor", "events", "--version"][..]),
         (
             &["demo", "--help"],
             &["--bus", "--keep", "--json", "--workers", "--requests", "--speed", "--cache-blocks", "--seed"],
         ),
         (&["serve", "--help"], &["--config"]),
         (&["check", "--help"], &["<FILE>"]),
+        (
+            &["doctor", "--help"],
+            &[
+                "--config",
+                "--worker",
+                "--skip",
+                "--timeout",
+                "--json",
+                "reachable",
+                "block_size",
+                "prediction",
+                "Exit codes:",
+            ],
+        ),
         (
             &["bridge", "--help"],
             &[
@@ -120,6 +134,8 @@ fn wrong_use_exits_with_2() {
         &[][..],
         &["serve"],
         &["bridge"],
+        &["doctor"],
+        &["doctor", "--config", "a.yaml", "--skip", "nonsense"],
         &["nonsense"],
         &["demo", "--workers", "0"],
         &["events", "decode", "--format", "xml"],
