@@ -215,10 +215,10 @@ impl Ward<'_> {
                 .chain(rest.map(|check| Finding::skipped(check, "not reachable")))
                 .collect();
         }
-        let (served, longest) = identity::model(&engine, model).await;
+        let identity::Offer { finding: served, serves, longest } = identity::model(&engine, model).await;
         let mut checks = vec![reachable, identity::version(&engine).await];
         let told = engine.scrape(None).await.and_then(|scrape| scrape.block_size);
-        if served.has_failed() {
+        if !serves {
             let why = "it does not serve the model";
             let rest = [Check::Events, Check::Tokens, Check::Replay, Check::Prediction];
             checks.extend([served, identity::block_size(model, None, told)]);

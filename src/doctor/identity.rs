@@ -38,41 +38,65 @@ pub(super) async fn reachable(engine: &Engine) -> Finding {
     }
 }
 
-/// Whether it serves the model under all of its names; and the most tokens that it takes, where it tells.
-pub(super) async fn model(engine: &Engine, model: &Model) -> (Finding, Option<u64>) {
-    let (check, name) = (Check::Model, &model.name.value);
-    let list = match engine.get("/v1/models").await {
-        Ok(reply) if reply.is_good() => reply.json(),
-        Ok(reply) if matches!(reply.status, 401 | 403) => {
-            let finding = format!("/v1/models says {}", reply.refusal());
-            return (Finding::failed(check, finding, "set workers[].api_key to the engine's --api-key"), None);
-        }
+/// What an engine offers of a model.
+pub(super) struct Offer {
+    /// Whether it serves the model under all of its names.
+    pub(super) finding: Finding,
+    /// Whether it serves the model under the name by which it is asked here.
+    pub(super) serves: bool,
+    /// The most tokens that it takes, where it tells.
+    pub(super) longest: Option<u64>,
+}
+
+/// What it serves.
+pub(super) async fn model(engine: &Engine, model: &Model) -> Offer {
+    let names: Vec<&str> = std::iter::once(&model.name).chain(&model.aliases).map(|name| name.value.as_str()).collect();
+    match models(engine).await {
+        Ok(list) => offer(&names, &list),
+        Err(finding) => Offer { finding, serves: false, longest: None },
+    }
+}
+
+/// The names and lengths of all models that it serves.
+async fn models(engine: &Engine) -> Result<Vec<(String, Option<u64>)>, Finding> {
+    let failed = |finding: String, remedy: &str| Err(Finding::failed(Check::Model, finding, remedy));
+    let reply = match engine.get("/v1/models").await {
+        Ok(reply) if reply.is_good() => reply,
         Ok(reply) => {
-            let finding = format!("/v1/models says {}", reply.refusal());
-            return (Finding::failed(check, finding, "point workers[].url at an OpenAI-compatible engine"), None);
+            let remedy = match reply.status {
+                401 | 403 => "set workers[].api_key to the engine's --api-key",
+                _ => "point workers[].url at an OpenAI-compatible engine",
+            };
+            return failed(format!("/v1/models says {}", reply.refusal()), remedy);
         }
         Err(error) => {
-            let remedy = "see the engine's log: it is alive and does not answer";
-            return (Finding::failed(check, format!("/v1/models: {error}"), remedy), None);
+            return failed(format!("/v1/models: {error}"), "see the engine's log: it is alive and does not answer");
         }
     };
-    let models = list.as_ref().and_then(|list| list["data"].as_array()).map(Vec::as_slice).unwrap_or_default();
-    let served: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
-    let wanted = std::iter::once(name).chain(model.aliases.iter().map(|alias| &alias.value));
-    let missing: Vec<&str> = wanted.map(String::as_str).filter(|name| !served.contains(name)).collect();
-    let longest = models.iter().filter(|model| model["id"] == **name).find_map(|model| model["max_model_len"].as_u64());
-    if missing.is_empty() {
+    let list = reply.json().unwrap_or_default();
+    let models = list["data"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let named =
+        models.iter().filter_map(|model| Some((model["id"].as_str()?.to_owned(), model["max_model_len"].as_u64())));
+    Ok(named.collect())
+}
+
+/// `names` are the model's, the one by which it is asked first.
+fn offer(names: &[&str], list: &[(String, Option<u64>)]) -> Offer {
+    let served: Vec<&str> = list.iter().map(|(name, _)| name.as_str()).collect();
+    let missing: Vec<&str> = names.iter().copied().filter(|name| !served.contains(name)).collect();
+    let name = names.first().copied().unwrap_or_default();
+    let longest = list.iter().find(|(served, _)| served == name).and_then(|(_, longest)| *longest);
+    let finding = if missing.is_empty() {
         let tokens = longest.map_or_else(String::new, |tokens| format!(", up to {tokens} tokens"));
-        return (Finding::ok(check, format!("serves `{name}`{tokens}")).with("max_model_len", longest), longest);
-    }
-    let all: Vec<&str> =
-        std::iter::once(name.as_str()).chain(model.aliases.iter().map(|alias| alias.value.as_str())).collect();
-    let finding = format!("serves {}, not {}", quoted(&served), quoted(&missing));
-    let remedy = format!(
-        "start it with --served-model-name {}, or correct models[].name (and aliases) and workers[].model",
-        all.join(" ")
-    );
-    (Finding::failed(check, finding, remedy), longest)
+        Finding::ok(Check::Model, format!("serves `{name}`{tokens}"))
+    } else {
+        let remedy = format!(
+            "start it with --served-model-name {}, or correct models[].name (and aliases) and workers[].model",
+            names.join(" ")
+        );
+        Finding::failed(Check::Model, format!("serves {}, not {}", quoted(&served), quoted(&missing)), remedy)
+    };
+    Offer { finding: finding.with("max_model_len", longest), serves: served.contains(&name), longest }
 }
 
 fn quoted(names: &[&str]) -> String {

@@ -11,7 +11,7 @@ use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::Scheduler;
-use warmpath_core::trust::Trust;
+use warmpath_core::trust::{Trust, ViewState};
 use warmpath_core::units::Blocks;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::view::ViewSettings;
@@ -54,6 +54,7 @@ pub(super) struct Listening {
     bus: Bus,
     index: Arc<ConcurrentIndex>,
     root: Root,
+    trust: Arc<Trust>,
     notes: watch::Receiver<Notes>,
     own: mpsc::Sender<Ask>,
     sought: watch::Sender<Arc<[TokenId]>>,
@@ -108,11 +109,12 @@ impl Listening {
         let (notes, noted) = watch::channel(Notes::default());
         let (sought, seeking) = watch::channel::<Arc<[TokenId]>>([].into());
         let (stop, stopped) = watch::channel(None);
-        let known = (worker, Arc::new(pool_of(config, model)), Arc::new(Trust::default()));
+        let trust = Arc::<Trust>::default();
+        let known = (worker, Arc::new(pool_of(config, model)), Arc::clone(&trust));
         let task = EventTask::new(known, index.writer(SLOT, &view), to_task);
         tasks.spawn(task.run(stopped));
         tasks.spawn(Ear { bus: from, line, own: asked, sought: seeking, notes }.listen());
-        Self { bus, index, root, notes: noted, own, sought, _stop: stop }
+        Self { bus, index, root, trust, notes: noted, own, sought, _stop: stop }
     }
 
     /// What is heard of this prompt from now on is to be noted.
@@ -153,6 +155,11 @@ impl Listening {
         timeout(patience, self.own.send(ask)).await.ok()?.ok()?;
         let ended = self.until(patience, |notes| notes.asked > before && notes.own.ended).await;
         ended.then(|| self.notes.borrow().own)
+    }
+
+    /// Whether the view waits for something that it has missed, as it does after each new connection.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.trust.view() == ViewState::Suspect
     }
 
     /// What keeps events from arriving, in words.

@@ -105,7 +105,7 @@ impl Probe<'_> {
             return Probed::only(finding);
         }
         self.listening.seek(&prompt);
-        let begun = Instant::now();
+        let (begun, before) = (Instant::now(), self.listening.notes().batches);
         let cold = match self.send(&prompt, Blocks(0)).await {
             Ok(cold) => cold,
             Err(why) => {
@@ -113,16 +113,20 @@ impl Probe<'_> {
                 return Probed::only(Finding::failed(Check::Events, format!("the probe got no answer: {why}"), remedy));
             }
         };
-        let events = self.events(&prompt, begun).await;
+        let events = self.events(&prompt, begun, before).await;
         let carried = self.listening.notes().carried;
         if events.has_failed() {
             return Probed { carried, ..Probed::only(events) };
         }
-        let prediction = match carried.filter(|carried| *carried != self.model.block_size.get()) {
-            Some(_) => Finding::skipped(Check::Prediction, "the block size is another one"),
-            None => self.prediction(&prompt, &cold).await,
+        let replay = self.replay().await;
+        let prediction = if carried.is_some_and(|carried| carried != self.model.block_size.get()) {
+            Finding::skipped(Check::Prediction, "the block size is another one")
+        } else if replay.has_failed() && self.listening.is_incomplete() {
+            Finding::skipped(Check::Prediction, "until a replay succeeds or is given up, the view promises nothing new")
+        } else {
+            self.prediction(&prompt, &cold).await
         };
-        Probed { events, replay: self.replay().await, prediction, carried }
+        Probed { events, replay, prediction, carried }
     }
 
     /// Why events cannot arrive.
@@ -147,8 +151,8 @@ impl Probe<'_> {
         Some(Finding::failed(Check::Events, format!("not connected ({why})"), remedy))
     }
 
-    /// Whether the prompt's blocks are told of.
-    async fn events(&self, prompt: &[TokenId], begun: Instant) -> Finding {
+    /// Whether the prompt's blocks are told of, since it was sent and so many batches had come.
+    async fn events(&self, prompt: &[TokenId], begun: Instant, before: u64) -> Finding {
         let found = async {
             self.listening.until(self.patience, |notes| notes.found.is_some()).await;
         };
@@ -158,7 +162,8 @@ impl Probe<'_> {
             () = found => false,
             held = held => held.0 > 0,
         };
-        let notes = self.listening.notes();
+        let mut notes = self.listening.notes();
+        notes.batches -= before;
         let rank = self.rank.unwrap_or_default();
         match notes.found {
             Some(found) if found.rank.is_some_and(|of| of != rank.0) => {

@@ -28,8 +28,8 @@ pub(super) fn events(config: &Config, worker: &Worker, rank: Option<Rank>) -> St
             let nats = config.events.nats.url.as_ref().map_or("", |url| url.value.as_str());
             let (url, model) = (&worker.url.value, &worker.model.value);
             format!(
-                "run `warmpath bridge --engine {url} --worker {id} --model {model} --nats {nats} --zmq tcp://HOST:5557` \
-                 beside the engine, and start that with --kv-events-config '{}'",
+                "run `warmpath bridge --engine {url} --worker {id} --model {model} --nats {nats} \
+                 --zmq tcp://127.0.0.1:5557 --zmq-replay tcp://127.0.0.1:5657` beside the engine, and start that with --kv-events-config '{}'",
                 flags("tcp://*:5557", Some("tcp://*:5657"))
             )
         }
