@@ -159,7 +159,7 @@ async fn listen<'a>(
             EventSource::None | EventSource::Local => continue,
             EventSource::Nats => nats.clone().map(|bus| {
                 let source = nats_source(&bus, &known, config, tasks);
-                (Bus::Nats(bus), source)
+                (Bus::Nats(Box::new(bus)), source)
             }),
             EventSource::Zmq => {
                 let bus = match config.zmq_events(worker) {
@@ -307,6 +307,6 @@ mod tests {
         let expected = "the configuration has no worker `x` (known: a, b, c)";
         assert_eq!(ids(&config, &["a", "x"]).unwrap_err().to_string(), expected);
         assert_eq!(ranks(&config.workers[0]).collect::<Vec<_>>(), [Some(Rank(0)), Some(Rank(1))]);
-        assert_eq!(ids(&self::config(""), &[]), Err(Nobody::Listed));
+        assert_eq!(ids(&Config::default(), &[]), Err(Nobody::Listed));
     }
 }

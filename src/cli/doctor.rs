@@ -15,10 +15,7 @@ use crate::doctor::{self, Check, Examination};
 use crate::telemetry;
 
 /// Examines every worker: is it what the configuration says, and does what its cache holds arrive here and mean the same?
-/// One line for each check, with what to do where it fails. Needs the router's configuration and no running router.
-///
-/// Each worker (and each data-parallel rank) is sent one prompt of random tokens twice, for one token of answer, and some
-/// fifty short texts and chats to tokenize: little, but real work for an engine that serves.
+/// One line for each check, with what to do where it fails.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER, after_long_help = AFTER)]
 pub struct DoctorArgs {
@@ -40,6 +37,10 @@ pub struct DoctorArgs {
 }
 
 const AFTER: &str = "\
+No running router is needed, and a running one does not mind. Each worker and data-parallel rank is sent one prompt of
+random tokens twice, for one token of answer, and some fifty short texts and chats to tokenize: little, but real work for
+an engine that serves. Colours only on a terminal, and not with NO_COLOR.
+
 Checks:
   reachable   it answers /health
   model       it serves the model under its name and aliases

@@ -53,13 +53,14 @@ pub(super) async fn model(engine: &Engine, model: &Model) -> Offer {
     let names: Vec<&str> = std::iter::once(&model.name).chain(&model.aliases).map(|name| name.value.as_str()).collect();
     match models(engine).await {
         Ok(list) => offer(&names, &list),
-        Err(finding) => Offer { finding, serves: false, longest: None },
+        Err((finding, remedy)) => {
+            Offer { finding: Finding::failed(Check::Model, finding, remedy), serves: false, longest: None }
+        }
     }
 }
 
-/// The names and lengths of all models that it serves.
-async fn models(engine: &Engine) -> Result<Vec<(String, Option<u64>)>, Finding> {
-    let failed = |finding: String, remedy: &str| Err(Finding::failed(Check::Model, finding, remedy));
+/// The names and lengths of all models that it serves; or why it tells none, and what to do about it.
+async fn models(engine: &Engine) -> Result<Vec<(String, Option<u64>)>, (String, &'static str)> {
     let reply = match engine.get("/v1/models").await {
         Ok(reply) if reply.is_good() => reply,
         Ok(reply) => {
@@ -67,10 +68,10 @@ async fn models(engine: &Engine) -> Result<Vec<(String, Option<u64>)>, Finding> 
                 401 | 403 => "set workers[].api_key to the engine's --api-key",
                 _ => "point workers[].url at an OpenAI-compatible engine",
             };
-            return failed(format!("/v1/models says {}", reply.refusal()), remedy);
+            return Err((format!("/v1/models says {}", reply.refusal()), remedy));
         }
         Err(error) => {
-            return failed(format!("/v1/models: {error}"), "see the engine's log: it is alive and does not answer");
+            return Err((format!("/v1/models: {error}"), "see the engine's log: it is alive and does not answer"));
         }
     };
     let list = reply.json().unwrap_or_default();
@@ -180,7 +181,9 @@ mod tests {
     use crate::config::Config;
 
     fn configured(block_size: u32) -> Model {
-        let text = format!("models: [{{name: m, block_size: {block_size}}}]\n");
+        let text = format!(
+            "models: [{{name: m, block_size: {block_size}}}]\nworkers: [{{id: w, url: 'http://h:1', model: m}}]\n"
+        );
         Config::parse("a test", text).unwrap().models.remove(0)
     }
 

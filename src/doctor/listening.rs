@@ -42,7 +42,7 @@ const QUEUE: usize = 1024;
 #[derive(Clone)]
 pub(super) enum Bus {
     /// NATS.
-    Nats(NatsBus),
+    Nats(Box<NatsBus>),
     /// Its own ZeroMQ sockets; nobody else's are on this bus.
     Zmq(ZmqBus),
     /// A place to which it connects, together with others.

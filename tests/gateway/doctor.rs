@@ -4,20 +4,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use warmpath::config::{Config, ZmqEndpoint};
+use warmpath::config::Config;
 use warmpath::doctor::{Check, Examination, Report, Verdict, examine};
 use warmpath::events::publish::Bus;
 use warmpath::events::publish::faults::EventFaults;
-use warmpath::events::publish::zmq::{ReplayFault, ZmqOutlet, ZmqPublisher};
+use warmpath::events::publish::zmq::{ReplayFault, ZmqPublisher};
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
 use warmpath::sim::EngineConfig;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{Form, HashForm};
 
-use crate::fleet::fleet;
 use crate::meddler::Meddler;
-use crate::nats::NatsServer;
 use crate::zmq::outlet;
 
 /// An engine with sockets of its own.
@@ -27,7 +25,7 @@ struct Patient {
     sockets: ZmqPublisher,
 }
 
-async fn mock(address: SocketAddr, bus: Bus, tasks: &Tasks) -> SocketAddr {
+pub(crate) async fn mock(address: SocketAddr, bus: Bus, tasks: &Tasks) -> SocketAddr {
     let settings = MockSettings {
         listen: address,
         worker: "e".to_owned(),
@@ -49,12 +47,12 @@ async fn mock(address: SocketAddr, bus: Bus, tasks: &Tasks) -> SocketAddr {
     MockEngine::start(settings, tasks).await.unwrap().address
 }
 
-fn anywhere() -> SocketAddr {
+pub(crate) fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
 /// A port at which nobody listens.
-fn nowhere() -> SocketAddr {
+pub(crate) fn nowhere() -> SocketAddr {
     std::net::TcpListener::bind(anywhere()).unwrap().local_addr().unwrap()
 }
 
@@ -73,7 +71,7 @@ impl Patient {
     }
 }
 
-const MODEL: &str = "{name: m, tokenizer: bytes, block_size: 4}";
+pub(crate) const MODEL: &str = "{name: m, tokenizer: bytes, block_size: 4}";
 
 fn config(model: &str, workers: &str) -> Config {
     let events = "{zmq: {connect_timeout: 500ms, reconnect_delay_max: 50ms, replay_idle_timeout: 200ms}}";
@@ -81,16 +79,16 @@ fn config(model: &str, workers: &str) -> Config {
     Config::parse("a test", text).expect("the configuration is good")
 }
 
-async fn examined(config: &Config, timeout: Duration) -> Report {
+pub(crate) async fn examined(config: &Config, timeout: Duration) -> Report {
     let examination = Examination { workers: Vec::new(), skip: Vec::new(), timeout };
     examine(config, &examination, |_, _| {}).await.expect("there are workers")
 }
 
-const PATIENT: Duration = Duration::from_secs(10);
-const HASTY: Duration = Duration::from_millis(700);
+pub(crate) const PATIENT: Duration = Duration::from_secs(10);
+pub(crate) const HASTY: Duration = Duration::from_millis(700);
 
 /// Finding and remedy of the only check that failed.
-fn only_fault(report: &Report, check: Check) -> (String, String) {
+pub(crate) fn only_fault(report: &Report, check: Check) -> (String, String) {
     let table = report.table(false);
     assert_eq!((report.workers.len(), report.failed), (1, 1), "{table}");
     let failed = report.workers[0].checks.iter().find(|finding| finding.verdict == Verdict::Failed).unwrap();
@@ -98,7 +96,7 @@ fn only_fault(report: &Report, check: Check) -> (String, String) {
     (failed.finding.clone(), failed.remedy.clone().expect("a remedy"))
 }
 
-fn skipped(report: &Report) -> Vec<Check> {
+pub(crate) fn skipped(report: &Report) -> Vec<Check> {
     let checks = report.workers[0].checks.iter();
     checks.filter(|finding| finding.verdict == Verdict::Skipped).map(|finding| finding.check).collect()
 }
@@ -338,70 +336,4 @@ async fn the_workers_key_is_sent_and_a_missing_one_is_named() {
     let report = examined(&config(MODEL, &worker.replace("model: m", "model: m, api_key: s3cret")), PATIENT).await;
     assert_eq!((report.ok, report.failed), (8, 0), "{}", report.table(false));
     assert!(!serde_json::to_string(&report).unwrap().contains("s3cret"));
-}
-
-#[tokio::test]
-async fn engines_that_connect_to_the_router_are_heard_unless_the_router_is_there() {
-    let patient = Patient::start().await;
-    let place: ZmqEndpoint = format!("tcp://{}", nowhere()).parse().unwrap();
-    let outlet = ZmqOutlet { bind: None, connect: Some(place.clone()), topic: "kv@e@m".to_owned(), ..outlet() };
-    let sockets = ZmqPublisher::start(outlet, &patient.tasks).await.unwrap();
-    let engine = mock(anywhere(), Bus::Zmq(sockets.clone()), &patient.tasks).await;
-    let replay = sockets.replay.clone().unwrap();
-    let text = format!(
-        "models: [{MODEL}]\nevents: {{zmq: {{bind: '{place}'}}}}\n\
-         workers: [{{id: e, url: 'http://{engine}', model: m, events: zmq, zmq_replay: '{replay}'}}]\n"
-    );
-    let config = Config::parse("a test", text).unwrap();
-    let report = examined(&config, PATIENT).await;
-    assert_eq!((report.ok, report.failed), (8, 0), "{}", report.table(false));
-
-    let ZmqEndpoint::Tcp { port, .. } = place else { panic!("a TCP endpoint") };
-    let _router = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
-    let report = examined(&config, HASTY).await;
-    assert_eq!(skipped(&report), [Check::Events, Check::Replay, Check::Prediction], "{}", report.table(false));
-    assert!(report.table(false).contains("engines cannot connect here"), "{}", report.table(false));
-}
-
-/// A fleet's configuration without the alias that only its gateway knows.
-fn plain(yaml: &str) -> Config {
-    Config::parse("a test", yaml.replace("aliases: [alias/of-m], ", "")).expect("the configuration is good")
-}
-
-/// Beside a running gateway, which does not mind.
-#[tokio::test]
-async fn over_nats_all_is_well_with_a_stream_and_with_a_bridge() {
-    let server = NatsServer::jetstream();
-    let gateway = fleet().nats(server.url()).start().await;
-    let config = plain(&gateway.yaml);
-    let report = examined(&config, PATIENT).await;
-    assert_eq!((report.workers.len(), report.ok, report.failed), (2, 16, 0), "{}", report.table(false));
-
-    let core = NatsServer::core();
-    let gateway = fleet().nats(core.url()).bridged().start().await;
-    let config = plain(&gateway.yaml);
-    let report = examined(&config, PATIENT).await;
-    assert_eq!((report.workers.len(), report.ok, report.failed), (2, 16, 0), "{}", report.table(false));
-    assert!(report.table(false).contains("the server keeps no stream; the bridge sent a snapshot"));
-}
-
-#[tokio::test]
-async fn over_nats_a_missing_stream_bridge_or_server_is_named() {
-    let mut core = NatsServer::core();
-    let gateway = fleet().engines(1).nats(core.url()).start().await;
-    let config = plain(&gateway.yaml);
-    let report = examined(&config, PATIENT).await;
-    let (finding, remedy) = only_fault(&report, Check::Replay);
-    assert_eq!(finding, "the server keeps no stream, and no bridge sends snapshots");
-    assert!(remedy.starts_with("start nats-server with -js"), "{remedy}");
-
-    let silent = fleet().engines(1).nats(core.url()).silent().start().await;
-    let deaf = plain(&silent.yaml);
-    let (finding, remedy) = only_fault(&examined(&deaf, HASTY).await, Check::Events);
-    assert_eq!(finding, "connected, but nothing came within 700ms of an answered prompt");
-    assert!(remedy.starts_with("run `warmpath bridge --engine http://127.0.0.1:"), "{remedy}");
-
-    core.kill();
-    let (finding, _) = only_fault(&examined(&config, HASTY).await, Check::Events);
-    assert!(finding.starts_with("not connected ("), "{finding}");
 }

@@ -8,6 +8,7 @@ mod bursts;
 mod by_hand;
 mod credentials;
 mod doctor;
+mod doctor_buses;
 mod engine;
 mod events;
 mod fleet;
