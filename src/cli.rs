@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 pub mod bridge;
 pub mod check;
 pub mod demo;
+pub mod doctor;
 pub mod events;
 pub mod mock_engine;
 pub mod serve;
@@ -37,6 +38,8 @@ enum Command {
         /// The configuration.
         file: PathBuf,
     },
+    /// Examine every worker's wiring: address, model, blocks, events, tokens, replay, predictions.
+    Doctor(doctor::DoctorArgs),
     /// Look at KV-cache events.
     #[command(subcommand)]
     Events(events::EventsCommand),
@@ -54,6 +57,7 @@ impl Cli {
             Command::MockEngine(args) => args.run(),
             Command::Bridge(args) => args.run(),
             Command::Check { file } => Ok(check::run(&file)),
+            Command::Doctor(args) => args.run(),
             Command::Events(command) => command.run(),
         }
     }

@@ -26,6 +26,7 @@ mod restore;
 pub mod snapshots;
 pub mod source;
 pub mod subject;
+pub mod wiring;
 pub mod zmq;
 pub mod zmtp;
 

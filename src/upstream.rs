@@ -29,7 +29,7 @@ const BEGIN_MAX: usize = 64 * 1024;
 const WHOLE_MAX: usize = 1024 * 1024;
 
 /// How engines with several data-parallel ranks are told which one was chosen (vLLM).
-const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+pub(crate) const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
 /// How long an attempt may take.
 #[derive(Clone, Copy, Debug)]

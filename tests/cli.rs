@@ -56,7 +56,7 @@ const BAD: &str = "models: [{name: m}]\nrouting:\n  kv: {alpha: -2}\nworkers: [{
 #[test]
 fn every_command_tells_its_options() {
     for (args, expected) in [
-        (&["--help"][..], &["demo", "serve", "mock-engine", "bridge", "check", "events", "--version"][..]),
+        (&["--help"][..], &["demo", "serve", "mock-engine", "bridge", "check", "doctor", "events", "--version"][..]),
         (
             &["demo", "--help"],
             &["--bus", "--keep", "--json", "--workers", "--requests", "--speed", "--cache-blocks", "--seed"],
@@ -120,6 +120,8 @@ fn wrong_use_exits_with_2() {
         &[][..],
         &["serve"],
         &["bridge"],
+        &["doctor"],
+        &["doctor", "--config", "a.yaml", "--skip", "nonsense"],
         &["nonsense"],
         &["demo", "--workers", "0"],
         &["events", "decode", "--format", "xml"],
@@ -156,6 +158,45 @@ fn serve_refuses_what_check_refuses() {
     assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
     assert_eq!(stderr(&output), stderr(&warmpath(&["check", bad.path()])));
     assert_eq!(warmpath(&["serve", "--config", "no/such/file.yaml"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_doctors_help_names_every_check_option_and_exit_code() {
+    let output = warmpath(&["doctor", "--help"]);
+    let options = ["--config", "--worker", "--skip", "--timeout", "--json", "Exit codes:", "\"verdict\""];
+    let checks = ["reachable", "model", "version", "block_size", "events", "tokens", "replay", "prediction"];
+    for word in options.iter().chain(&checks) {
+        assert!(stdout(&output).contains(word), "it does not tell {word}");
+    }
+}
+
+#[test]
+fn the_doctor_exits_with_0_1_or_2() {
+    let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = format!("models: [{{name: m}}]\nworkers: [{{id: w, url: 'http://{nowhere}', model: m}}]\n");
+    let config = Configuration::new("doctor", &text);
+    let output = warmpath(&["doctor", "--config", config.path(), "--timeout", "2"]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(1), ""));
+    let lines: Vec<&str> = stdout(&output).lines().collect();
+    let finding =
+        format!("FAILED   w  reachable   http://{nowhere}/health: Connection refused (os error 111); remedy: ");
+    assert!(lines[0].starts_with(&finding), "{}", lines[0]);
+    assert_eq!((lines.len(), lines[8]), (9, "1 worker: 0 ok, 1 failed, 7 skipped"));
+    let output = warmpath(&["doctor", "--config", config.path(), "--timeout", "2", "--json"]);
+    let document: Value = serde_json::from_str(stdout(&output)).expect("one JSON document and nothing else");
+    let counts = ["ok", "failed", "skipped"].map(|name| document[name].as_u64().unwrap());
+    assert_eq!((output.status.code(), counts), (Some(1), [0, 1, 7]));
+    assert_eq!(document["workers"][0]["checks"][0]["verdict"], "failed");
+    let output = warmpath(&["doctor", "--config", config.path(), "--skip", "reachable", "--timeout", "2"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+
+    let output = warmpath(&["doctor", "--config", config.path(), "--worker", "x"]);
+    let expected = "warmpath: the configuration has no worker `x` (known: w)\n";
+    assert_eq!((output.status.code(), stdout(&output), stderr(&output)), (Some(2), "", expected));
+    let bad = Configuration::new("doctor-bad", BAD);
+    let output = warmpath(&["doctor", "--config", bad.path()]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(1), stderr(&warmpath(&["check", bad.path()]))));
+    assert_eq!(warmpath(&["doctor", "--config", "no/such/file.yaml"]).status.code(), Some(2));
 }
 
 #[test]

@@ -19,7 +19,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["cli"],
     &["demo"],
     &["app"],
-    &["bridge"],
+    &["bridge", "doctor"],
     &["mock_engine"],
     &["http"],
     &["replay"],

@@ -18,9 +18,8 @@ use crate::config::{Config, EventSource, Model, TokenizerSource, Worker as Worke
 use crate::fleet::health::Health;
 use crate::fleet::{Conduct, Fleet, Newcomer, PoolState};
 use crate::telemetry::metrics::Metrics;
-use crate::tokenize::hf::{self, TokenizerFiles};
 use crate::tokenize::remote::RemoteTokenizer;
-use crate::tokenize::{TokenizeLimits, TokenizerHandle, bytes};
+use crate::tokenize::{TokenizeLimits, TokenizerHandle};
 
 /// The pools that the configuration describes, in which nobody serves yet.
 pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Fleet {
@@ -105,19 +104,10 @@ const REMOTE_PATIENCE: Duration = Duration::from_millis(500);
 const REMOTE_ANSWER_MAX: usize = 16 * 1024 * 1024;
 
 fn tokenizer(config: &Config, model: &Model) -> TokenizerHandle {
-    let limits = TokenizeLimits::default();
+    let handle = TokenizerHandle::configured(model, TokenizeLimits::default());
     match &model.tokenizer {
-        None => TokenizerHandle::absent(limits),
-        Some(TokenizerSource::Bytes) => TokenizerHandle::ready(bytes::model(), limits),
-        Some(TokenizerSource::Remote) => TokenizerHandle::absent(limits).with_remote(remote(config, model)),
-        Some(TokenizerSource::File(file)) => {
-            let files = TokenizerFiles {
-                tokenizer: file.clone(),
-                chat_template: model.chat_template.clone(),
-                model_tokens_max: None,
-            };
-            TokenizerHandle::load(move || hf::load(&files), limits)
-        }
+        Some(TokenizerSource::Remote) => handle.with_remote(remote(config, model)),
+        _ => handle,
     }
 }
 

@@ -1,6 +1,5 @@
 //! Where the workers' events come from, and how that goes.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,12 +11,14 @@ use warmpath_indexer::view::ViewSettings;
 
 use super::StartError;
 use super::build::setup;
-use crate::config::{Config, EventSource, JetStream, Nats, Worker as Described, Zmq, ZmqEndpoint};
+use crate::config::{Config, EventSource, Worker as Described};
+use crate::error::BoxError;
 use crate::events::local::LocalBus;
-use crate::events::nats::{Credentials, INBOX, NatsBus, NatsSettings, Tls};
+use crate::events::nats::NatsBus;
 use crate::events::snapshots::SnapshotFolder;
 use crate::events::source::source;
-use crate::events::zmq::{Gate, ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
+use crate::events::wiring::{nats_settings, nats_source, zmq_settings, zmq_source};
+use crate::events::zmq::{Gate, ZmqBus};
 use crate::events::{Abilities, EventTask, Heard, Source};
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::real::real_len;
@@ -54,7 +55,7 @@ impl Sources {
         metrics: &Metrics,
         background: &Tasks,
     ) -> Result<Self, StartError> {
-        let bus = match settings(&config.events.nats) {
+        let bus = match nats_settings(&config.events.nats) {
             Some(settings) => {
                 let connecting = NatsBus::connect(settings).await;
                 Some(connecting.map_err(|error| setup("the NATS settings cannot be used", error))?)
@@ -100,8 +101,13 @@ impl Sources {
         let source = match kind {
             EventSource::None => return Ok(()),
             EventSource::Local => local_source(self.local.as_ref(), worker, tasks)?,
-            EventSource::Nats => nats_source(self.bus.as_ref(), worker, &self.config, tasks)?,
-            EventSource::Zmq => zmq_source((&self.zmq, self.gate.as_ref()), (worker, described), &self.config, tasks)?,
+            EventSource::Nats => {
+                let bus = self.bus.as_ref().ok_or("`events.nats.url` is not set");
+                let bus = bus.map_err(|why| cannot_be_heard(worker, "nats", why))?;
+                nats_source(bus, worker, &self.config, tasks)
+            }
+            EventSource::Zmq => zmq_source((&self.zmq, self.gate.as_ref()), (worker, described), &self.config, tasks)
+                .map_err(|why| cannot_be_heard(worker, "zmq", why))?,
         };
         let mut task = self.task(worker, described, source)?;
         // A local engine ends with this process.
@@ -208,47 +214,13 @@ fn open_folder(config: &Config) -> (Option<SnapshotFolder>, Option<String>) {
     }
 }
 
-fn settings(nats: &Nats) -> Option<NatsSettings> {
-    let text = |secret: &Option<crate::config::Spanned<crate::config::Secret>>| {
-        secret.as_ref().map(|secret| secret.value.expose().to_owned())
-    };
-    let user = nats.user.as_ref().map(|user| user.value.clone());
-    let credentials = match (user, text(&nats.token), text(&nats.nkey_seed), text(&nats.credentials)) {
-        (Some(user), ..) => Credentials::User { user, password: text(&nats.password).unwrap_or_default() },
-        (_, Some(token), ..) => Credentials::Token(token),
-        (_, _, Some(seed), _) => Credentials::Nkey(seed),
-        (.., Some(text)) => Credentials::Creds(text),
-        _ => Credentials::Anonymous,
-    };
-    Some(NatsSettings {
-        url: nats.url.as_ref()?.value.as_str().to_owned(),
-        prefix: nats.prefix.clone(),
-        jetstream: nats.jetstream == JetStream::Auto,
-        credentials,
-        tls: tls(nats),
-        inbox: INBOX.to_owned(),
-        connect_timeout: nats.connect_timeout.get(),
-        reconnect_delay_max: nats.reconnect_delay_max.get(),
-        queue_messages: usize::try_from(nats.queue_messages.get()).unwrap_or(usize::MAX),
-    })
-}
-
-fn tls(nats: &Nats) -> Tls {
-    let certificate = nats.tls_certificate.as_ref().map(|file| PathBuf::from(&file.value));
-    let key = nats.tls_key.as_ref().map(|file| PathBuf::from(&file.value));
-    Tls { authorities: nats.tls_authorities.as_ref().map(PathBuf::from), identity: certificate.zip(key) }
-}
-
-fn patience(config: &Config) -> Patience {
-    Patience { batches: usize::from(config.events.hold_batches.get()), wait: config.events.hold_time.get() }
+fn cannot_be_heard(worker: &Worker, source: &str, why: impl Into<BoxError>) -> StartError {
+    setup(&format!("worker `{}` has `events: {source}`", worker.id), why)
 }
 
 fn local_source(local: Option<&LocalBus>, worker: &Worker, tasks: &Tasks) -> Result<Source, StartError> {
     let bus = local.ok_or_else(|| {
-        setup(
-            &format!("worker `{}` has `events: local`", worker.id),
-            "there is no engine inside this process; use `nats` or `none`",
-        )
+        cannot_be_heard(worker, "local", "there is no engine inside this process; use `nats` or `none`")
     })?;
     let mut queue = bus.subscribe(worker.id.as_str(), worker.rank.unwrap_or_default().0);
     let (source, line) = source(Abilities { patience: Patience::NONE, replays: false, snapshots: false }, 1);
@@ -259,62 +231,5 @@ fn local_source(local: Option<&LocalBus>, worker: &Worker, tasks: &Tasks) -> Res
             }
         }
     });
-    Ok(source)
-}
-
-fn nats_source(bus: Option<&NatsBus>, worker: &Worker, config: &Config, tasks: &Tasks) -> Result<Source, StartError> {
-    let missing = || setup(&format!("worker `{}` has `events: nats`", worker.id), "`events.nats.url` is not set");
-    let bus = bus.ok_or_else(missing)?.clone();
-    // Without JetStream, or without a bridge, what is asked for ends at once, with nothing.
-    let replays = config.events.nats.jetstream == JetStream::Auto;
-    let abilities = Abilities { patience: patience(config), replays, snapshots: true };
-    let waiting = usize::try_from(config.events.nats.queue_messages.get()).unwrap_or(usize::MAX);
-    let (source, line) = source(abilities, waiting);
-    let rank = worker.rank.unwrap_or_default().0;
-    tasks.spawn(bus.follow((&worker.model, worker.id.as_str(), rank), line));
-    Ok(source)
-}
-
-fn zmq_settings(zmq: &Zmq) -> ZmqSettings {
-    ZmqSettings {
-        topic: zmq.topic.clone(),
-        connect_timeout: zmq.connect_timeout.get(),
-        reconnect_delay_max: zmq.reconnect_delay_max.get(),
-        heartbeat: zmq.heartbeat.get(),
-        replay: ReplaySettings {
-            connect_timeout: zmq.connect_timeout.get(),
-            idle_timeout: zmq.replay_idle_timeout.get(),
-            timeout: zmq.replay_timeout.get(),
-        },
-    }
-}
-
-/// A worker with a place of its own is connected to, any other one comes to the gate.
-fn zmq_source(
-    (bus, gate): (&ZmqBus, Option<&Arc<Gate>>),
-    (worker, described): (&Arc<Worker>, &Described),
-    config: &Config,
-    tasks: &Tasks,
-) -> Result<Source, StartError> {
-    let rank = worker.rank.unwrap_or_default().0;
-    let of_rank = |endpoint: Option<ZmqEndpoint>| endpoint.and_then(|endpoint| endpoint.for_rank(rank));
-    let replay = of_rank(config.zmq_replay(described));
-    // One connection overtakes nothing.
-    let abilities = Abilities { patience: Patience::NONE, replays: replay.is_some(), snapshots: false };
-    let waiting = usize::try_from(config.events.zmq.queue_messages.get()).unwrap_or(usize::MAX);
-    let (source, line) = source(abilities, waiting);
-    match (of_rank(config.zmq_events(described)), gate) {
-        (Some(events), _) => tasks.spawn(bus.follow(&worker.as_ref().into(), ZmqEngine { events, replay }, line)),
-        (None, Some(gate)) => {
-            let model = config.models.iter().find(|model| model.name.value == *worker.model);
-            let aliases = model.into_iter().flat_map(|model| &model.aliases).map(|alias| alias.value.as_str());
-            let models: Vec<_> = std::iter::once(&*worker.model).chain(aliases).collect();
-            tasks.spawn(gate.expect(&worker.as_ref().into(), &models, replay, line));
-        }
-        (None, None) => {
-            let what = format!("worker `{}` has `events: zmq`", worker.id);
-            return Err(setup(&what, "its sockets have no place"));
-        }
-    }
     Ok(source)
 }

@@ -41,6 +41,7 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router {
         .route("/v1/chat/completions", post(chat_completions))
         .route("/v1/models", get(models))
         .route("/health", get(|| async { StatusCode::OK }))
+        .route("/version", get(version))
         .route("/metrics", get(metrics))
         .route("/tokenize", post(tokenize))
         .route("/reset_prefix_cache", post(reset))
@@ -55,6 +56,11 @@ fn refuse(status: StatusCode, message: &str) -> Response {
     let kind = status.canonical_reason().unwrap_or("error");
     let error = json!({"message": message, "type": kind, "param": null, "code": status.as_u16()});
     (status, Json(json!({ "error": error }))).into_response()
+}
+
+/// The vLLM whose answers, events and metrics these are.
+async fn version() -> Response {
+    Json(json!({"version": concat!("0.32.0+warmpath.", env!("CARGO_PKG_VERSION"))})).into_response()
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {

@@ -8,9 +8,11 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, SetOnce};
 use tokio::time::timeout;
 
-use super::hf::LoadError;
+use super::bytes as byte_tokens;
+use super::hf::{self, LoadError, TokenizerFiles};
 use super::remote::RemoteTokenizer;
 use super::{ModelTokenizer, Prompts, Reason, given_ids};
+use crate::config::{Model, TokenizerSource};
 use crate::openai::{Endpoint, Input, RequestView};
 
 /// Bounds of the work that tokenizing may take.
@@ -62,6 +64,22 @@ impl TokenizerHandle {
     /// No tokenizer of our own.
     pub fn absent(limits: TokenizeLimits) -> Self {
         Self { local: None, remote: None, jobs: Arc::new(Semaphore::new(limits.jobs_max)), limits }
+    }
+
+    /// The tokenizer that the configuration names for a model, which begins to load; absent where it names none of our own.
+    ///
+    /// # Panics
+    /// As [`TokenizerHandle::load`] does.
+    pub fn configured(model: &Model, limits: TokenizeLimits) -> Self {
+        match &model.tokenizer {
+            None | Some(TokenizerSource::Remote) => Self::absent(limits),
+            Some(TokenizerSource::Bytes) => Self::ready(byte_tokens::model(), limits),
+            Some(TokenizerSource::File(file)) => {
+                let (tokenizer, chat_template) = (file.clone(), model.chat_template.clone());
+                let files = TokenizerFiles { tokenizer, chat_template, model_tokens_max: None };
+                Self::load(move || hf::load(&files), limits)
+            }
+        }
     }
 
     /// A tokenizer that is there already.

@@ -1,0 +1,111 @@
+//! `warmpath doctor`.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use tracing::Level;
+use warmpath_core::ids::WorkerId;
+
+use super::runtime;
+use crate::config::{Config, LogFormat};
+use crate::doctor::{self, Check, Examination};
+use crate::telemetry;
+
+/// Examines every worker: is it what the configuration says, and does what its cache holds arrive here and mean the same?
+/// One line for each check, with what to do where it fails.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
+pub struct DoctorArgs {
+    /// The router's configuration.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Examine this worker only; may be given several times.
+    #[arg(long = "worker", value_name = "ID")]
+    workers: Vec<String>,
+    /// Leave this check out; may be given several times.
+    #[arg(long, value_name = "CHECK")]
+    skip: Vec<Check>,
+    /// Bound on each wait, in seconds: for a connection, an answer, an event.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    timeout: u64,
+    /// Print one JSON document instead of lines.
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER: &str = "\
+No running router is needed, and a running one does not mind. Each worker and data-parallel rank is sent one prompt of
+random tokens twice, for one token of answer, and some fifty short texts and chats to tokenize: little, but real work for
+an engine that serves. Colours only on a terminal, and not with NO_COLOR.
+
+Checks:
+  reachable   it answers /health
+  model       it serves the model under its name and aliases
+  version     which engine it is, and that this version tells what it caches
+  block_size  its blocks have as many tokens as models[].block_size
+  events      a probe prompt's blocks are told, over ZeroMQ or NATS as configured
+  tokens      awkward texts and chats (Unicode, special tokens, long ones) become the same token ids
+  replay      the probe's batch can be had again: replay socket, JetStream or a bridge's snapshot
+  prediction  of the probe, new and repeated, as many tokens are cached as the router would predict
+
+What cannot be examined is `skipped`, with the reason; so is what another fault makes meaningless.
+
+--json: {\"workers\": [{\"worker\", \"url\", \"model\", \"checks\": [{\"check\", \"rank\": null or number,
+  \"verdict\": \"ok\" or \"failed\" or \"skipped\", \"finding\", \"remedy\": null or text, \"facts\": {…}}]}],
+  \"ok\", \"failed\", \"skipped\"}. Facts: reachable ms; model max_model_len; version version; block_size configured, told;
+  events ms, batches; tokens compared, different; replay batches or parts; prediction predicted_tokens, reported_tokens.
+
+Exit codes: 0 nothing failed, 1 some check failed or the configuration has faults, 2 wrong use or an unreadable file.";
+
+impl DoctorArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let config = match Config::load(&self.config) {
+            Ok(config) => config,
+            Err(error) => {
+                eprintln!("{error}");
+                return Ok(ExitCode::from(error.exit_code()));
+            }
+        };
+        // What goes wrong is told in the findings.
+        telemetry::log_to_stderr(LogFormat::Text, Level::ERROR);
+        let examination = Examination {
+            workers: self.workers.iter().map(|id| WorkerId::from(id.as_str())).collect(),
+            skip: self.skip,
+            timeout: Duration::from_secs(self.timeout),
+        };
+        let shown = std::io::stderr().is_terminal();
+        let progress = move |done, all| {
+            if shown {
+                hint(&format!("\r\x1b[2Kexamining workers: {done} of {all} done"));
+            }
+        };
+        let examined = runtime()?.block_on(doctor::examine(&config, &examination, progress));
+        if shown {
+            hint("\r\x1b[2K");
+        }
+        let report = match examined {
+            Ok(report) => report,
+            Err(nobody) => {
+                eprintln!("warmpath: {nobody}");
+                return Ok(ExitCode::from(2));
+            }
+        };
+        let mut stdout = std::io::stdout();
+        if self.json {
+            writeln!(stdout, "{}", serde_json::to_string_pretty(&report)?)?;
+        } else {
+            let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            write!(stdout, "{}", report.table(stdout.is_terminal() && !plain))?;
+        }
+        Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// Whoever does not see it loses nothing.
+fn hint(text: &str) {
+    let mut stderr = std::io::stderr();
+    let _ = write!(stderr, "{text}").and_then(|()| stderr.flush());
+}
