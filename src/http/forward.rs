@@ -154,7 +154,7 @@ fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Pla
 
 /// Prompts below `root`, without media.
 fn prompts_of(root: Root, prompts: &[Vec<u32>]) -> Vec<Prompt<'_>> {
-    prompts.iter().map(|tokens| Prompt { root, tokens, media: &[] }).collect()
+    prompts.iter().map(|tokens| Prompt::of(root, tokens)).collect()
 }
 
 async fn relay(
