@@ -1,12 +1,13 @@
 //! Config -> Fleet.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use http::uri::Authority;
 use warmpath_core::ids::{Rank, Slot};
-use warmpath_core::policy::Policy;
+use warmpath_core::policy::{Policy, PolicyName};
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::trust::Trust;
 use warmpath_core::units::Blocks;
@@ -21,7 +22,7 @@ use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::Metrics;
 use crate::tokenize::hf::{self, TokenizerFiles};
 use crate::tokenize::remote::RemoteTokenizer;
-use crate::tokenize::{TokenizeLimits, TokenizerHandle, bytes};
+use crate::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle, bytes};
 
 /// The fleet that the configuration describes: slots in the order of `workers`, ranks of one worker side by side.
 pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Result<Fleet, StartError> {
@@ -36,6 +37,7 @@ pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Result<Fleet, StartEr
         }
     }
     let mut pools = Vec::new();
+    let shared = Arc::new(TokenizeShared::new(tokenize_limits(config)));
     for (place, model) in config.models.iter().enumerate() {
         let of_model = workers.iter().filter(|worker| *worker.model == *model.name.value);
         let pool = Pool {
@@ -44,8 +46,8 @@ pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Result<Fleet, StartEr
             block_size: model.block_size,
             targets: of_model.clone().map(|worker| worker.slot).collect(),
         };
-        let engines = of_model.map(|worker| format!("{}://{}", worker.scheme, worker.authority)).collect();
-        let state = pool_state(config, (place, model), engines, metrics)?;
+        let engines: Vec<String> = of_model.map(|worker| format!("{}://{}", worker.scheme, worker.authority)).collect();
+        let state = pool_state(config, (place, model), tokenizer(config, model, &engines, &shared), metrics)?;
         pools.push((pool, Arc::new(state)));
     }
     Ok(Fleet::new(targets, pools, workers))
@@ -113,21 +115,36 @@ const REMOTE_PATIENCE: Duration = Duration::from_millis(500);
 /// The most of its answer that is read: a million ids with their commas.
 const REMOTE_ANSWER_MAX: usize = 16 * 1024 * 1024;
 
-fn tokenizer(config: &Config, model: &Model, engines: &[String]) -> TokenizerHandle {
-    let limits = TokenizeLimits::default();
-    match &model.tokenizer {
-        None => TokenizerHandle::absent(limits),
-        Some(TokenizerSource::Bytes) => TokenizerHandle::ready(bytes::model(), limits),
-        Some(TokenizerSource::Remote) => TokenizerHandle::absent(limits).with_remote(remote(config, model, engines)),
+fn tokenize_limits(config: &Config) -> TokenizeLimits {
+    let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+    TokenizeLimits {
+        cache_bytes: config.tokenize.cache_bytes.as_usize(),
+        body_bytes_max: config.tokenize.body_bytes.as_usize(),
+        jobs_max: count(config.tokenize.jobs.get()),
+        waiting_max: count(config.tokenize.queue),
+        wait_max: config.tokenize.wait.get(),
+        ..TokenizeLimits::default()
+    }
+}
+
+fn tokenizer(config: &Config, model: &Model, engines: &[String], shared: &Arc<TokenizeShared>) -> TokenizerHandle {
+    let shared = Arc::clone(shared);
+    let handle = match &model.tokenizer {
+        None => TokenizerHandle::absent(shared),
+        Some(TokenizerSource::Bytes) => TokenizerHandle::ready(bytes::model(), shared),
+        Some(TokenizerSource::Remote) => TokenizerHandle::absent(shared).with_remote(remote(config, model, engines)),
         Some(TokenizerSource::File(file)) => {
             let files = TokenizerFiles {
                 tokenizer: file.clone(),
                 chat_template: model.chat_template.clone(),
                 model_tokens_max: None,
+                check_every: NonZeroU32::new(config.tokenize.check_every),
             };
-            TokenizerHandle::load(move || hf::load(&files), limits)
+            TokenizerHandle::load(move || hf::load(&files), shared)
         }
-    }
+    };
+    // Its trees are made of ids.
+    handle.giving_ids(config.routing.policy == PolicyName::ApproxTree)
 }
 
 fn remote(config: &Config, model: &Model, engines: &[String]) -> RemoteTokenizer {
@@ -141,7 +158,7 @@ fn remote(config: &Config, model: &Model, engines: &[String]) -> RemoteTokenizer
 fn pool_state(
     config: &Config,
     (place, model): (usize, &Model),
-    engines: Vec<String>,
+    tokenizer: TokenizerHandle,
     metrics: &Metrics,
 ) -> Result<PoolState, StartError> {
     let routing = &config.routing;
@@ -162,7 +179,7 @@ fn pool_state(
         model: model.name.value.as_str().into(),
         block_size: model.block_size,
         scheduler,
-        tokenizer: tokenizer(config, model, &engines),
+        tokenizer,
         metrics: metrics.model(place, &model.name.value),
     })
 }

@@ -120,10 +120,7 @@ impl Drop for Attempt<'_> {
 fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Placement, GatewayError> {
     let table = gateway.fleet.table();
     let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
-    let prompts = match &request.prompts {
-        Prompts::Ids(prompts) => prompts_of(request.root, prompts),
-        Prompts::Unknown(_) => Vec::new(),
-    };
+    let prompts = request.prompts.below(request.root);
     let texts = prompts_of(request.texts.0, &request.texts.1);
     let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, texts: &texts, avoid };
     let start = Instant::now();
