@@ -184,3 +184,118 @@ fn follow(checked: &Checked, samples: &Receiver<Sample>) {
         checked.course.compared(result);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use warmpath_core::blocks::DEFAULT_ROOT_SEED;
+    use warmpath_core::namespace::Namespace;
+    use warmpath_core::units::BlockSize;
+
+    use super::super::bytes::BytesTokenizer;
+    use super::super::chain::Progress;
+    use super::super::pipeline::Pipeline;
+    use super::*;
+
+    /// A byte a token, but for texts with this word in them: of those it makes nothing, or an error.
+    struct Wrong(&'static str, Result<(), TokenizeError>);
+
+    impl Tokenizer for Wrong {
+        fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) -> Result<(), TokenizeError> {
+            if text.contains(self.0) { self.1 } else { BytesTokenizer.encode(text, special, ids) }
+        }
+    }
+
+    fn checked(fast: impl Tokenizer + 'static) -> Checked {
+        Checked::new(Some(Box::new(fast)), Box::new(BytesTokenizer), &Cuts::none(), &["<|x|>"])
+    }
+
+    fn root() -> Root {
+        Root::new(&Namespace::plain("m", BlockSize::new(4).unwrap()), DEFAULT_ROOT_SEED)
+    }
+
+    /// A prompt that was sent on as what `ids` come to.
+    fn sample(text: &str, ids: &[u32]) -> Sample {
+        let hashed = Arc::new(Progress::begin(0, &root(), ids, 0).finish(&root(), &[]));
+        Sample { text: text.to_owned(), special: true, root: root(), hashed }
+    }
+
+    fn bytes(text: &str) -> Vec<u32> {
+        encoded(&BytesTokenizer, text, true).unwrap()
+    }
+
+    #[test]
+    fn a_tokenizer_that_gets_the_corpus_wrong_is_never_used() {
+        assert!(!checked(BytesTokenizer).course().reference_only());
+        for word in ["\r\n", "'LL", "字", "<|x|>"] {
+            let checked = checked(Wrong(word, Ok(())));
+            assert!(checked.course().reference_only(), "{word}");
+            assert_eq!(encoded(&checked, word, true), Ok(bytes(word)));
+            assert!(!checked.can_compare());
+        }
+        let without = Checked::new(None, Box::new(BytesTokenizer), &Cuts::none(), &[]);
+        assert!(without.course().reference_only());
+        assert_eq!(encoded(&without.without_reference(), "a", true), Ok(vec![97]));
+    }
+
+    #[test]
+    fn cuts_that_change_the_tokens_of_the_corpus_are_not_made() {
+        /// Its tokens depend on what stands before: a cut changes them.
+        struct Counting;
+        impl Tokenizer for Counting {
+            fn encode(&self, text: &str, _: bool, ids: &mut Vec<u32>) -> Result<(), TokenizeError> {
+                ids.extend(text.bytes().zip(0..).map(|(_, place)| place));
+                Ok(())
+            }
+        }
+        let file = r#"{"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},"model":{"type":"BPE"}}"#;
+        let cuts = Cuts::of(&Pipeline::read(file).unwrap(), None);
+        let course = |tokenizer: fn() -> Box<dyn Tokenizer>| {
+            let checked = Checked::new(Some(tokenizer()), tokenizer(), &cuts, &[]);
+            (checked.course().reference_only(), checked.course().whole())
+        };
+        assert_eq!(course(|| Box::new(Counting)), (false, true));
+        assert_eq!(course(|| Box::new(BytesTokenizer)), (false, false));
+    }
+
+    #[test]
+    fn a_prompt_that_differs_ends_the_use_of_what_made_it_differ() {
+        let checked = checked(Wrong("xyzzy", Ok(())));
+        assert_eq!(checked.judge(&sample("plain words", &bytes("plain words"))), Compared::Equal);
+        assert_eq!(checked.judge(&sample("plain words", &bytes("other words"))), Compared::PartsDiffer);
+        assert_eq!(checked.judge(&sample("plain words", &bytes("plain wo"))), Compared::PartsDiffer);
+        let (queue, samples) = sync_channel(2);
+        queue.send(sample("a", &bytes("a"))).unwrap();
+        queue.send(sample("xyzzy!", &[])).unwrap();
+        drop(queue);
+        assert_eq!(encoded(&checked, "xyzzy!", true), Ok(vec![]));
+        follow(&checked, &samples);
+        assert_eq!(checked.course().comparisons(), [1, 1, 0]);
+        assert_eq!(encoded(&checked, "xyzzy!", true), Ok(bytes("xyzzy!")));
+        assert_eq!((checked.course().reference_only(), checked.course().whole()), (true, false));
+    }
+
+    #[test]
+    fn a_fast_tokenizer_that_fails_is_replaced_at_once_if_the_reference_is_there() {
+        let failing = || checked(Wrong("xyzzy", Err(TokenizeError)));
+        let with = failing();
+        assert_eq!(encoded(&with, "xyzzy", true), Ok(bytes("xyzzy")));
+        assert!(with.course().reference_only());
+        let without = failing().without_reference();
+        assert_eq!(encoded(&without, "xyzzy", true), Err(TokenizeError));
+        assert_eq!(encoded(&without, "a", true), Ok(bytes("a")));
+    }
+
+    #[test]
+    fn one_prompt_in_so_many_is_taken_along_unless_the_last_one_is_still_there() {
+        let (queue, samples) = sync_channel(1);
+        let every = NonZeroU32::new(3).unwrap();
+        let live = LiveCheck { every, seen: AtomicU64::new(0), queue, course: Arc::default() };
+        let offer = |text: &str| live.offer(text, true, &root(), &sample(text, &[]).hashed);
+        ["a", "b", "c", "d", "e", "f"].into_iter().for_each(offer);
+        assert_eq!(samples.recv().unwrap().text, "a");
+        assert_eq!(live.course.comparisons(), [0, 0, 1], "the fourth found the first");
+        offer(&"x".repeat(SAMPLE_BYTES_MAX + 1));
+        assert_eq!(live.course.comparisons(), [0, 0, 2], "too long");
+        assert!(samples.try_recv().is_err());
+    }
+}

@@ -78,8 +78,10 @@ mod tests {
 
     use super::*;
 
-    /// A job that says when it has begun, and waits until it may end.
-    fn gated() -> (impl FnOnce(&dyn Fn() -> bool) -> bool + Send + 'static, Receiver<()>, SyncSender<()>) {
+    type Job = Box<dyn FnOnce(&dyn Fn() -> bool) -> bool + Send>;
+
+    /// A job that says when it has begun, and waits until it may end; it tells whether it was awaited then.
+    fn gated() -> (Job, Receiver<()>, SyncSender<()>) {
         let (begun, has_begun) = sync_channel(1);
         let (go, go_on) = sync_channel::<()>(1);
         let job = move |awaited: &dyn Fn() -> bool| {
@@ -87,7 +89,7 @@ mod tests {
             go_on.recv().expect("the test sends");
             awaited()
         };
-        (job, has_begun, go)
+        (Box::new(job), has_begun, go)
     }
 
     #[tokio::test]

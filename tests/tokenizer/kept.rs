@@ -9,13 +9,25 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use warmpath::openai::{Endpoint, RequestView};
 use warmpath::tokenize::hf::{HfTokenizer, load};
-use warmpath::tokenize::{Prompts, TokenizeLimits, TokenizeShared, Tokenizer, TokenizerHandle};
+use warmpath::tokenize::{
+    ChatTemplate, ModelTokenizer, Prompts, TokenizeLimits, TokenizeShared, Tokenizer, TokenizerHandle,
+};
 
-use super::{TOKENIZER, Told, blocks_of, files, root, told};
+use super::{Told, blocks_of, files, root, told};
 
 /// The reference, which keeps nothing.
 static PLAIN: LazyLock<HfTokenizer> =
     LazyLock::new(|| HfTokenizer::from_file(&files().tokenizer.join("tokenizer.json")).expect("the file is there"));
+
+/// The same with the model's template.
+static PLAIN_MODEL: LazyLock<ModelTokenizer> = LazyLock::new(|| {
+    let folder = files().tokenizer;
+    let config = std::fs::read_to_string(folder.join("tokenizer_config.json")).expect("the file is there");
+    let config: Value = serde_json::from_str(&config).expect("it is JSON");
+    let template = ChatTemplate::new(config["chat_template"].as_str().expect("there is one")).expect("it compiles");
+    let tokenizer = HfTokenizer::from_file(&folder.join("tokenizer.json")).expect("the file is there");
+    ModelTokenizer::new(tokenizer, Some(template))
+});
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("threads can be had"));
 
@@ -177,10 +189,9 @@ proptest! {
             if let Some(thinking) = thinking {
                 body["chat_template_kwargs"] = json!({"enable_thinking": thinking});
             }
-            // Rendering is not what is tested here: the rendered text is the same for both.
             let bytes = body.to_string();
             let mut view = RequestView::parse(Endpoint::Chat, bytes.as_bytes(), 4096).unwrap();
-            let ids = TOKENIZER.ids(&mut view, std::time::SystemTime::now()).unwrap();
+            let ids = PLAIN_MODEL.ids(&mut view, std::time::SystemTime::now()).unwrap();
             let expected = [blocks_of(&ids[0], 16)];
             for handle in &*HANDLES {
                 prop_assert_eq!(&ask(handle, Endpoint::Chat, &body, 16)[..], &expected[..]);
@@ -261,6 +272,29 @@ fn a_text_without_turns_is_encoded_from_the_last_part_on() {
         assert!(turn == 0 || new < 800 + 2048 + 20, "turn {turn}: {new} bytes");
         text.push_str(&prose(turn + 100, 800));
     }
+}
+
+#[test]
+fn what_was_let_go_is_encoded_again_and_comes_to_the_same() {
+    let limits = TokenizeLimits { cache_bytes: 100 << 10, ..TokenizeLimits::default() };
+    let handle = handle(limits);
+    let texts: Vec<String> = (0..100).map(|seed| prose(seed, 8_000)).collect();
+    let rounds = [(); 2].map(|()| {
+        let before = bytes(&handle).0;
+        for text in &texts {
+            let expected = [blocks_of(&plain(text), 16)];
+            assert_eq!(ask(&handle, Endpoint::Completions, &json!({"model": "m", "prompt": text}), 16), expected);
+            assert!(handle.figures(std::time::Instant::now()).cache_bytes <= limits.cache_bytes);
+        }
+        bytes(&handle).0 - before
+    });
+    assert!(rounds[1] > rounds[0] / 2, "{rounds:?} bytes");
+}
+
+#[test]
+fn the_fast_way_is_the_one_that_is_tested_here() {
+    let figures = handle(TokenizeLimits::default()).figures(std::time::Instant::now());
+    assert_eq!((figures.fast, figures.cuts), (true, true));
 }
 
 #[test]

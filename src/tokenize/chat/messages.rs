@@ -489,4 +489,17 @@ mod tests {
         assert_eq!(text(r#"[{"role":"assistant","tool_calls":[{"type":"custom"}]}]"#), Err(Reason::TemplateError));
         assert_eq!(text(r#"[{"role":"user","content":"\ud800"}]"#), Err(Reason::TemplateError));
     }
+
+    #[test]
+    fn a_message_that_is_repeated_is_parsed_once_for_each_format() {
+        let (messages, keys) = (ByteCache::new(1 << 20), Keys::new());
+        let json = r#"{"role":"user","content":"a"}"#;
+        let spans = [keys.of(json.as_bytes())];
+        let remembered = Remembered { messages: &messages, keys: &keys, spans: &spans };
+        let read = |format| remembered.read(0, json, format).unwrap();
+        assert!(Arc::ptr_eq(&read(Format::Text), &read(Format::Text)));
+        assert_eq!(read(Format::Text).value.to_string(), "{'role': 'user', 'content': 'a'}");
+        let parts = "{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}";
+        assert_eq!(read(Format::Parts).value.to_string(), parts);
+    }
 }
