@@ -3,6 +3,7 @@
 #
 #     scripts/bench.sh index [--quick] [--json FILE] [...]     the prefix index; `index --help` tells the rest
 #     scripts/bench.sh index --peers [...]                     the same beside other projects' indexes, with ratios
+#     scripts/bench.sh decision [--json FILE] [--rounds N]     from a request to the hashes of its blocks, cold and warm
 #     scripts/bench.sh events [--json FILE] [--blocks N]       decoding events, and applying them to the index
 #
 # It needs Rust and a C compiler. `--peers` builds scripts/peers, a workspace of its own that fetches the other projects'
@@ -44,6 +45,11 @@ bench_index() {
             -p warmpath-indexer --example index_bench
     fi
     exec "$program" --trace "$trace" "${arguments[@]}"
+}
+
+bench_decision() {
+    "$root/scripts/fetch-tokenizer.sh"
+    cargo run --release --locked --manifest-path "$root/Cargo.toml" --example decision_bench -- "$@"
 }
 
 bench_events() {

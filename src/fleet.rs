@@ -297,6 +297,7 @@ impl Fleet {
             let loads: Vec<f64> = pool.targets.iter().filter_map(|slot| table.get(*slot)).map(kv_load).collect();
             let Some(state) = self.pool(&pool.model) else { continue };
             state.metrics.balance.set(load_balance_score(loads.into_iter()));
+            state.metrics.tokenizer(&state.tokenizer.figures(now));
         }
     }
 }

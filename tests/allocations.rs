@@ -127,7 +127,7 @@ fn a_warm_placement_allocates_nothing() {
             .with_in_flight_credit(Duration::from_secs(30))
             .with_sent(Arc::new(ApproxLru::new(LruLimits::default())));
         let mut scratch = Scratch::new(1);
-        let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
+        let prompts = [Prompt::of(root, &tokens)];
         let shape = Shape::of(Tokens(4096), size);
         let avoid = SlotSet::new();
         let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };

@@ -1,7 +1,10 @@
 //! Requests become the token ids that real engines make of them. Needs `scripts/fetch-tokenizer.sh`.
 
+#[path = "tokenizer/kept.rs"]
+mod kept;
+
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -12,7 +15,13 @@ use tokio::net::TcpListener;
 use warmpath::openai::{Endpoint, RequestView};
 use warmpath::tokenize::hf::{TokenizerFiles, load};
 use warmpath::tokenize::remote::RemoteTokenizer;
-use warmpath::tokenize::{ModelTokenizer, Prompts, Reason, TokenizeLimits, TokenizerHandle, TokenizerState};
+use warmpath::tokenize::{
+    Hashed, ModelTokenizer, Prompts, Reason, TokenizeLimits, TokenizeShared, TokenizerHandle, TokenizerState,
+};
+use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
+use warmpath_core::ids::SequenceHash;
+use warmpath_core::namespace::Namespace;
+use warmpath_core::units::BlockSize;
 
 static TOKENIZER: LazyLock<ModelTokenizer> =
     LazyLock::new(|| load(&files()).unwrap_or_else(|error| panic!("{error}: run scripts/fetch-tokenizer.sh again")));
@@ -26,7 +35,7 @@ fn files() -> TokenizerFiles {
          Qwen3's",
         folder.display()
     );
-    TokenizerFiles { tokenizer: folder, chat_template: None, model_tokens_max: None }
+    TokenizerFiles { tokenizer: folder, chat_template: None, model_tokens_max: None, check_every: None }
 }
 
 #[derive(Deserialize)]
@@ -46,10 +55,10 @@ impl Case {
         if self.path.as_deref() == Some("/v1/completions") { Endpoint::Completions } else { Endpoint::Chat }
     }
 
-    fn prompts(&self) -> Prompts {
+    fn ids(&self) -> Result<Vec<Vec<u32>>, Reason> {
         let mut view = RequestView::parse(self.endpoint(), self.request.get().as_bytes(), 4096)
             .expect("recorded requests are good");
-        TOKENIZER.prompts(&mut view, SystemTime::UNIX_EPOCH)
+        TOKENIZER.ids(&mut view, SystemTime::UNIX_EPOCH)
     }
 }
 
@@ -60,8 +69,7 @@ fn cases(json_lines: &str) -> Vec<Case> {
 /// Compares each case and returns how many there were on each endpoint: completions, chats.
 fn compare(cases: &[Case]) -> (usize, usize) {
     for case in cases {
-        let expected = Prompts::Ids(vec![case.prompt_token_ids.clone()]);
-        assert_eq!(case.prompts(), expected, "{} {}", case.engine, case.name);
+        assert_eq!(case.ids(), Ok(vec![case.prompt_token_ids.clone()]), "{} {}", case.engine, case.name);
     }
     let chats = cases.iter().filter(|case| case.endpoint() == Endpoint::Chat).count();
     (cases.len() - chats, chats)
@@ -78,19 +86,39 @@ fn chats_of_every_shape_have_the_ids_of_the_reference() {
 }
 
 #[tokio::test]
-async fn a_tokenizer_loaded_in_the_background_gives_the_same_ids_for_long_and_short_bodies() {
+async fn a_tokenizer_loaded_in_the_background_gives_the_same_blocks_for_long_and_short_bodies() {
     let files = files();
-    let limits = TokenizeLimits { inline_bytes_max: 600, ..TokenizeLimits::default() };
-    let handle = TokenizerHandle::load(move || load(&files), limits);
+    let limits = TokenizeLimits { inline_body_max: 2000, inline_part_max: 400, ..TokenizeLimits::default() };
+    let handle = TokenizerHandle::load(move || load(&files), Arc::new(TokenizeShared::new(limits)));
     assert_eq!(handle.settled().await, TokenizerState::Ready);
     let (mut short, mut long) = (0, 0);
     for case in cases(include_str!("data/chat/engines.jsonl")) {
         let body = Bytes::from(case.request.get().to_owned());
-        *(if body.len() > limits.inline_bytes_max { &mut long } else { &mut short }) += 1;
-        let mut view = RequestView::parse(case.endpoint(), &body, 4096).unwrap();
-        assert_eq!(handle.prompts(&body, &mut view).await, Prompts::Ids(vec![case.prompt_token_ids]), "{}", case.name);
+        *(if body.len() > limits.inline_part_max { &mut long } else { &mut short }) += 1;
+        for times in ["first", "again"] {
+            let mut view = RequestView::parse(case.endpoint(), &body, 4096).unwrap();
+            let Prompts::Hashed(prompts) = handle.prompts(&body, &mut view, &root(16)).await else { panic!() };
+            assert_eq!(told(&prompts), [blocks_of(&case.prompt_token_ids, 16)], "{} {times}", case.name);
+        }
     }
     assert!(short > 0 && long > 0, "{short} short and {long} long");
+}
+
+fn root(block: u32) -> Root {
+    Root::new(&Namespace::plain("m", BlockSize::new(block).expect("not 0")), DEFAULT_ROOT_SEED)
+}
+
+/// What is told of a prompt: its blocks and its tokens.
+type Told = (Vec<SequenceHash>, u32);
+
+fn told(prompts: &[Arc<Hashed>]) -> Vec<Told> {
+    prompts.iter().map(|hashed| (hashed.blocks.clone(), hashed.tokens)).collect()
+}
+
+fn blocks_of(ids: &[u32], block: u32) -> Told {
+    let mut blocks = Vec::new();
+    hash_blocks(&root(block), ids, &[], &mut blocks);
+    (blocks, u32::try_from(ids.len()).expect("a test's prompt is short"))
 }
 
 /// An engine that answers one request with `answer` and hands back what it was asked.
@@ -112,10 +140,12 @@ async fn remote(answer: String, answer_bytes_max: usize) -> (Prompts, String) {
     let client = reqwest::Client::builder().no_proxy().build().expect("no TLS is needed");
     let tokenizer = RemoteTokenizer::new(client, &[base], Duration::from_secs(10), answer_bytes_max)
         .with_api_key(Some("secret".to_owned()));
-    let handle = TokenizerHandle::absent(TokenizeLimits::default()).with_remote(tokenizer);
+    let shared = Arc::new(TokenizeShared::new(TokenizeLimits::default()));
+    let handle = TokenizerHandle::absent(shared).with_remote(tokenizer);
     let body = Bytes::from_static(br#"{"model":"m","prompt":"Hello"}"#);
     let mut view = RequestView::parse(Endpoint::Completions, &body, 4096).expect("the body is good");
-    tokio::join!(handle.prompts(&body, &mut view), asked_once(listener, answer))
+    let root = root(16);
+    tokio::join!(handle.prompts(&body, &mut view, &root), asked_once(listener, answer))
 }
 
 fn http(status: &str, body: &str) -> String {

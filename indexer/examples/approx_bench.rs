@@ -48,7 +48,7 @@ impl Bench {
     fn timed(&mut self, tokens: &[u32], ask: impl FnOnce(Instant, Asked<'_>)) -> Duration {
         self.hashes.clear();
         hash_blocks(&self.root, tokens, &[], &mut self.hashes);
-        let prompts = [Prompt { root: self.root, tokens, media: &[] }];
+        let prompts = [Prompt::of(self.root, tokens)];
         let start = now();
         ask(self.now, Asked::new(&prompts, &self.hashes));
         start.elapsed()

@@ -183,7 +183,7 @@ fn with_asked<T>(prompts: &[Vec<u64>], ask: impl FnOnce(Asked<'_>) -> T) -> T {
     let root = Root::new(&Namespace::plain("m", BlockSize::new(1).unwrap()), DEFAULT_ROOT_SEED);
     let hashes: Vec<SequenceHash> = prompts.iter().flatten().copied().map(SequenceHash).collect();
     let tokens = [0; 8];
-    let of = |prompt: &Vec<u64>| Prompt { root, tokens: &tokens[..prompt.len()], media: &[] };
+    let of = |prompt: &Vec<u64>| Prompt::of(root, &tokens[..prompt.len()]);
     ask(Asked::new(&prompts.iter().map(of).collect::<Vec<_>>(), &hashes))
 }
 

@@ -78,7 +78,7 @@ impl World {
     }
 
     fn place(&self, tokens: &[u32], scratch: &mut Scratch) -> Placement {
-        let prompts = [Prompt { root: self.root, tokens, media: &[] }];
+        let prompts = [Prompt::of(self.root, tokens)];
         let shape = Shape::of(Tokens(u32::try_from(tokens.len()).unwrap()), self.size);
         let avoid = SlotSet::new();
         let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };

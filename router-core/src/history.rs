@@ -41,8 +41,7 @@ impl<'a> Asked<'a> {
     pub fn each(self) -> impl Iterator<Item = (&'a Prompt<'a>, &'a [SequenceHash])> {
         let mut rest = self.hashes;
         self.prompts.iter().map(move |prompt| {
-            let blocks = prompt.tokens.len() / prompt.root.block_size().len();
-            let (own, others) = rest.split_at(blocks.min(rest.len()));
+            let (own, others) = rest.split_at(prompt.full_blocks().min(rest.len()));
             rest = others;
             (prompt, own)
         })
@@ -87,14 +86,14 @@ mod tests {
     use super::*;
     use crate::blocks::{DEFAULT_ROOT_SEED, Root};
     use crate::namespace::Namespace;
-    use crate::units::BlockSize;
+    use crate::units::{BlockSize, Tokens};
 
     #[test]
     fn each_prompt_comes_with_its_own_blocks() {
         let root = Root::new(&Namespace::plain("m", BlockSize::new(2).unwrap()), DEFAULT_ROOT_SEED);
-        let prompt = |tokens| Prompt { root, tokens, media: &[] };
-        let prompts = [prompt(&[1, 2, 3, 4, 5]), prompt(&[6]), prompt(&[7, 8])];
         let hashes = [10, 11, 12].map(SequenceHash);
+        let told = Prompt::hashed(root, &hashes[..2], Tokens(5));
+        let prompts = [told, Prompt::of(root, &[6]), Prompt::of(root, &[7, 8])];
         let blocks: Vec<_> = Asked::new(&prompts, &hashes).each().map(|(_, blocks)| blocks).collect();
         assert_eq!(blocks, [&hashes[..2], &[], &hashes[2..]]);
     }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::admission::{self, OnAllBusy};
-use crate::blocks::hash_blocks;
 use crate::cost::{Candidate, NoChoice, Standing, TierWeights};
 use crate::history::{Asked, History, Known};
 use crate::ids::{SequenceHash, Slot};
@@ -165,7 +164,7 @@ impl Scheduler {
         let Some(history) = &self.policy.history else { return };
         if request.prompts.is_empty() {
             for text in request.texts {
-                hash_blocks(&text.root, text.tokens, text.media, text_hashes);
+                text.hash_into(text_hashes);
             }
         }
         known.resize(slots, Known::default());
@@ -291,12 +290,12 @@ fn find_overlaps(
     uncached.resize(slots, Tokens(0));
     for prompt in request.prompts {
         let start = hashes.len();
-        hash_blocks(&prompt.root, prompt.tokens, prompt.media, hashes);
+        prompt.hash_into(hashes);
         ends.push(hashes.len());
         overlaps.clear();
         index.match_prefix(&hashes[start..], overlaps);
         let size = prompt.root.block_size();
-        let tokens = token_count(prompt.tokens);
+        let tokens = prompt.len();
         prompt_held.clear();
         prompt_held.resize(slots, TierBlocks::default());
         let cap = tokens.reusable_blocks(size);
@@ -328,11 +327,11 @@ fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
     let (tail, room) = match request.prompts {
         [] => (prompt.blocks_occupied(block_size).0, free_room(prompt, block_size)),
         [only] => {
-            let tokens = token_count(only.tokens);
+            let tokens = only.len();
             (open(tokens, block_size), free_room(tokens, block_size))
         }
         several => {
-            let tails = several.iter().map(|prompt| open(token_count(prompt.tokens), block_size));
+            let tails = several.iter().map(|prompt| open(prompt.len(), block_size));
             (tails.fold(0, u32::saturating_add), Tokens(0))
         }
     };
@@ -342,9 +341,4 @@ fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
 /// Tokens that the last, partly filled block still takes.
 fn free_room(tokens: Tokens, size: BlockSize) -> Tokens {
     tokens.blocks_occupied(size).tokens(size).saturating_sub(tokens)
-}
-
-/// The length of a prompt, saturating.
-fn token_count(tokens: &[u32]) -> Tokens {
-    Tokens(u32::try_from(tokens.len()).unwrap_or(u32::MAX))
 }

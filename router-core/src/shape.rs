@@ -2,20 +2,79 @@
 
 use std::time::Duration;
 
-use crate::blocks::{MediaSpan, Root};
-use crate::ids::{RequestKey, TokenId};
+use crate::blocks::{MediaSpan, Root, hash_blocks};
+use crate::ids::{RequestKey, SequenceHash, TokenId};
 use crate::slot_set::SlotSet;
 use crate::units::{BlockSize, Tokens};
 
-/// One prompt of a request, as token ids.
+/// One prompt of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
     /// Where its namespace's chains begin.
     pub root: Root,
     /// Its tokens, exactly as the engine will see them.
-    pub tokens: &'a [TokenId],
+    pub content: Content<'a>,
     /// Images and other media among the tokens.
     pub media: &'a [MediaSpan],
+}
+
+/// What is known of a prompt's tokens.
+#[derive(Clone, Copy, Debug)]
+pub enum Content<'a> {
+    /// Their ids.
+    Tokens(&'a [TokenId]),
+    /// Their number, and the hash of each full block below the prompt's root, media included: all that placing needs where
+    /// nobody asks for the ids themselves.
+    Hashed(&'a [SequenceHash], Tokens),
+}
+
+impl<'a> Prompt<'a> {
+    /// Token ids, no media.
+    pub fn of(root: Root, tokens: &'a [TokenId]) -> Self {
+        Self { root, content: Content::Tokens(tokens), media: &[] }
+    }
+
+    /// The blocks below `root` of a prompt of `len` tokens, whose ids are not told.
+    pub fn hashed(root: Root, blocks: &'a [SequenceHash], len: Tokens) -> Self {
+        Self { root, content: Content::Hashed(blocks, len), media: &[] }
+    }
+
+    /// How many tokens it has, saturating.
+    pub fn len(&self) -> Tokens {
+        match self.content {
+            Content::Tokens(ids) => Tokens(u32::try_from(ids.len()).unwrap_or(u32::MAX)),
+            Content::Hashed(_, len) => len,
+        }
+    }
+
+    /// Whether it has no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len() == Tokens(0)
+    }
+
+    /// Its token ids; none where only its blocks are told.
+    pub fn ids(&self) -> &'a [TokenId] {
+        match self.content {
+            Content::Tokens(ids) => ids,
+            Content::Hashed(..) => &[],
+        }
+    }
+
+    /// How many full blocks it has.
+    pub fn full_blocks(&self) -> usize {
+        match self.content {
+            Content::Tokens(ids) => ids.len() / self.root.block_size().len(),
+            Content::Hashed(blocks, _) => blocks.len(),
+        }
+    }
+
+    /// Appends the hash of each of its full blocks. O(tokens), or O(blocks) where they are told.
+    pub fn hash_into(&self, hashes: &mut Vec<SequenceHash>) {
+        match self.content {
+            Content::Tokens(ids) => hash_blocks(&self.root, ids, self.media, hashes),
+            Content::Hashed(blocks, _) => hashes.extend_from_slice(blocks),
+        }
+    }
 }
 
 /// How urgent a request is; the lower the number, the sooner (as vLLM's `priority`).

@@ -84,8 +84,8 @@ impl World {
     fn place(&mut self, prompts: &[&[u32]]) -> Result<Placement, PlaceError> {
         let size = BlockSize::new(4).unwrap();
         let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
-        let prompts: Vec<_> = prompts.iter().map(|tokens| Prompt { root, tokens, media: &[] }).collect();
-        let total: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let prompts: Vec<_> = prompts.iter().map(|tokens| Prompt::of(root, tokens)).collect();
+        let total: usize = prompts.iter().map(|prompt| prompt.ids().len()).sum();
         let mut shape = Shape::of(Tokens(u32::try_from(total).unwrap()), size);
         if prompts.is_empty() {
             shape.prompt = Tokens(10);
@@ -242,7 +242,7 @@ fn r005_r007_the_index_is_asked_for_whole_blocks() {
     let size = BlockSize::new(4).unwrap();
     let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
     let tokens: Vec<u32> = (0..10).collect();
-    let prompts = [Prompt { root, tokens: &tokens, media: &[] }];
+    let prompts = [Prompt::of(root, &tokens)];
     let request = Request {
         key: RequestKey(1),
         shape: Shape::of(Tokens(10), size),
@@ -257,13 +257,39 @@ fn r005_r007_the_index_is_asked_for_whole_blocks() {
     assert_eq!((placement.target.slot, placement.overlap.total()), (Slot(1), Blocks(2)));
 }
 
+/// Everything that a placement tells: the same whether the ids are told or only the blocks that they make.
+#[test]
+fn a_prompt_that_is_told_by_its_blocks_is_placed_as_by_its_ids() {
+    let size = BlockSize::new(4).unwrap();
+    let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
+    let tokens: Vec<u32> = (0..10).collect();
+    let by_ids = Prompt::of(root, &tokens);
+    let mut blocks = Vec::new();
+    by_ids.hash_into(&mut blocks);
+    let by_blocks = Prompt::hashed(root, &blocks, Tokens(10));
+    let placed = [[by_ids, by_ids], [by_blocks, by_blocks]].map(|prompts| {
+        let mut world = World::new(PolicyName::Kv, 2, roomy());
+        world.index = Holds(vec![0, 1]);
+        let World { scheduler, workers, scratch, index, avoid } = &mut world;
+        let shape = Shape::of(Tokens(20), size);
+        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid };
+        let pool = workers.pool("m").unwrap();
+        let placement = scheduler.place(Instant::now(), &request, index, (workers, pool), scratch).unwrap();
+        let load = placement.target.account.read();
+        let Placement { target, overlap, overlap_tokens, new_tokens, .. } = placement;
+        (target.slot, overlap.total(), overlap_tokens, new_tokens, load.active_blocks, load.prefill_tokens)
+    });
+    assert_eq!(placed[0], placed[1]);
+    assert_eq!((placed[0].0, placed[0].2, placed[0].3), (Slot(1), Tokens(8), Tokens(12)));
+}
+
 /// Remembers the last request of each worker: all units match if it is the same, else none.
 #[derive(Default)]
 struct LastSent(Mutex<[Vec<u32>; 2]>);
 
 impl LastSent {
     fn units(asked: Asked<'_>) -> Vec<u32> {
-        asked.each().flat_map(|(prompt, _)| prompt.tokens.to_vec()).collect()
+        asked.each().flat_map(|(prompt, _)| prompt.ids().to_vec()).collect()
     }
 }
 
@@ -304,8 +330,8 @@ fn r049_a_policy_with_a_history_follows_it_by_tokens_or_by_characters() {
     let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
     let World { scheduler, workers, mut scratch, avoid, index } = world;
     let mut place = |prompts: &[&[u32]], texts: &[&[u32]]| {
-        let [prompts, texts] = [prompts, texts]
-            .map(|all| all.iter().map(|tokens| Prompt { root, tokens, media: &[] }).collect::<Vec<_>>());
+        let [prompts, texts] =
+            [prompts, texts].map(|all| all.iter().map(|tokens| Prompt::of(root, tokens)).collect::<Vec<_>>());
         let shape = Shape::of(Tokens(8), size);
         let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &texts, avoid: &avoid };
         let pool = workers.pool("m").unwrap();

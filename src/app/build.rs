@@ -1,12 +1,13 @@
 //! Config -> Fleet, and a worker's description -> what joins it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
 use http::uri::Authority;
 use warmpath_core::ids::Rank;
-use warmpath_core::policy::Policy;
+use warmpath_core::policy::{Policy, PolicyName};
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::{Limits, Pool};
@@ -19,10 +20,11 @@ use crate::fleet::health::Health;
 use crate::fleet::{Conduct, Fleet, Newcomer, PoolState};
 use crate::telemetry::metrics::Metrics;
 use crate::tokenize::remote::RemoteTokenizer;
-use crate::tokenize::{TokenizeLimits, TokenizerHandle};
+use crate::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
 
 /// The pools that the configuration describes, in which nobody serves yet.
 pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Fleet {
+    let shared = Arc::new(TokenizeShared::new(tokenize_limits(config)));
     let pools = config.models.iter().enumerate().map(|(place, model)| {
         let pool = Pool {
             model: model.name.value.as_str().into(),
@@ -30,7 +32,8 @@ pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Fleet {
             block_size: model.block_size,
             targets: Vec::new(),
         };
-        (pool, Arc::new(pool_state(config, (place, model), metrics)))
+        let tokenizer = tokenizer(config, model, &shared);
+        (pool, Arc::new(pool_state(config, (place, model), tokenizer, metrics)))
     });
     let conduct = Conduct {
         strikes_max: config.health.request_failures.get(),
@@ -103,12 +106,27 @@ const REMOTE_PATIENCE: Duration = Duration::from_millis(500);
 /// The most of its answer that is read: a million ids with their commas.
 const REMOTE_ANSWER_MAX: usize = 16 * 1024 * 1024;
 
-fn tokenizer(config: &Config, model: &Model) -> TokenizerHandle {
-    let handle = TokenizerHandle::configured(model, TokenizeLimits::default());
-    match &model.tokenizer {
+fn tokenize_limits(config: &Config) -> TokenizeLimits {
+    let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+    TokenizeLimits {
+        cache_bytes: config.tokenize.cache_bytes.as_usize(),
+        body_bytes_max: config.tokenize.body_bytes.as_usize(),
+        jobs_max: count(config.tokenize.jobs.get()),
+        waiting_max: count(config.tokenize.queue),
+        wait_max: config.tokenize.wait.get(),
+        ..TokenizeLimits::default()
+    }
+}
+
+fn tokenizer(config: &Config, model: &Model, shared: &Arc<TokenizeShared>) -> TokenizerHandle {
+    let check_every = NonZeroU32::new(config.tokenize.check_every);
+    let handle = TokenizerHandle::configured(model, Arc::clone(shared), check_every);
+    let handle = match &model.tokenizer {
         Some(TokenizerSource::Remote) => handle.with_remote(remote(config, model)),
         _ => handle,
-    }
+    };
+    // Its trees are made of ids.
+    handle.giving_ids(config.routing.policy == PolicyName::ApproxTree)
 }
 
 /// Without engines: the fleet tells it of those that join.
@@ -120,7 +138,12 @@ fn remote(config: &Config, model: &Model) -> RemoteTokenizer {
     RemoteTokenizer::new(client, &[], REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
 }
 
-fn pool_state(config: &Config, (place, model): (usize, &Model), metrics: &Metrics) -> PoolState {
+fn pool_state(
+    config: &Config,
+    (place, model): (usize, &Model),
+    tokenizer: TokenizerHandle,
+    metrics: &Metrics,
+) -> PoolState {
     let routing = &config.routing;
     let weights = routing.weights();
     let history = history_of(routing.policy, &routing.approx_limits());
@@ -139,7 +162,7 @@ fn pool_state(config: &Config, (place, model): (usize, &Model), metrics: &Metric
         model: model.name.value.as_str().into(),
         block_size: model.block_size,
         scheduler,
-        tokenizer: tokenizer(config, model),
+        tokenizer,
         metrics: metrics.model(place, &model.name.value),
     }
 }

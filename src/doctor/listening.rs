@@ -27,7 +27,7 @@ use crate::fleet::health::Health;
 use crate::fleet::{Newcomer, PoolState, Worker};
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
-use crate::tokenize::{TokenizeLimits, TokenizerHandle};
+use crate::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
 
 /// Between two looks at an index.
 const LOOK: Duration = Duration::from_millis(5);
@@ -88,7 +88,7 @@ fn pool_of(config: &Config, model: &Model) -> PoolState {
         model: model.name.value.as_str().into(),
         block_size: model.block_size,
         scheduler: Scheduler::new(policy(), policy(), config.routing.on_all_busy),
-        tokenizer: TokenizerHandle::absent(TokenizeLimits::default()),
+        tokenizer: TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))),
         metrics: Metrics::new("warmpath").model(0, &model.name.value),
     }
 }

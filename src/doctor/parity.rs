@@ -1,10 +1,13 @@
 //! Whether texts become the same token ids here and in an engine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root};
+use warmpath_core::namespace::Namespace;
 
 use super::corpus::Sample;
 use super::engine::{Engine, Reply};
@@ -13,7 +16,7 @@ use super::remedy;
 use crate::config::{Model, TokenizerSource};
 use crate::openai::{Endpoint, RequestView};
 use crate::tokenize::remote::RemoteTokenizer;
-use crate::tokenize::{Prompts, TokenizeLimits, TokenizerHandle, TokenizerState};
+use crate::tokenize::{Prompts, TokenizeLimits, TokenizeShared, TokenizerHandle, TokenizerState};
 
 /// Samples that are told by name.
 const NAMED: usize = 3;
@@ -40,9 +43,9 @@ impl Ours {
             return Self::Remote;
         }
         let limits = TokenizeLimits { wait_max: patience, ..TokenizeLimits::default() };
-        let handle = TokenizerHandle::configured(model, limits);
+        let handle = TokenizerHandle::configured(model, Arc::new(TokenizeShared::new(limits)), None).giving_ids(true);
         match timeout(patience, handle.settled()).await {
-            Ok(TokenizerState::Ready) => Self::Ids(tokenize(&handle, samples).await),
+            Ok(TokenizerState::Ready) => Self::Ids(tokenize(model, &handle, samples).await),
             Ok(TokenizerState::Absent) => Self::Absent,
             Ok(TokenizerState::Failed(why)) => Self::Failed(why),
             Ok(TokenizerState::Loading) | Err(_) => Self::Failed(format!("it was not loaded within {patience:?}")),
@@ -50,16 +53,19 @@ impl Ours {
     }
 }
 
-async fn tokenize(handle: &TokenizerHandle, samples: &[Sample]) -> Vec<Result<Vec<u32>, &'static str>> {
+async fn tokenize(model: &Model, handle: &TokenizerHandle, samples: &[Sample]) -> Vec<Result<Vec<u32>, &'static str>> {
+    // Only ids are asked for, and they follow nothing.
+    let root = Root::new(&Namespace::plain(model.name.value.as_str(), model.block_size), DEFAULT_ROOT_SEED);
     let mut all = Vec::with_capacity(samples.len());
     for sample in samples {
         let body = Bytes::from(sample.fields.to_string());
         let ids = match RequestView::parse(sample.endpoint, &body, 64) {
-            Ok(mut view) => handle.prompts(&body, &mut view).await,
+            Ok(mut view) => handle.prompts(&body, &mut view, &root).await,
             Err(_) => Prompts::Ids(Vec::new()),
         };
         all.push(match ids {
             Prompts::Ids(mut lists) => Ok(lists.pop().unwrap_or_default()),
+            Prompts::Hashed(_) => Err("hashes instead of ids"),
             Prompts::Unknown(reason) => Err(reason.label()),
         });
     }
@@ -114,8 +120,9 @@ pub(super) async fn compare(
             let urls = [engine.base().to_owned()];
             let remote = RemoteTokenizer::new(engine.http().clone(), &urls, patience, ANSWER_MAX);
             let remote = remote.with_api_key(engine.key().map(str::to_owned));
-            let handle = TokenizerHandle::absent(TokenizeLimits::default()).with_remote(remote);
-            asked = tokenize(&handle, samples).await;
+            let shared = Arc::new(TokenizeShared::new(TokenizeLimits::default()));
+            let handle = TokenizerHandle::absent(shared).with_remote(remote).giving_ids(true);
+            asked = tokenize(model, &handle, samples).await;
             (&asked, true)
         }
         Ours::Ids(ids) => (ids, false),

@@ -97,7 +97,8 @@ async fn handle(
     let parsed = RequestView::parse(endpoint, &body, gateway.behaviour.messages_max);
     let mut view = parsed.map_err(|fault| GatewayError::bad_request(fault.message, fault.param))?;
     let pool = find_pool(gateway, view.model.as_deref())?;
-    let prompts = pool.tokenizer.prompts(&body, &mut view).await;
+    let root = root(&view, &pool, pool.block_size, gateway.behaviour.index_seed);
+    let prompts = pool.tokenizer.prompts(&body, &mut view, &root).await;
     if let Prompts::Unknown(reason) = &prompts {
         gateway.metrics.untokenized(reason.label());
     }
@@ -110,7 +111,7 @@ async fn handle(
         arrived,
         deadline,
         shape: shape(&view, &prompts, &pool, body.len()),
-        root: root(&view, &pool, pool.block_size, gateway.behaviour.index_seed),
+        root,
         prompts,
         texts,
         streams: view.stream,
@@ -140,16 +141,14 @@ fn find_pool(gateway: &Gateway, model: Option<&str>) -> Result<Arc<PoolState>, G
 }
 
 fn shape(view: &RequestView<'_>, prompts: &Prompts, pool: &PoolState, body_len: usize) -> Shape {
-    let (tokens, count) = match prompts {
-        Prompts::Ids(prompts) => (prompts.iter().map(Vec::len).sum(), prompts.len()),
-        Prompts::Unknown(_) => (body_len / BYTES_PER_TOKEN, view.prompt_count()),
-    };
+    let estimate = || Tokens(u32::try_from(body_len / BYTES_PER_TOKEN).unwrap_or(u32::MAX));
+    let count = prompts.count().unwrap_or_else(|| view.prompt_count());
     let sequences = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(view.n.max(1));
     Shape {
         sequences,
         expected_output: view.max_tokens.map(Tokens),
         class: Class(class(view.priority)),
-        ..Shape::of(Tokens(u32::try_from(tokens).unwrap_or(u32::MAX)), pool.block_size)
+        ..Shape::of(prompts.tokens().unwrap_or_else(estimate), pool.block_size)
     }
 }
 

@@ -144,10 +144,7 @@ fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<(Pl
     let roster = gateway.fleet.roster();
     let table = roster.table();
     let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
-    let prompts = match &request.prompts {
-        Prompts::Ids(prompts) => prompts_of(request.root, prompts),
-        Prompts::Unknown(_) => Vec::new(),
-    };
+    let prompts = request.prompts.below(request.root);
     let texts = prompts_of(request.texts.0, &request.texts.1);
     let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, texts: &texts, avoid };
     let start = Instant::now();
@@ -176,7 +173,7 @@ fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<(Pl
 
 /// Prompts below `root`, without media.
 fn prompts_of(root: Root, prompts: &[Vec<u32>]) -> Vec<Prompt<'_>> {
-    prompts.iter().map(|tokens| Prompt { root, tokens, media: &[] }).collect()
+    prompts.iter().map(|tokens| Prompt::of(root, tokens)).collect()
 }
 
 async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<Response, GatewayError> {

@@ -22,7 +22,6 @@ use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::ReplayFault;
 use crate::openai::{Endpoint, RequestView};
 use crate::sim::{RequestId, SimRequest};
-use crate::tokenize::Prompts;
 
 const BODY_MAX: usize = 64 * 1024 * 1024;
 
@@ -143,12 +142,12 @@ async fn tokenize(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
         Ok(view) => view,
         Err(fault) => return refuse(StatusCode::BAD_REQUEST, &fault.message),
     };
-    match shared.voice.prompts(&body, &mut view).await {
-        Prompts::Ids(prompts) => {
+    match shared.voice.ids(&body, &mut view).await {
+        Ok(prompts) => {
             let tokens = prompts.into_iter().next().unwrap_or_default();
             Json(json!({"count": tokens.len(), "max_model_len": shared.longest, "tokens": tokens})).into_response()
         }
-        Prompts::Unknown(reason) => refuse(StatusCode::BAD_REQUEST, reason.label()),
+        Err(reason) => refuse(StatusCode::BAD_REQUEST, reason.label()),
     }
 }
 
@@ -169,11 +168,9 @@ async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, 
         let message = format!("The model `{}` does not exist.", view.model.unwrap_or_default());
         return refuse(StatusCode::NOT_FOUND, &message);
     }
-    let prompts = match shared.voice.prompts(&body, &mut view).await {
-        Prompts::Ids(prompts) => prompts,
-        // Whatever it is, it is answered; only its tokens are made up.
-        Prompts::Unknown(_) => vec![body.iter().map(|byte| TokenId::from(*byte)).collect()],
-    };
+    // Whatever it is, it is answered; only its tokens may be made up.
+    let made_up = |_| vec![body.iter().map(|byte| TokenId::from(*byte)).collect()];
+    let prompts = shared.voice.ids(&body, &mut view).await.unwrap_or_else(made_up);
     let sequences = prompts.len().saturating_mul(usize::try_from(view.n).unwrap_or(usize::MAX));
     if sequences > SEQUENCES_MAX {
         let message = format!("prompts times `n` are {sequences} sequences; one request may have {SEQUENCES_MAX}");

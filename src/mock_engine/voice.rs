@@ -1,6 +1,7 @@
 //! How the engine turns text into tokens and its tokens into text.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use warmpath_core::ids::TokenId;
@@ -8,7 +9,7 @@ use warmpath_core::ids::TokenId;
 use crate::error::BoxError;
 use crate::openai::RequestView;
 use crate::tokenize::hf::{TokenizerFiles, load};
-use crate::tokenize::{Prompts, TokenizeLimits, TokenizerHandle, bytes as byte_tokens};
+use crate::tokenize::{Reason, TokenizeLimits, TokenizeShared, TokenizerHandle, bytes as byte_tokens};
 
 /// A tokenizer, and the way back.
 pub(super) struct Voice {
@@ -22,15 +23,17 @@ impl Voice {
         let model = match tokenizer {
             None => byte_tokens::model(),
             Some(path) => {
-                load(&TokenizerFiles { tokenizer: path.to_owned(), chat_template: None, model_tokens_max: None })?
+                let tokenizer = path.to_owned();
+                load(&TokenizerFiles { tokenizer, chat_template: None, model_tokens_max: None, check_every: None })?
             }
         };
-        Ok(Self { tokenizer: TokenizerHandle::ready(model, TokenizeLimits::default()), letters: tokenizer.is_none() })
+        let shared = Arc::new(TokenizeShared::new(TokenizeLimits::default()));
+        Ok(Self { tokenizer: TokenizerHandle::ready(model, shared), letters: tokenizer.is_none() })
     }
 
     /// The request's prompts.
-    pub(super) async fn prompts(&self, body: &Bytes, view: &mut RequestView<'_>) -> Prompts {
-        self.tokenizer.prompts(body, view).await
+    pub(super) async fn ids(&self, body: &Bytes, view: &mut RequestView<'_>) -> Result<Vec<Vec<TokenId>>, Reason> {
+        self.tokenizer.ids(body, view).await
     }
 
     /// A generated token as text. Where a token is a byte the text gives the token back, so that a next turn can hit

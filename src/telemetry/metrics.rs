@@ -12,9 +12,11 @@ use warmpath_core::ids::Rank;
 
 use crate::real::real;
 pub use belief::Belief;
+pub use tokenizer::TokenizerFigures;
 pub use worker::WorkerMetrics;
 
 mod belief;
+mod tokenizer;
 mod worker;
 
 const LATENCY_BOUNDS: [f64; 14] =
@@ -51,6 +53,12 @@ definitions! {
     RETRIES = "retries_total", Kind::Counter, "Attempts on another worker, by reason.";
     FALLBACK = "fallback_total", Kind::Counter, "Placements that the policy left to the fallback, by reason.";
     UNTOKENIZED = "untokenized_total", Kind::Counter, "Requests whose token ids could not be had, by reason.";
+    TOKENIZED = "tokenized_bytes_total", Kind::Counter, "Text of prompts, by what became of it: repeated, found or encoded.";
+    TOKEN_HITS = "token_cache_hit_ratio", Kind::Gauge, "Share of the text that did not have to be encoded, last five minutes.";
+    TOKEN_BYTES = "token_cache_bytes", Kind::Gauge, "Memory for what was tokenized before, of all models together.";
+    TOKEN_CHECKS = "tokenizer_checks_total", Kind::Counter, "Prompts compared with the reference tokenizer, by result.";
+    TOKEN_FAST = "tokenizer_fast", Kind::Gauge, "1 while the fast tokenizer is used, 0 while the reference is.";
+    TOKEN_CUTS = "tokenizer_cuts", Kind::Gauge, "1 while texts are cut where that is safe, 0 while they are not.";
     ROUTING_LATENCY = "routing_latency_seconds", Kind::Histogram(&LATENCY_BOUNDS), "Time to hash, match, score and reserve.";
     TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its first token.";
     DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its end.";

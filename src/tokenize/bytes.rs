@@ -31,7 +31,6 @@ mod tests {
 
     use super::*;
     use crate::openai::{Endpoint, RequestView};
-    use crate::tokenize::Prompts;
 
     #[test]
     fn a_chat_becomes_the_bytes_of_chatml() {
@@ -39,6 +38,6 @@ mod tests {
         let mut view = RequestView::parse(Endpoint::Chat, body, 4096).unwrap();
         let text = "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\né<|im_end|>\n<|im_start|>assistant\n";
         let ids = text.bytes().map(u32::from).collect();
-        assert_eq!(model().prompts(&mut view, SystemTime::UNIX_EPOCH), Prompts::Ids(vec![ids]));
+        assert_eq!(model().ids(&mut view, SystemTime::UNIX_EPOCH), Ok(vec![ids]));
     }
 }

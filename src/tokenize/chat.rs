@@ -8,6 +8,7 @@
 //! Known differences from Jinja2: `%` does not format strings (such a template fails, and its chats are routed by load),
 //! and integers beyond 64 bits are read as floats.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
@@ -24,7 +25,8 @@ mod messages;
 mod source;
 mod tools;
 
-use messages::{Format, Message};
+use messages::Format;
+pub(super) use messages::{Parsed, Remembered};
 
 /// A template that does not compile.
 #[derive(Debug, thiserror::Error)]
@@ -124,11 +126,16 @@ impl ChatTemplate {
         Ok(Self { environment, default: Traits::of(default), tool_use: tool_use.map(Traits::of), specials })
     }
 
-    /// The prompt's text.
+    /// The prompt's text. Messages that are `remembered` are not parsed again.
     ///
     /// # Errors
     /// The [`Reason`] why it cannot be told.
-    pub fn render(&self, chat: &ChatView<'_>, now: SystemTime) -> Result<String, Reason> {
+    pub(super) fn render(
+        &self,
+        chat: &ChatView<'_>,
+        now: SystemTime,
+        remembered: Option<&Remembered<'_>>,
+    ) -> Result<String, Reason> {
         if chat.chat_template.is_some() {
             return Err(Reason::RequestTemplate);
         }
@@ -139,14 +146,12 @@ impl ChatTemplate {
             Some(traits) if chat.tools.is_some() => ("tool_use", traits),
             _ => ("default", self.default),
         };
-        let mut messages = messages::normalise(&chat.messages, traits.format, traits.knows_developer)?;
+        let mut messages = messages::normalise(&chat.messages, traits.format, traits.knows_developer, remembered)?;
         let final_text = if chat.continue_final_message { Some(tag(&mut messages, traits)?) } else { None };
         let context = self.context(chat, messages, traits, now)?;
         let template = self.environment.get_template(name).map_err(|_| Reason::TemplateError)?;
-        let text = template.render(context).map_err(|e| {
-            eprintln!("{e:#}");
-            Reason::TemplateError
-        })?;
+        // The error quotes the conversation, and is not told.
+        let text = template.render(context).map_err(|_| Reason::TemplateError)?;
         match final_text {
             None => Ok(text),
             Some(final_text) => cut(text, &final_text),
@@ -157,7 +162,7 @@ impl ChatTemplate {
     fn context(
         &self,
         chat: &ChatView<'_>,
-        messages: Vec<Message>,
+        messages: Vec<Arc<Parsed>>,
         traits: Traits,
         now: SystemTime,
     ) -> Result<Value, Reason> {
@@ -182,7 +187,7 @@ impl ChatTemplate {
         }
         set("add_generation_prompt", Value::from(chat.add_generation_prompt));
         set("tools", chat.tools.map(tools::normalise).transpose()?.unwrap_or(Value::from(())));
-        set("messages", Value::from(messages.into_iter().map(Message::into_value).collect::<Vec<_>>()));
+        set("messages", Value::from(messages.iter().map(|message| message.value.clone()).collect::<Vec<_>>()));
         Ok(Value::from_pairs(pairs))
     }
 }
@@ -223,10 +228,12 @@ fn today(format: &str, now: SystemTime) -> Result<String, Error> {
 }
 
 /// Marks the end of the final message and gives its text.
-fn tag(messages: &mut [Message], traits: Traits) -> Result<String, Reason> {
-    let message = messages.last_mut().ok_or(Reason::TemplateError)?;
+fn tag(messages: &mut [Arc<Parsed>], traits: Traits) -> Result<String, Reason> {
+    let last = messages.last_mut().ok_or(Reason::TemplateError)?;
+    let mut message = last.message.clone();
     let text = message.last_text().filter(|_| traits.reads_content).ok_or(Reason::TemplateError)?;
     message.tag_last_text(CONTINUE_TAG);
+    *last = Arc::new(Parsed::from(message));
     Ok(text.as_str().unwrap_or_default().to_owned())
 }
 
@@ -254,7 +261,7 @@ mod tests {
         let body = format!(r#"{{"model":"m",{fields}}}"#);
         let view = RequestView::parse(Endpoint::Chat, body.as_bytes(), 4096).unwrap();
         let Input::Chat(chat) = &view.input else { panic!() };
-        template.render(chat, SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_225_524))
+        template.render(chat, SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_225_524), None)
     }
 
     fn render(source: &str, fields: &str) -> Result<String, Reason> {

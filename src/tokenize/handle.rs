@@ -1,40 +1,31 @@
 //! One model's tokenizer as requests see it: loaded in the background, with long texts off the async threads.
 
+use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::Ordering;
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, SetOnce};
-use tokio::time::timeout;
+use tokio::sync::SetOnce;
+use warmpath_core::blocks::Root;
 
 use super::bytes as byte_tokens;
 use super::hf::{self, LoadError, TokenizerFiles};
+use super::model::given_ids;
 use super::remote::RemoteTokenizer;
-use super::{ModelTokenizer, Prompts, Reason, given_ids};
+use super::shared::TokenizeShared;
+use super::work::{Begun, Tally, Workplace};
+use super::{ModelTokenizer, Prompts, Reason};
 use crate::config::{Model, TokenizerSource};
 use crate::openai::{Endpoint, Input, RequestView};
+use crate::telemetry::metrics::TokenizerFigures;
 
-/// Bounds of the work that tokenizing may take.
-#[derive(Clone, Copy, Debug)]
-pub struct TokenizeLimits {
-    /// Bodies of up to this many bytes are tokenized on the async thread that serves the request: with 0.25 µs a byte,
-    /// moving them costs more.
-    pub inline_bytes_max: usize,
-    /// Larger bodies than this are not tokenized.
-    pub body_bytes_max: usize,
-    /// How many longer bodies are tokenized at once.
-    pub jobs_max: usize,
-    /// How long a request waits for its turn.
-    pub wait_max: Duration,
-}
+/// Bytes of a body whose ids are made on the async thread, where ids are asked for: 1 ms with the slowest tokenizer.
+const INLINE_IDS_MAX: usize = 4 << 10;
 
-impl Default for TokenizeLimits {
-    /// 4 KiB inline, 4 MiB at most (a million tokens of natural text), two jobs, 100 ms.
-    fn default() -> Self {
-        Self { inline_bytes_max: 4 << 10, body_bytes_max: 4 << 20, jobs_max: 2, wait_max: Duration::from_millis(100) }
-    }
-}
+/// Bytes that a message counts as when it is decided where a chat is rendered.
+const MESSAGE_WEIGHT: usize = 1 << 10;
 
 /// Whether a tokenizer can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,36 +47,38 @@ type Loaded = Result<Arc<ModelTokenizer>, String>;
 pub struct TokenizerHandle {
     local: Option<Arc<SetOnce<Loaded>>>,
     remote: Option<RemoteTokenizer>,
-    jobs: Arc<Semaphore>,
-    limits: TokenizeLimits,
+    shared: Arc<TokenizeShared>,
+    tally: Arc<Tally>,
+    gives_ids: bool,
 }
 
 impl TokenizerHandle {
     /// No tokenizer of our own.
-    pub fn absent(limits: TokenizeLimits) -> Self {
-        Self { local: None, remote: None, jobs: Arc::new(Semaphore::new(limits.jobs_max)), limits }
+    pub fn absent(shared: Arc<TokenizeShared>) -> Self {
+        let tally = Arc::new(Tally::new(Instant::now()));
+        Self { local: None, remote: None, shared, tally, gives_ids: false }
     }
 
     /// The tokenizer that the configuration names for a model, which begins to load; absent where it names none of our own.
     ///
     /// # Panics
     /// As [`TokenizerHandle::load`] does.
-    pub fn configured(model: &Model, limits: TokenizeLimits) -> Self {
+    pub fn configured(model: &Model, shared: Arc<TokenizeShared>, check_every: Option<NonZeroU32>) -> Self {
         match &model.tokenizer {
-            None | Some(TokenizerSource::Remote) => Self::absent(limits),
-            Some(TokenizerSource::Bytes) => Self::ready(byte_tokens::model(), limits),
+            None | Some(TokenizerSource::Remote) => Self::absent(shared),
+            Some(TokenizerSource::Bytes) => Self::ready(byte_tokens::model(), shared),
             Some(TokenizerSource::File(file)) => {
                 let (tokenizer, chat_template) = (file.clone(), model.chat_template.clone());
-                let files = TokenizerFiles { tokenizer, chat_template, model_tokens_max: None };
-                Self::load(move || hf::load(&files), limits)
+                let files = TokenizerFiles { tokenizer, chat_template, model_tokens_max: None, check_every };
+                Self::load(move || hf::load(&files), shared)
             }
         }
     }
 
     /// A tokenizer that is there already.
-    pub fn ready(tokenizer: ModelTokenizer, limits: TokenizeLimits) -> Self {
+    pub fn ready(tokenizer: ModelTokenizer, shared: Arc<TokenizeShared>) -> Self {
         let local = Arc::new(SetOnce::new_with(Some(Ok(Arc::new(tokenizer)))));
-        Self { local: Some(local), ..Self::absent(limits) }
+        Self { local: Some(local), ..Self::absent(shared) }
     }
 
     /// Starts to load a tokenizer on a blocking thread, for example by [`hf::load`](super::hf::load). The thread ends with
@@ -93,7 +86,7 @@ impl TokenizerHandle {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn load<F>(loader: F, limits: TokenizeLimits) -> Self
+    pub fn load<F>(loader: F, shared: Arc<TokenizeShared>) -> Self
     where
         F: FnOnce() -> Result<ModelTokenizer, LoadError> + Send + 'static,
     {
@@ -109,7 +102,7 @@ impl TokenizerHandle {
             // Cannot fail: only this thread sets it.
             let _ = settle.set(loaded);
         });
-        Self { local: Some(local), ..Self::absent(limits) }
+        Self { local: Some(local), ..Self::absent(shared) }
     }
 
     /// Also asks an engine's `/tokenize` for ids that cannot be told here.
@@ -124,6 +117,13 @@ impl TokenizerHandle {
             let bases: Vec<String> = bases.collect();
             remote.set_bases(bases.iter().map(String::as_str));
         }
+    }
+
+    /// Tells ids and never hashes, for placing by a policy that reads ids. Nothing is kept then: fast tokenizers are
+    /// faster than what keeping ids would cost.
+    pub fn giving_ids(mut self, gives_ids: bool) -> Self {
+        self.gives_ids = gives_ids;
+        self
     }
 
     /// Whether the tokenizer of our own can be used.
@@ -144,57 +144,128 @@ impl TokenizerHandle {
         self.state()
     }
 
-    /// The ids of a request's prompts. `body` is what `view` was parsed from: longer texts are tokenized on another thread,
+    /// What placing needs of a request's prompts: the hashes of their blocks below `root`, or ids where the request brings
+    /// them or nothing else can be had. `body` is what `view` was parsed from: long chats are rendered on another thread,
     /// which reads the body again, since the view borrows.
     ///
-    /// Ids that the request itself brings are moved out of the view. Waits at most `wait_max` for a turn.
-    pub async fn prompts(&self, body: &Bytes, view: &mut RequestView<'_>) -> Prompts {
-        let known = self.local_prompts(body, view).await;
+    /// Ids that the request itself brings are moved out of the view. Waits at most `wait_max` for other threads.
+    pub async fn prompts(&self, body: &Bytes, view: &mut RequestView<'_>, root: &Root) -> Prompts {
+        if self.gives_ids {
+            return self.ids(body, view).await.into();
+        }
+        let known = self.local_prompts(body, view, root).await;
         match (&self.remote, known) {
-            (Some(remote), Prompts::Unknown(reason)) if reason.engine_may_know() => remote.prompts(view).await,
+            (Some(remote), Err(reason)) if reason.engine_may_know() => remote.ids(view).await.into(),
+            (_, known) => known.unwrap_or_else(Prompts::Unknown),
+        }
+    }
+
+    /// The ids of a request's prompts, under the same conditions.
+    ///
+    /// # Errors
+    /// The [`Reason`] why they cannot be told.
+    pub async fn ids(&self, body: &Bytes, view: &mut RequestView<'_>) -> Result<Vec<Vec<u32>>, Reason> {
+        let known = self.local_ids(body, view).await;
+        match (&self.remote, known) {
+            (Some(remote), Err(reason)) if reason.engine_may_know() => remote.ids(view).await,
             (_, known) => known,
         }
     }
 
-    async fn local_prompts(&self, body: &Bytes, view: &mut RequestView<'_>) -> Prompts {
-        let tokenizer = match self.local.as_ref().map(|local| local.get()) {
-            Some(Some(Ok(tokenizer))) => tokenizer,
-            other => {
-                let reason = match other {
-                    None => Reason::NoTokenizer,
-                    Some(None) => Reason::Loading,
-                    Some(Some(_)) => Reason::LoadFailed,
-                };
-                return given_ids(view, None).unwrap_or(Prompts::Unknown(reason));
-            }
-        };
-        if body.len() <= self.limits.inline_bytes_max {
-            return tokenizer.prompts(view, SystemTime::now());
+    /// What there is to measure at this moment.
+    pub fn figures(&self, now: Instant) -> TokenizerFigures {
+        let count = |bytes: &std::sync::atomic::AtomicU64| bytes.load(Ordering::Relaxed);
+        let course = self.loaded().ok().map(|tokenizer| &tokenizer.course);
+        TokenizerFigures {
+            repeated_bytes: count(&self.tally.repeated),
+            found_bytes: count(&self.tally.found),
+            encoded_bytes: count(&self.tally.encoded),
+            known_share: self.tally.recent.read(now),
+            cache_bytes: self.shared.cache_bytes(),
+            comparisons: course.map(|course| course.comparisons()).unwrap_or_default(),
+            fast: course.is_some_and(|course| !course.reference_only()),
+            cuts: course.is_some_and(|course| !course.whole()),
         }
-        if let Some(prompts) = given_ids(view, tokenizer.model_tokens_max) {
-            return prompts;
-        }
-        if body.len() > self.limits.body_bytes_max {
-            return Prompts::Unknown(Reason::TooLong);
-        }
-        self.elsewhere(Arc::clone(tokenizer), body.clone(), endpoint(view)).await
     }
 
-    /// Runs one long request on a blocking thread. The permit goes with the job, not with the request: a client that hangs
-    /// up does not make room for another job before this one has ended.
-    async fn elsewhere(&self, tokenizer: Arc<ModelTokenizer>, body: Bytes, endpoint: Endpoint) -> Prompts {
-        let turn = timeout(self.limits.wait_max, Arc::clone(&self.jobs).acquire_owned()).await;
-        let Ok(Ok(permit)) = turn else { return Prompts::Unknown(Reason::TokenizerBusy) };
-        let job = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            // It was within its bounds before.
-            match RequestView::parse(endpoint, &body, usize::MAX) {
-                Ok(mut view) => tokenizer.prompts(&mut view, SystemTime::now()),
-                Err(_) => Prompts::Unknown(Reason::TokenizerError),
-            }
-        });
-        job.await.unwrap_or(Prompts::Unknown(Reason::TokenizerError))
+    fn loaded(&self) -> Result<&Arc<ModelTokenizer>, Reason> {
+        match self.local.as_ref().map(|local| local.get()) {
+            Some(Some(Ok(tokenizer))) => Ok(tokenizer),
+            None => Err(Reason::NoTokenizer),
+            Some(None) => Err(Reason::Loading),
+            Some(Some(Err(_))) => Err(Reason::LoadFailed),
+        }
     }
+
+    /// The tokenizer, for a body that is worth it; or the ids that the request brings.
+    fn start(&self, body: &Bytes, view: &mut RequestView<'_>) -> Result<Start<'_>, Reason> {
+        let loaded = self.loaded();
+        let tokens_max = loaded.as_ref().ok().and_then(|tokenizer| tokenizer.model_tokens_max);
+        if let Some(given) = given_ids(view, tokens_max) {
+            return given.map(Start::Given);
+        }
+        let tokenizer = loaded?;
+        if body.len() > self.shared.limits.body_bytes_max { Err(Reason::TooLong) } else { Ok(Start::With(tokenizer)) }
+    }
+
+    async fn local_ids(&self, body: &Bytes, view: &mut RequestView<'_>) -> Result<Vec<Vec<u32>>, Reason> {
+        let tokenizer = match self.start(body, view)? {
+            Start::Given(ids) => return Ok(ids),
+            Start::With(tokenizer) => tokenizer,
+        };
+        if body.len() <= INLINE_IDS_MAX {
+            return tokenizer.ids(view, SystemTime::now());
+        }
+        let (tokenizer, body, endpoint) = (Arc::clone(tokenizer), body.clone(), endpoint(view));
+        let job = move |_: &dyn Fn() -> bool| tokenizer.ids(&mut again(endpoint, &body)?, SystemTime::now());
+        self.shared.pool.run(job).await?
+    }
+
+    async fn local_prompts(&self, body: &Bytes, view: &mut RequestView<'_>, root: &Root) -> Result<Prompts, Reason> {
+        if view.truncation.is_some() {
+            return self.local_ids(body, view).await.map(Prompts::Ids);
+        }
+        let tokenizer = match self.start(body, view)? {
+            Start::Given(ids) => return Ok(Prompts::Ids(ids)),
+            Start::With(tokenizer) => Arc::clone(tokenizer),
+        };
+        let at = Workplace { tokenizer, shared: Arc::clone(&self.shared), tally: Arc::clone(&self.tally) };
+        if self.is_long(body, view) {
+            let (root, body, endpoint) = (*root, body.clone(), endpoint(view));
+            let job = move |awaited: &dyn Fn() -> bool| {
+                at.begin(&again(endpoint, &body)?, &root, SystemTime::now())?.finish(&at, awaited)
+            };
+            return self.shared.pool.run(job).await?;
+        }
+        let mut work = match at.begin(view, root, SystemTime::now())? {
+            Begun::Done(prompts) => return Ok(prompts),
+            Begun::Left(work) => work,
+        };
+        let (start, limits) = (Instant::now(), self.shared.limits);
+        let mut here = |bytes: usize| bytes <= limits.inline_part_max && start.elapsed() < limits.inline_time_max;
+        if let Some(prompts) = work.go(&at, &mut here)? {
+            return Ok(prompts);
+        }
+        let work = Begun::Left(work.into_owned());
+        self.shared.pool.run(move |awaited: &dyn Fn() -> bool| work.finish(&at, awaited)).await?
+    }
+
+    /// Whether rendering takes too long for an async thread.
+    fn is_long(&self, body: &Bytes, view: &RequestView<'_>) -> bool {
+        let Input::Chat(chat) = &view.input else { return false };
+        body.len().saturating_add(chat.messages.len() * MESSAGE_WEIGHT) > self.shared.limits.inline_body_max
+    }
+}
+
+/// What a request is begun with.
+enum Start<'a> {
+    Given(Vec<Vec<u32>>),
+    With(&'a Arc<ModelTokenizer>),
+}
+
+/// The view of a body that was within its bounds before.
+fn again(endpoint: Endpoint, body: &[u8]) -> Result<RequestView<'_>, Reason> {
+    RequestView::parse(endpoint, body, usize::MAX).map_err(|_| Reason::TokenizerError)
 }
 
 fn endpoint(view: &RequestView<'_>) -> Endpoint {
@@ -221,20 +292,48 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
     use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
+
+    use warmpath_core::blocks::{DEFAULT_ROOT_SEED, hash_blocks};
+    use warmpath_core::namespace::Namespace;
+    use warmpath_core::units::BlockSize;
 
     use super::super::bytes::{self, BytesTokenizer};
-    use super::super::{TokenizeError, Tokenizer};
+    use super::super::{Hashed, TokenizeError, TokenizeLimits, Tokenizer};
     use super::*;
+
+    fn shared(limits: TokenizeLimits) -> Arc<TokenizeShared> {
+        Arc::new(TokenizeShared::new(limits))
+    }
+
+    fn root() -> Root {
+        Root::new(&Namespace::plain("m", BlockSize::new(4).unwrap()), DEFAULT_ROOT_SEED)
+    }
+
+    /// What a text of these bytes comes to.
+    fn hashed(text: &[u8]) -> Prompts {
+        let ids: Vec<u32> = text.iter().copied().map(u32::from).collect();
+        let mut blocks = Vec::new();
+        hash_blocks(&root(), &ids, &[], &mut blocks);
+        let tokens = u32::try_from(ids.len()).unwrap();
+        Prompts::Hashed(vec![Arc::new(Hashed { blocks, tokens, bytes: text.len() })])
+    }
 
     async fn ask(handle: &TokenizerHandle, prompt: &str) -> Prompts {
         let body = Bytes::from(format!(r#"{{"model":"m","prompt":{prompt}}}"#));
         let mut view = RequestView::parse(Endpoint::Completions, &body, 4096).unwrap();
-        handle.prompts(&body, &mut view).await
+        handle.prompts(&body, &mut view, &root()).await
+    }
+
+    async fn chat(handle: &TokenizerHandle, content: &str) -> Prompts {
+        let body = Bytes::from(format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{content}"}}]}}"#));
+        let mut view = RequestView::parse(Endpoint::Chat, &body, 4096).unwrap();
+        handle.prompts(&body, &mut view, &root()).await
     }
 
     #[tokio::test]
     async fn without_a_tokenizer_only_given_ids_are_known() {
-        let handle = TokenizerHandle::absent(TokenizeLimits::default());
+        let handle = TokenizerHandle::absent(shared(TokenizeLimits::default()));
         assert_eq!(handle.settled().await, TokenizerState::Absent);
         assert_eq!(ask(&handle, "[7]").await, Prompts::Ids(vec![vec![7]]));
         assert_eq!(ask(&handle, r#""a""#).await, Prompts::Unknown(Reason::NoTokenizer));
@@ -247,38 +346,98 @@ mod tests {
             wait.recv().expect("the test sends");
             Ok(bytes::model())
         };
-        let handle = TokenizerHandle::load(loader, TokenizeLimits::default());
+        let handle = TokenizerHandle::load(loader, shared(TokenizeLimits::default()));
         assert_eq!(handle.state(), TokenizerState::Loading);
-        assert_eq!(ask(&handle, r#""a""#).await, Prompts::Unknown(Reason::Loading));
+        assert_eq!(ask(&handle, r#""abcde""#).await, Prompts::Unknown(Reason::Loading));
         assert_eq!(ask(&handle, "[7]").await, Prompts::Ids(vec![vec![7]]));
         start.send(()).unwrap();
         assert_eq!(handle.settled().await, TokenizerState::Ready);
-        assert_eq!(ask(&handle, r#""a""#).await, Prompts::Ids(vec![vec![97]]));
+        assert_eq!(ask(&handle, r#""abcde""#).await, hashed(b"abcde"));
     }
 
     #[tokio::test]
     async fn a_failed_load_is_told_with_its_cause_and_a_panic_counts_as_one() {
         let missing = || Err(LoadError::TooLarge { path: PathBuf::from("t.json"), limit: 3 });
-        let handle = TokenizerHandle::load(missing, TokenizeLimits::default());
+        let handle = TokenizerHandle::load(missing, shared(TokenizeLimits::default()));
         assert_eq!(handle.settled().await, TokenizerState::Failed("`t.json` has more than 3 bytes".to_owned()));
         assert_eq!(ask(&handle, r#""a""#).await, Prompts::Unknown(Reason::LoadFailed));
-        let handle = TokenizerHandle::load(|| panic!("broken"), TokenizeLimits::default());
+        let handle = TokenizerHandle::load(|| panic!("broken"), shared(TokenizeLimits::default()));
         assert_eq!(handle.settled().await, TokenizerState::Failed("the loader panicked".to_owned()));
     }
 
-    #[tokio::test]
-    async fn long_bodies_are_tokenized_elsewhere_and_the_longest_not_at_all() {
-        let limits = TokenizeLimits { inline_bytes_max: 40, body_bytes_max: 100, ..TokenizeLimits::default() };
-        let handle = TokenizerHandle::ready(bytes::model(), limits);
-        let long = format!(r#""{}""#, "a".repeat(50));
-        assert_eq!(ask(&handle, &long).await, Prompts::Ids(vec![vec![97; 50]]));
-        let longest = format!(r#""{}""#, "a".repeat(100));
-        assert_eq!(ask(&handle, &longest).await, Prompts::Unknown(Reason::TooLong));
-        let ids = format!("[{}1]", "1,".repeat(99));
-        assert_eq!(ask(&handle, &ids).await, Prompts::Ids(vec![vec![1; 100]]));
+    /// Tells the thread that it works on.
+    struct Where(Mutex<Vec<std::thread::ThreadId>>);
+
+    impl Tokenizer for Where {
+        fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) -> Result<(), TokenizeError> {
+            self.0.lock().unwrap().push(std::thread::current().id());
+            BytesTokenizer.encode(text, special, ids)
+        }
     }
 
-    /// Says when it has begun, and waits until it may go on.
+    #[tokio::test]
+    async fn what_would_stall_the_others_is_done_elsewhere_and_the_longest_not_at_all() {
+        let place = Arc::new(Where(Mutex::default()));
+        let template = super::super::ChatTemplate::new(bytes::CHAT_TEMPLATE).unwrap();
+        let tokenizer = ModelTokenizer::new(Arc::clone(&place), Some(template));
+        tokenizer.frame();
+        let limits = TokenizeLimits {
+            inline_part_max: 50,
+            inline_body_max: 2000,
+            inline_time_max: Duration::from_secs(60),
+            body_bytes_max: 2000,
+            ..TokenizeLimits::default()
+        };
+        let handle = TokenizerHandle::ready(tokenizer, shared(limits));
+        let here = std::thread::current().id();
+        let was_here = || place.0.lock().unwrap().drain(..).all(|thread| thread == here);
+        let quoted = |len: usize| format!(r#""{}""#, "a".repeat(len));
+        was_here();
+        assert_eq!(ask(&handle, &quoted(50)).await, hashed(&[b'a'; 50]));
+        assert!(was_here());
+        assert_eq!(ask(&handle, &quoted(51)).await, hashed(&[b'a'; 51]));
+        assert!(!was_here());
+        let rendered = |len: usize| {
+            format!("<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", "a".repeat(len)).into_bytes()
+        };
+        assert_eq!(chat(&handle, &"a".repeat(1100)).await, hashed(&rendered(1100)));
+        assert!(!was_here());
+        assert_eq!(ask(&handle, &quoted(2000)).await, Prompts::Unknown(Reason::TooLong));
+        let ids = format!("[{}1]", "1,".repeat(1999));
+        assert_eq!(ask(&handle, &ids).await, Prompts::Ids(vec![vec![1; 2000]]));
+    }
+
+    #[tokio::test]
+    async fn an_async_thread_goes_on_only_for_so_long() {
+        let place = Arc::new(Where(Mutex::default()));
+        let tokenizer = ModelTokenizer::new(Arc::clone(&place), None);
+        tokenizer.frame();
+        place.0.lock().unwrap().clear();
+        let limits = TokenizeLimits { inline_time_max: Duration::ZERO, ..TokenizeLimits::default() };
+        let handle = TokenizerHandle::ready(tokenizer, shared(limits));
+        assert_eq!(ask(&handle, r#""abcd""#).await, hashed(b"abcd"));
+        assert_ne!(place.0.lock().unwrap().as_slice(), [std::thread::current().id()]);
+        // What is known takes no time.
+        assert_eq!(ask(&handle, r#""abcd""#).await, hashed(b"abcd"));
+        assert_eq!(place.0.lock().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_policy_that_reads_ids_is_told_them() {
+        let handle = TokenizerHandle::ready(bytes::model(), shared(TokenizeLimits::default())).giving_ids(true);
+        assert_eq!(ask(&handle, r#""ab""#).await, Prompts::Ids(vec![vec![97, 98]]));
+        let long = "b".repeat(INLINE_IDS_MAX);
+        assert_eq!(ask(&handle, &format!(r#""{long}""#)).await, Prompts::Ids(vec![vec![98; INLINE_IDS_MAX]]));
+    }
+
+    #[tokio::test]
+    async fn a_truncated_prompt_is_told_by_its_ids() {
+        let handle = TokenizerHandle::ready(bytes::model(), shared(TokenizeLimits::default()));
+        let cut = ask(&handle, r#""abc","truncate_prompt_tokens":2"#).await;
+        assert_eq!(cut, Prompts::Ids(vec![vec![98, 99]]));
+    }
+
+    /// Says when it has begun with a long text, and waits until it may go on.
     struct Gated {
         begun: SyncSender<()>,
         go_on: Mutex<Receiver<()>>,
@@ -286,33 +445,36 @@ mod tests {
 
     impl Tokenizer for Gated {
         fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) -> Result<(), TokenizeError> {
-            self.begun.send(()).expect("the test listens");
-            self.go_on.lock().unwrap_or_else(PoisonError::into_inner).recv().expect("the test sends");
+            if text.len() > 100 {
+                self.begun.send(()).expect("the test listens");
+                self.go_on.lock().unwrap_or_else(PoisonError::into_inner).recv().expect("the test sends");
+            }
             BytesTokenizer.encode(text, special, ids)
         }
     }
 
     #[tokio::test]
-    async fn when_all_jobs_are_taken_the_wait_for_a_turn_is_bounded() {
+    async fn while_the_pool_is_full_long_texts_are_routed_by_load_and_short_ones_are_not() {
         let (begun, has_begun) = sync_channel(1);
         let (go, go_on) = sync_channel(1);
         let gated = ModelTokenizer::new(Gated { begun, go_on: Mutex::new(go_on) }, None);
         let limits = TokenizeLimits {
-            inline_bytes_max: 0,
+            inline_part_max: 100,
             jobs_max: 1,
-            wait_max: Duration::from_millis(5),
+            waiting_max: 0,
+            wait_max: Duration::from_secs(60),
             ..TokenizeLimits::default()
         };
-        let handle = TokenizerHandle::ready(gated, limits);
-        let first = ask(&handle, r#""first""#);
-        let second = async {
+        let handle = TokenizerHandle::ready(gated, shared(limits));
+        let long = |letter: &str| format!(r#""{}""#, letter.repeat(101));
+        let (first, second) = (long("a"), long("b"));
+        let others = async {
             tokio::task::spawn_blocking(move || has_begun.recv().unwrap()).await.unwrap();
-            let answer = ask(&handle, r#""second""#).await;
+            assert_eq!(ask(&handle, &second).await, Prompts::Unknown(Reason::TokenizerBusy));
+            assert_eq!(ask(&handle, r#""short""#).await, hashed(b"short"));
             go.send(()).unwrap();
-            answer
         };
-        let (first, second) = tokio::join!(first, second);
-        assert_eq!(first, Prompts::Ids(vec![b"first".map(u32::from).to_vec()]));
-        assert_eq!(second, Prompts::Unknown(Reason::TokenizerBusy));
+        let (first, ()) = tokio::join!(ask(&handle, &first), others);
+        assert_eq!(first, hashed(&[b'a'; 101]));
     }
 }

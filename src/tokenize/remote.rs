@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Prompts, Reason};
+use super::Reason;
 use crate::openai::{ChatView, Input, Prompt, RequestView};
 
 /// Texts of one request that are sent to `/tokenize`, one after the other.
@@ -74,12 +74,11 @@ impl RemoteTokenizer {
     }
 
     /// The ids of the request's prompts, all within `wait_max`.
-    pub async fn prompts(&self, view: &RequestView<'_>) -> Prompts {
-        match tokio::time::timeout(self.wait_max, self.all(view)).await {
-            Ok(Ok(ids)) => Prompts::Ids(ids),
-            Ok(Err(reason)) => Prompts::Unknown(reason),
-            Err(_) => Prompts::Unknown(Reason::Remote),
-        }
+    ///
+    /// # Errors
+    /// The [`Reason`] why they cannot be told.
+    pub async fn ids(&self, view: &RequestView<'_>) -> Result<Vec<Vec<u32>>, Reason> {
+        tokio::time::timeout(self.wait_max, self.all(view)).await.unwrap_or(Err(Reason::Remote))
     }
 
     async fn all(&self, view: &RequestView<'_>) -> Result<Vec<Vec<u32>>, Reason> {

@@ -13,7 +13,7 @@ use warmpath::fleet::health::Health;
 use warmpath::fleet::{Newcomer, PoolState, Worker};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
-use warmpath::tokenize::{TokenizeLimits, TokenizerHandle};
+use warmpath::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
 use warmpath_core::ids::Slot;
@@ -161,7 +161,7 @@ fn pool(metrics: &Metrics, size: u32) -> Arc<PoolState> {
         model: "tiny".into(),
         block_size: BlockSize::new(size).unwrap(),
         scheduler: Scheduler::new(policy(PolicyName::Kv), policy(PolicyName::Random), OnAllBusy::LeastLoaded),
-        tokenizer: TokenizerHandle::absent(TokenizeLimits::default()),
+        tokenizer: TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))),
         metrics: metrics.model(0, "tiny"),
     })
 }

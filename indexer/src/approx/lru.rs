@@ -244,7 +244,7 @@ mod tests {
         let root = Root::new(&Namespace::plain("m", BlockSize::new(1).unwrap()), DEFAULT_ROOT_SEED);
         let tokens = vec![0; blocks.len()];
         let hashes: Vec<SequenceHash> = blocks.iter().copied().map(SequenceHash).collect();
-        ask(Asked::new(&[Prompt { root, tokens: &tokens, media: &[] }], &hashes))
+        ask(Asked::new(&[Prompt::of(root, &tokens)], &hashes))
     }
 
     fn learn(history: &ApproxLru, slot: u16, blocks: &[u64]) {
@@ -311,7 +311,7 @@ mod tests {
         // A block that goes and comes again within one request is there.
         let size = BlockSize::new(1).unwrap();
         let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
-        let prompts = [1, 4, 1].map(|len| Prompt { root, tokens: &[0; 4][..len], media: &[] });
+        let prompts = [1, 4, 1].map(|len| Prompt::of(root, &[0; 4][..len]));
         let hashes = [8, 20, 21, 22, 23, 8].map(SequenceHash);
         history.learn(Instant::now(), Slot(0), Asked::new(&prompts, &hashes));
         assert_eq!([recall(&history, &[8]).0[0], recall(&history, &[20, 21, 22, 23]).0[0]], [1, 3]);

@@ -142,10 +142,12 @@ impl History for ApproxTree {
     }
 }
 
-/// The units of a prompt up to its first medium: what stands for a medium tells nothing of which it is.
+/// The units of a prompt up to its first medium: what stands for a medium tells nothing of which it is. None of a prompt
+/// whose ids are not told.
 fn units<'a>(prompt: &Prompt<'a>) -> &'a [u32] {
     let media = prompt.media.iter().filter_map(|medium| usize::try_from(medium.start.0).ok());
-    &prompt.tokens[..media.min().unwrap_or(usize::MAX).min(prompt.tokens.len())]
+    let ids = prompt.ids();
+    &ids[..media.min().unwrap_or(usize::MAX).min(ids.len())]
 }
 
 fn to_units(count: usize) -> Units {
@@ -173,7 +175,7 @@ mod tests {
     }
 
     fn learn(history: &ApproxTree, now: Instant, slot: u16, tokens: &[u32]) {
-        let prompts = [Prompt { root: root(), tokens, media: &[] }];
+        let prompts = [Prompt::of(root(), tokens)];
         history.learn(now, Slot(slot), Asked::new(&prompts, &[]));
     }
 
@@ -184,7 +186,7 @@ mod tests {
     }
 
     fn ask(history: &ApproxTree, tokens: &[u32]) -> [(u32, u32, u32); 2] {
-        recall(history, &[Prompt { root: root(), tokens, media: &[] }])
+        recall(history, &[Prompt::of(root(), tokens)])
     }
 
     #[test]
@@ -204,7 +206,7 @@ mod tests {
     fn several_prompts_are_summed_and_a_medium_ends_what_can_match() {
         let (history, now) = (ApproxTree::new(TreeLimits::default()), Instant::now());
         let media = [MediaSpan { start: Tokens(2), len: Tokens(1), hash: media_hash("img-1") }];
-        let prompt = |tokens, media| Prompt { root: root(), tokens, media };
+        let prompt = |tokens, media| Prompt { media, ..Prompt::of(root(), tokens) };
         let both = [prompt(&[1, 2, 3, 4], &media), prompt(&[5, 6], &[])];
         history.learn(now, Slot(0), Asked::new(&both, &[]));
         assert_eq!(recall(&history, &both), [(4, 4, 4), (0, 4, 0)]);

@@ -14,11 +14,15 @@
 //!   messages are merged into one in front.
 //! - A line `x-anthropic-billing-header…` in front of a system text is dropped: it differs in each request.
 
+use std::sync::Arc;
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
 use serde_json::value::RawValue;
 
 use crate::tokenize::Reason;
+use crate::tokenize::byte_cache::{ByteCache, Weigh};
+use crate::tokenize::keys::Keys;
 
 /// What a template expects of `content`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +33,59 @@ pub(super) enum Format {
     Parts,
 }
 
-/// One message, ready for the template once it is made a value.
-pub(super) struct Message {
+/// One message, with the rules applied.
+#[derive(Clone)]
+pub(in crate::tokenize) struct Message {
     role: Value,
     content: Value,
     reasoning: Option<Value>,
     rest: Vec<(&'static str, Value)>,
+}
+
+/// A message that is ready for templates. Values share what they are made of, so it is cloned for each rendering cheaply.
+pub(in crate::tokenize) struct Parsed {
+    pub(super) message: Message,
+    pub(super) value: Value,
+    bytes: usize,
+}
+
+/// Messages of earlier requests, as turns of a conversation repeat them.
+pub(in crate::tokenize) struct Remembered<'a> {
+    pub(in crate::tokenize) messages: &'a ByteCache<Parsed>,
+    pub(in crate::tokenize) keys: &'a Keys,
+    /// The names of this request's messages, as the client wrote them.
+    pub(in crate::tokenize) spans: &'a [u128],
+}
+
+/// What a message takes beside its texts: a map of keys and values.
+const MESSAGE_BYTES: usize = 512;
+
+impl From<Message> for Parsed {
+    fn from(message: Message) -> Self {
+        Self { value: message.clone().into_value(), message, bytes: 0 }
+    }
+}
+
+impl Weigh for Parsed {
+    fn bytes(&self) -> usize {
+        // Nested objects take a multiple of their text; those of tool calls are short.
+        self.bytes + MESSAGE_BYTES
+    }
+}
+
+impl Remembered<'_> {
+    /// The message that is the request's `place`-th one and reads `json`.
+    fn read(&self, place: usize, json: &str, format: Format) -> Result<Arc<Parsed>, Reason> {
+        let Some(span) = self.spans.get(place) else { return Ok(Arc::new(Message::read(json, format)?.into())) };
+        let key = self.keys.join(*span, u128::from(format == Format::Parts));
+        if let Some(known) = self.messages.get(key) {
+            return Ok(known);
+        }
+        let parsed = Parsed { bytes: json.len().saturating_mul(2), ..Message::read(json, format)?.into() };
+        let parsed = Arc::new(parsed);
+        self.messages.insert(key, Arc::clone(&parsed));
+        Ok(parsed)
+    }
 }
 
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
@@ -67,13 +118,23 @@ const PART_KEYS: [&str; 20] = [
 ///
 /// # Errors
 /// [`Reason::Media`] if a part is no text, [`Reason::TemplateError`] if a message has a form that engines refuse.
-pub(super) fn normalise(raw: &[&RawValue], format: Format, knows_developer: bool) -> Result<Vec<Message>, Reason> {
-    let messages: Result<Vec<Message>, Reason> = raw.iter().map(|raw| Message::read(raw.get(), format)).collect();
+pub(super) fn normalise(
+    raw: &[&RawValue],
+    format: Format,
+    knows_developer: bool,
+    remembered: Option<&Remembered<'_>>,
+) -> Result<Vec<Arc<Parsed>>, Reason> {
+    let read = |(place, raw): (usize, &&RawValue)| match remembered {
+        Some(remembered) => remembered.read(place, raw.get(), format),
+        None => Ok(Arc::new(Message::read(raw.get(), format)?.into())),
+    };
+    let messages: Result<Vec<Arc<Parsed>>, Reason> = raw.iter().enumerate().map(read).collect();
     let messages = messages?;
-    if knows_developer || !messages.iter().any(|message| message.is("developer")) {
+    if knows_developer || !messages.iter().any(|parsed| parsed.message.is("developer")) {
         return Ok(messages);
     }
-    Ok(merge_system(messages))
+    let merged = merge_system(messages.iter().map(|parsed| parsed.message.clone()).collect());
+    Ok(merged.into_iter().map(|message| Arc::new(message.into())).collect())
 }
 
 impl Message {
@@ -330,8 +391,8 @@ mod tests {
     /// The messages as JSON, in the form that a template sees.
     fn shown(messages: &str, format: Format, knows_developer: bool) -> Result<String, Reason> {
         let raw: Vec<&RawValue> = serde_json::from_str(messages).unwrap();
-        let messages = normalise(&raw, format, knows_developer)?;
-        let values: Vec<Value> = messages.into_iter().map(Message::into_value).collect();
+        let messages = normalise(&raw, format, knows_developer, None)?;
+        let values: Vec<Value> = messages.iter().map(|parsed| parsed.value.clone()).collect();
         let options = minijinja::value::Kwargs::from_iter(Vec::<(String, Value)>::new());
         Ok(tojson(&Value::from(values), options).unwrap())
     }
@@ -427,5 +488,18 @@ mod tests {
         assert_eq!(text(r#"[{"role":"user","content":{}}]"#), Err(Reason::TemplateError));
         assert_eq!(text(r#"[{"role":"assistant","tool_calls":[{"type":"custom"}]}]"#), Err(Reason::TemplateError));
         assert_eq!(text(r#"[{"role":"user","content":"\ud800"}]"#), Err(Reason::TemplateError));
+    }
+
+    #[test]
+    fn a_message_that_is_repeated_is_parsed_once_for_each_format() {
+        let (messages, keys) = (ByteCache::new(1 << 20), Keys::new());
+        let json = r#"{"role":"user","content":"a"}"#;
+        let spans = [keys.of(json.as_bytes())];
+        let remembered = Remembered { messages: &messages, keys: &keys, spans: &spans };
+        let read = |format| remembered.read(0, json, format).unwrap();
+        assert!(Arc::ptr_eq(&read(Format::Text), &read(Format::Text)));
+        assert_eq!(read(Format::Text).value.to_string(), "{'role': 'user', 'content': 'a'}");
+        let parts = "{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}";
+        assert_eq!(read(Format::Parts).value.to_string(), parts);
     }
 }

@@ -1,0 +1,84 @@
+//! What the tokenizers of one gateway share: threads, and the memory for what was tokenised before.
+
+use std::time::Duration;
+
+use super::byte_cache::ByteCache;
+use super::chain::{Hashed, Part};
+use super::chat::Parsed;
+use super::keys::Keys;
+use super::pool::Pool;
+
+/// Bounds of the work that tokenizing may take.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenizeLimits {
+    /// Memory for parts, requests and messages that were seen before, together.
+    pub cache_bytes: usize,
+    /// Bytes of a part of a text: it ends at the next safe place behind them. Shorter parts cost more look-ups, longer ones
+    /// more tokens a second time where a text goes on behind the last part of what was seen before.
+    pub part_min: usize,
+    /// Chats whose bodies are longer than this, a kilobyte a message added, are rendered in the pool: on an async thread
+    /// they would take more than 0.3 ms.
+    pub inline_body_max: usize,
+    /// The longest part that is encoded on the async thread that serves the request, and how long it goes on with parts.
+    /// What is left then is encoded in the pool; moving it there costs some 20 µs.
+    pub inline_part_max: usize,
+    /// See `inline_part_max`.
+    pub inline_time_max: Duration,
+    /// Larger bodies than this are not tokenized.
+    pub body_bytes_max: usize,
+    /// How many requests are worked on in the pool at once.
+    pub jobs_max: usize,
+    /// How many wait for that; the next one is not tokenized.
+    pub waiting_max: usize,
+    /// How long a request waits for its turn and the work together.
+    pub wait_max: Duration,
+}
+
+impl Default for TokenizeLimits {
+    /// 64 MiB of memory; parts of 2 KiB; 256 KiB, 16 KiB and 0.5 ms inline; 4 MiB at most (a million tokens of natural text); two jobs,
+    /// 64 waiting, 250 ms.
+    fn default() -> Self {
+        Self {
+            cache_bytes: 64 << 20,
+            part_min: 2 << 10,
+            inline_body_max: 256 << 10,
+            inline_part_max: 16 << 10,
+            inline_time_max: Duration::from_micros(500),
+            body_bytes_max: 4 << 20,
+            jobs_max: 2,
+            waiting_max: 64,
+            wait_max: Duration::from_millis(250),
+        }
+    }
+}
+
+/// What the tokenizers of one gateway share.
+pub struct TokenizeShared {
+    pub(super) limits: TokenizeLimits,
+    pub(super) pool: Pool,
+    pub(super) keys: Keys,
+    pub(super) parts: ByteCache<Part>,
+    pub(super) requests: ByteCache<Hashed>,
+    pub(super) messages: ByteCache<Parsed>,
+}
+
+impl TokenizeShared {
+    /// Nothing seen yet. A parsed message takes about four times the memory of the blocks that its text makes, so messages
+    /// get half of it.
+    pub fn new(limits: TokenizeLimits) -> Self {
+        let eighth = limits.cache_bytes / 8;
+        Self {
+            limits,
+            pool: Pool::new(limits.jobs_max, limits.waiting_max, limits.wait_max),
+            keys: Keys::new(),
+            parts: ByteCache::new(eighth * 3),
+            requests: ByteCache::new(eighth),
+            messages: ByteCache::new(eighth * 4),
+        }
+    }
+
+    /// Memory in use. Takes every lock in turn.
+    pub fn cache_bytes(&self) -> usize {
+        self.parts.bytes() + self.requests.bytes() + self.messages.bytes()
+    }
+}

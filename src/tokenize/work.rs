@@ -1,0 +1,188 @@
+//! One request on its way to the hashes of its blocks; it can be put down and taken up again on another thread.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
+
+use warmpath_core::blocks::Root;
+
+use super::chain::{Chain, Hashed, Progress};
+use super::chat::Remembered;
+use super::model::{Frame, texts};
+use super::shared::TokenizeShared;
+use super::{ModelTokenizer, Prompts, Reason};
+use crate::openai::{ChatView, Input, RequestView};
+use crate::telemetry::hit_rate::HitRate;
+
+/// Everything that a model's requests are worked on with.
+#[derive(Clone)]
+pub(super) struct Workplace {
+    pub(super) tokenizer: Arc<ModelTokenizer>,
+    pub(super) shared: Arc<TokenizeShared>,
+    pub(super) tally: Arc<Tally>,
+}
+
+/// Bytes of text by what became of them.
+pub(super) struct Tally {
+    /// Of requests that were known as a whole.
+    pub(super) repeated: AtomicU64,
+    /// Of parts that were known.
+    pub(super) found: AtomicU64,
+    /// Of parts that were encoded.
+    pub(super) encoded: AtomicU64,
+    /// The share of the first two, over five minutes.
+    pub(super) recent: HitRate,
+}
+
+impl Tally {
+    pub(super) fn new(now: Instant) -> Self {
+        let zero = AtomicU64::default;
+        Self { repeated: zero(), found: zero(), encoded: zero(), recent: HitRate::new(now) }
+    }
+
+    fn add(&self, known: &AtomicU64, known_bytes: usize, encoded: usize) {
+        let count = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+        known.fetch_add(count(known_bytes), Ordering::Relaxed);
+        self.encoded.fetch_add(count(encoded), Ordering::Relaxed);
+        let small = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.recent.add(Instant::now(), small(known_bytes.saturating_add(encoded)), small(known_bytes));
+    }
+}
+
+/// What a request comes to at once, or the work that is left.
+pub(super) enum Begun<'a> {
+    Done(Prompts),
+    Left(Work<'a>),
+}
+
+/// Texts of which the first are done.
+pub(super) struct Work<'a> {
+    texts: Vec<Cow<'a, str>>,
+    done: Vec<Arc<Hashed>>,
+    current: Option<Progress>,
+    /// The name under which the whole request is kept.
+    request: Option<u128>,
+    special: bool,
+    root: Root,
+}
+
+impl Workplace {
+    /// Looks whether the request is known, and renders it if not.
+    ///
+    /// # Errors
+    /// The [`Reason`] why its ids cannot be told.
+    pub(super) fn begin<'a>(
+        &self,
+        view: &'a RequestView<'_>,
+        root: &Root,
+        now: SystemTime,
+    ) -> Result<Begun<'a>, Reason> {
+        let special = view.add_special_tokens;
+        let work = |texts, request| Work { texts, done: Vec::new(), current: None, request, special, root: *root };
+        let chat = match &view.input {
+            Input::Completion(prompt) => return Ok(Begun::Left(work(texts(prompt)?, None))),
+            Input::Chat(chat) => chat,
+        };
+        let template = self.tokenizer.template.as_ref().ok_or(Reason::NoTemplate)?;
+        if chat.chat_template.is_some() {
+            return Err(Reason::RequestTemplate);
+        }
+        let keys = &self.shared.keys;
+        let spans: Vec<u128> = chat.messages.iter().map(|message| keys.of(message.get().as_bytes())).collect();
+        let request = self.request_key(chat, &spans, self.text_key(root, special), now);
+        if let Some(known) = self.shared.requests.get(request) {
+            self.tally.add(&self.tally.repeated, known.bytes, 0);
+            return Ok(Begun::Done(Prompts::Hashed(vec![known])));
+        }
+        let remembered = Remembered { messages: &self.shared.messages, keys, spans: &spans };
+        let text = template.render(chat, now, Some(&remembered))?;
+        Ok(Begun::Left(work(vec![Cow::Owned(text)], Some(request))))
+    }
+
+    /// Names all that the ids of a text depend on beside the text.
+    fn text_key(&self, root: &Root, special: bool) -> u128 {
+        let keys = &self.shared.keys;
+        let place = keys.join(self.tokenizer.name(), u128::from(root.sequence.0));
+        keys.join(place, u128::from(special))
+    }
+
+    /// Names all that the blocks of a chat depend on. `below` is the name of the rest.
+    fn request_key(&self, chat: &ChatView<'_>, spans: &[u128], below: u128, now: SystemTime) -> u128 {
+        let keys = &self.shared.keys;
+        let days = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
+        let flags = u128::from(chat.add_generation_prompt) | u128::from(chat.continue_final_message) << 1;
+        let raw = [chat.tools, chat.documents, chat.chat_template_kwargs].map(|raw| raw.map(|raw| raw.get()));
+        let texts = raw.into_iter().chain([chat.reasoning_effort.as_deref()]);
+        // An absent field and an empty one differ: no text's name is 0.
+        let names = texts.map(|text| text.map_or(0, |text| keys.of(text.as_bytes())));
+        // A template may print the date.
+        let all = [below, flags, u128::from(days)].into_iter().chain(names).chain(spans.iter().copied());
+        all.fold(0, |before, next| keys.join(before, next))
+    }
+}
+
+impl Work<'_> {
+    /// Goes on until all is done, which gives the prompts, or `may` says no: it is asked before so many bytes are encoded.
+    ///
+    /// # Errors
+    /// [`Reason::TokenizerError`] if a text cannot be encoded.
+    pub(super) fn go(&mut self, at: &Workplace, may: &mut dyn FnMut(usize) -> bool) -> Result<Option<Prompts>, Reason> {
+        let frame = if self.special { at.tokenizer.frame().cloned() } else { Some(Frame::default()) };
+        let Some(frame) = frame else { return self.go_whole(at, may) };
+        while let Some(text) = self.texts.get(self.done.len()) {
+            let begin =
+                || Progress::begin(at.text_key(&self.root, self.special), &self.root, &frame.before, text.len());
+            let mut progress = self.current.take().unwrap_or_else(begin);
+            let chain = Chain { tokenizer: &at.tokenizer, shared: &at.shared, root: &self.root };
+            if !chain.advance(text, &mut progress, may).map_err(|_| Reason::TokenizerError)? {
+                self.current = Some(progress);
+                return Ok(None);
+            }
+            at.tally.add(&at.tally.found, progress.found, progress.encoded);
+            let hashed = Arc::new(progress.finish(&self.root, &frame.behind));
+            if let Some(live) = &at.tokenizer.live {
+                live.offer(text, self.special, &self.root, &hashed);
+            }
+            self.done.push(hashed);
+        }
+        if let (Some(request), [hashed]) = (self.request, self.done.as_slice()) {
+            at.shared.requests.insert(request, Arc::clone(hashed));
+        }
+        Ok(Some(Prompts::Hashed(std::mem::take(&mut self.done))))
+    }
+
+    /// The same where special tokens may be anywhere: each text as a whole, and nothing is kept.
+    fn go_whole(&mut self, at: &Workplace, may: &mut dyn FnMut(usize) -> bool) -> Result<Option<Prompts>, Reason> {
+        while let Some(text) = self.texts.get(self.done.len()) {
+            if !may(text.len()) {
+                return Ok(None);
+            }
+            let mut ids = Vec::with_capacity(text.len() / 4 + 8);
+            at.tokenizer.encode_whole(text, &mut ids).map_err(|_| Reason::TokenizerError)?;
+            at.tally.add(&at.tally.found, 0, text.len());
+            let hashed = Progress::begin(0, &self.root, &ids, text.len()).finish(&self.root, &[]);
+            self.done.push(Arc::new(Hashed { bytes: text.len(), ..hashed }));
+        }
+        Ok(Some(Prompts::Hashed(std::mem::take(&mut self.done))))
+    }
+
+    /// The same work, with texts of its own.
+    pub(super) fn into_owned(self) -> Work<'static> {
+        let texts = self.texts.into_iter().map(|text| Cow::Owned(text.into_owned())).collect();
+        Work { texts, ..self }
+    }
+}
+
+impl Begun<'_> {
+    /// Does all that is left, while somebody waits for it.
+    ///
+    /// # Errors
+    /// Those of [`Work::go`]; [`Reason::TokenizerBusy`] if nobody waits any more.
+    pub(super) fn finish(self, at: &Workplace, awaited: &dyn Fn() -> bool) -> Result<Prompts, Reason> {
+        match self {
+            Begun::Done(prompts) => Ok(prompts),
+            Begun::Left(mut work) => work.go(at, &mut |_| awaited())?.ok_or(Reason::TokenizerBusy),
+        }
+    }
+}
