@@ -10,7 +10,7 @@ use warmpath_core::trust::ViewState;
 
 use crate::feed::{Action, HoldMax, Patience, Position, Stamp, Verdict, WorkerFeed};
 use doubt::{BACK_OFF, back_off};
-pub use step::{Cold, Emptied, Outcome, Repaired, Step, Want};
+pub use step::{AskId, Cold, Emptied, Outcome, Repaired, Step, Want};
 
 /// What a source can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,7 @@ struct Doubt {
 /// A replay that was asked for and has not ended.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
+    id: AskId,
     from: u64,
     /// The highest number that its first batch may have, so that nothing is missing, and it is seen to be of the process
     /// that the view is of: without epochs it has to overlap with what was applied.
@@ -70,7 +71,8 @@ struct Awaited {
 /// 2. While anything is thought to be missing the view is `Suspect`. It is `Current` only if everything that is known to
 ///    have been said is in it, and `Cold` if it began empty in the middle.
 /// 3. A restart, whoever tells it, empties the view at once.
-/// 4. One replay and one snapshot are on their way at most. An answer to a question that no longer matters is dropped.
+/// 4. One replay and one snapshot are waited for at most. An answer to a question that no longer matters is dropped, however
+///    late it comes and whatever else is on its way.
 /// 5. What waits is bounded, in batches and in bytes; so is how long anything is tried.
 pub struct Repair<T> {
     means: Means,
@@ -78,8 +80,8 @@ pub struct Repair<T> {
     doubt: Option<Doubt>,
     cold: Option<Cold>,
     asked: Option<Asked>,
-    /// A replay that was not waited for any longer may still end.
-    late_answer: bool,
+    /// The last question's name.
+    last_id: AskId,
     snapshot: Option<Awaited>,
     /// No snapshot is asked for before.
     snapshot_retry: Option<Instant>,
@@ -107,7 +109,7 @@ impl<T> Repair<T> {
             doubt: None,
             cold: None,
             asked: None,
-            late_answer: false,
+            last_id: AskId::default(),
             snapshot: None,
             snapshot_retry: None,
             snapshot_failures: 0,
@@ -207,21 +209,29 @@ impl<T> Repair<T> {
         self.finish(now, steps);
     }
 
-    /// A batch that was asked for.
-    pub fn replayed(&mut self, stamp: Stamp, (item, bytes): (T, usize), now: Instant, steps: &mut Vec<Step<T>>) {
+    /// A batch that was asked for by this question.
+    pub fn replayed(
+        &mut self,
+        id: AskId,
+        stamp: Stamp,
+        (item, bytes): (T, usize),
+        now: Instant,
+        steps: &mut Vec<Step<T>>,
+    ) {
         if self.quarantine.is_some() {
             return;
         }
         self.unreadable = 0;
+        let asked = self.asked.filter(|asked| asked.id == id);
         if self.feed.judge(&stamp, || false) == Verdict::Restart {
             self.feed.push(stamp, (item, bytes), |_| false, now, &mut self.actions);
             self.restarted(now);
             // An answer that begins at the beginning is just what would be asked for now.
-            if let (0, Some(asked)) = (stamp.seq, self.asked) {
+            if let (0, Some(asked)) = (stamp.seq, asked) {
                 self.asked = Some(Asked { need: 0, next_before: 0, heard: now, reached: true, void: false, ..asked });
                 self.suspect(now);
             }
-        } else if let Some(mut asked) = self.asked.filter(|asked| !asked.void) {
+        } else if let Some(mut asked) = asked.filter(|asked| !asked.void) {
             asked.heard = now;
             let outdated = self.feed.is_outdated(&stamp);
             asked.outdated |= outdated;
@@ -239,7 +249,7 @@ impl<T> Repair<T> {
         if let Some(doubt) = &mut self.doubt {
             doubt.replayed += 1;
         }
-        if stamp.seq < self.feed.next_seq() || (self.late_answer && !asked.reached) {
+        if stamp.seq < self.feed.next_seq() {
             return;
         }
         if !asked.reached {
@@ -262,14 +272,9 @@ impl<T> Repair<T> {
         }
     }
 
-    /// Nothing more comes of the replay: all that there is was handed on, or it failed.
-    pub fn replay_ended(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
-        let late = std::mem::take(&mut self.late_answer);
-        let Some(asked) = self.asked else { return };
-        if late && !asked.reached && !asked.void {
-            return;
-        }
-        self.asked = None;
+    /// Nothing more comes of this replay: all that there is was handed on, or it failed.
+    pub fn replay_ended(&mut self, id: AskId, now: Instant, steps: &mut Vec<Step<T>>) {
+        let Some(asked) = self.asked.take_if(|asked| asked.id == id) else { return };
         let doubt = self.doubt.filter(|doubt| !asked.void && !doubt.gone);
         if let Some(doubt) = doubt {
             let (complete, next) = (self.feed.is_complete(), self.feed.next_seq());

@@ -67,12 +67,12 @@ impl Played {
         let (tasks, replay, kept_there) = (Tasks::new(), tell.clone(), Arc::clone(&kept));
         tasks.spawn(async move {
             while let Some(ask) = asked.recv().await {
-                let Ask::Replay { from } = ask else { continue };
+                let Ask::Replay { id, from } = ask else { continue };
                 let messages = kept_there.lock().unwrap().clone();
                 for message in messages.into_iter().filter(|message| message.seq >= Some(from)) {
-                    let _ = replay.send(Heard::Replayed(message)).await;
+                    let _ = replay.send(Heard::Replayed(id, message)).await;
                 }
-                let _ = replay.send(Heard::ReplayEnded).await;
+                let _ = replay.send(Heard::ReplayEnded(id)).await;
             }
         });
         (tell, RankFeed { rank: 0, source, blocks: None }, kept, tasks)

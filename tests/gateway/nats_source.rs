@@ -10,7 +10,7 @@ use warmpath::bridge::{Behind, BlockSet, Bridge, Chunks};
 use warmpath::events::nats::load::LoadReport;
 use warmpath::events::nats::{NatsBus, NatsSettings};
 use warmpath::events::source::source;
-use warmpath::events::{Abilities, Ask, Heard, Message, Source};
+use warmpath::events::{Abilities, Ask, AskId, Heard, Message, Source};
 use warmpath::shutdown::Tasks;
 use warmpath_indexer::event::CacheEvent;
 use warmpath_indexer::feed::Patience;
@@ -40,6 +40,10 @@ async fn publisher(server: &NatsServer) -> NatsBus {
     bus
 }
 
+fn again_from(from: u64) -> Ask {
+    Ask::Replay { id: AskId::default(), from }
+}
+
 fn message(epoch: u64, seq: u64) -> Message {
     Message { payload: vec![7; 16].into(), seq: Some(seq), epoch: Some(epoch) }
 }
@@ -61,8 +65,8 @@ fn short(heard: &Heard) -> String {
         Heard::Connected => "connected".to_owned(),
         Heard::History(there) => format!("history {there}"),
         Heard::Live(message) => format!("live {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
-        Heard::Replayed(message) => format!("replayed {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
-        Heard::ReplayEnded => "replay ended".to_owned(),
+        Heard::Replayed(_, message) => format!("replayed {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
+        Heard::ReplayEnded(_) => "replay ended".to_owned(),
         Heard::SnapshotChunk(bytes) => format!("chunk of {}", bytes.len()),
         Heard::SnapshotEnded => "snapshot ended".to_owned(),
     }
@@ -89,14 +93,14 @@ async fn the_stream_is_told_first_and_any_part_of_the_newest_epoch_again() {
     let first = told(&mut source, 6).await;
     assert_eq!(first.iter().filter(|told| *told != "connected").collect::<Vec<_>>(), history);
     assert!(first.contains(&"connected".to_owned()));
-    source.asks.send(Ask::Replay { from: 1 }).await.unwrap();
+    source.asks.send(again_from(1)).await.unwrap();
     assert_eq!(told(&mut source, 3).await, ["replayed 2/1", "replayed 2/2", "replay ended"]);
     bus.publish(LINE, message(2, 3)).unwrap();
     assert_eq!(told(&mut source, 1).await, ["live 2/3"]);
-    source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+    source.asks.send(again_from(0)).await.unwrap();
     let again = ["replayed 2/0", "replayed 2/1", "replayed 2/2", "replayed 2/3", "replay ended"];
     assert_eq!(told(&mut source, 5).await, again);
-    source.asks.send(Ask::Replay { from: 99 }).await.unwrap();
+    source.asks.send(again_from(99)).await.unwrap();
     assert_eq!(told(&mut source, 1).await, ["replay ended"]);
 }
 
@@ -107,7 +111,7 @@ async fn what_cannot_be_had_ends_at_once() {
         let mut source = follow(&server.url(), 1024, 1024, &tasks).await;
         assert_eq!(told(&mut source, 1).await, ["connected"]);
         let asked = Instant::now();
-        source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+        source.asks.send(again_from(0)).await.unwrap();
         source.asks.send(Ask::Snapshot).await.unwrap();
         assert_eq!(told(&mut source, 2).await, ["replay ended", "snapshot ended"]);
         assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());

@@ -7,7 +7,7 @@ use warmpath::config::ZmqEndpoint;
 use warmpath::events::publish::zmq::{Envelope, ReplayFault, ZmqOutlet, ZmqPublisher};
 use warmpath::events::source::source;
 use warmpath::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
-use warmpath::events::{Abilities, Ask, Heard, Message, Source};
+use warmpath::events::{Abilities, Ask, AskId, Heard, Message, Source};
 use warmpath::fleet::Worker;
 use warmpath::fleet::engine::Engine;
 use warmpath::shutdown::Tasks;
@@ -87,7 +87,7 @@ impl Listening {
 
     /// Asks for a replay, and returns it.
     pub(crate) async fn replay(&mut self, from: u64) -> Vec<(u64, Vec<u8>)> {
-        self.source.asks.send(Ask::Replay { from }).await.unwrap();
+        self.source.asks.send(again_from(from)).await.unwrap();
         self.replayed().await
     }
 
@@ -95,8 +95,8 @@ impl Listening {
         let mut replayed = Vec::new();
         loop {
             match self.hear().await {
-                Heard::Replayed(message) => replayed.push(plain(&message)),
-                Heard::ReplayEnded => return replayed,
+                Heard::Replayed(_, message) => replayed.push(plain(&message)),
+                Heard::ReplayEnded(_) => return replayed,
                 other => panic!("{other:?}"),
             }
         }
@@ -156,6 +156,10 @@ pub(crate) fn engine_of(publisher: &ZmqPublisher) -> ZmqEngine {
 
 pub(crate) fn message(seq: u64) -> Message {
     Message { payload: vec![7; 3].into(), seq: Some(seq), epoch: None }
+}
+
+fn again_from(from: u64) -> Ask {
+    Ask::Replay { id: AskId::default(), from }
 }
 
 #[tokio::test]
@@ -241,12 +245,12 @@ async fn an_engine_that_comes_back_is_connected_to_at_once() {
     peer.tell("send 0 2").await;
     // What was sent before the subscription arrived is lost, and a replay has it.
     let replayed = loop {
-        listening.source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+        listening.source.asks.send(again_from(0)).await.unwrap();
         let mut replayed = Vec::new();
         loop {
             match listening.hear().await {
-                Heard::Replayed(message) => replayed.push(message.seq),
-                Heard::ReplayEnded => break,
+                Heard::Replayed(_, message) => replayed.push(message.seq),
+                Heard::ReplayEnded(_) => break,
                 Heard::Live(_) => {}
                 other => panic!("{other:?}"),
             }
@@ -273,17 +277,17 @@ async fn each_replay_that_is_asked_for_ends_once_whatever_happens() {
     assert_eq!(listening.replay(0).await, []);
     assert_eq!(listening.bus.complaints(), ["events of e cannot be replayed (nothing was heard for 300ms)"]);
     // Asked anew: the first one ends, and the second one is answered.
-    listening.source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+    listening.source.asks.send(again_from(0)).await.unwrap();
     tokio::time::sleep(50 * MS).await;
     publisher.set_fault(ReplayFault::None);
-    listening.source.asks.send(Ask::Replay { from: 8 }).await.unwrap();
+    listening.source.asks.send(again_from(8)).await.unwrap();
     assert_eq!((listening.replayed().await, listening.replayed().await.len()), (vec![], 2));
     assert_eq!(listening.bus.complaints(), Vec::<String>::new());
     listening.source.asks.send(Ask::Snapshot).await.unwrap();
     assert!(matches!(listening.hear().await, Heard::SnapshotEnded));
     // Disconnected: it ends.
     publisher.set_fault(ReplayFault::Refused);
-    listening.source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+    listening.source.asks.send(again_from(0)).await.unwrap();
     tokio::time::sleep(50 * MS).await;
     publisher.restart();
     assert_eq!(listening.replayed().await, []);

@@ -13,7 +13,7 @@ use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
 use warmpath_indexer::event::CacheEvent;
 use warmpath_indexer::feed::Position;
 use warmpath_indexer::index::Writer;
-use warmpath_indexer::repair::{Means, Repair, Step, Want};
+use warmpath_indexer::repair::{AskId, Means, Repair, Step, Want};
 use warmpath_indexer::view::ViewSettings;
 
 use super::engine::{Batch, Draw, Engine, pool};
@@ -47,8 +47,8 @@ pub(crate) struct Faults {
 enum Heard {
     Connected,
     Live(Batch),
-    Replayed(Batch),
-    ReplayEnded,
+    Replayed(AskId, Batch),
+    ReplayEnded(AskId),
     Chunk(Vec<CacheEvent>),
     SnapshotEnded(Option<Position>),
 }
@@ -249,8 +249,8 @@ impl World {
         match heard {
             Heard::Connected => self.repair.connected(now, steps),
             Heard::Live(batch) => self.repair.live(batch.stamp, (batch.events, 100), |_| false, now, steps),
-            Heard::Replayed(batch) => self.repair.replayed(batch.stamp, (batch.events, 100), now, steps),
-            Heard::ReplayEnded => self.repair.replay_ended(now, steps),
+            Heard::Replayed(id, batch) => self.repair.replayed(id, batch.stamp, (batch.events, 100), now, steps),
+            Heard::ReplayEnded(id) => self.repair.replay_ended(id, now, steps),
             Heard::Chunk(events) => {
                 if self.repair.takes_snapshot(now) {
                     if !std::mem::replace(&mut self.restoring, true) {
@@ -279,7 +279,7 @@ impl World {
                     self.restoring = false;
                     self.writer.forget();
                 }
-                Step::Ask(Want::Replay { from }) => self.answer_replay(from),
+                Step::Ask(Want::Replay { id, from }) => self.answer_replay(id, from),
                 Step::Ask(Want::Snapshot) => self.answer_snapshot(),
                 Step::View(ViewState::Current) => self.check(),
                 Step::View(_) => {}
@@ -288,7 +288,7 @@ impl World {
         }
     }
 
-    fn answer_replay(&mut self, from: u64) {
+    fn answer_replay(&mut self, id: AskId, from: u64) {
         assert_eq!(self.repair.view(), ViewState::Suspect, "{self}");
         let mut answer = self.engine.replay(from);
         if self.at < self.cut_until || self.faults.cut && self.draw.per_cent(30) {
@@ -301,11 +301,11 @@ impl World {
             1..4 if self.faults.stale => self.draw.below(60),
             _ => 1,
         };
+        let count = u64::try_from(answer.len()).unwrap();
         for (place, batch) in (0_u64..).zip(answer) {
-            self.send(late + place / 8, Heard::Replayed(batch));
+            self.send(late + place / 8, Heard::Replayed(id, batch));
         }
-        let end = self.under_way.iter().map(|&(when, ..)| when).max().unwrap_or(0).max(self.at + late);
-        self.send(end - self.at, Heard::ReplayEnded);
+        self.send(late + count.div_ceil(8), Heard::ReplayEnded(id));
     }
 
     fn answer_snapshot(&mut self) {

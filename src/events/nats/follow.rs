@@ -200,7 +200,7 @@ impl NatsBus {
             let answering = async {
                 match ask {
                     _ if !up => Ok(()),
-                    Ask::Replay { from } => self.replay(&line, from).await,
+                    Ask::Replay { id, from } => self.replay(&line, id, from).await,
                     Ask::Snapshot => self.fetch_snapshot(&line).await,
                 }
             };
@@ -212,7 +212,7 @@ impl NatsBus {
                 tracing::warn!(worker = line.worker, rank = line.rank, ?ask, error = %error, "not all could be had");
             }
             let ended = match ask {
-                Ask::Replay { .. } => Heard::ReplayEnded,
+                Ask::Replay { id, .. } => Heard::ReplayEnded(id),
                 Ask::Snapshot => Heard::SnapshotEnded,
             };
             if line.to.send(ended).await.is_err() {

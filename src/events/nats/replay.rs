@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::follow::Line;
 use super::{NatsBus, stream};
-use crate::events::source::{Heard, Message};
+use crate::events::source::{AskId, Heard, Message};
 use crate::events::subject;
 
 /// The longest silence within a replay; then it has failed.
@@ -57,7 +57,7 @@ impl Marks {
 
 impl NatsBus {
     /// Hands on every batch of the newest epoch from this number on that the stream has now.
-    pub(super) async fn replay(&self, line: &Line, from: u64) -> Result<(), async_nats::Error> {
+    pub(super) async fn replay(&self, line: &Line, id: AskId, from: u64) -> Result<(), async_nats::Error> {
         let losses = self.link.borrow().losses;
         if !self.settings.jetstream || !self.has_jetstream(losses).await? {
             return Ok(());
@@ -82,7 +82,7 @@ impl NatsBus {
             let at = message.info()?.stream_sequence;
             let batch = stream::batch(&message.payload, message.headers.as_ref());
             if batch.epoch == epoch && batch.seq.is_none_or(|seq| seq >= from) {
-                line.to.send(Heard::Replayed(batch)).await?;
+                line.to.send(Heard::Replayed(id, batch)).await?;
             }
             if at >= last.sequence {
                 break;
