@@ -157,15 +157,16 @@ impl EventTask {
             Heard::Live(message) => self.receive(message, None, now),
             Heard::Replayed(id, message) => self.receive(message, Some(*id), now),
             Heard::ReplayEnded(id) => self.repair.replay_ended(*id, now, &mut self.steps),
-            Heard::SnapshotChunk(part) => {
-                if self.repair.takes_snapshot(now) && !self.restoring.part(part.clone()) {
-                    self.repair.not_restored(now, &mut self.steps);
+            Heard::SnapshotChunk(id, part) => {
+                if self.repair.takes_snapshot(*id, now) && !self.restoring.part(part.clone()) {
+                    self.repair.not_restored(*id, now, &mut self.steps);
                 }
             }
-            Heard::SnapshotEnded => match self.restoring.end(&self.index) {
-                Some(position) => self.repair.restored(position, now, &mut self.steps),
-                None => self.repair.not_restored(now, &mut self.steps),
+            Heard::SnapshotEnded(id) if self.repair.awaits_snapshot(*id) => match self.restoring.end(&self.index) {
+                Some(position) => self.repair.restored(*id, position, now, &mut self.steps),
+                None => self.repair.not_restored(*id, now, &mut self.steps),
             },
+            Heard::SnapshotEnded(_) => {}
         }
     }
 
@@ -280,7 +281,7 @@ impl EventTask {
     fn ask(&self, want: Want) {
         let ask = match want {
             Want::Replay { id, from } => Ask::Replay { id, from },
-            Want::Snapshot => Ask::Snapshot,
+            Want::Snapshot { id } => Ask::Snapshot { id },
         };
         if let Err(error) = self.source.asks.try_send(ask) {
             tracing::debug!(worker = %self.worker.id, %error, "the event source cannot be asked");

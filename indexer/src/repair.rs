@@ -59,10 +59,13 @@ struct Asked {
 /// A snapshot that was asked for.
 #[derive(Clone, Copy, Debug)]
 struct Awaited {
+    id: AskId,
     /// When the source was heard last.
     heard: Instant,
     /// Whether a part of it has come: the view is not what it was.
     begun: bool,
+    /// Whether it was taken before the path was made anew: what was missed then may not be in it.
+    outrun: bool,
 }
 
 /// Keeps one (worker, rank)'s view whole.
@@ -175,6 +178,9 @@ impl<T> Repair<T> {
             if self.can_fetch() {
                 self.suspect(now);
                 self.void();
+                if let Some(awaited) = &mut self.snapshot {
+                    awaited.outrun = true;
+                }
                 if let (true, Some(_), Some(doubt)) = (self.means.snapshots, self.cold, &mut self.doubt) {
                     doubt.gone = true;
                 }
@@ -294,31 +300,35 @@ impl<T> Repair<T> {
         self.finish(now, steps);
     }
 
-    /// Whether a part of a snapshot is to be put in; the first one takes the place of what was in the view.
-    pub fn takes_snapshot(&mut self, now: Instant) -> bool {
-        if let Some(awaited) = &mut self.snapshot {
-            *awaited = Awaited { heard: now, begun: true };
-        }
-        self.snapshot.is_some()
+    /// Whether this snapshot is waited for; what comes of any other one is nothing to the view.
+    pub fn awaits_snapshot(&self, id: AskId) -> bool {
+        self.snapshot.is_some_and(|awaited| awaited.id == id)
     }
 
-    /// The snapshot was put in, and tells how far it goes.
-    pub fn restored(&mut self, position: Position, now: Instant, steps: &mut Vec<Step<T>>) {
-        if self.snapshot.is_none() {
-            return;
-        }
+    /// Whether a part of this snapshot is to be put in; the first one takes the place of what was in the view.
+    pub fn takes_snapshot(&mut self, id: AskId, now: Instant) -> bool {
+        let awaited = self.snapshot.as_mut().filter(|awaited| awaited.id == id);
+        awaited.is_some_and(|awaited| {
+            *awaited = Awaited { heard: now, begun: true, ..*awaited };
+            true
+        })
+    }
+
+    /// This snapshot was put in, and tells how far it goes.
+    pub fn restored(&mut self, id: AskId, position: Position, now: Instant, steps: &mut Vec<Step<T>>) {
+        let Some(awaited) = self.snapshot.filter(|awaited| awaited.id == id) else { return };
         if !self.feed.resume(position, &mut self.actions) {
-            return self.not_restored(now, steps);
+            return self.not_restored(id, now, steps);
         }
         self.snapshot = None;
         self.snapshot_failures = 0;
-        self.snapshot_retry = Some(now + BACK_OFF);
+        self.snapshot_retry = Some(now + BACK_OFF).filter(|_| !awaited.outrun);
         self.cold = None;
         if let Some(doubt) = &mut self.doubt {
             (doubt.gone, doubt.outcome) = (false, Outcome::Snapshot);
         }
         self.feed.go_on(&mut self.actions);
-        if self.feed.is_complete() || !self.means.replays {
+        if !awaited.outrun && (self.feed.is_complete() || !self.means.replays) {
             self.settle(now);
         } else {
             self.feed.pause();
@@ -326,9 +336,13 @@ impl<T> Repair<T> {
         self.finish(now, steps);
     }
 
-    /// There is no snapshot, or it cannot be believed: the view is as it was if no part of it has come, else empty.
-    pub fn not_restored(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
-        let Some(awaited) = self.snapshot.take() else { return };
+    /// There is no such snapshot, or it cannot be believed: the view is as it was if no part of it has come, else empty.
+    pub fn not_restored(&mut self, id: AskId, now: Instant, steps: &mut Vec<Step<T>>) {
+        let Some(awaited) = self.snapshot.take_if(|awaited| awaited.id == id) else { return };
+        if awaited.outrun && !awaited.begun {
+            // It failed with the path of its time; by the new one it is asked for anew.
+            return self.finish(now, steps);
+        }
         self.snapshot_failures += 1;
         self.snapshot_retry = Some(now + back_off(self.snapshot_failures));
         let gone = self.doubt.is_some_and(|doubt| doubt.gone);

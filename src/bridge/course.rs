@@ -93,7 +93,7 @@ impl Course {
                     self.give_up(now, steps);
                 }
             }
-            Heard::History(_) | Heard::SnapshotChunk(_) | Heard::SnapshotEnded => {}
+            Heard::History(_) | Heard::SnapshotChunk(..) | Heard::SnapshotEnded(_) => {}
         }
     }
 

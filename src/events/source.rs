@@ -30,10 +30,10 @@ pub enum Heard {
     Replayed(AskId, Message),
     /// Nothing more comes of this replay: all that there is was handed on, or it failed.
     ReplayEnded(AskId),
-    /// A part of the snapshot that was asked for.
-    SnapshotChunk(Bytes),
+    /// A part of the snapshot that was asked for by this question.
+    SnapshotChunk(AskId, Bytes),
     /// Nothing more comes of it.
-    SnapshotEnded,
+    SnapshotEnded(AskId),
 }
 
 /// Something that a source can be asked for. It is answered by what is heard, later.
@@ -47,7 +47,10 @@ pub enum Ask {
         from: u64,
     },
     /// The worker's blocks, from whoever keeps them.
-    Snapshot,
+    Snapshot {
+        /// What the answers are to name.
+        id: AskId,
+    },
 }
 
 /// Where the batches of one (worker, rank) come from.

@@ -67,8 +67,8 @@ fn short(heard: &Heard) -> String {
         Heard::Live(message) => format!("live {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
         Heard::Replayed(_, message) => format!("replayed {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
         Heard::ReplayEnded(_) => "replay ended".to_owned(),
-        Heard::SnapshotChunk(bytes) => format!("chunk of {}", bytes.len()),
-        Heard::SnapshotEnded => "snapshot ended".to_owned(),
+        Heard::SnapshotChunk(_, bytes) => format!("chunk of {}", bytes.len()),
+        Heard::SnapshotEnded(_) => "snapshot ended".to_owned(),
     }
 }
 
@@ -112,7 +112,7 @@ async fn what_cannot_be_had_ends_at_once() {
         assert_eq!(told(&mut source, 1).await, ["connected"]);
         let asked = Instant::now();
         source.asks.send(again_from(0)).await.unwrap();
-        source.asks.send(Ask::Snapshot).await.unwrap();
+        source.asks.send(Ask::Snapshot { id: AskId::default() }).await.unwrap();
         assert_eq!(told(&mut source, 2).await, ["replay ended", "snapshot ended"]);
         assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
     }
@@ -228,12 +228,12 @@ async fn a_bridge_hands_out_its_blocks_chunk_by_chunk() {
     let _bridge = Bridge::start(settings, vec![feed]).await.unwrap();
     let mut source = follow(&server.url(), 1024, 1, &tasks).await;
     assert_eq!(told(&mut source, 1).await, ["connected"]);
-    source.asks.send(Ask::Snapshot).await.unwrap();
+    source.asks.send(Ask::Snapshot { id: AskId::default() }).await.unwrap();
     assert_eq!(told(&mut source, 1).await, ["snapshot ended"], "there is nothing yet");
     engine.says(Heard::Connected).await;
     engine.batch(1001.0, true).await;
     assert_eq!(told(&mut source, 1).await, ["live 1000000/0"]);
-    source.asks.send(Ask::Snapshot).await.unwrap();
+    source.asks.send(Ask::Snapshot { id: AskId::default() }).await.unwrap();
     let chunks = ["chunk of 524288", "chunk of 524288", "chunk of 9", "snapshot ended"];
     assert_eq!(told(&mut source, 4).await, chunks);
 }

@@ -283,8 +283,8 @@ async fn each_replay_that_is_asked_for_ends_once_whatever_happens() {
     listening.source.asks.send(again_from(8)).await.unwrap();
     assert_eq!((listening.replayed().await, listening.replayed().await.len()), (vec![], 2));
     assert_eq!(listening.bus.complaints(), Vec::<String>::new());
-    listening.source.asks.send(Ask::Snapshot).await.unwrap();
-    assert!(matches!(listening.hear().await, Heard::SnapshotEnded));
+    listening.source.asks.send(Ask::Snapshot { id: AskId::default() }).await.unwrap();
+    assert!(matches!(listening.hear().await, Heard::SnapshotEnded(_)));
     // Disconnected: it ends.
     publisher.set_fault(ReplayFault::Refused);
     listening.source.asks.send(again_from(0)).await.unwrap();

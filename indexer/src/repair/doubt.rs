@@ -158,8 +158,9 @@ impl<T> Repair<T> {
                 self.lose(Cold::NoReplay, now);
                 return None;
             }
-            self.snapshot = Some(Awaited { heard: now, begun: false });
-            return Some(Want::Snapshot);
+            let id = self.new_id();
+            self.snapshot = Some(Awaited { id, heard: now, begun: false, outrun: false });
+            return Some(Want::Snapshot { id });
         }
         if self.asked.is_some() {
             return None;
@@ -167,11 +168,15 @@ impl<T> Repair<T> {
         let next = self.feed.next_seq();
         let need = if self.feed.has_epoch() { next } else { next.saturating_sub(1) };
         let from = if doubt.from_start { 0 } else { need };
-        let id = self.last_id.next();
-        self.last_id = id;
+        let id = self.new_id();
         self.asked =
             Some(Asked { id, from, need, next_before: next, heard: now, reached: false, outdated: false, void: false });
         Some(Want::Replay { id, from })
+    }
+
+    fn new_id(&mut self) -> AskId {
+        self.last_id = self.last_id.next();
+        self.last_id
     }
 
     /// Time has passed; called by the [`deadline`](Self::deadline).
@@ -180,8 +185,8 @@ impl<T> Repair<T> {
             self.quarantine = None;
             return self.connected(now, steps);
         }
-        if self.snapshot.is_some_and(|awaited| awaited.heard + SILENCE <= now) {
-            self.not_restored(now, steps);
+        if let Some(awaited) = self.snapshot.filter(|awaited| awaited.heard + SILENCE <= now) {
+            self.not_restored(awaited.id, now, steps);
         }
         if let Some(asked) = self.asked.filter(|asked| asked.heard + SILENCE <= now) {
             self.asked = None;

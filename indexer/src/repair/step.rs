@@ -79,7 +79,10 @@ pub enum Want {
         from: u64,
     },
     /// The worker's blocks, from whoever keeps them.
-    Snapshot,
+    Snapshot {
+        /// Whose answer it is.
+        id: AskId,
+    },
 }
 
 /// How a view was repaired.

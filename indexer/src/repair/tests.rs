@@ -9,7 +9,11 @@ const NEITHER: Means = Means { replays: false, ..REPLAYS };
 
 use Step::{Apply, Ask, Clear, View};
 use ViewState::{Current, Suspect};
-use Want::Snapshot;
+
+/// Asks for a snapshot.
+fn fetched() -> Step<u64> {
+    Ask(Want::Snapshot { id: AskId::default() })
+}
 
 /// Asks for all from this number on.
 fn again(from: u64) -> Step<u64> {
@@ -21,14 +25,21 @@ struct Bench {
     repair: Repair<u64>,
     now: Instant,
     life: f64,
-    /// The last question's name, which steps do not show here.
+    /// The names of the last questions, for a replay and for a snapshot, which steps do not show here.
     asked: AskId,
+    awaited: AskId,
 }
 
 impl Bench {
     #[expect(clippy::disallowed_methods, reason = "any instant will do as the beginning")]
     fn new(means: Means) -> Self {
-        Self { repair: Repair::new(means), now: Instant::now(), life: 0.0, asked: AskId::default() }
+        Self {
+            repair: Repair::new(means),
+            now: Instant::now(),
+            life: 0.0,
+            asked: AskId::default(),
+            awaited: AskId::default(),
+        }
     }
 
     /// One that has heard so many batches.
@@ -45,8 +56,10 @@ impl Bench {
         hear(&mut self.repair, self.now, &mut steps);
         steps.retain(|step| !matches!(step, Step::Repaired(_)));
         for step in &mut steps {
-            if let Ask(Want::Replay { id, .. }) = step {
-                self.asked = std::mem::take(id);
+            match step {
+                Ask(Want::Replay { id, .. }) => self.asked = std::mem::take(id),
+                Ask(Want::Snapshot { id }) => self.awaited = std::mem::take(id),
+                _ => {}
             }
         }
         steps
@@ -77,6 +90,16 @@ impl Bench {
 
     fn ended_to(&mut self, asked: AskId) -> Vec<Step<u64>> {
         self.hear(|repair, now, steps| repair.replay_ended(asked, now, steps))
+    }
+
+    fn restored(&mut self, position: Position) -> Vec<Step<u64>> {
+        let awaited = self.awaited;
+        self.hear(|repair, now, steps| repair.restored(awaited, position, now, steps))
+    }
+
+    fn not_restored(&mut self) -> Vec<Step<u64>> {
+        let awaited = self.awaited;
+        self.hear(|repair, now, steps| repair.not_restored(awaited, now, steps))
     }
 
     fn connected(&mut self) -> Vec<Step<u64>> {
@@ -122,28 +145,61 @@ fn an_answer_that_begins_too_late_empties_the_view_and_says_so() {
 fn where_there_is_a_snapshot_it_is_asked_for_and_gone_on_from() {
     let mut bench = Bench::of(BOTH, 3);
     bench.live(9);
-    assert_eq!(bench.replayed(7), vec![Ask(Snapshot)]);
+    assert_eq!(bench.replayed(7), vec![fetched()]);
     assert_eq!((bench.replayed(8), bench.ended()), (vec![], vec![]));
     assert_eq!(bench.live(10), vec![]);
-    assert!(bench.repair.takes_snapshot(bench.now));
+    assert!(bench.repair.takes_snapshot(bench.awaited, bench.now));
     let position = Position { epoch: None, next: 9, newest: Some(8.0) };
-    let steps = bench.hear(|repair, now, steps| repair.restored(position, now, steps));
+    let steps = bench.restored(position);
     assert_eq!(steps, vec![Apply(9), Apply(10), View(Current)]);
-    assert!(!bench.repair.takes_snapshot(bench.now));
+    assert!(!bench.repair.takes_snapshot(bench.awaited, bench.now));
 }
 
 #[test]
 fn without_a_snapshot_the_replay_is_asked_for_again_and_taken_as_it_is() {
     let mut bench = Bench::of(BOTH, 3);
     bench.live(9);
-    assert_eq!(bench.replayed(7), vec![Ask(Snapshot)]);
+    assert_eq!(bench.replayed(7), vec![fetched()]);
     bench.ended();
-    assert_eq!(bench.hear(Repair::not_restored), vec![again(2)]);
+    assert_eq!(bench.not_restored(), vec![again(2)]);
     assert_eq!(bench.replayed(7), vec![Clear(Emptied::Lost(4, Cold::HistoryGone)), Apply(7)]);
     assert_eq!(bench.replayed(8), vec![Apply(8), Apply(9)]);
     assert_eq!(bench.ended(), vec![View(ViewState::Cold)]);
     // A cold view is not the end of it.
-    assert_eq!(bench.after(1), vec![Ask(Snapshot), View(Suspect)]);
+    assert_eq!(bench.after(1), vec![fetched(), View(Suspect)]);
+}
+
+/// What was missed while the path was gone may be younger than the snapshot, and what failed with it is no failure now.
+#[test]
+fn a_snapshot_of_before_a_reconnection_is_asked_for_again_behind_it() {
+    let means = Means { replays: false, ..BOTH };
+    for comes in [false, true] {
+        let mut bench = Bench::of(means, 3);
+        assert_eq!(bench.connected(), vec![fetched(), View(Suspect)]);
+        assert_eq!(bench.connected(), vec![]);
+        let at = |next: u32| Position { epoch: None, next: u64::from(next), newest: Some(f64::from(next) - 1.0) };
+        let again = if comes {
+            assert!(bench.repair.takes_snapshot(bench.awaited, bench.now));
+            bench.restored(at(5))
+        } else {
+            bench.not_restored()
+        };
+        assert_eq!(again, vec![fetched()]);
+        assert_eq!(bench.restored(at(9)), vec![View(Current)]);
+    }
+}
+
+#[test]
+fn a_snapshot_that_comes_too_late_is_not_taken_for_the_next() {
+    let mut bench = Bench::of(Means { replays: false, ..BOTH }, 3);
+    bench.connected();
+    let late = bench.awaited;
+    assert_eq!(bench.after(10), vec![]);
+    assert_eq!(bench.connected(), vec![fetched()]);
+    assert!(!bench.repair.takes_snapshot(late, bench.now) && bench.repair.awaits_snapshot(bench.awaited));
+    assert_eq!(bench.hear(|repair, now, steps| repair.not_restored(late, now, steps)), vec![]);
+    let position = Position { epoch: None, next: 9, newest: Some(8.0) };
+    assert_eq!(bench.restored(position), vec![View(Current)]);
 }
 
 #[test]

@@ -49,8 +49,8 @@ enum Heard {
     Live(Batch),
     Replayed(AskId, Batch),
     ReplayEnded(AskId),
-    Chunk(Vec<CacheEvent>),
-    SnapshotEnded(Option<Position>),
+    Chunk(AskId, Vec<CacheEvent>),
+    SnapshotEnded(AskId, Option<Position>),
 }
 
 pub(crate) struct World {
@@ -251,17 +251,18 @@ impl World {
             Heard::Live(batch) => self.repair.live(batch.stamp, (batch.events, 100), |_| false, now, steps),
             Heard::Replayed(id, batch) => self.repair.replayed(id, batch.stamp, (batch.events, 100), now, steps),
             Heard::ReplayEnded(id) => self.repair.replay_ended(id, now, steps),
-            Heard::Chunk(events) => {
-                if self.repair.takes_snapshot(now) {
+            Heard::Chunk(id, events) => {
+                if self.repair.takes_snapshot(id, now) {
                     if !std::mem::replace(&mut self.restoring, true) {
                         self.writer.forget();
                     }
                     self.writer.apply(&events);
                 }
             }
-            Heard::SnapshotEnded(position) => match position.filter(|_| std::mem::take(&mut self.restoring)) {
-                Some(position) => self.repair.restored(position, now, steps),
-                None => self.repair.not_restored(now, steps),
+            Heard::SnapshotEnded(id, _) if !self.repair.awaits_snapshot(id) => {}
+            Heard::SnapshotEnded(id, position) => match position.filter(|_| std::mem::take(&mut self.restoring)) {
+                Some(position) => self.repair.restored(id, position, now, steps),
+                None => self.repair.not_restored(id, now, steps),
             },
         }
     }
@@ -280,7 +281,7 @@ impl World {
                     self.writer.forget();
                 }
                 Step::Ask(Want::Replay { id, from }) => self.answer_replay(id, from),
-                Step::Ask(Want::Snapshot) => self.answer_snapshot(),
+                Step::Ask(Want::Snapshot { id }) => self.answer_snapshot(id),
                 Step::View(ViewState::Current) => self.check(),
                 Step::View(_) => {}
                 Step::Repaired(_) => self.repairs += 1,
@@ -308,17 +309,26 @@ impl World {
         self.send(late + count.div_ceil(8), Heard::ReplayEnded(id));
     }
 
-    fn answer_snapshot(&mut self) {
+    fn answer_snapshot(&mut self, id: AskId) {
         assert_eq!(self.repair.view(), ViewState::Suspect, "{self}");
-        let late = if self.faults.stale { self.draw.below(30) } else { 1 };
+        let late = match self.draw.below(10) {
+            // Longer than anybody waits.
+            0 if self.faults.stale => 1000 + self.draw.below(1500),
+            _ if self.faults.stale => self.draw.below(30),
+            _ => 1,
+        };
         if self.faults.cut && self.draw.per_cent(30) {
-            return self.send(late, Heard::SnapshotEnded(None));
+            return self.send(late, Heard::SnapshotEnded(id, None));
         }
         let (position, chunks) = self.engine.snapshot();
+        // In parts, between which other things may happen.
+        let apart = if self.faults.stale { 1 } else { 0 };
+        let mut end = late;
         for chunk in chunks {
-            self.send(late, Heard::Chunk(chunk));
+            self.send(end, Heard::Chunk(id, chunk));
+            end += apart;
         }
-        self.send(late, Heard::SnapshotEnded(Some(position)));
+        self.send(end, Heard::SnapshotEnded(id, Some(position)));
     }
 
     fn overlap(&self, prompt: &[SequenceHash]) -> u32 {

@@ -201,7 +201,7 @@ impl NatsBus {
                 match ask {
                     _ if !up => Ok(()),
                     Ask::Replay { id, from } => self.replay(&line, id, from).await,
-                    Ask::Snapshot => self.fetch_snapshot(&line).await,
+                    Ask::Snapshot { id } => self.fetch_snapshot(&line, id).await,
                 }
             };
             let answered = tokio::select! {
@@ -213,7 +213,7 @@ impl NatsBus {
             }
             let ended = match ask {
                 Ask::Replay { id, .. } => Heard::ReplayEnded(id),
-                Ask::Snapshot => Heard::SnapshotEnded,
+                Ask::Snapshot { id } => Heard::SnapshotEnded(id),
             };
             if line.to.send(ended).await.is_err() {
                 return;

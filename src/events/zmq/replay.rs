@@ -78,7 +78,7 @@ impl Replays {
 
     fn begin(&mut self, ask: Ask) {
         match (ask, &self.endpoint) {
-            (Ask::Snapshot, _) => self.owed.push(Heard::SnapshotEnded),
+            (Ask::Snapshot { id }, _) => self.owed.push(Heard::SnapshotEnded(id)),
             (Ask::Replay { id, from }, Some(endpoint)) if self.connected => {
                 let replay = replay(endpoint.clone(), (id, from), self.settings, self.line.tell.clone());
                 self.cancel();
