@@ -160,11 +160,13 @@ impl<T> Repair<T> {
         self.cold
     }
 
-    /// Goes on behind a view that was put in from elsewhere, as at a start. Returns whether it fits.
+    /// Goes on behind a view that was put in from elsewhere, as at a start. Returns whether it fits. It is suspect until the
+    /// path tells: nobody can be asked before there is one, and an engine may have done anything in the meantime.
     pub fn resume(&mut self, position: Position, now: Instant, steps: &mut Vec<Step<T>>) -> bool {
         let resumed = self.feed.resume(position, &mut self.actions);
         if resumed {
-            self.connected(now, steps);
+            self.unproven = true;
+            self.finish(now, steps);
         }
         resumed
     }

@@ -226,7 +226,7 @@ async fn libzmq_hears_our_engine_byte_for_byte_live_and_replayed() {
 
 /// R24, as far as sockets go: the engine comes back at its address and is heard again, told as a new connection.
 #[tokio::test]
-async fn an_engine_that_comes_back_is_connected_to_at_once() {
+async fn r24_an_engine_that_comes_back_is_connected_to_at_once() {
     let (recording, _) = RECORDINGS[0];
     let (mut peer, engine) = Peer::engine(recording, "plain").await;
     let mut listening = Listening::to(engine.clone());

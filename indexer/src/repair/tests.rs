@@ -335,3 +335,27 @@ fn without_any_way_back_a_gap_empties_the_view() {
     // After a new connection the next batch tells.
     assert_eq!((bench.connected(), bench.live(1)), (vec![View(Suspect)], vec![Apply(1), View(Current)]));
 }
+
+/// What was written down an hour ago is not believed because nobody has spoken yet.
+#[test]
+fn a_view_from_before_the_start_is_suspect_until_the_path_has_told() {
+    let position = Position { epoch: Some(7), next: 3, newest: Some(2.0) };
+    let resumed = |means| {
+        let mut bench = Bench::new(means);
+        let mut fits = false;
+        let steps = bench.hear(|repair, now, steps| fits = repair.resume(position, now, steps));
+        assert_eq!((fits, steps), (true, vec![View(Suspect)]));
+        assert_eq!(bench.after(3600), vec![]);
+        bench
+    };
+    // By the stream: nothing came after it.
+    let mut bench = resumed(BOTH);
+    assert_eq!(bench.connected(), vec![again(3)]);
+    assert_eq!(bench.ended(), vec![View(Current)]);
+    // By nobody: the next batch has to follow.
+    let mut bench = resumed(Means { replays: false, ..BOTH });
+    assert_eq!((bench.connected(), bench.not_restored()), (vec![fetched()], vec![]));
+    let next = Stamp { seq: 3, epoch: Some(7), ts: Some(3.0) };
+    let steps = bench.hear(|repair, now, steps| repair.live(next, (3, 10), |_| false, now, steps));
+    assert_eq!(steps, vec![Apply(3), View(Current)]);
+}
