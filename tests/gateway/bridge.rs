@@ -246,7 +246,7 @@ async fn r20_a_bus_that_is_killed_under_load_costs_no_request_and_no_event() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let asked = family - 2;
-    println!("R20: {asked} requests without the bus, none failed; index as it should be after {:?}", up.elapsed());
+    println!("\nR20: {asked} requests without the bus, none failed; index as it should be after {:?}", up.elapsed());
     for family in [1, 2, family - 1] {
         let again = fleet.complete(tokens(family)).await;
         assert!(again.predicted.unwrap() <= again.cached(), "{again:?}");

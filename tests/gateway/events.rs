@@ -121,7 +121,7 @@ async fn r19_a_bus_that_is_down_at_the_start_is_not_waited_for() {
     until_ok(&fleet).await;
     let connected = up.elapsed();
     assert!(connected < Duration::from_secs(3), "{connected:?}");
-    println!("R19: ready after {ready:?} without the bus; connected {connected:?} after it was up");
+    println!("\nR19: ready after {ready:?} without the bus; connected {connected:?} after it was up");
     learns(&fleet, 2).await;
 }
 

@@ -189,18 +189,18 @@ async fn r21_every_message_that_a_burst_drops_is_noticed() {
     assert!(missing > 0, "the burst was too weak to prove anything");
     // What is missing before a later number is seen by that; what is missing at the end has to be told.
     assert!(due == burst() || is_told, "what was lost at the end was not told of");
-    println!("R21: {missing} of {} messages were dropped, and every one was noticed", burst());
+    println!("\nR21: {missing} of {} messages were dropped, and every one was noticed", burst());
 }
 
 /// R21, with a stream: nothing stays missing, and it is soon all there. The figure to reach is two seconds after the burst;
 /// the queues are the default and the smallest that a configuration may ask for.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r21_with_a_stream_a_burst_is_told_whole() {
     for queue in [16_384, 1024] {
         let (server, tasks) = (NatsServer::jetstream(), Tasks::new());
         let bus = publisher(&server).await;
         bus.prepare().await;
-        let mut source = follow(&server.url(), queue, 1, &tasks).await;
+        let mut source = follow(&server.url(), queue, queue, &tasks).await;
         assert_eq!(told(&mut source, 1).await, ["connected"]);
         let sent = publishes(&bus, &tasks);
         let mut known = BTreeSet::new();
@@ -214,7 +214,7 @@ async fn r21_with_a_stream_a_burst_is_told_whole() {
             assert!(quiet.elapsed() < Duration::from_secs(4), "{} known", known.len());
         }
         let after = sent.get().map_or(Duration::ZERO, Instant::elapsed);
-        println!("R21: with a stream and room for {queue} messages, {} are known {after:?} after the burst", burst());
+        println!("\nR21: with a stream and room for {queue} messages, {} are known {after:?} after the burst", burst());
     }
 }
 
