@@ -352,11 +352,18 @@ impl<T> Repair<T> {
             if let Some(doubt) = &mut self.doubt {
                 doubt.gone = false;
             }
-        } else if awaited.begun || gone || !self.feed.is_complete() {
+        } else if awaited.begun || gone {
             self.lose(Cold::HistoryGone, now);
         } else {
-            self.settle(now);
-            self.unproven = self.feed.is_started();
+            // Where what came meanwhile follows what was applied, nothing was missed.
+            let before = self.feed.next_seq();
+            self.feed.go_on(&mut self.actions);
+            if self.feed.is_complete() {
+                self.settle(now);
+                self.unproven = self.feed.is_started() && self.feed.next_seq() == before;
+            } else {
+                self.lose(Cold::HistoryGone, now);
+            }
         }
         self.finish(now, steps);
     }

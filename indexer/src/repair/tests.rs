@@ -169,6 +169,22 @@ fn without_a_snapshot_the_replay_is_asked_for_again_and_taken_as_it_is() {
     assert_eq!(bench.after(1), vec![fetched(), View(Suspect)]);
 }
 
+#[test]
+fn without_a_snapshot_what_came_meanwhile_shows_whether_any_is_missing() {
+    let means = Means { replays: false, ..BOTH };
+    for (heard, next) in [(0, 0), (3, 3)] {
+        let mut bench = Bench::of(means, heard);
+        assert_eq!(bench.connected(), vec![fetched(), View(Suspect)]);
+        assert_eq!((bench.live(next), bench.live(next + 1)), (vec![], vec![]));
+        assert_eq!(bench.not_restored(), vec![Apply(next), Apply(next + 1), View(Current)]);
+    }
+    let mut bench = Bench::of(means, 3);
+    bench.connected();
+    assert_eq!((bench.live(3), bench.live(5)), (vec![], vec![]));
+    let lost = Clear(Emptied::Lost(1, Cold::HistoryGone));
+    assert_eq!(bench.not_restored(), vec![Apply(3), lost, Apply(5), View(ViewState::Cold)]);
+}
+
 /// What was missed while the path was gone may be younger than the snapshot, and what failed with it is no failure now.
 #[test]
 fn a_snapshot_of_before_a_reconnection_is_asked_for_again_behind_it() {
