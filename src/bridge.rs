@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,7 @@ use crate::events::nats::{INBOX, NatsBus, NatsSettings, Outbox, OutboxCounts};
 use crate::fleet::discovery::registration::{RegisteredEvents, Registration, VERSION, key_of};
 use crate::shutdown::Tasks;
 use blocks::Blocks;
+use exposition::Watched;
 use lease::Lease;
 use poll::Poll;
 use rank::{RankCounts, RankTask};
@@ -33,6 +35,7 @@ pub use view::RankView;
 mod blocks;
 mod course;
 mod epoch;
+mod exposition;
 mod lease;
 mod poll;
 mod rank;
@@ -80,7 +83,7 @@ pub struct RankFeed {
 pub struct Bridge {
     tasks: Tasks,
     stop: CancellationToken,
-    ranks: Vec<(Arc<RankCounts>, Arc<OutboxCounts>)>,
+    watched: Arc<Watched>,
 }
 
 /// What a bridge has done so far, over all ranks.
@@ -100,6 +103,8 @@ pub struct BridgeCounts {
     pub dropped: u64,
     /// Batches that wait for the server.
     pub waiting: u64,
+    /// Snapshots that a router began to read.
+    pub snapshots: u64,
 }
 
 impl Bridge {
@@ -140,24 +145,26 @@ impl Bridge {
                 published: None,
             };
             tasks.spawn(rank_from_where_the_stream_ends(bus.clone(), line, task, stop.clone()));
-            ranks.push(counts);
+            ranks.push((rank, counts.0, counts.1));
         }
         if has_snapshots {
-            let serving = bus.clone().serve_snapshots(settings.worker.clone(), blocks);
+            let serving = bus.clone().serve_snapshots(settings.worker.clone(), blocks.clone());
             tasks.spawn(until(stop.clone(), serving));
         }
         if settings.register {
             let lease = lease(&settings, &bus, count, &epoch);
-            tasks.spawn(lease.run(polled, stop.clone().cancelled_owned()));
+            tasks.spawn(lease.run(polled.clone(), stop.clone().cancelled_owned()));
         }
-        tasks.spawn(until(stop.clone(), poll.run(bus, settings.worker, epoch)));
-        Ok(Self { tasks, stop, ranks })
+        tasks.spawn(until(stop.clone(), poll.run(bus.clone(), settings.worker.clone(), epoch)));
+        let watched = Arc::new(Watched { worker: settings.worker, bus, polled, ranks, blocks });
+        Ok(Self { tasks, stop, watched })
     }
 
     /// What has been done so far.
     pub fn counts(&self) -> BridgeCounts {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        self.ranks.iter().fold(BridgeCounts::default(), |sum, (rank, outbox)| BridgeCounts {
+        let none = BridgeCounts { snapshots: self.watched.blocks.served(), ..BridgeCounts::default() };
+        self.watched.ranks.iter().fold(none, |sum, (_, rank, outbox)| BridgeCounts {
             heard: sum.heard + get(&rank.heard),
             unreadable: sum.unreadable + get(&rank.unreadable),
             lost: sum.lost + get(&rank.lost),
@@ -165,7 +172,14 @@ impl Bridge {
             published: sum.published + get(&outbox.published),
             dropped: sum.dropped + get(&outbox.dropped),
             waiting: sum.waiting + get(&outbox.waiting),
+            ..sum
         })
+    }
+
+    /// Answers `GET /metrics` on `listener` with these counts, by rank, until the bridge stops.
+    pub fn serve_metrics(&self, listener: TcpListener) {
+        let watched = Arc::clone(&self.watched);
+        self.tasks.spawn(watched.serve(listener, self.tasks.clone(), self.stop.clone()));
     }
 
     /// Takes no more from the engine, publishes what waits, and takes the registration away, all within `grace`. Returns

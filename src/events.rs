@@ -30,7 +30,7 @@ pub mod wiring;
 pub mod zmq;
 pub mod zmtp;
 
-pub use source::{Abilities, Ask, Heard, Message, Source};
+pub use source::{Abilities, Ask, AskId, Heard, Message, Source};
 
 /// Keeps the index true to one (worker, rank).
 pub struct EventTask {
@@ -157,22 +157,23 @@ impl EventTask {
         match heard {
             Heard::Connected => self.repair.connected(now, &mut self.steps),
             Heard::History(there) => self.repair.set_replays(*there && self.source.abilities.replays),
-            Heard::Live(message) => self.receive(message, false, now),
-            Heard::Replayed(message) => self.receive(message, true, now),
-            Heard::ReplayEnded => self.repair.replay_ended(now, &mut self.steps),
-            Heard::SnapshotChunk(part) => {
-                if self.repair.takes_snapshot(now) && !self.restoring.part(part.clone()) {
-                    self.repair.not_restored(now, &mut self.steps);
+            Heard::Live(message) => self.receive(message, None, now),
+            Heard::Replayed(id, message) => self.receive(message, Some(*id), now),
+            Heard::ReplayEnded(id) => self.repair.replay_ended(*id, now, &mut self.steps),
+            Heard::SnapshotChunk(id, part) => {
+                if self.repair.takes_snapshot(*id, now) && !self.restoring.part(part.clone()) {
+                    self.repair.not_restored(*id, now, &mut self.steps);
                 }
             }
-            Heard::SnapshotEnded => match self.restoring.end(&self.index) {
-                Some(position) => self.repair.restored(position, now, &mut self.steps),
-                None => self.repair.not_restored(now, &mut self.steps),
+            Heard::SnapshotEnded(id) if self.repair.awaits_snapshot(*id) => match self.restoring.end(&self.index) {
+                Some(position) => self.repair.restored(*id, position, now, &mut self.steps),
+                None => self.repair.not_restored(*id, now, &mut self.steps),
             },
+            Heard::SnapshotEnded(_) => {}
         }
     }
 
-    fn receive(&mut self, message: &Message, replayed: bool, now: Instant) {
+    fn receive(&mut self, message: &Message, replayed: Option<AskId>, now: Instant) {
         let (stamp, batch) = match self.read(message) {
             Ok(read) => read,
             Err(refusal) => {
@@ -189,9 +190,9 @@ impl EventTask {
         self.worker.metrics.events("rejected", rejected);
         let duplicates = self.repair.feed().counts().duplicates;
         let sized = (batch, message.payload.len());
-        if replayed {
+        if let Some(id) = replayed {
             self.worker.metrics.events("replayed", 1);
-            self.repair.replayed(stamp, sized, now, &mut self.steps);
+            self.repair.replayed(id, stamp, sized, now, &mut self.steps);
         } else {
             let index = &self.index;
             let orphan = |batch: &EventBatch| batch.events.iter().any(|event| index.is_orphan(event));
@@ -282,8 +283,8 @@ impl EventTask {
     /// A source that has no time to be asked is taken not to answer: it is asked again later.
     fn ask(&self, want: Want) {
         let ask = match want {
-            Want::Replay { from } => Ask::Replay { from },
-            Want::Snapshot => Ask::Snapshot,
+            Want::Replay { id, from } => Ask::Replay { id, from },
+            Want::Snapshot { id } => Ask::Snapshot { id },
         };
         if let Err(error) = self.source.asks.try_send(ask) {
             tracing::debug!(worker = %self.worker.id, %error, "the event source cannot be asked");

@@ -274,6 +274,10 @@ impl<T> WorkerFeed<T> {
         let held = self.held.len();
         self.held.retain(|&seq, held| held.stamp.epoch == position.epoch && seq >= position.next);
         self.counts.duplicates += u64::try_from(held - self.held.len()).unwrap_or(u64::MAX);
+        if !same {
+            // What was heard of another life says nothing of how far this one has come.
+            self.seen = self.held_end();
+        }
         self.started = true;
         self.epoch = position.epoch;
         self.next = position.next;
@@ -357,6 +361,11 @@ impl<T> WorkerFeed<T> {
         actions.push(Action::Apply(item));
     }
 
+    /// One more than the highest number that is held; 0 while nothing is.
+    fn held_end(&self) -> u64 {
+        self.held.last().map_or(0, |last| last.saturating_add(1))
+    }
+
     /// Ends the life before the batch of this stamp. What is held and can only be of the same life as it stays.
     fn end_life(&mut self, stamp: &Stamp) {
         let mut newest = self.newest;
@@ -375,7 +384,7 @@ impl<T> WorkerFeed<T> {
         };
         self.epoch = stamp.epoch;
         self.next = 0;
-        self.seen = self.held.values().map(|held| held.stamp.seq.saturating_add(1)).max().unwrap_or(0);
+        self.seen = self.held_end();
         self.newest = None;
         self.paused = false;
     }
@@ -619,6 +628,18 @@ mod tests {
         assert_eq!(actions, vec![Apply(107), Apply(108)]);
         assert_eq!((bench.feed.next_seq(), bench.feed.counts().duplicates), (9, 1));
         assert_eq!(bench.push(9, Some(1), None).1, vec![Apply(109), Apply(110)]);
+    }
+
+    #[test]
+    fn what_was_heard_of_a_dead_life_is_not_missing_in_the_next() {
+        let mut bench = Bench::new(Patience::NATS);
+        bench.feed.pause();
+        assert_eq!(bench.push(249, Some(1), None).0, Verdict::Hold);
+        assert_eq!(bench.push(2, Some(1), None).0, Verdict::Hold);
+        assert!(bench.feed.resume(at(Some(2), 2, None), &mut Vec::new()));
+        assert!(bench.feed.is_complete());
+        assert_eq!(bench.push(3, Some(2), None).0, Verdict::Hold);
+        assert_eq!((bench.feed.is_complete(), bench.feed.gap_end()), (false, 3));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use warmpath_core::trust::ViewState;
 
 use crate::feed::{Action, HoldMax, Patience, Position, Stamp, Verdict, WorkerFeed};
 use doubt::{BACK_OFF, back_off};
-pub use step::{Cold, Emptied, Outcome, Repaired, Step, Want};
+pub use step::{AskId, Cold, Emptied, Outcome, Repaired, Step, Want};
 
 /// What a source can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,7 @@ struct Doubt {
 /// A replay that was asked for and has not ended.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
+    id: AskId,
     from: u64,
     /// The highest number that its first batch may have, so that nothing is missing, and it is seen to be of the process
     /// that the view is of: without epochs it has to overlap with what was applied.
@@ -58,10 +59,13 @@ struct Asked {
 /// A snapshot that was asked for.
 #[derive(Clone, Copy, Debug)]
 struct Awaited {
+    id: AskId,
     /// When the source was heard last.
     heard: Instant,
     /// Whether a part of it has come: the view is not what it was.
     begun: bool,
+    /// Whether it was taken before the path was made anew: what was missed then may not be in it.
+    outrun: bool,
 }
 
 /// Keeps one (worker, rank)'s view whole.
@@ -70,7 +74,8 @@ struct Awaited {
 /// 2. While anything is thought to be missing the view is `Suspect`. It is `Current` only if everything that is known to
 ///    have been said is in it, and `Cold` if it began empty in the middle.
 /// 3. A restart, whoever tells it, empties the view at once.
-/// 4. One replay and one snapshot are on their way at most. An answer to a question that no longer matters is dropped.
+/// 4. One replay and one snapshot are waited for at most. An answer to a question that no longer matters is dropped, however
+///    late it comes and whatever else is on its way.
 /// 5. What waits is bounded, in batches and in bytes; so is how long anything is tried.
 pub struct Repair<T> {
     means: Means,
@@ -78,8 +83,8 @@ pub struct Repair<T> {
     doubt: Option<Doubt>,
     cold: Option<Cold>,
     asked: Option<Asked>,
-    /// A replay that was not waited for any longer may still end.
-    late_answer: bool,
+    /// The last question's name.
+    last_id: AskId,
     snapshot: Option<Awaited>,
     /// No snapshot is asked for before.
     snapshot_retry: Option<Instant>,
@@ -107,7 +112,7 @@ impl<T> Repair<T> {
             doubt: None,
             cold: None,
             asked: None,
-            late_answer: false,
+            last_id: AskId::default(),
             snapshot: None,
             snapshot_retry: None,
             snapshot_failures: 0,
@@ -155,11 +160,13 @@ impl<T> Repair<T> {
         self.cold
     }
 
-    /// Goes on behind a view that was put in from elsewhere, as at a start. Returns whether it fits.
+    /// Goes on behind a view that was put in from elsewhere, as at a start. Returns whether it fits. It is suspect until the
+    /// path tells: nobody can be asked before there is one, and an engine may have done anything in the meantime.
     pub fn resume(&mut self, position: Position, now: Instant, steps: &mut Vec<Step<T>>) -> bool {
         let resumed = self.feed.resume(position, &mut self.actions);
         if resumed {
-            self.connected(now, steps);
+            self.unproven = true;
+            self.finish(now, steps);
         }
         resumed
     }
@@ -173,6 +180,9 @@ impl<T> Repair<T> {
             if self.can_fetch() {
                 self.suspect(now);
                 self.void();
+                if let Some(awaited) = &mut self.snapshot {
+                    awaited.outrun = true;
+                }
                 if let (true, Some(_), Some(doubt)) = (self.means.snapshots, self.cold, &mut self.doubt) {
                     doubt.gone = true;
                 }
@@ -207,21 +217,29 @@ impl<T> Repair<T> {
         self.finish(now, steps);
     }
 
-    /// A batch that was asked for.
-    pub fn replayed(&mut self, stamp: Stamp, (item, bytes): (T, usize), now: Instant, steps: &mut Vec<Step<T>>) {
+    /// A batch that was asked for by this question.
+    pub fn replayed(
+        &mut self,
+        id: AskId,
+        stamp: Stamp,
+        (item, bytes): (T, usize),
+        now: Instant,
+        steps: &mut Vec<Step<T>>,
+    ) {
         if self.quarantine.is_some() {
             return;
         }
         self.unreadable = 0;
+        let asked = self.asked.filter(|asked| asked.id == id);
         if self.feed.judge(&stamp, || false) == Verdict::Restart {
             self.feed.push(stamp, (item, bytes), |_| false, now, &mut self.actions);
             self.restarted(now);
             // An answer that begins at the beginning is just what would be asked for now.
-            if let (0, Some(asked)) = (stamp.seq, self.asked) {
+            if let (0, Some(asked)) = (stamp.seq, asked) {
                 self.asked = Some(Asked { need: 0, next_before: 0, heard: now, reached: true, void: false, ..asked });
                 self.suspect(now);
             }
-        } else if let Some(mut asked) = self.asked.filter(|asked| !asked.void) {
+        } else if let Some(mut asked) = asked.filter(|asked| !asked.void) {
             asked.heard = now;
             let outdated = self.feed.is_outdated(&stamp);
             asked.outdated |= outdated;
@@ -239,7 +257,7 @@ impl<T> Repair<T> {
         if let Some(doubt) = &mut self.doubt {
             doubt.replayed += 1;
         }
-        if stamp.seq < self.feed.next_seq() || (self.late_answer && !asked.reached) {
+        if stamp.seq < self.feed.next_seq() {
             return;
         }
         if !asked.reached {
@@ -262,14 +280,9 @@ impl<T> Repair<T> {
         }
     }
 
-    /// Nothing more comes of the replay: all that there is was handed on, or it failed.
-    pub fn replay_ended(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
-        let late = std::mem::take(&mut self.late_answer);
-        let Some(asked) = self.asked else { return };
-        if late && !asked.reached && !asked.void {
-            return;
-        }
-        self.asked = None;
+    /// Nothing more comes of this replay: all that there is was handed on, or it failed.
+    pub fn replay_ended(&mut self, id: AskId, now: Instant, steps: &mut Vec<Step<T>>) {
+        let Some(asked) = self.asked.take_if(|asked| asked.id == id) else { return };
         let doubt = self.doubt.filter(|doubt| !asked.void && !doubt.gone);
         if let Some(doubt) = doubt {
             let (complete, next) = (self.feed.is_complete(), self.feed.next_seq());
@@ -289,31 +302,35 @@ impl<T> Repair<T> {
         self.finish(now, steps);
     }
 
-    /// Whether a part of a snapshot is to be put in; the first one takes the place of what was in the view.
-    pub fn takes_snapshot(&mut self, now: Instant) -> bool {
-        if let Some(awaited) = &mut self.snapshot {
-            *awaited = Awaited { heard: now, begun: true };
-        }
-        self.snapshot.is_some()
+    /// Whether this snapshot is waited for; what comes of any other one is nothing to the view.
+    pub fn awaits_snapshot(&self, id: AskId) -> bool {
+        self.snapshot.is_some_and(|awaited| awaited.id == id)
     }
 
-    /// The snapshot was put in, and tells how far it goes.
-    pub fn restored(&mut self, position: Position, now: Instant, steps: &mut Vec<Step<T>>) {
-        if self.snapshot.is_none() {
-            return;
-        }
+    /// Whether a part of this snapshot is to be put in; the first one takes the place of what was in the view.
+    pub fn takes_snapshot(&mut self, id: AskId, now: Instant) -> bool {
+        let awaited = self.snapshot.as_mut().filter(|awaited| awaited.id == id);
+        awaited.is_some_and(|awaited| {
+            *awaited = Awaited { heard: now, begun: true, ..*awaited };
+            true
+        })
+    }
+
+    /// This snapshot was put in, and tells how far it goes.
+    pub fn restored(&mut self, id: AskId, position: Position, now: Instant, steps: &mut Vec<Step<T>>) {
+        let Some(awaited) = self.snapshot.filter(|awaited| awaited.id == id) else { return };
         if !self.feed.resume(position, &mut self.actions) {
-            return self.not_restored(now, steps);
+            return self.not_restored(id, now, steps);
         }
         self.snapshot = None;
         self.snapshot_failures = 0;
-        self.snapshot_retry = Some(now + BACK_OFF);
+        self.snapshot_retry = Some(now + BACK_OFF).filter(|_| !awaited.outrun);
         self.cold = None;
         if let Some(doubt) = &mut self.doubt {
             (doubt.gone, doubt.outcome) = (false, Outcome::Snapshot);
         }
         self.feed.go_on(&mut self.actions);
-        if self.feed.is_complete() || !self.means.replays {
+        if !awaited.outrun && (self.feed.is_complete() || !self.means.replays) {
             self.settle(now);
         } else {
             self.feed.pause();
@@ -321,9 +338,13 @@ impl<T> Repair<T> {
         self.finish(now, steps);
     }
 
-    /// There is no snapshot, or it cannot be believed: the view is as it was if no part of it has come, else empty.
-    pub fn not_restored(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
-        let Some(awaited) = self.snapshot.take() else { return };
+    /// There is no such snapshot, or it cannot be believed: the view is as it was if no part of it has come, else empty.
+    pub fn not_restored(&mut self, id: AskId, now: Instant, steps: &mut Vec<Step<T>>) {
+        let Some(awaited) = self.snapshot.take_if(|awaited| awaited.id == id) else { return };
+        if awaited.outrun && !awaited.begun {
+            // It failed with the path of its time; by the new one it is asked for anew.
+            return self.finish(now, steps);
+        }
         self.snapshot_failures += 1;
         self.snapshot_retry = Some(now + back_off(self.snapshot_failures));
         let gone = self.doubt.is_some_and(|doubt| doubt.gone);
@@ -331,11 +352,18 @@ impl<T> Repair<T> {
             if let Some(doubt) = &mut self.doubt {
                 doubt.gone = false;
             }
-        } else if awaited.begun || gone || !self.feed.is_complete() {
+        } else if awaited.begun || gone {
             self.lose(Cold::HistoryGone, now);
         } else {
-            self.settle(now);
-            self.unproven = self.feed.is_started();
+            // Where what came meanwhile follows what was applied, nothing was missed.
+            let before = self.feed.next_seq();
+            self.feed.go_on(&mut self.actions);
+            if self.feed.is_complete() {
+                self.settle(now);
+                self.unproven = self.feed.is_started() && self.feed.next_seq() == before;
+            } else {
+                self.lose(Cold::HistoryGone, now);
+            }
         }
         self.finish(now, steps);
     }

@@ -51,21 +51,27 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
+/// One run: the view ends whole where everything could be had, and never says more than the engine holds.
+fn live_through(kind: Kind, faults: Faults, seed: u64) -> World {
+    let mut world = World::new(kind, faults, seed);
+    world.live_through(300);
+    world.quiesce();
+    let view = world.repair.view();
+    let whole = kind.means.snapshots || (kind.means.replays && kind.ring >= 10_000);
+    assert_ne!(view, ViewState::Suspect, "{world}");
+    assert!(view == ViewState::Current || !whole, "{world}: {:?}", world.repair.cold());
+    world.compare();
+    world
+}
+
 /// Runs one sort of fault over every sort of path, and returns how often a view was doubted, and how often it ended cold.
 fn chaos(faults: Faults) {
     let (from, seeds) = (number("WARMPATH_CHAOS_FROM", 1), number("WARMPATH_CHAOS_SEEDS", 100));
     for kind in [ZMQ, ZMQ_SHORT, BRIDGE, ALL, BARE] {
         let (mut cold, mut repairs, mut suspect, mut batches) = (0, 0, Duration::ZERO, 0);
         for seed in from..from + seeds {
-            let mut world = World::new(kind, faults, seed);
-            world.live_through(300);
-            world.quiesce();
-            let view = world.repair.view();
-            let whole = kind.means.snapshots || (kind.means.replays && kind.ring >= 10_000);
-            assert_ne!(view, ViewState::Suspect, "{world}");
-            assert!(view == ViewState::Current || !whole, "{world}: {:?}", world.repair.cold());
-            world.compare();
-            cold += u64::from(view == ViewState::Cold);
+            let world = live_through(kind, faults, seed);
+            cold += u64::from(world.repair.view() == ViewState::Cold);
             (repairs, batches) = (repairs + world.repairs, batches + world.published);
             suspect += world.suspect;
         }
@@ -118,15 +124,24 @@ fn stale_answers_change_nothing() {
     chaos(Faults { stale: true, loss: true, restart: true, ..Faults::default() });
 }
 
+const EVERYTHING: Faults =
+    Faults { loss: true, repeats: true, reorder: true, full_replay: true, restart: true, cut: true, stale: true };
+
 #[test]
 fn all_faults_together() {
-    chaos(Faults {
-        loss: true,
-        repeats: true,
-        reorder: true,
-        full_replay: true,
-        restart: true,
-        cut: true,
-        stale: true,
-    });
+    chaos(EVERYTHING);
+}
+
+/// A snapshot of the next life comes while the last one's batches are held: their numbers are none of its.
+#[test]
+fn seed_611_a_snapshot_begins_another_life() {
+    let world = live_through(ALL, EVERYTHING, 611);
+    assert_eq!((world.repair.view(), world.repair.cold()), (ViewState::Current, None));
+}
+
+/// The first answer comes when it has been given up, mixed with the second: its end is not the end of the other.
+#[test]
+fn seed_465_two_answers_at_once_are_told_apart() {
+    let world = live_through(ZMQ, EVERYTHING, 465);
+    assert_eq!((world.repair.view(), world.repair.cold()), (ViewState::Current, None));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,7 @@ pub trait BlockSet: Send {
 pub(super) struct Blocks {
     ranks: Vec<(u32, Mutex<Rank>)>,
     open: Mutex<Shelf>,
+    served: AtomicU64,
 }
 
 struct Rank {
@@ -71,7 +73,7 @@ impl Blocks {
     /// Nothing known yet.
     pub(super) fn new(sets: impl IntoIterator<Item = (u32, Box<dyn BlockSet>)>) -> Self {
         let rank = |(rank, set)| (rank, Mutex::new(Rank { set, behind: Behind::default() }));
-        Self { ranks: sets.into_iter().map(rank).collect(), open: Mutex::default() }
+        Self { ranks: sets.into_iter().map(rank).collect(), open: Mutex::default(), served: AtomicU64::new(0) }
     }
 
     /// Takes a batch of a rank in; the stream goes on at `behind`.
@@ -80,6 +82,11 @@ impl Blocks {
             rank.set.apply(events);
             rank.behind = behind;
         }
+    }
+
+    /// Snapshots that somebody began to read.
+    pub(super) fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
     }
 
     /// Nothing of a rank is known any more.
@@ -99,6 +106,7 @@ impl Blocks {
         if kept.behind.epoch == 0 {
             return Err("no events yet".to_owned());
         }
+        self.served.fetch_add(1, Ordering::Relaxed);
         let chunks = kept.set.chunks(kept.behind, CHUNK_BYTES_MAX).peekable();
         Ok(Open { id, rank, behind: kept.behind, chunks, last: None, used: now })
     }

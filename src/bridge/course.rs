@@ -9,7 +9,7 @@ use warmpath_indexer::codec;
 use warmpath_indexer::event::CacheEvent;
 use warmpath_indexer::feed::{Action, Patience, Stamp, Verdict, WorkerFeed};
 
-use crate::events::{Heard, Message};
+use crate::events::{AskId, Heard, Message};
 
 /// Live batches that are held back while older ones are fetched. Beyond it the missing ones are given up.
 const HELD_MAX: usize = 8192;
@@ -33,8 +33,8 @@ pub(super) struct Batch {
 /// What is to be done next, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Ask the engine for its batches from this number on.
-    Ask(u64),
+    /// Ask the engine for its batches from this number on; the answers name the question.
+    Ask(AskId, u64),
     /// Pass the batch on.
     Publish(Batch),
     /// These are lost for good: who reads will see the gap.
@@ -52,12 +52,13 @@ pub(super) struct Course {
     /// Whether there is somebody to ask.
     replays: bool,
     catching_up: Option<CatchingUp>,
+    last_id: AskId,
     actions: Vec<Action<Batch>>,
 }
 
 struct CatchingUp {
-    /// Replays that were asked for and have not ended.
-    asked: u32,
+    /// The question whose answer is waited for.
+    asked: AskId,
     until: Instant,
     held: VecDeque<Batch>,
 }
@@ -65,7 +66,8 @@ struct CatchingUp {
 impl Course {
     /// A course before the first batch.
     pub(super) fn new(replays: bool) -> Self {
-        Self { feed: WorkerFeed::new(Patience::NONE), replays, catching_up: None, actions: Vec::new() }
+        let feed = WorkerFeed::new(Patience::NONE);
+        Self { feed, replays, catching_up: None, last_id: AskId::default(), actions: Vec::new() }
     }
 
     /// Takes in what the source told.
@@ -77,23 +79,21 @@ impl Course {
                 let batch = self.read(message);
                 self.live(batch, now, steps);
             }
-            Heard::Replayed(message) => {
-                if let Some(catching_up) = &mut self.catching_up {
-                    catching_up.until = now + SILENCE_MAX;
-                }
+            Heard::Replayed(id, message) => {
+                let Some(catching_up) = self.catching_up.as_mut().filter(|catching_up| catching_up.asked == id) else {
+                    // An answer that came too late, perhaps of a process that is gone.
+                    return;
+                };
+                catching_up.until = now + SILENCE_MAX;
                 let batch = self.read(message);
                 self.push(batch, now, steps);
             }
-            Heard::ReplayEnded => {
-                let left = self.catching_up.as_mut().map(|catching_up| {
-                    catching_up.asked = catching_up.asked.saturating_sub(1);
-                    catching_up.asked
-                });
-                if left == Some(0) {
+            Heard::ReplayEnded(id) => {
+                if self.catching_up.as_ref().is_some_and(|catching_up| catching_up.asked == id) {
                     self.give_up(now, steps);
                 }
             }
-            Heard::History(_) | Heard::SnapshotChunk(_) | Heard::SnapshotEnded => {}
+            Heard::History(_) | Heard::SnapshotChunk(..) | Heard::SnapshotEnded(_) => {}
         }
     }
 
@@ -117,12 +117,10 @@ impl Course {
 
     fn catch_up(&mut self, from: u64, now: Instant, steps: &mut Vec<Step>) {
         if self.replays {
-            let until = now + SILENCE_MAX;
-            let new = || CatchingUp { asked: 0, until, held: VecDeque::new() };
-            let catching_up = self.catching_up.get_or_insert_with(new);
-            catching_up.asked += 1;
-            catching_up.until = until;
-            steps.push(Step::Ask(from));
+            self.last_id = self.last_id.next();
+            let held = self.catching_up.take().map(|before| before.held).unwrap_or_default();
+            self.catching_up = Some(CatchingUp { asked: self.last_id, until: now + SILENCE_MAX, held });
+            steps.push(Step::Ask(self.last_id, from));
         }
     }
 
@@ -218,13 +216,17 @@ mod tests {
         }
 
         fn replayed(&mut self, seq: u64, ts: f64) -> Vec<Did> {
-            self.hear(Heard::Replayed(message(seq, ts)))
+            self.hear(Heard::Replayed(self.course.last_id, message(seq, ts)))
+        }
+
+        fn ended(&mut self) -> Vec<Did> {
+            self.hear(Heard::ReplayEnded(self.course.last_id))
         }
     }
 
     fn did(steps: Vec<Step>) -> Vec<Did> {
         let short = |step| match step {
-            Step::Ask(from) => Asked(from),
+            Step::Ask(_, from) => Asked(from),
             Step::Publish(batch) => Published(batch.seq),
             Step::Lost(missing) => Did::Lost(missing),
             Step::Restarted { .. } => Did::Restarted,
@@ -241,7 +243,7 @@ mod tests {
             assert_eq!(bench.replayed(seq, ts), [Published(seq)]);
         }
         assert_eq!(bench.live(4, 1.4), []);
-        assert_eq!(bench.hear(Heard::ReplayEnded), [Published(4)]);
+        assert_eq!(bench.ended(), [Published(4)]);
         assert_eq!(bench.live(5, 1.5), [Published(5)]);
     }
 
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!(bench.live(3, 1.3), [Asked(1)]);
         assert_eq!(bench.live(4, 1.4), []);
         assert_eq!(bench.replayed(2, 1.2), [Did::Lost(1..2), Published(2)]);
-        assert_eq!(bench.hear(Heard::ReplayEnded), [Published(3), Published(4)]);
+        assert_eq!(bench.ended(), [Published(3), Published(4)]);
         let mut alone = Bench::new(false);
         assert_eq!(alone.hear(Heard::Connected), []);
         alone.live(0, 1.0);
@@ -268,7 +270,7 @@ mod tests {
         assert_eq!(bench.live(2, 20.2), [Asked(0)]);
         assert_eq!(bench.replayed(0, 20.0), [Did::Restarted, Published(0)]);
         assert_eq!(bench.replayed(1, 20.1), [Published(1)]);
-        assert_eq!(bench.hear(Heard::ReplayEnded), [Published(2)]);
+        assert_eq!(bench.ended(), [Published(2)]);
     }
 
     #[test]
@@ -282,7 +284,21 @@ mod tests {
             assert_eq!(bench.replayed(seq, 10.0), []);
         }
         assert_eq!(bench.replayed(5, 10.5), [Published(5)]);
-        assert_eq!(bench.hear(Heard::ReplayEnded), []);
+        assert_eq!(bench.ended(), []);
+    }
+
+    #[test]
+    fn a_late_answer_of_a_dead_process_is_not_passed_on() {
+        let mut bench = Bench::new(true);
+        bench.hear(Heard::Connected);
+        let first = bench.course.last_id;
+        let mut steps = Vec::new();
+        bench.course.begin_anew(bench.now, &mut steps);
+        assert_eq!(did(steps), [Asked(0)]);
+        assert_eq!(bench.hear(Heard::Replayed(first, message(57, 9.0))), []);
+        assert_eq!(bench.live(1, 10.1), []);
+        assert_eq!(bench.hear(Heard::ReplayEnded(first)), []);
+        assert_eq!((bench.replayed(0, 10.0), bench.ended()), (vec![Published(0)], vec![Published(1)]));
     }
 
     #[test]
@@ -296,7 +312,7 @@ mod tests {
         assert_eq!(did(steps), [Asked(0)]);
         // Its clock is behind that of the process before.
         assert_eq!(bench.replayed(0, 9.0), [Published(0)]);
-        assert_eq!(bench.hear(Heard::ReplayEnded), []);
+        assert_eq!(bench.ended(), []);
         assert_eq!(bench.live(1, 9.1), [Published(1)]);
     }
 

@@ -86,7 +86,7 @@ impl RankTask {
                 let started = self.polled.fresh().await.started_ms;
                 self.watch(started, progress);
             }
-            Heard::Live(_) | Heard::Replayed(_) => {
+            Heard::Live(_) | Heard::Replayed(..) => {
                 self.counts.heard.fetch_add(1, Ordering::Relaxed);
             }
             _ => {}
@@ -115,8 +115,8 @@ impl RankTask {
     async fn act(&mut self, progress: &mut Progress) -> Result<(), ()> {
         for step in std::mem::take(&mut progress.steps) {
             match step {
-                Step::Ask(from) => {
-                    if self.source.asks.try_send(Ask::Replay { from }).is_err() {
+                Step::Ask(id, from) => {
+                    if self.source.asks.try_send(Ask::Replay { id, from }).is_err() {
                         tracing::warn!(rank = self.rank, "the engine's events cannot be asked for");
                     }
                 }

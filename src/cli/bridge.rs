@@ -1,6 +1,7 @@
 //! `warmpath bridge`.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
+use tokio::net::TcpListener;
 use tracing::Level;
 use warmpath_core::blocks::DEFAULT_ROOT_SEED;
 use warmpath_core::ids::{Rank, WorkerId};
@@ -72,6 +74,11 @@ pub struct BridgeArgs {
     no_register: bool,
     #[command(flatten)]
     nats: NatsArgs,
+    /// Count at this address under /metrics, for Prometheus, such as 127.0.0.1:9464: batches heard, published, refused and
+    /// lost, snapshots served, whether the server is connected. Nobody is asked who he is: keep it on loopback or in a
+    /// private network. Unset: nowhere.
+    #[arg(long, value_name = "ADDRESS", env = "WARMPATH_BRIDGE_METRICS")]
+    metrics: Option<SocketAddr>,
     /// How log lines are written.
     #[arg(long, value_enum, default_value = "text", env = "WARMPATH_BRIDGE_LOG")]
     log: Log,
@@ -131,8 +138,17 @@ impl BridgeArgs {
         let settings = self.settings()?;
         let grace = Duration::from_secs(self.grace);
         runtime()?.block_on(async {
+            let metrics = match self.metrics {
+                Some(address) => {
+                    Some(TcpListener::bind(address).await.with_context(|| format!("--metrics {address}"))?)
+                }
+                None => None,
+            };
             let bridge = Bridge::start(settings, self.feeds()?).await.map_err(anyhow::Error::from_boxed);
             let bridge = bridge.context("the NATS settings cannot be used")?;
+            if let Some(listener) = metrics {
+                bridge.serve_metrics(listener);
+            }
             interrupted().await;
             tracing::info!("draining");
             let counts = bridge.counts();

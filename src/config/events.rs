@@ -55,8 +55,19 @@ pub struct Nats {
     pub connect_timeout: Period,
     /// Bound on the pause between two attempts to connect. They never end: a bus may be down for hours.
     pub reconnect_delay_max: Period,
-    /// Messages that may wait, for each subscription. Beyond it they are dropped, and the gap is seen as such.
+    /// Messages that may wait, for each subscription. Beyond it they are dropped, and the gap is seen as such. Not fewer
+    /// than a server sends of a stream at once, or catching up takes for ever.
+    #[serde(deserialize_with = "queue_messages")]
     pub queue_messages: NonZeroU32,
+}
+
+/// The fewest messages that a subscription has room for: as much is read of a stream between two drops.
+const QUEUE_MESSAGES_MIN: u32 = 1024;
+
+fn queue_messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {
+    let messages = u32::deserialize(deserializer)?;
+    let enough = NonZeroU32::new(messages).filter(|messages| messages.get() >= QUEUE_MESSAGES_MIN);
+    enough.ok_or_else(|| de::Error::custom(format_args!("must be at least {QUEUE_MESSAGES_MIN}, got {messages}")))
 }
 
 /// Whether a stream of the server is read.

@@ -24,6 +24,7 @@ mod follow;
 mod link;
 pub mod load;
 mod outbox;
+mod reader;
 mod replay;
 mod settings;
 pub mod snapshots;

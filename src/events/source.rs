@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use warmpath_indexer::feed::Patience;
+pub use warmpath_indexer::repair::AskId;
 
 /// One batch as it came off a bus.
 #[derive(Clone, Debug)]
@@ -25,14 +26,14 @@ pub enum Heard {
     History(bool),
     /// A batch, as the engine sends it.
     Live(Message),
-    /// A batch that was asked for.
-    Replayed(Message),
-    /// Nothing more comes of the replay that was asked for last: all that there is was handed on, or it failed.
-    ReplayEnded,
-    /// A part of the snapshot that was asked for.
-    SnapshotChunk(Bytes),
+    /// A batch that was asked for by this question.
+    Replayed(AskId, Message),
+    /// Nothing more comes of this replay: all that there is was handed on, or it failed.
+    ReplayEnded(AskId),
+    /// A part of the snapshot that was asked for by this question.
+    SnapshotChunk(AskId, Bytes),
     /// Nothing more comes of it.
-    SnapshotEnded,
+    SnapshotEnded(AskId),
 }
 
 /// Something that a source can be asked for. It is answered by what is heard, later.
@@ -40,11 +41,16 @@ pub enum Heard {
 pub enum Ask {
     /// All batches from this number on that are still there.
     Replay {
+        /// What the answers are to name.
+        id: AskId,
         /// The first.
         from: u64,
     },
     /// The worker's blocks, from whoever keeps them.
-    Snapshot,
+    Snapshot {
+        /// What the answers are to name.
+        id: AskId,
+    },
 }
 
 /// Where the batches of one (worker, rank) come from.

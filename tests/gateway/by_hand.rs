@@ -124,7 +124,7 @@ async fn a_view_outlives_the_router_only_where_a_loss_would_be_noticed() {
 
 /// R22.
 #[tokio::test]
-async fn what_is_said_twice_counts_once() {
+async fn r22_what_is_said_twice_counts_once() {
     let bench = Bench::start().await;
     let (store, remove) = (batch(Some(0), vec![stored(0, 4)]), batch(Some(0), vec![removed(12)]));
     for _ in 0..3 {
@@ -204,7 +204,7 @@ async fn a_batch_of_another_rank_is_refused_and_counted() {
 
 /// R28.
 #[tokio::test]
-async fn hostile_payloads_are_counted_and_cost_nobody_anything() {
+async fn r28_hostile_payloads_are_counted_and_cost_nobody_anything() {
     let bench = Bench::start().await;
     for worker in [1, 2] {
         bench.publish(worker, None, batch(Some(0), vec![stored(100 * worker, 4)])).await;

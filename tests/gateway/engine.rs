@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 use warmpath::events::Message;
@@ -342,20 +343,18 @@ async fn a_hugging_face_tokenizer_reads_text() {
     assert_eq!(answer["usage"]["prompt_tokens"], 4);
 }
 
-/// 65 536 sequences wait; the next request is told to come later, and those that run go on.
+/// 65 536 sequences wait; the next request is told to come later, and those that run go on. The one that runs takes 40
+/// seconds, in steps of 100 ms, so that the queue is full before it ends; requests are looked at between two steps, so all
+/// are sent at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_is_said_to_be_full() {
-    let bench = Setup { running: 1, timing: "linear:2,2", ..Setup::default() }.start().await;
+    let bench = Setup { running: 1, timing: "linear:100,100", ..Setup::default() }.start().await;
     let long = json!({"prompt": "a", "max_tokens": 399, "stream": true});
     let mut running = bench.send("/v1/completions", &long).await;
     assert!(running.chunk().await.unwrap().is_some());
     let many = json!({"prompt": vec!["b"; 32], "n": 128, "max_tokens": 1, "stream": true});
-    let mut waiting = Vec::new();
-    for _ in 0..16 {
-        let response = bench.send("/v1/completions", &many).await;
-        assert_eq!(response.status(), 200);
-        waiting.push(response);
-    }
+    let waiting = join_all((0..16).map(|_| bench.send("/v1/completions", &many))).await;
+    assert!(waiting.iter().all(|response| response.status() == 200));
     let (status, answer) = bench.post("/v1/completions", &json!({"prompt": "c"})).await;
     assert_eq!((status, &answer["error"]["message"]), (503, &json!("65536 sequences are waiting already")));
     assert!(running.chunk().await.unwrap().is_some());

@@ -4,6 +4,7 @@
 mod approx;
 mod bad_input;
 mod bridge;
+mod bridge_process;
 mod bursts;
 mod by_hand;
 mod credentials;
@@ -33,4 +34,5 @@ mod warm;
 mod zmq;
 mod zmq_engine;
 mod zmq_gate;
+mod zmq_ranks;
 mod zmq_strangers;

@@ -52,11 +52,11 @@ pub(crate) fn engine_source(bus: &LocalBus, model: &str, worker: &str) -> RankFe
                     kept.push(message.clone());
                     let _ = tell.send(Heard::Live(message)).await;
                 }
-                Some(Ask::Replay { from }) = asked.recv() => {
+                Some(Ask::Replay { id, from }) = asked.recv() => {
                     for message in kept.iter().filter(|message| message.seq >= Some(from)) {
-                        let _ = tell.send(Heard::Replayed(message.clone())).await;
+                        let _ = tell.send(Heard::Replayed(id, message.clone())).await;
                     }
-                    let _ = tell.send(Heard::ReplayEnded).await;
+                    let _ = tell.send(Heard::ReplayEnded(id)).await;
                 }
                 else => return,
             }

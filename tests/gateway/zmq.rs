@@ -6,7 +6,7 @@ use warmpath::config::ZmqEndpoint;
 use warmpath::events::publish::zmq::{Envelope, ReplayFault, ZmqOutlet, ZmqPublisher};
 use warmpath::events::source::source;
 use warmpath::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings, ZmqWorker};
-use warmpath::events::{Abilities, Ask, Heard, Message, Source};
+use warmpath::events::{Abilities, Ask, AskId, Heard, Message, Source};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
 use warmpath_core::ids::WorkerId;
@@ -77,7 +77,7 @@ impl Listening {
 
     /// Asks for a replay, and returns it.
     pub(crate) async fn replay(&mut self, from: u64) -> Vec<(u64, Vec<u8>)> {
-        self.source.asks.send(Ask::Replay { from }).await.unwrap();
+        self.source.asks.send(again_from(from)).await.unwrap();
         self.replayed().await
     }
 
@@ -85,8 +85,8 @@ impl Listening {
         let mut replayed = Vec::new();
         loop {
             match self.hear().await {
-                Heard::Replayed(message) => replayed.push(plain(&message)),
-                Heard::ReplayEnded => return replayed,
+                Heard::Replayed(_, message) => replayed.push(plain(&message)),
+                Heard::ReplayEnded(_) => return replayed,
                 other => panic!("{other:?}"),
             }
         }
@@ -146,6 +146,10 @@ pub(crate) fn engine_of(publisher: &ZmqPublisher) -> ZmqEngine {
 
 pub(crate) fn message(seq: u64) -> Message {
     Message { payload: vec![7; 3].into(), seq: Some(seq), epoch: None }
+}
+
+fn again_from(from: u64) -> Ask {
+    Ask::Replay { id: AskId::default(), from }
 }
 
 #[tokio::test]
@@ -212,7 +216,7 @@ async fn libzmq_hears_our_engine_byte_for_byte_live_and_replayed() {
 
 /// R24, as far as sockets go: the engine comes back at its address and is heard again, told as a new connection.
 #[tokio::test]
-async fn an_engine_that_comes_back_is_connected_to_at_once() {
+async fn r24_an_engine_that_comes_back_is_connected_to_at_once() {
     let (recording, _) = RECORDINGS[0];
     let (mut peer, engine) = Peer::engine(recording, "plain").await;
     let mut listening = Listening::to(engine.clone());
@@ -231,12 +235,12 @@ async fn an_engine_that_comes_back_is_connected_to_at_once() {
     peer.tell("send 0 2").await;
     // What was sent before the subscription arrived is lost, and a replay has it.
     let replayed = loop {
-        listening.source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+        listening.source.asks.send(again_from(0)).await.unwrap();
         let mut replayed = Vec::new();
         loop {
             match listening.hear().await {
-                Heard::Replayed(message) => replayed.push(message.seq),
-                Heard::ReplayEnded => break,
+                Heard::Replayed(_, message) => replayed.push(message.seq),
+                Heard::ReplayEnded(_) => break,
                 Heard::Live(_) => {}
                 other => panic!("{other:?}"),
             }
@@ -263,17 +267,17 @@ async fn each_replay_that_is_asked_for_ends_once_whatever_happens() {
     assert_eq!(listening.replay(0).await, []);
     assert_eq!(listening.bus.complaints(), ["events of e cannot be replayed (nothing was heard for 300ms)"]);
     // Asked anew: the first one ends, and the second one is answered.
-    listening.source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+    listening.source.asks.send(again_from(0)).await.unwrap();
     tokio::time::sleep(50 * MS).await;
     publisher.set_fault(ReplayFault::None);
-    listening.source.asks.send(Ask::Replay { from: 8 }).await.unwrap();
+    listening.source.asks.send(again_from(8)).await.unwrap();
     assert_eq!((listening.replayed().await, listening.replayed().await.len()), (vec![], 2));
     assert_eq!(listening.bus.complaints(), Vec::<String>::new());
-    listening.source.asks.send(Ask::Snapshot).await.unwrap();
-    assert!(matches!(listening.hear().await, Heard::SnapshotEnded));
+    listening.source.asks.send(Ask::Snapshot { id: AskId::default() }).await.unwrap();
+    assert!(matches!(listening.hear().await, Heard::SnapshotEnded(_)));
     // Disconnected: it ends.
     publisher.set_fault(ReplayFault::Refused);
-    listening.source.asks.send(Ask::Replay { from: 0 }).await.unwrap();
+    listening.source.asks.send(again_from(0)).await.unwrap();
     tokio::time::sleep(50 * MS).await;
     publisher.restart();
     assert_eq!(listening.replayed().await, []);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use warmpath::config::ZmqEndpoint;
 use warmpath::events::publish::zmq::ZmqPublisher;
@@ -64,6 +64,50 @@ async fn peers_that_are_something_else_are_told_apart_in_words() {
         let listening = Listening::to(peer);
         listening.trouble(expected).await;
     }
+}
+
+/// The commands and messages in what a socket of ours sent, by their bodies, and whether each is a command.
+fn frames_of(mut bytes: &[u8]) -> Vec<(bool, Vec<u8>)> {
+    let mut frames = Vec::new();
+    while let [flags, rest @ ..] = bytes {
+        let long = flags & 2 != 0;
+        let announced = if long { 8 } else { 1 };
+        let Some((length, rest)) = rest.split_at_checked(announced) else { break };
+        let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        let Some((body, rest)) = rest.split_at_checked(length) else { break };
+        frames.push((flags & 4 != 0, body.to_vec()));
+        bytes = rest;
+    }
+    frames
+}
+
+/// libzmq ends the connection of a peer that announces a time to live and then does not ping within it; ours pings those
+/// only that are silent, so it must announce none: two zero bytes.
+#[tokio::test]
+async fn a_ping_announces_no_time_to_live() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let events: ZmqEndpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let mut listening = Listening::to(ZmqEngine { events, replay: None });
+    let (mut stream, _) = listener.accept().await.unwrap();
+    stream.write_all(&handshake(b"PUB")).await.unwrap();
+    let (mut said, mut answered) = (Vec::new(), 0);
+    let pings = loop {
+        assert!(stream.read_buf(&mut said).await.unwrap() > 0, "it stays");
+        let frames = frames_of(said.get(64..).unwrap_or_default());
+        let pings = frames.into_iter().filter(|(is_command, body)| *is_command && body.starts_with(b"\x04PING"));
+        let pings: Vec<_> = pings.map(|(_, body)| body).collect();
+        for _ in answered..pings.len() {
+            stream.write_all(b"\x04\x05\x04PONG").await.unwrap();
+        }
+        answered = pings.len();
+        // Two at the beginning, the others when nothing was heard for a heartbeat.
+        if answered >= 5 {
+            break pings;
+        }
+    };
+    assert!(pings.iter().all(|ping| ping == b"\x04PING\0\0"), "{pings:?}");
+    listening.connected().await;
+    listening.nothing_more();
 }
 
 #[tokio::test]

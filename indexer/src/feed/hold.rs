@@ -77,6 +77,10 @@ impl<T> Hold<T> {
         self.batches.keys().next().copied()
     }
 
+    pub(super) fn last(&self) -> Option<u64> {
+        self.batches.keys().next_back().copied()
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = &Held<T>> {
         self.batches.values()
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Asked, Awaited, Cold, Doubt, Emptied, Outcome, Repair, Repaired, Step, Want};
+use super::{AskId, Asked, Awaited, Cold, Doubt, Emptied, Outcome, Repair, Repaired, Step, Want};
 use crate::feed::Action;
 
 /// The first wait after a failed attempt; each further one is twice as long.
@@ -158,8 +158,9 @@ impl<T> Repair<T> {
                 self.lose(Cold::NoReplay, now);
                 return None;
             }
-            self.snapshot = Some(Awaited { heard: now, begun: false });
-            return Some(Want::Snapshot);
+            let id = self.new_id();
+            self.snapshot = Some(Awaited { id, heard: now, begun: false, outrun: false });
+            return Some(Want::Snapshot { id });
         }
         if self.asked.is_some() {
             return None;
@@ -167,9 +168,15 @@ impl<T> Repair<T> {
         let next = self.feed.next_seq();
         let need = if self.feed.has_epoch() { next } else { next.saturating_sub(1) };
         let from = if doubt.from_start { 0 } else { need };
+        let id = self.new_id();
         self.asked =
-            Some(Asked { from, need, next_before: next, heard: now, reached: false, outdated: false, void: false });
-        Some(Want::Replay { from })
+            Some(Asked { id, from, need, next_before: next, heard: now, reached: false, outdated: false, void: false });
+        Some(Want::Replay { id, from })
+    }
+
+    fn new_id(&mut self) -> AskId {
+        self.last_id = self.last_id.next();
+        self.last_id
     }
 
     /// Time has passed; called by the [`deadline`](Self::deadline).
@@ -178,12 +185,11 @@ impl<T> Repair<T> {
             self.quarantine = None;
             return self.connected(now, steps);
         }
-        if self.snapshot.is_some_and(|awaited| awaited.heard + SILENCE <= now) {
-            self.not_restored(now, steps);
+        if let Some(awaited) = self.snapshot.filter(|awaited| awaited.heard + SILENCE <= now) {
+            self.not_restored(awaited.id, now, steps);
         }
         if let Some(asked) = self.asked.filter(|asked| asked.heard + SILENCE <= now) {
             self.asked = None;
-            self.late_answer = true;
             if !asked.void && self.doubt.is_some_and(|doubt| !doubt.gone) {
                 self.failed(now);
             }
@@ -219,15 +225,15 @@ impl<T> Repair<T> {
         waits.into_iter().flatten().min()
     }
 
-    /// A batch of this number, in this life, cannot be read; `replayed` if it was asked for. What has no number is no part
-    /// of the stream, whoever sent it.
-    pub fn unreadable(&mut self, seq: Option<u64>, replayed: bool, now: Instant, steps: &mut Vec<Step<T>>) {
+    /// A batch of this number, in this life, cannot be read; `replayed` names the question if it was asked for. What has
+    /// no number is no part of the stream, whoever sent it.
+    pub fn unreadable(&mut self, seq: Option<u64>, replayed: Option<AskId>, now: Instant, steps: &mut Vec<Step<T>>) {
         let Some(seq) = seq.filter(|_| self.quarantine.is_none()) else { return };
         self.unreadable += 1;
         let next = self.feed.next_seq();
         match seq {
             _ if self.unreadable >= UNREADABLE_MAX => self.shut_out(now, steps),
-            seq if !replayed && seq >= next => {
+            seq if replayed.is_none() && seq >= next => {
                 self.feed.note_seen(seq);
                 if self.can_fetch() {
                     self.suspect(now);
@@ -235,15 +241,18 @@ impl<T> Repair<T> {
                     self.pass_to(seq.saturating_add(1), Cold::Unreadable);
                 }
             }
-            seq if replayed => self.unreadable_again(seq, now),
-            _ => {}
+            seq => {
+                if let Some(id) = replayed {
+                    self.unreadable_again(id, seq, now);
+                }
+            }
         }
         self.finish(now, steps);
     }
 
     /// What was sent again cannot be read either: nobody will ever know what it said.
-    fn unreadable_again(&mut self, seq: u64, now: Instant) {
-        let Some(mut asked) = self.asked.filter(|asked| !asked.void) else { return };
+    fn unreadable_again(&mut self, id: AskId, seq: u64, now: Instant) {
+        let Some(mut asked) = self.asked.filter(|asked| asked.id == id && !asked.void) else { return };
         asked.heard = now;
         asked.reached |= seq <= asked.need;
         self.asked = Some(asked);

@@ -56,16 +56,33 @@ impl Cold {
     }
 }
 
+/// Names a question, so that what answers it is told from a late answer to an earlier one. Each is used once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AskId(u64);
+
+impl AskId {
+    /// The name of the next question.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
 /// What is wanted of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// All batches from this number on that are still there.
     Replay {
+        /// Whose answers they are.
+        id: AskId,
         /// The first.
         from: u64,
     },
     /// The worker's blocks, from whoever keeps them.
-    Snapshot,
+    Snapshot {
+        /// Whose answer it is.
+        id: AskId,
+    },
 }
 
 /// How a view was repaired.

@@ -9,19 +9,37 @@ const NEITHER: Means = Means { replays: false, ..REPLAYS };
 
 use Step::{Apply, Ask, Clear, View};
 use ViewState::{Current, Suspect};
-use Want::{Replay, Snapshot};
+
+/// Asks for a snapshot.
+fn fetched() -> Step<u64> {
+    Ask(Want::Snapshot { id: AskId::default() })
+}
+
+/// Asks for all from this number on.
+fn again(from: u64) -> Step<u64> {
+    Ask(Want::Replay { id: AskId::default(), from })
+}
 
 /// A repair whose items are their own numbers, and a clock that the test moves. Time stamps are numbers plus 100 a life.
 struct Bench {
     repair: Repair<u64>,
     now: Instant,
     life: f64,
+    /// The names of the last questions, for a replay and for a snapshot, which steps do not show here.
+    asked: AskId,
+    awaited: AskId,
 }
 
 impl Bench {
     #[expect(clippy::disallowed_methods, reason = "any instant will do as the beginning")]
     fn new(means: Means) -> Self {
-        Self { repair: Repair::new(means), now: Instant::now(), life: 0.0 }
+        Self {
+            repair: Repair::new(means),
+            now: Instant::now(),
+            life: 0.0,
+            asked: AskId::default(),
+            awaited: AskId::default(),
+        }
     }
 
     /// One that has heard so many batches.
@@ -37,6 +55,13 @@ impl Bench {
         let mut steps = Vec::new();
         hear(&mut self.repair, self.now, &mut steps);
         steps.retain(|step| !matches!(step, Step::Repaired(_)));
+        for step in &mut steps {
+            match step {
+                Ask(Want::Replay { id, .. }) => self.asked = std::mem::take(id),
+                Ask(Want::Snapshot { id }) => self.awaited = std::mem::take(id),
+                _ => {}
+            }
+        }
         steps
     }
 
@@ -51,12 +76,30 @@ impl Bench {
     }
 
     fn replayed(&mut self, seq: u64) -> Vec<Step<u64>> {
+        self.replayed_to(self.asked, seq)
+    }
+
+    fn replayed_to(&mut self, asked: AskId, seq: u64) -> Vec<Step<u64>> {
         let stamp = self.stamp(seq);
-        self.hear(|repair, now, steps| repair.replayed(stamp, (seq, 10), now, steps))
+        self.hear(|repair, now, steps| repair.replayed(asked, stamp, (seq, 10), now, steps))
     }
 
     fn ended(&mut self) -> Vec<Step<u64>> {
-        self.hear(Repair::replay_ended)
+        self.ended_to(self.asked)
+    }
+
+    fn ended_to(&mut self, asked: AskId) -> Vec<Step<u64>> {
+        self.hear(|repair, now, steps| repair.replay_ended(asked, now, steps))
+    }
+
+    fn restored(&mut self, position: Position) -> Vec<Step<u64>> {
+        let awaited = self.awaited;
+        self.hear(|repair, now, steps| repair.restored(awaited, position, now, steps))
+    }
+
+    fn not_restored(&mut self) -> Vec<Step<u64>> {
+        let awaited = self.awaited;
+        self.hear(|repair, now, steps| repair.not_restored(awaited, now, steps))
     }
 
     fn connected(&mut self) -> Vec<Step<u64>> {
@@ -64,6 +107,7 @@ impl Bench {
     }
 
     fn unreadable(&mut self, seq: u64, replayed: bool) -> Vec<Step<u64>> {
+        let replayed = replayed.then_some(self.asked);
         self.hear(|repair, now, steps| repair.unreadable(Some(seq), replayed, now, steps))
     }
 
@@ -77,7 +121,7 @@ impl Bench {
 fn r23_a_gap_is_filled_in_order_beside_live_batches() {
     let mut bench = Bench::of(REPLAYS, 3);
     // One batch more than is missing: it shows that the process is the same.
-    assert_eq!(bench.live(5), vec![Ask(Replay { from: 2 }), View(Suspect)]);
+    assert_eq!(bench.live(5), vec![again(2), View(Suspect)]);
     assert_eq!(bench.live(6), vec![]);
     assert_eq!((bench.replayed(2), bench.replayed(3)), (vec![], vec![Apply(3)]));
     assert_eq!(bench.replayed(4), vec![Apply(4), Apply(5), Apply(6)]);
@@ -101,28 +145,77 @@ fn an_answer_that_begins_too_late_empties_the_view_and_says_so() {
 fn where_there_is_a_snapshot_it_is_asked_for_and_gone_on_from() {
     let mut bench = Bench::of(BOTH, 3);
     bench.live(9);
-    assert_eq!(bench.replayed(7), vec![Ask(Snapshot)]);
+    assert_eq!(bench.replayed(7), vec![fetched()]);
     assert_eq!((bench.replayed(8), bench.ended()), (vec![], vec![]));
     assert_eq!(bench.live(10), vec![]);
-    assert!(bench.repair.takes_snapshot(bench.now));
+    assert!(bench.repair.takes_snapshot(bench.awaited, bench.now));
     let position = Position { epoch: None, next: 9, newest: Some(8.0) };
-    let steps = bench.hear(|repair, now, steps| repair.restored(position, now, steps));
+    let steps = bench.restored(position);
     assert_eq!(steps, vec![Apply(9), Apply(10), View(Current)]);
-    assert!(!bench.repair.takes_snapshot(bench.now));
+    assert!(!bench.repair.takes_snapshot(bench.awaited, bench.now));
 }
 
 #[test]
 fn without_a_snapshot_the_replay_is_asked_for_again_and_taken_as_it_is() {
     let mut bench = Bench::of(BOTH, 3);
     bench.live(9);
-    assert_eq!(bench.replayed(7), vec![Ask(Snapshot)]);
+    assert_eq!(bench.replayed(7), vec![fetched()]);
     bench.ended();
-    assert_eq!(bench.hear(Repair::not_restored), vec![Ask(Replay { from: 2 })]);
+    assert_eq!(bench.not_restored(), vec![again(2)]);
     assert_eq!(bench.replayed(7), vec![Clear(Emptied::Lost(4, Cold::HistoryGone)), Apply(7)]);
     assert_eq!(bench.replayed(8), vec![Apply(8), Apply(9)]);
     assert_eq!(bench.ended(), vec![View(ViewState::Cold)]);
     // A cold view is not the end of it.
-    assert_eq!(bench.after(1), vec![Ask(Snapshot), View(Suspect)]);
+    assert_eq!(bench.after(1), vec![fetched(), View(Suspect)]);
+}
+
+#[test]
+fn without_a_snapshot_what_came_meanwhile_shows_whether_any_is_missing() {
+    let means = Means { replays: false, ..BOTH };
+    for (heard, next) in [(0, 0), (3, 3)] {
+        let mut bench = Bench::of(means, heard);
+        assert_eq!(bench.connected(), vec![fetched(), View(Suspect)]);
+        assert_eq!((bench.live(next), bench.live(next + 1)), (vec![], vec![]));
+        assert_eq!(bench.not_restored(), vec![Apply(next), Apply(next + 1), View(Current)]);
+    }
+    let mut bench = Bench::of(means, 3);
+    bench.connected();
+    assert_eq!((bench.live(3), bench.live(5)), (vec![], vec![]));
+    let lost = Clear(Emptied::Lost(1, Cold::HistoryGone));
+    assert_eq!(bench.not_restored(), vec![Apply(3), lost, Apply(5), View(ViewState::Cold)]);
+}
+
+/// What was missed while the path was gone may be younger than the snapshot, and what failed with it is no failure now.
+#[test]
+fn a_snapshot_of_before_a_reconnection_is_asked_for_again_behind_it() {
+    let means = Means { replays: false, ..BOTH };
+    for comes in [false, true] {
+        let mut bench = Bench::of(means, 3);
+        assert_eq!(bench.connected(), vec![fetched(), View(Suspect)]);
+        assert_eq!(bench.connected(), vec![]);
+        let at = |next: u32| Position { epoch: None, next: u64::from(next), newest: Some(f64::from(next) - 1.0) };
+        let again = if comes {
+            assert!(bench.repair.takes_snapshot(bench.awaited, bench.now));
+            bench.restored(at(5))
+        } else {
+            bench.not_restored()
+        };
+        assert_eq!(again, vec![fetched()]);
+        assert_eq!(bench.restored(at(9)), vec![View(Current)]);
+    }
+}
+
+#[test]
+fn a_snapshot_that_comes_too_late_is_not_taken_for_the_next() {
+    let mut bench = Bench::of(Means { replays: false, ..BOTH }, 3);
+    bench.connected();
+    let late = bench.awaited;
+    assert_eq!(bench.after(10), vec![]);
+    assert_eq!(bench.connected(), vec![fetched()]);
+    assert!(!bench.repair.takes_snapshot(late, bench.now) && bench.repair.awaits_snapshot(bench.awaited));
+    assert_eq!(bench.hear(|repair, now, steps| repair.not_restored(late, now, steps)), vec![]);
+    let position = Position { epoch: None, next: 9, newest: Some(8.0) };
+    assert_eq!(bench.restored(position), vec![View(Current)]);
 }
 
 #[test]
@@ -131,10 +224,10 @@ fn what_fails_is_tried_again_ever_later_and_given_up_in_the_end() {
     bench.live(5);
     for wait_s in [1, 2, 4, 8] {
         // From the end of the view and from the beginning.
-        assert_eq!(bench.ended(), vec![Ask(Replay { from: 0 })]);
+        assert_eq!(bench.ended(), vec![again(0)]);
         assert_eq!(bench.ended(), vec![]);
         assert_eq!(bench.after(wait_s - 1), vec![]);
-        assert_eq!(bench.after(1), vec![Ask(Replay { from: 2 })]);
+        assert_eq!(bench.after(1), vec![again(2)]);
     }
     bench.ended();
     let lost = Clear(Emptied::Lost(2, Cold::Unanswered));
@@ -149,9 +242,9 @@ fn s(seconds: u64) -> Duration {
 #[test]
 fn a_reconnection_ends_the_wait_and_asks_before_the_view_is_believed() {
     let mut bench = Bench::of(REPLAYS, 3);
-    assert_eq!(bench.connected(), vec![Ask(Replay { from: 2 }), View(Suspect)]);
-    assert_eq!((bench.ended(), bench.ended()), (vec![Ask(Replay { from: 0 })], vec![]));
-    assert_eq!(bench.connected(), vec![Ask(Replay { from: 2 })]);
+    assert_eq!(bench.connected(), vec![again(2), View(Suspect)]);
+    assert_eq!((bench.ended(), bench.ended()), (vec![again(0)], vec![]));
+    assert_eq!(bench.connected(), vec![again(2)]);
     assert_eq!((bench.replayed(2), bench.ended()), (vec![], vec![View(Current)]));
 }
 
@@ -159,9 +252,14 @@ fn a_reconnection_ends_the_wait_and_asks_before_the_view_is_believed() {
 fn a_source_that_falls_silent_is_asked_again() {
     let mut bench = Bench::of(REPLAYS, 3);
     bench.live(5);
-    assert_eq!((bench.after(10), bench.after(1)), (vec![], vec![Ask(Replay { from: 2 })]));
-    // The end of the first answer says nothing about the second.
-    assert_eq!(bench.ended(), vec![]);
+    let mut given_up = vec![bench.asked];
+    assert_eq!((bench.after(10), bench.after(1)), (vec![], vec![again(2)]));
+    given_up.push(bench.asked);
+    assert_eq!((bench.after(10), bench.after(2)), (vec![], vec![again(2)]));
+    // What still comes of the first two says nothing about the third: neither where it begins nor that it ends.
+    for asked in given_up {
+        assert_eq!((bench.replayed_to(asked, 4), bench.ended_to(asked)), (vec![], vec![]));
+    }
     for (seq, step) in [(2, vec![]), (3, vec![Apply(3)]), (4, vec![Apply(4), Apply(5)])] {
         assert_eq!(bench.replayed(seq), step);
     }
@@ -175,7 +273,7 @@ fn r24_a_process_that_took_over_unseen_is_found_by_the_batch_that_both_have() {
     bench.life = 1.0;
     assert_eq!(bench.live(3), vec![]);
     assert_eq!(bench.replayed(2), vec![Clear(Emptied::Restarted)]);
-    assert_eq!(bench.ended(), vec![Ask(Replay { from: 0 })]);
+    assert_eq!(bench.ended(), vec![again(0)]);
     assert_eq!((bench.replayed(0), bench.replayed(1)), (vec![Apply(0)], vec![Apply(1), Apply(2), Apply(3)]));
     assert_eq!(bench.ended(), vec![View(Current)]);
     // What is left of the dead process is not believed.
@@ -197,13 +295,13 @@ fn r24_another_process_start_empties_the_view_whatever_the_clock_says() {
     assert_eq!(bench.hear(|repair, now, steps| repair.process_started(50.0, now, steps)), vec![]);
     assert_eq!(bench.hear(|repair, now, steps| repair.process_started(50.4, now, steps)), vec![]);
     let steps = bench.hear(|repair, now, steps| repair.process_started(20.0, now, steps));
-    assert_eq!(steps, vec![Clear(Emptied::Restarted), Ask(Replay { from: 0 }), View(Suspect)]);
+    assert_eq!(steps, vec![Clear(Emptied::Restarted), again(0), View(Suspect)]);
 }
 
 #[test]
 fn r28_what_nobody_can_read_is_asked_for_once_and_then_given_up() {
     let mut bench = Bench::of(REPLAYS, 3);
-    assert_eq!(bench.unreadable(3, false), vec![Ask(Replay { from: 2 }), View(Suspect)]);
+    assert_eq!(bench.unreadable(3, false), vec![again(2), View(Suspect)]);
     bench.live(4);
     bench.replayed(2);
     assert_eq!(bench.unreadable(3, true), vec![Clear(Emptied::Lost(1, Cold::Unreadable))]);
@@ -220,7 +318,7 @@ fn r28_a_worker_that_talks_nonsense_is_not_heard_for_a_while_and_then_repaired()
     assert_eq!(steps, vec![Clear(Emptied::Lost(0, Cold::Unreadable)), View(ViewState::Cold)]);
     assert_eq!((bench.live(11), bench.replayed(2), bench.ended()), (vec![], vec![], vec![]));
     assert_eq!((bench.after(29), bench.live(12)), (vec![], vec![]));
-    assert_eq!(bench.after(1), vec![Ask(Replay { from: 0 }), View(Suspect)]);
+    assert_eq!(bench.after(1), vec![again(0), View(Suspect)]);
     assert_eq!((bench.replayed(0), bench.replayed(1)), (vec![Apply(0)], vec![Apply(1)]));
 }
 
@@ -236,7 +334,7 @@ fn what_waits_is_bounded_and_what_found_no_room_is_fetched() {
     bench.replayed(2);
     assert_eq!(bench.replayed(3), vec![Apply(3), Apply(4), Apply(5)]);
     // There was more than that.
-    assert_eq!(bench.ended(), vec![Ask(Replay { from: 5 })]);
+    assert_eq!(bench.ended(), vec![again(5)]);
     for seq in 5..20 {
         bench.replayed(seq);
     }
@@ -252,4 +350,28 @@ fn without_any_way_back_a_gap_empties_the_view() {
     assert_eq!(bench.live(0), vec![Clear(Emptied::Restarted), Apply(0), View(Current)]);
     // After a new connection the next batch tells.
     assert_eq!((bench.connected(), bench.live(1)), (vec![View(Suspect)], vec![Apply(1), View(Current)]));
+}
+
+/// What was written down an hour ago is not believed because nobody has spoken yet.
+#[test]
+fn a_view_from_before_the_start_is_suspect_until_the_path_has_told() {
+    let position = Position { epoch: Some(7), next: 3, newest: Some(2.0) };
+    let resumed = |means| {
+        let mut bench = Bench::new(means);
+        let mut fits = false;
+        let steps = bench.hear(|repair, now, steps| fits = repair.resume(position, now, steps));
+        assert_eq!((fits, steps), (true, vec![View(Suspect)]));
+        assert_eq!(bench.after(3600), vec![]);
+        bench
+    };
+    // By the stream: nothing came after it.
+    let mut bench = resumed(BOTH);
+    assert_eq!(bench.connected(), vec![again(3)]);
+    assert_eq!(bench.ended(), vec![View(Current)]);
+    // By nobody: the next batch has to follow.
+    let mut bench = resumed(Means { replays: false, ..BOTH });
+    assert_eq!((bench.connected(), bench.not_restored()), (vec![fetched()], vec![]));
+    let next = Stamp { seq: 3, epoch: Some(7), ts: Some(3.0) };
+    let steps = bench.hear(|repair, now, steps| repair.live(next, (3, 10), |_| false, now, steps));
+    assert_eq!(steps, vec![Apply(3), View(Current)]);
 }

@@ -13,7 +13,7 @@ use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
 use warmpath_indexer::event::CacheEvent;
 use warmpath_indexer::feed::Position;
 use warmpath_indexer::index::Writer;
-use warmpath_indexer::repair::{Means, Repair, Step, Want};
+use warmpath_indexer::repair::{AskId, Means, Repair, Step, Want};
 use warmpath_indexer::view::ViewSettings;
 
 use super::engine::{Batch, Draw, Engine, pool};
@@ -47,10 +47,10 @@ pub(crate) struct Faults {
 enum Heard {
     Connected,
     Live(Batch),
-    Replayed(Batch),
-    ReplayEnded,
-    Chunk(Vec<CacheEvent>),
-    SnapshotEnded(Option<Position>),
+    Replayed(AskId, Batch),
+    ReplayEnded(AskId),
+    Chunk(AskId, Vec<CacheEvent>),
+    SnapshotEnded(AskId, Option<Position>),
 }
 
 pub(crate) struct World {
@@ -249,19 +249,20 @@ impl World {
         match heard {
             Heard::Connected => self.repair.connected(now, steps),
             Heard::Live(batch) => self.repair.live(batch.stamp, (batch.events, 100), |_| false, now, steps),
-            Heard::Replayed(batch) => self.repair.replayed(batch.stamp, (batch.events, 100), now, steps),
-            Heard::ReplayEnded => self.repair.replay_ended(now, steps),
-            Heard::Chunk(events) => {
-                if self.repair.takes_snapshot(now) {
+            Heard::Replayed(id, batch) => self.repair.replayed(id, batch.stamp, (batch.events, 100), now, steps),
+            Heard::ReplayEnded(id) => self.repair.replay_ended(id, now, steps),
+            Heard::Chunk(id, events) => {
+                if self.repair.takes_snapshot(id, now) {
                     if !std::mem::replace(&mut self.restoring, true) {
                         self.writer.forget();
                     }
                     self.writer.apply(&events);
                 }
             }
-            Heard::SnapshotEnded(position) => match position.filter(|_| std::mem::take(&mut self.restoring)) {
-                Some(position) => self.repair.restored(position, now, steps),
-                None => self.repair.not_restored(now, steps),
+            Heard::SnapshotEnded(id, _) if !self.repair.awaits_snapshot(id) => {}
+            Heard::SnapshotEnded(id, position) => match position.filter(|_| std::mem::take(&mut self.restoring)) {
+                Some(position) => self.repair.restored(id, position, now, steps),
+                None => self.repair.not_restored(id, now, steps),
             },
         }
     }
@@ -279,8 +280,8 @@ impl World {
                     self.restoring = false;
                     self.writer.forget();
                 }
-                Step::Ask(Want::Replay { from }) => self.answer_replay(from),
-                Step::Ask(Want::Snapshot) => self.answer_snapshot(),
+                Step::Ask(Want::Replay { id, from }) => self.answer_replay(id, from),
+                Step::Ask(Want::Snapshot { id }) => self.answer_snapshot(id),
                 Step::View(ViewState::Current) => self.check(),
                 Step::View(_) => {}
                 Step::Repaired(_) => self.repairs += 1,
@@ -288,7 +289,7 @@ impl World {
         }
     }
 
-    fn answer_replay(&mut self, from: u64) {
+    fn answer_replay(&mut self, id: AskId, from: u64) {
         assert_eq!(self.repair.view(), ViewState::Suspect, "{self}");
         let mut answer = self.engine.replay(from);
         if self.at < self.cut_until || self.faults.cut && self.draw.per_cent(30) {
@@ -301,24 +302,33 @@ impl World {
             1..4 if self.faults.stale => self.draw.below(60),
             _ => 1,
         };
+        let count = u64::try_from(answer.len()).unwrap();
         for (place, batch) in (0_u64..).zip(answer) {
-            self.send(late + place / 8, Heard::Replayed(batch));
+            self.send(late + place / 8, Heard::Replayed(id, batch));
         }
-        let end = self.under_way.iter().map(|&(when, ..)| when).max().unwrap_or(0).max(self.at + late);
-        self.send(end - self.at, Heard::ReplayEnded);
+        self.send(late + count.div_ceil(8), Heard::ReplayEnded(id));
     }
 
-    fn answer_snapshot(&mut self) {
+    fn answer_snapshot(&mut self, id: AskId) {
         assert_eq!(self.repair.view(), ViewState::Suspect, "{self}");
-        let late = if self.faults.stale { self.draw.below(30) } else { 1 };
+        let late = match self.draw.below(10) {
+            // Longer than anybody waits.
+            0 if self.faults.stale => 1000 + self.draw.below(1500),
+            _ if self.faults.stale => self.draw.below(30),
+            _ => 1,
+        };
         if self.faults.cut && self.draw.per_cent(30) {
-            return self.send(late, Heard::SnapshotEnded(None));
+            return self.send(late, Heard::SnapshotEnded(id, None));
         }
         let (position, chunks) = self.engine.snapshot();
+        // In parts, between which other things may happen.
+        let apart = if self.faults.stale { 1 } else { 0 };
+        let mut end = late;
         for chunk in chunks {
-            self.send(late, Heard::Chunk(chunk));
+            self.send(end, Heard::Chunk(id, chunk));
+            end += apart;
         }
-        self.send(late, Heard::SnapshotEnded(Some(position)));
+        self.send(end, Heard::SnapshotEnded(id, Some(position)));
     }
 
     fn overlap(&self, prompt: &[SequenceHash]) -> u32 {

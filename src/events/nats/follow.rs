@@ -1,23 +1,17 @@
 //! Following one (worker, rank) over NATS, through lost connections and streams that are made anew.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::push::OrderedConfig;
 use async_nats::jetstream::stream::Info;
 use futures_util::StreamExt;
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::mpsc;
 
-use super::link::{Link, Missing};
+use super::link::Missing;
+use super::reader::{Drops, Next, Reader};
 use super::replay::Marks;
 use super::{NatsBus, RETRY, stream};
 use crate::events::source::{self, Ask, Heard};
 use crate::events::subject;
-
-/// How often drops are told of at most: a burst has thousands, and each telling begins a repair.
-const DROPS_APART: Duration = Duration::from_millis(100);
 
 /// One (worker, rank)'s subscription, and how far it has come.
 pub(super) struct Line {
@@ -29,32 +23,6 @@ pub(super) struct Line {
     missing: Option<Missing>,
     /// The stream that was read last, and the last message of it that was handed on.
     read: Option<(Info, u64)>,
-}
-
-/// Tells of drops, seldom.
-struct Drops {
-    link: watch::Receiver<Link>,
-    told: u64,
-    next: Instant,
-}
-
-impl Drops {
-    fn new(link: watch::Receiver<Link>) -> Self {
-        let told = link.borrow().drops;
-        Self { link, told, next: Instant::now() }
-    }
-
-    /// Waits for drops that were not told of. Cancelling it loses none.
-    async fn more(&mut self) {
-        let told = self.told;
-        sleep_until(self.next).await;
-        let drops = self.link.wait_for(|link| link.drops != told).await.map(|link| link.drops);
-        match drops {
-            Ok(drops) => self.told = drops,
-            Err(_) => std::future::pending().await,
-        }
-        self.next = Instant::now() + DROPS_APART;
-    }
 }
 
 impl NatsBus {
@@ -125,7 +93,7 @@ impl NatsBus {
         line.missing = None;
         line.to.send(Heard::History(false)).await?;
         line.to.send(Heard::Connected).await?;
-        let mut drops = Drops::new(self.link.clone());
+        let mut drops = Drops::new(self);
         loop {
             tokio::select! {
                 message = messages.next() => match message {
@@ -149,43 +117,29 @@ impl NatsBus {
             *line.marks.lock().unwrap_or_else(PoisonError::into_inner) = Marks::default();
         }
         let read = same.map_or(0, |(_, read)| read);
-        let consumer = stream
-            .create_consumer(OrderedConfig {
-                deliver_subject: self.client.new_inbox(),
-                filter_subject: line.subject.clone(),
-                deliver_policy: match read {
-                    0 => DeliverPolicy::All,
-                    read => DeliverPolicy::ByStartSequence { start_sequence: read + 1 },
-                },
-                ..OrderedConfig::default()
-            })
-            .await?;
-        let mut behind = consumer.cached_info().num_pending > 0;
-        let mut messages = consumer.messages().await?;
+        let Line { subject, marks, to, .. } = line;
+        let mut reader = Reader::open(self, stream, subject, read).await?;
+        let mut behind = reader.pending > 0;
         line.missing = None;
-        line.to.send(Heard::History(true)).await?;
+        to.send(Heard::History(true)).await?;
         let (_, read) = line.read.insert((info, read));
         if !behind {
-            line.to.send(Heard::Connected).await?;
+            to.send(Heard::Connected).await?;
         }
-        let mut drops = Drops::new(self.link.clone());
         loop {
-            let message = tokio::select! {
-                message = messages.next() => message.transpose()?,
-                () = drops.more() => {
-                    line.to.send(Heard::Connected).await?;
-                    continue;
+            match reader.next().await? {
+                Next::Message(message, place, pending) => {
+                    let batch = stream::batch(&message.payload, message.headers.as_ref());
+                    marks.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, place);
+                    to.send(Heard::Live(batch)).await?;
+                    *read = place;
+                    if behind && pending == 0 {
+                        behind = false;
+                        to.send(Heard::Connected).await?;
+                    }
                 }
-            };
-            let Some(message) = message else { return Ok(()) };
-            let (sequence, pending) = message.info().map(|info| (info.stream_sequence, info.pending))?;
-            let batch = stream::batch(&message.payload, message.headers.as_ref());
-            line.marks.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, sequence);
-            line.to.send(Heard::Live(batch)).await?;
-            *read = sequence;
-            if behind && pending == 0 {
-                behind = false;
-                line.to.send(Heard::Connected).await?;
+                Next::Drops => to.send(Heard::Connected).await?,
+                Next::End => return Ok(()),
             }
         }
     }
@@ -200,8 +154,8 @@ impl NatsBus {
             let answering = async {
                 match ask {
                     _ if !up => Ok(()),
-                    Ask::Replay { from } => self.replay(&line, from).await,
-                    Ask::Snapshot => self.fetch_snapshot(&line).await,
+                    Ask::Replay { id, from } => self.replay(&line, id, from).await,
+                    Ask::Snapshot { id } => self.fetch_snapshot(&line, id).await,
                 }
             };
             let answered = tokio::select! {
@@ -212,8 +166,8 @@ impl NatsBus {
                 tracing::warn!(worker = line.worker, rank = line.rank, ?ask, error = %error, "not all could be had");
             }
             let ended = match ask {
-                Ask::Replay { .. } => Heard::ReplayEnded,
-                Ask::Snapshot => Heard::SnapshotEnded,
+                Ask::Replay { id, .. } => Heard::ReplayEnded(id),
+                Ask::Snapshot { id } => Heard::SnapshotEnded(id),
             };
             if line.to.send(ended).await.is_err() {
                 return;

@@ -5,16 +5,14 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use async_nats::jetstream;
-use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::push::OrderedConfig;
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::DirectGetErrorKind;
-use futures_util::StreamExt;
 use tokio::time::timeout;
 
 use super::follow::Line;
+use super::reader::{Next, Reader};
 use super::{NatsBus, stream};
-use crate::events::source::{Heard, Message};
+use crate::events::source::{AskId, Heard, Message};
 use crate::events::subject;
 
 /// The longest silence within a replay; then it has failed.
@@ -57,7 +55,7 @@ impl Marks {
 
 impl NatsBus {
     /// Hands on every batch of the newest epoch from this number on that the stream has now.
-    pub(super) async fn replay(&self, line: &Line, from: u64) -> Result<(), async_nats::Error> {
+    pub(super) async fn replay(&self, line: &Line, id: AskId, from: u64) -> Result<(), async_nats::Error> {
         let losses = self.link.borrow().losses;
         if !self.settings.jetstream || !self.has_jetstream(losses).await? {
             return Ok(());
@@ -67,24 +65,19 @@ impl NatsBus {
         let start = line.marks.lock().unwrap_or_else(PoisonError::into_inner).before(epoch, from);
         let context = jetstream::new(self.client.clone());
         let stream = context.get_stream_no_info(subject::stream_name(&self.settings.prefix)).await?;
-        let consumer = stream
-            .create_consumer(OrderedConfig {
-                deliver_subject: self.client.new_inbox(),
-                filter_subject: line.subject.clone(),
-                deliver_policy: start
-                    .map_or(DeliverPolicy::All, |start_sequence| DeliverPolicy::ByStartSequence { start_sequence }),
-                ..OrderedConfig::default()
-            })
-            .await?;
-        let mut messages = consumer.messages().await?;
-        while let Some(message) = timeout(SILENCE_MAX, messages.next()).await? {
-            let message = message?;
-            let at = message.info()?.stream_sequence;
+        let read = start.map_or(0, |start| start.saturating_sub(1));
+        let mut reader = Reader::open(self, stream, &line.subject, read).await?;
+        loop {
+            let (message, place) = match timeout(SILENCE_MAX, reader.next()).await?? {
+                Next::Message(message, place, _) => (message, place),
+                Next::Drops => continue,
+                Next::End => break,
+            };
             let batch = stream::batch(&message.payload, message.headers.as_ref());
             if batch.epoch == epoch && batch.seq.is_none_or(|seq| seq >= from) {
-                line.to.send(Heard::Replayed(batch)).await?;
+                line.to.send(Heard::Replayed(id, batch)).await?;
             }
-            if at >= last.sequence {
+            if place >= last.sequence {
                 break;
             }
         }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::follow::Line;
 use super::{NatsBus, RETRY, stream};
-use crate::events::source::Heard;
+use crate::events::source::{AskId, Heard};
 use crate::events::subject;
 
 /// Bytes of a chunk at most: half of what servers take by default.
@@ -126,7 +126,7 @@ impl NatsBus {
     }
 
     /// Hands on every chunk of a new snapshot.
-    pub(super) async fn fetch_snapshot(&self, line: &Line) -> Result<(), async_nats::Error> {
+    pub(super) async fn fetch_snapshot(&self, line: &Line, id: AskId) -> Result<(), async_nats::Error> {
         let mut request = SnapshotRequest { rank: line.rank, id: None, chunk: 0 };
         while request.chunk < CHUNKS_MAX {
             let answer = self.ask_for_chunk(&line.worker, request).await?;
@@ -134,19 +134,19 @@ impl NatsBus {
             if let Some(why) = headers.and_then(|headers| headers.get(ERROR_HEADER)) {
                 return Err(why.as_str().chars().take(200).collect::<String>().into());
             }
-            let id = stream::number(headers, ID_HEADER).ok_or("an answer without an id")?;
+            let snapshot = stream::number(headers, ID_HEADER).ok_or("an answer without an id")?;
             let is_due = stream::number(headers, CHUNK_HEADER) == Some(request.chunk.into());
-            if !is_due || request.id.is_some_and(|due| due != id) {
+            if !is_due || request.id.is_some_and(|due| due != snapshot) {
                 return Err("an answer to something else".into());
             }
             if answer.payload.len() > CHUNK_BYTES_MAX {
                 return Err("a chunk that is too large".into());
             }
-            line.to.send(Heard::SnapshotChunk(answer.payload.clone())).await?;
+            line.to.send(Heard::SnapshotChunk(id, answer.payload.clone())).await?;
             if headers.is_some_and(|headers| headers.get(LAST_HEADER).is_some()) {
                 return Ok(());
             }
-            request = SnapshotRequest { id: Some(id), chunk: request.chunk + 1, ..request };
+            request = SnapshotRequest { id: Some(snapshot), chunk: request.chunk + 1, ..request };
         }
         Err("a snapshot without an end".into())
     }

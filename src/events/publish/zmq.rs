@@ -79,14 +79,15 @@ pub struct ZmqPublisher {
 #[derive(Debug)]
 struct Shared {
     outlet: ZmqOutlet,
-    live: broadcast::Sender<Message>,
     state: Mutex<State>,
     dropped: AtomicU64,
     hang_up: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// To whom batches go; another one after a restart, so that no connection of before counts or hears any more.
+    live: broadcast::Sender<Message>,
     kept: VecDeque<Message>,
     fault: ReplayFault,
 }
@@ -100,8 +101,11 @@ impl ZmqPublisher {
         let events = listener(outlet.bind.as_ref()).await?;
         let replay = listener(outlet.replay.as_ref()).await?;
         let shared = Arc::new(Shared {
-            live: broadcast::Sender::new(WAITING),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                live: broadcast::Sender::new(WAITING),
+                kept: VecDeque::new(),
+                fault: ReplayFault::default(),
+            }),
             dropped: AtomicU64::new(0),
             hang_up: Notify::new(),
             outlet,
@@ -132,12 +136,16 @@ impl ZmqPublisher {
     /// Sends a batch to all that listen. Never waits.
     pub fn send(&self, message: Message) {
         // Nobody may be listening.
-        let _ = self.shared.live.send(message);
+        let _ = self.shared.state().live.send(message);
     }
 
     /// Forgets what was kept and ends every connection, as an engine does that starts anew.
     pub fn restart(&self) {
-        self.shared.state().kept.clear();
+        {
+            let mut state = self.shared.state();
+            state.kept.clear();
+            state.live = broadcast::Sender::new(WAITING);
+        }
         self.shared.hang_up.notify_waiters();
     }
 
@@ -148,7 +156,7 @@ impl ZmqPublisher {
 
     /// Connections that batches are sent to.
     pub fn subscribers(&self) -> usize {
-        self.shared.live.receiver_count()
+        self.shared.state().live.receiver_count()
     }
 
     /// Batches that were dropped because a subscriber was slow.
@@ -206,7 +214,7 @@ impl Shared {
                     said => {
                         subscribe(&mut topics, &said);
                         let wanted = topics.iter().any(|prefix| topic.starts_with(prefix));
-                        live = wanted.then(|| live.take().unwrap_or_else(|| self.live.subscribe()));
+                        live = wanted.then(|| live.take().unwrap_or_else(|| self.state().live.subscribe()));
                     }
                 },
                 message = next => {

@@ -4,7 +4,7 @@
 use std::pin::Pin;
 
 use super::*;
-use crate::events::Ask;
+use crate::events::{Ask, AskId};
 
 /// Bounds on a replay.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Replays {
     place: Place,
     /// Whether it is of use to ask.
     pub(super) connected: bool,
-    running: Option<Running>,
+    running: Option<(AskId, Running)>,
     owed: Vec<Heard>,
 }
 
@@ -43,8 +43,8 @@ impl Replays {
     }
 
     fn cancel(&mut self) {
-        if self.running.take().is_some() {
-            self.owed.push(Heard::ReplayEnded);
+        if let Some((id, _)) = self.running.take() {
+            self.owed.push(Heard::ReplayEnded(id));
         }
     }
 
@@ -58,7 +58,7 @@ impl Replays {
             }
             let running = async {
                 match &mut self.running {
-                    Some(running) => running.await,
+                    Some((_, running)) => running.await,
                     None => std::future::pending().await,
                 }
             };
@@ -78,15 +78,15 @@ impl Replays {
 
     fn begin(&mut self, ask: Ask) {
         match (ask, &self.endpoint) {
-            (Ask::Snapshot, _) => self.owed.push(Heard::SnapshotEnded),
-            (Ask::Replay { from }, Some(endpoint)) if self.connected => {
-                let replay = replay(endpoint.clone(), from, self.settings, self.line.tell.clone());
+            (Ask::Snapshot { id }, _) => self.owed.push(Heard::SnapshotEnded(id)),
+            (Ask::Replay { id, from }, Some(endpoint)) if self.connected => {
+                let replay = replay(endpoint.clone(), (id, from), self.settings, self.line.tell.clone());
                 self.cancel();
-                self.running = Some(Box::pin(replay));
+                self.running = Some((id, Box::pin(replay)));
             }
-            (Ask::Replay { .. }, _) => {
+            (Ask::Replay { id, .. }, _) => {
                 self.cancel();
-                self.owed.push(Heard::ReplayEnded);
+                self.owed.push(Heard::ReplayEnded(id));
             }
         }
     }
@@ -95,7 +95,7 @@ impl Replays {
 /// Hands on all batches from `from` on that the engine still has; returns how many.
 async fn replay(
     endpoint: ZmqEndpoint,
-    from: u64,
+    (id, from): (AskId, u64),
     settings: ReplaySettings,
     tell: mpsc::Sender<Heard>,
 ) -> Result<u64, LinkError> {
@@ -115,7 +115,7 @@ async fn replay(
             let Some(message) = answer(frames) else {
                 return Err(LinkError::Stranger("no replay socket of an engine: its answers differ".to_owned()));
             };
-            if message.seq == Some(END) || tell.send(Heard::Replayed(message)).await.is_err() {
+            if message.seq == Some(END) || tell.send(Heard::Replayed(id, message)).await.is_err() {
                 return Ok(batches);
             }
             batches += 1;

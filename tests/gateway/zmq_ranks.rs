@@ -1,0 +1,110 @@
+//! Engines with two data-parallel ranks, each of which publishes on a port of its own: what one rank holds is credited to
+//! it, and not to the other.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::timeout;
+use warmpath::bridge::{Bridge, RankFeed};
+use warmpath::config::ZmqEndpoint;
+use warmpath::events::publish::zmq::{ZmqOutlet, ZmqPublisher};
+use warmpath::events::source::source;
+use warmpath::events::zmq::ZmqEngine;
+use warmpath::events::{Abilities, Message};
+use warmpath::shutdown::Tasks;
+use warmpath::telemetry::metrics::Metrics;
+
+use crate::bridge::Played;
+use crate::by_hand::{batch, stored};
+use crate::fleet::{TestFleet, fleet};
+use crate::nats::NatsServer;
+use crate::scripted::{Scripted, whole};
+use crate::sidecar::{ABILITIES, bridge_settings};
+use crate::zmq::{bus, outlet, until, worker};
+
+/// The publishers of two ranks, at a port and the one that follows, as vLLM counts them.
+async fn two_ranks(tasks: &Tasks) -> (ZmqEndpoint, [ZmqPublisher; 2]) {
+    let at = |port: u16| -> ZmqEndpoint { format!("tcp://127.0.0.1:{port}").parse().unwrap() };
+    let publisher = |endpoint: ZmqEndpoint| {
+        let settings = ZmqOutlet { bind: Some(endpoint), replay: None, ..outlet() };
+        ZmqPublisher::start(settings, tasks)
+    };
+    for _ in 0..100 {
+        let Ok(free) = std::net::TcpListener::bind("127.0.0.1:0") else { continue };
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let Some(next) = port.checked_add(1) else { continue };
+        if let (Ok(zero), Ok(one)) = (publisher(at(port)).await, publisher(at(next)).await) {
+            return (at(port), [zero, one]);
+        }
+    }
+    panic!("no two ports side by side are free");
+}
+
+/// Each rank says that it has ten blocks which the other has not.
+async fn speak(ranks: &[ZmqPublisher; 2]) {
+    until("both are subscribed", || ranks.iter().all(|rank| rank.subscribers() == 1)).await;
+    for (rank, publisher) in (0..).zip(ranks) {
+        let payload = batch(Some(rank), vec![stored(1000 * rank, 10)]).into();
+        publisher.send(Message { payload, seq: Some(0), epoch: None });
+    }
+}
+
+/// Blocks of the index by rank.
+async fn blocks(fleet: &TestFleet) -> Vec<(u64, u64)> {
+    let workers: Value = serde_json::from_str(&fleet.admin("/api/v1/workers").await.1).unwrap();
+    let rows = workers["workers"].as_array().unwrap().iter();
+    rows.map(|row| (row["rank"].as_u64().unwrap(), row["index_blocks"].as_u64().unwrap())).collect()
+}
+
+async fn each_rank_is_credited(fleet: &TestFleet, engine: &Scripted) {
+    fleet.eventually("both ranks' blocks are known", async |fleet| blocks(fleet).await == [(0, 10), (1, 10)]).await;
+    for (number, rank) in [1_u32, 0, 1, 0].into_iter().enumerate() {
+        let prompt: Vec<u32> = (1000 * rank..1000 * rank + 44).collect();
+        let answer = fleet.complete(prompt.into()).await;
+        assert_eq!((answer.status, answer.predicted), (200, Some(40)), "rank {rank}");
+        assert_eq!(engine.seen()[number].header("x-data-parallel-rank"), [rank.to_string()]);
+    }
+    assert_eq!(fleet.metric("warmpath_kv_events_total", "outcome=\"foreign\"").await, 0.0);
+}
+
+async fn engine() -> Scripted {
+    Scripted::start(vec![whole("200 OK", r#"{"choices":[{"index":0,"text":"a","finish_reason":"stop"}]}"#)]).await
+}
+
+#[tokio::test]
+async fn over_zeromq_each_rank_is_credited_with_what_it_said() {
+    let tasks = Tasks::new();
+    let (place, ranks) = two_ranks(&tasks).await;
+    let engine = engine().await;
+    let settings = format!("events: zmq, zmq_endpoint: '{place}', dp_ranks: 2");
+    let fleet = fleet().engines(0).stranger_with(engine.address, &settings).start().await;
+    speak(&ranks).await;
+    each_rank_is_credited(&fleet, &engine).await;
+}
+
+#[tokio::test]
+async fn over_a_bridge_each_rank_is_credited_with_what_it_said() {
+    for server in [NatsServer::core(), NatsServer::jetstream()] {
+        let (tasks, metrics) = (Tasks::new(), Metrics::new("w"));
+        let (_, ranks) = two_ranks(&tasks).await;
+        let (played, _) = Played::start().await;
+        let feeds = (0..).zip(&ranks).map(|(rank, publisher)| {
+            let abilities = Abilities { replays: false, ..ABILITIES };
+            let (source, line) = source(abilities, 64);
+            let engine = ZmqEngine { events: publisher.events.clone().unwrap(), replay: None };
+            tasks.spawn(bus().follow(&worker(&metrics, "m", "stranger-1"), engine, line));
+            RankFeed { rank, source, blocks: None }
+        });
+        let settings = bridge_settings(played.address, "m", "stranger-1", &server.url());
+        let bridge = Bridge::start(settings, feeds.collect()).await.unwrap();
+        let engine = engine().await;
+        let fleet = fleet().engines(0).nats(server.url());
+        let fleet = fleet.stranger_with(engine.address, "events: nats, dp_ranks: 2").start().await;
+        speak(&ranks).await;
+        each_rank_is_credited(&fleet, &engine).await;
+        assert_eq!(bridge.counts().published, 2);
+        let stopped = timeout(Duration::from_secs(10), bridge.stop(Duration::from_secs(5))).await;
+        assert!(stopped.unwrap());
+    }
+}
