@@ -53,6 +53,7 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("history", &["ids", "units", "namespace", "blocks", "shape"]),
     ("cost", &["ids", "units", "shape", "overlap", "history"]),
     ("cost/*", &["ids", "units", "shape", "overlap", "observe", "history", "cost"]),
+    ("queue", &["units", "shape"]),
     ("pick", &["ids", "cost"]),
     ("policy", &["observe", "history", "cost", "pick"]),
     ("admission", &["ids", "units", "slot_set", "ledger", "workers", "cost"]),
