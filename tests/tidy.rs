@@ -26,6 +26,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["upstream"],
     &["events"],
     &["fleet"],
+    &["queue"],
     &["tokenize"],
     &["openai"],
     &["sim"],

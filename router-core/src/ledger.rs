@@ -132,9 +132,12 @@ pub struct Share {
     pub block_size: BlockSize,
 }
 
-/// Is told whenever something was given back: somebody may have been waiting for it.
+/// Is told of reservations. Called wherever one may be dropped: short.
 pub trait Release: std::fmt::Debug + Send + Sync {
-    /// A reservation is no more, and the account says so already. Called wherever a reservation may be dropped: short.
+    /// A reservation was made.
+    fn reserved(&self);
+
+    /// It is no more, and the account says so already: somebody may have been waiting for that.
     fn released(&self);
 }
 
@@ -151,9 +154,9 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Lets `release` be told when it was given back.
+    /// Tells `release` of it, now and when it was given back.
     pub fn telling(mut self, release: Option<Arc<dyn Release>>) -> Self {
-        self.release = release;
+        self.release = release.inspect(|release| release.reserved());
         self
     }
 
@@ -297,6 +300,10 @@ mod tests {
         #[derive(Debug)]
         struct Seen(Arc<Account>, AtomicU32);
         impl Release for Seen {
+            fn reserved(&self) {
+                assert_eq!(self.1.fetch_add(1, Ordering::Relaxed), 0);
+            }
+
             fn released(&self) {
                 assert_eq!((self.0.read().requests, self.0.read().active_blocks), (0, Blocks(0)));
                 self.1.fetch_add(1, Ordering::Relaxed);
@@ -306,9 +313,9 @@ mod tests {
         let seen = Arc::new(Seen(Arc::clone(&account), AtomicU32::new(0)));
         let release: Arc<dyn Release> = seen.clone();
         let reservation = reserve(&account, &overlay, 1, &[1, 2]).telling(Some(release));
-        assert_eq!(seen.1.load(Ordering::Relaxed), 0);
-        drop(reservation);
         assert_eq!(seen.1.load(Ordering::Relaxed), 1);
+        drop(reservation);
+        assert_eq!(seen.1.load(Ordering::Relaxed), 2);
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Scheduler {
         Self { half_life, ..self }
     }
 
-    /// Lets `release` be told of every reservation that is given back.
+    /// Tells `release` of every reservation, when it is made and when it is given back.
     pub fn with_release(self, release: Arc<dyn Release>) -> Self {
         Self { release: Some(release), ..self }
     }

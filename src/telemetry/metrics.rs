@@ -12,9 +12,11 @@ use warmpath_core::ids::Rank;
 
 use crate::real::real;
 pub use belief::Belief;
+pub use queue::QueueMetrics;
 pub use worker::WorkerMetrics;
 
 mod belief;
+mod queue;
 mod worker;
 
 const LATENCY_BOUNDS: [f64; 14] =
@@ -51,6 +53,9 @@ definitions! {
     RETRIES = "retries_total", Kind::Counter, "Attempts on another worker, by reason.";
     FALLBACK = "fallback_total", Kind::Counter, "Placements that the policy left to the fallback, by reason.";
     UNTOKENIZED = "untokenized_total", Kind::Counter, "Requests whose token ids could not be had, by reason.";
+    QUEUE_LENGTH = "queue_length", Kind::Gauge, "Requests that wait for a worker, by class.";
+    QUEUE_WAIT = "queue_wait_seconds", Kind::Histogram(&TTFT_BOUNDS), "How long those waited that were admitted after a wait.";
+    QUEUE_REFUSALS = "queue_refusals_total", Kind::Counter, "Requests that the queue did not take or keep, by reason.";
     ROUTING_LATENCY = "routing_latency_seconds", Kind::Histogram(&LATENCY_BOUNDS), "Time to hash, match, score and reserve.";
     TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its first token.";
     DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its end.";
@@ -133,6 +138,8 @@ pub struct ModelMetrics {
     pub duration: Histogram,
     /// How uneven the pool's load is.
     pub balance: Gauge,
+    /// Its queue.
+    pub queue: QueueMetrics,
 }
 
 impl Metrics {
@@ -189,6 +196,7 @@ impl Metrics {
             ttft: self.registry.histogram(&TTFT, labels()),
             duration: self.registry.histogram(&DURATION, labels()),
             balance: self.registry.gauge(&BALANCE, labels()),
+            queue: QueueMetrics::new(&self.registry, model),
             model: model.to_owned(),
             metrics: self.clone(),
         }
