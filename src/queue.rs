@@ -140,19 +140,24 @@ impl Gate {
         asking: &Asking,
         placing: &mut P,
     ) -> Result<P::Placed, GatewayError> {
+        if now() >= asking.deadline {
+            return Err(GatewayError::Deadline);
+        }
         let seen = self.openings.load(Ordering::SeqCst);
         // Those that wait are not overtaken; but what was admitted before goes before them all.
         let tries = asking.returned || !self.has_waiting();
         if tries {
-            match self.attempt(asking.deadline, placing) {
+            match self.attempt(placing) {
                 Err(GatewayError::Place { source: PlaceError::AllBusy }) if self.settings.queues => {}
                 tried => return tried.map(|(placed, _)| placed),
             }
         }
         let mut waiter = self.enter(asking, tries.then_some(seen))?;
+        waiter.watch(placing);
         loop {
             waiter.called().await?;
-            match self.attempt(asking.deadline, placing) {
+            let tried = if now() < asking.deadline { self.attempt(placing) } else { Err(GatewayError::Deadline) };
+            match tried {
                 Ok((placed, tokens)) => {
                     waiter.admitted(tokens);
                     return Ok(placed);
@@ -166,10 +171,7 @@ impl Gate {
         }
     }
 
-    fn attempt<P: Placing>(&self, deadline: Instant, placing: &mut P) -> Result<(P::Placed, Tokens), GatewayError> {
-        if now() >= deadline {
-            return Err(GatewayError::Deadline);
-        }
+    fn attempt<P: Placing>(&self, placing: &mut P) -> Result<(P::Placed, Tokens), GatewayError> {
         if !self.seats.is_free_for(&self.hungry) {
             return Err(PlaceError::AllBusy.into());
         }
@@ -304,9 +306,14 @@ impl Waiter<'_> {
         if rests {
             // Others may have use for what this one had not.
             self.gate.seats.offer();
-            if let Some(at) = placing.next_growth(now()) {
-                self.gate.set_alarm(at);
-            }
+            self.watch(placing);
+        }
+    }
+
+    /// Sees to it that somebody is woken when time alone makes room.
+    fn watch(&self, placing: &impl Placing) {
+        if let Some(at) = placing.next_growth(now()) {
+            self.gate.set_alarm(at);
         }
     }
 

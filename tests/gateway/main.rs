@@ -17,6 +17,7 @@ mod link;
 mod nats;
 mod nats_source;
 mod pyzmq;
+mod queue;
 mod recorded;
 mod resting;
 mod retries;
