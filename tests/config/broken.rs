@@ -108,13 +108,13 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ),
     ("log: {format: \"a\\nb\"}", &["3:15: unknown value `a\\nb` (known: text, json)"]),
     (
-        "log: {format: xml, level: loud}\nretries: {attempts: -1, wait: 1s}\nqueue: {}",
+        "log: {format: xml, level: loud}\nretries: {attempts: -1, wait: 1s}\ncache: {}",
         &[
             "3:15: unknown value `xml` (known: text, json)",
             "3:27: unknown value `loud` (known: error, warn, info, debug, trace)",
             "4:21: expected a whole number from 0 to 255, got `-1`",
             "4:25: unknown key `wait` (known: attempts)",
-            "5:1: unknown key `queue` (known: listen, models, workers, discovery, routing, events, index, engines, limits, timeouts, health, retries, metrics, log, ready_when, usage)",
+            "5:1: unknown key `cache` (known: listen, models, workers, discovery, routing, queue, events, index, engines, limits, timeouts, health, retries, metrics, log, ready_when, usage)",
         ],
     ),
 ];
