@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
+use crate::config::{Config, HeaderField};
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::fleet::{Duty, Fleet};
 use crate::http::admin::{self, Admin, HealthReport};
 use crate::http::gateway::{Behaviour, Gateway};
+use crate::http::sender::Senders;
 use crate::http::{ConnectionLimits, routes, serve};
 use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry::metrics::Metrics;
@@ -81,7 +82,7 @@ impl App {
         let metrics = Metrics::new(&config.metrics.prefix);
         let background = Tasks::new();
         let config = Arc::new(config);
-        let fleet = Arc::new(build::fleet(&config, &metrics));
+        let fleet = Arc::new(build::fleet(&config, &metrics, &background));
         let index = Arc::new(build::index(&config));
         let sources = Arc::new(Sources::connect(&config, local, (&fleet, &index), &metrics, &background).await?);
         let trouble = Trouble::default();
@@ -244,7 +245,13 @@ fn behaviour(config: &Config) -> Behaviour {
         index_seed: config.index.seed,
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,
+        senders: senders(config),
     }
+}
+
+fn senders(config: &Config) -> Senders {
+    let name = |field: &Option<HeaderField>| field.as_ref().map(|field| field.name().clone());
+    Senders::new(name(&config.queue.tenant_header), name(&config.queue.class_header))
 }
 
 fn report(fleet: &Fleet, sources: &Sources, trouble: &Trouble) -> HealthReport {
@@ -259,6 +266,11 @@ fn report(fleet: &Fleet, sources: &Sources, trouble: &Trouble) -> HealthReport {
         };
         let by = if pool.scheduler.policy().history.is_some() { "their characters" } else { "load" };
         Some(format!("the tokenizer of `{}` {state}: its prompts sent as text are routed by {by}", pool.model))
+    }));
+    let full = fleet.pools().filter(|pool| pool.gate.is_full());
+    degraded.extend(full.map(|pool| {
+        let waiting: usize = pool.gate.lengths().iter().sum();
+        format!("the queue of `{}` is full: {waiting} requests wait for a worker", pool.model)
     }));
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
     let roster = fleet.roster();

@@ -19,6 +19,7 @@ mod inputs;
 mod listen;
 mod place;
 mod quantity;
+mod queue;
 mod reading;
 mod routing;
 mod tokenize;
@@ -42,6 +43,7 @@ pub use inputs::Environment;
 pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
 pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
+pub use queue::{ClassWeights, HeaderField, Queue};
 pub use reading::Reading;
 pub use routing::{ApproxLru, ApproxTree, Routing, Trust};
 pub use tokenize::Tokenize;
@@ -61,6 +63,8 @@ pub struct Config {
     pub discovery: Discovery,
     /// Which worker a request goes to.
     pub routing: Routing,
+    /// Who waits while every worker is full.
+    pub queue: Queue,
     /// How the engines' KV-cache events arrive.
     pub events: Events,
     /// What is remembered of them.

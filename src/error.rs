@@ -1,9 +1,12 @@
 //! What can go wrong with a request, and what the client is told. HTTP statuses stand here and nowhere else.
 
-use http::{HeaderValue, StatusCode, header};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use warmpath_core::ids::WorkerId;
 use warmpath_core::observe::Side;
+use warmpath_core::queue::Refusal;
 use warmpath_core::scheduler::PlaceError;
 
 /// A cause whose type nobody needs.
@@ -54,10 +57,18 @@ pub enum GatewayError {
         #[source]
         source: PlaceError,
     },
+    /// The request may not wait for a worker, or not any longer.
+    #[error("{refusal}")]
+    Queue {
+        /// Why.
+        refusal: Refusal,
+        /// After which time another attempt may fare better.
+        retry: Duration,
+    },
     /// The fleet changed under a placement.
     #[error("the worker has left")]
     NoSuchSlot,
-    /// `timeouts.total` is over, and nothing has gone to the client.
+    /// `timeouts.total`, or what the client allowed, is over, and nothing has gone to the client.
     #[error("the request was not answered in time")]
     Deadline,
     /// A worker could not be reached, or broke off.
@@ -144,6 +155,8 @@ impl GatewayError {
             Self::UnknownPath { .. } | Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Place { .. } | Self::NoSuchSlot => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Queue { refusal: Refusal::TenantFull, .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::Queue { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream { failure, .. } => match failure {
                 UpstreamFailure::Connect | UpstreamFailure::Unavailable | UpstreamFailure::Ejected => {
@@ -160,7 +173,8 @@ impl GatewayError {
     pub fn side(&self) -> Side {
         match self {
             Self::Upstream { .. } | Self::Deadline => Side::Worker,
-            Self::Place { .. } | Self::NoSuchSlot => Side::Router,
+            Self::Queue { refusal: Refusal::TenantFull, .. } => Side::Client,
+            Self::Place { .. } | Self::NoSuchSlot | Self::Queue { .. } => Side::Router,
             _ => Side::Client,
         }
     }
@@ -170,6 +184,7 @@ impl GatewayError {
         match self {
             Self::Place { source: PlaceError::AllBusy } => "all_busy",
             Self::Place { source: PlaceError::NoWorker } | Self::NoSuchSlot => "no_worker",
+            Self::Queue { .. } => "queue_refused",
             Self::Deadline => "deadline",
             Self::Upstream { .. } => "upstream_error",
             Self::UnknownModel { .. } => "unknown_model",
@@ -185,12 +200,30 @@ impl GatewayError {
             Self::Place { source: PlaceError::NoWorker } | Self::NoSuchSlot => {
                 ("service_unavailable", Some("no_worker"))
             }
+            Self::Queue { refusal, .. } => match refusal {
+                Refusal::TenantFull => ("rate_limit_error", Some("rate_limit_exceeded")),
+                Refusal::Full | Refusal::Displaced => ("service_unavailable", Some("queue_full")),
+                Refusal::Expired => ("service_unavailable", Some("queue_timeout")),
+            },
             Self::Deadline => ("upstream_error", Some("deadline_exceeded")),
             Self::Upstream { failure: UpstreamFailure::FirstByteTimeout, .. } => {
                 ("upstream_error", Some("upstream_timeout"))
             }
             Self::Upstream { .. } => ("upstream_error", Some("upstream_failed")),
             _ => ("invalid_request_error", None),
+        }
+    }
+
+    /// What the client had better do: OpenAI's clients send a request up to three times, by default at once.
+    pub fn retry(&self) -> Retry {
+        if let Self::Queue { retry, .. } = self {
+            return Retry::After(*retry);
+        }
+        match self.status() {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Retry::After(RETRY_DEFAULT),
+            // It would be computed once more, and be as late.
+            StatusCode::GATEWAY_TIMEOUT => Retry::Never,
+            _ => Retry::Unsaid,
         }
     }
 
@@ -206,13 +239,46 @@ impl GatewayError {
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if matches!(self.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            headers.insert("retry-after-ms", HeaderValue::from_static("1000"));
-        }
+        self.retry().tell(headers);
         response
     }
 }
+
+/// After which time to try again where nothing better is known.
+const RETRY_DEFAULT: Duration = Duration::from_secs(1);
+
+/// What a client is told to do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Nothing: statuses speak for themselves.
+    Unsaid,
+    /// Not to try again.
+    Never,
+    /// To try again after this time.
+    After(Duration),
+}
+
+impl Retry {
+    /// Says so in the headers that clients know: `Retry-After`, in whole seconds, is the standard's; OpenAI's clients obey
+    /// `retry-after-ms` and `x-should-retry`.
+    pub fn tell(self, headers: &mut HeaderMap) {
+        match self {
+            Retry::Unsaid => {}
+            Retry::Never => {
+                headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+            }
+            Retry::After(time) => {
+                let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(millis.div_ceil(1_000).max(1)));
+                headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis));
+                headers.insert(SHOULD_RETRY, HeaderValue::from_static("true"));
+            }
+        }
+    }
+}
+
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 impl From<PlaceError> for GatewayError {
     fn from(source: PlaceError) -> Self {
@@ -245,6 +311,27 @@ mod tests {
         let (status, body, retry) = parts(PlaceError::AllBusy.into());
         assert_eq!((status, retry), (503, true));
         assert_eq!(body["error"]["code"], "all_workers_busy");
+    }
+
+    #[test]
+    fn a_client_is_told_whether_and_when_to_try_again() {
+        let told = |error: GatewayError| {
+            let response: http::Response<Vec<u8>> = error.into_response();
+            let header = |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+            let [after, after_ms, should] = ["retry-after", "retry-after-ms", "x-should-retry"].map(header);
+            (response.status().as_u16(), after, after_ms, should)
+        };
+        let later = |status, after: &str, after_ms: &str| {
+            (status, Some(after.to_owned()), Some(after_ms.to_owned()), Some("true".to_owned()))
+        };
+        let queue = |refusal, millis| GatewayError::Queue { refusal, retry: Duration::from_millis(millis) };
+        assert_eq!(told(queue(Refusal::TenantFull, 100)), later(429, "1", "100"));
+        assert_eq!(told(queue(Refusal::Full, 1_001)), later(503, "2", "1001"));
+        assert_eq!(told(queue(Refusal::Displaced, 2_000)), later(503, "2", "2000"));
+        assert_eq!(told(queue(Refusal::Expired, 30_000)), later(503, "30", "30000"));
+        assert_eq!(told(PlaceError::NoWorker.into()), later(503, "1", "1000"));
+        assert_eq!(told(GatewayError::Deadline), (504, None, None, Some("false".to_owned())));
+        assert_eq!(told(GatewayError::Body), (400, None, None, None));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::{BlockSize, Blocks};
 use warmpath_core::workers::{Pool, Ramp, Target, WorkerTable};
 
+use crate::queue::Gate;
 use crate::telemetry::metrics::ModelMetrics;
 use crate::tokenize::TokenizerHandle;
 use roster::Roster;
@@ -56,6 +57,8 @@ pub struct PoolState {
     pub block_size: BlockSize,
     /// Places its requests.
     pub scheduler: Scheduler,
+    /// Where its requests wait for a worker.
+    pub gate: Arc<Gate>,
     /// Makes token ids of its prompts.
     pub tokenizer: TokenizerHandle,
     /// Its metrics.
@@ -108,6 +111,14 @@ impl Fleet {
         self.pools.values()
     }
 
+    /// The fleet is `roster` from now on. Whoever waits for a worker may find one now, or has to learn that there is none.
+    fn publish(&self, roster: Roster) {
+        self.roster.store(Arc::new(roster));
+        for pool in self.pools() {
+            pool.gate.room();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Slots<Worker>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,7 +139,7 @@ impl Fleet {
             joined.push(worker);
         }
         let with = self.roster.load().with(joined.iter().zip(newcomers));
-        self.roster.store(Arc::new(with));
+        self.publish(with);
         drop(slots);
         self.tell_tokenizers();
         Ok(joined)
@@ -140,7 +151,7 @@ impl Fleet {
         let slots = self.lock();
         let roster = self.roster.load_full();
         let left: Vec<_> = roster.ranks_of(id).cloned().collect();
-        self.roster.store(Arc::new(roster.without(id)));
+        self.publish(roster.without(id));
         drop(slots);
         for worker in &left {
             self.forget(worker.slot);
@@ -246,7 +257,7 @@ impl Fleet {
             target.available = available;
             target.ramp = returned.map(ramp).or(target.ramp);
         });
-        self.roster.store(Arc::new(changed));
+        self.publish(changed);
         (before != available).then_some(available)
     }
 
@@ -264,7 +275,7 @@ impl Fleet {
     pub fn set_capacity(&self, worker: &Worker, blocks: Blocks) {
         let _one_at_a_time = self.lock();
         let changed = self.roster.load().changed(worker.slot, |target| target.limits.blocks = Some(blocks));
-        self.roster.store(Arc::new(changed));
+        self.publish(changed);
     }
 
     /// How uneven the load of all workers is.
@@ -298,6 +309,7 @@ impl Fleet {
             let Some(state) = self.pool(&pool.model) else { continue };
             state.metrics.balance.set(load_balance_score(loads.into_iter()));
             state.metrics.tokenizer(&state.tokenizer.figures(now));
+            state.gate.measure();
         }
     }
 }

@@ -17,11 +17,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::shutdown::Tasks;
 
 pub mod admin;
+mod admit;
 pub mod completions;
 mod forward;
 pub mod gateway;
 pub mod models;
 pub mod routes;
+pub mod sender;
 
 /// Pause of the accept loop when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -15,6 +15,7 @@ pub mod fleet;
 pub mod http;
 pub mod mock_engine;
 pub mod openai;
+pub mod queue;
 pub mod real;
 pub mod replay;
 pub mod shutdown;

@@ -1,12 +1,18 @@
-//! A warm placement allocates nothing: neither the policy nor its history nor the index nor the ledger.
+//! A warm placement allocates nothing: neither the gate nor the policy nor its history nor the index nor the ledger.
 #![expect(unsafe_code, reason = "a counting allocator can only be written so")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use warmpath::error::GatewayError;
+use warmpath::queue::{Asking, Gate, GateSettings, Placing, Seats};
+use warmpath::shutdown::Tasks;
+use warmpath::telemetry::metrics::Metrics;
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
 use warmpath_core::ids::{EngineHash, Rank, RequestKey, SequenceHash, Slot, WorkerId};
@@ -15,8 +21,9 @@ use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex, TierBlocks};
 use warmpath_core::overlay::Overlay;
 use warmpath_core::policy::{Policy, PolicyName, Weights};
-use warmpath_core::scheduler::{Scheduler, Scratch};
-use warmpath_core::shape::{Prompt, Request, Shape};
+use warmpath_core::queue::Rules;
+use warmpath_core::scheduler::{Placement, Scheduler, Scratch};
+use warmpath_core::shape::{Class, Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::trust::Answered;
 use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
@@ -94,6 +101,28 @@ fn store(writer: &Writer<Chains>, tokens: &[u32], tier: Tier) {
     writer.apply(&[CacheEvent::from(event)]);
 }
 
+/// A gate at which nobody waits.
+fn gate() -> Arc<Gate> {
+    let rules = Rules { waiting: 9, of_tenant: 9, weights: [NonZeroU32::MIN; 3] };
+    let settings = GateSettings { queues: true, rules, timeout: Duration::from_secs(1) };
+    Gate::new(settings, &Seats::new(9), Metrics::new("w").model(0, "m"), Tasks::new())
+}
+
+/// A placement on its way through a gate.
+struct Trying<F>(F);
+
+impl<F: FnMut() -> Placement> Placing for Trying<F> {
+    type Placed = Placement;
+
+    fn place(&mut self) -> Result<(Placement, Tokens), GatewayError> {
+        Ok(((self.0)(), Tokens(1)))
+    }
+
+    fn next_growth(&self, _now: Instant) -> Option<Instant> {
+        None
+    }
+}
+
 #[test]
 fn a_warm_placement_allocates_nothing() {
     let size = BlockSize::new(16).unwrap();
@@ -123,7 +152,9 @@ fn a_warm_placement_allocates_nothing() {
         let fallback = Policy::new(PolicyName::LeastRequests, &weights);
         let history = history_of(policy, &ApproxLimits::default());
         let policy_at_work = Policy::new(policy, &weights).with_history(history);
-        let scheduler = Scheduler::new(policy_at_work, fallback, OnAllBusy::LeastLoaded)
+        let gate = gate();
+        let scheduler = Scheduler::new(policy_at_work, fallback, OnAllBusy::Queue)
+            .with_release(gate.clone())
             .with_in_flight_credit(Duration::from_secs(30))
             .with_sent(Arc::new(ApproxLru::new(LruLimits::default())));
         let mut scratch = Scratch::new(1);
@@ -133,7 +164,10 @@ fn a_warm_placement_allocates_nothing() {
         let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let pool = workers.pool("m").unwrap();
         let place = |scratch: &mut Scratch| {
-            drop(scheduler.place(Instant::now(), &request, &*index, (&workers, pool), scratch).unwrap());
+            let place = || scheduler.place(Instant::now(), &request, &*index, (&workers, pool), scratch).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(9);
+            let asking = Asking { class: Class(0), tenant: None, deadline, returned: false };
+            drop(gate.admit(&asking, &mut Trying(place)).now_or_never().expect("nobody waits").unwrap());
         };
         // Every worker's account has to be warm, and some policies choose at random.
         (0..2_000).for_each(|_| place(&mut scratch));

@@ -1,6 +1,6 @@
 //! Whether a target has room, and what happens when none has.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +8,16 @@ use crate::cost::{Candidate, Standing};
 use crate::ledger::InFlight;
 use crate::slot_set::SlotSet;
 use crate::units::Blocks;
-use crate::workers::Target;
+use crate::workers::{Pool, Target, WorkerTable};
 
 /// What to do with a request while every worker is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnAllBusy {
-    /// Send it where least is in flight: the engine queues it.
+    /// Let it wait until one has room: see [`queue`](crate::queue).
     #[default]
+    Queue,
+    /// Send it where least is in flight: the engine queues it.
     LeastLoaded,
     /// Refuse it; the client is told to retry.
     Error,
@@ -51,6 +53,37 @@ pub fn standing(now: Instant, target: &Target, load: &InFlight, avoid: &SlotSet)
     }
 }
 
+/// The best that a target of `pool` can offer: a worker, a wait, or nothing. O(workers), and 1 where the first has room.
+pub fn prospect(now: Instant, (workers, pool): (&WorkerTable, &Pool), avoid: &SlotSet) -> Standing {
+    let mut best = Standing::Out;
+    for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
+        match standing(now, target, &target.account.read(), avoid) {
+            Standing::Open => return Standing::Open,
+            Standing::Full => best = Standing::Full,
+            Standing::Out => {}
+        }
+    }
+    best
+}
+
+/// When the next target of `pool` that came back is given one more sequence; none while none is held back. O(workers).
+pub fn next_growth(now: Instant, (workers, pool): (&WorkerTable, &Pool)) -> Option<Instant> {
+    let targets = pool.targets.iter().filter_map(|slot| workers.get(*slot)).filter(|target| target.available);
+    targets.filter_map(|target| growth(now, target)).min()
+}
+
+fn growth(now: Instant, target: &Target) -> Option<Instant> {
+    let (ramp, limit) = (target.ramp?, target.limits.sequences);
+    let given = sequences_at(now, target);
+    if given >= limit {
+        return None;
+    }
+    // The first moment at which `sequences_at` is one more, rounded up to the millisecond in which it reckons.
+    let share = u128::from((given + 1).saturating_sub(ramp.from)) * ramp.over.as_millis();
+    let millis = share.div_ceil(u128::from(limit - ramp.from));
+    Some(ramp.since + Duration::from_millis(u64::try_from(millis).ok()?))
+}
+
 /// The full candidate with the least in flight, by the fuller of its slots and its blocks; the lowest slot among
 /// equals. None when every candidate is out.
 pub fn least_loaded(candidates: &[Candidate]) -> Option<usize> {
@@ -62,7 +95,6 @@ pub fn least_loaded(candidates: &[Candidate]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use super::*;
     use crate::cost::small_worlds::candidate;
@@ -124,6 +156,52 @@ mod tests {
             assert_eq!(standing(at, &target, &load(0, sequences), &none), Standing::Full);
             assert_eq!(standing(at, &target, &load(0, sequences - 1), &none), Standing::Open);
         }
+    }
+
+    #[test]
+    fn the_next_growth_is_the_first_moment_at_which_more_is_given() {
+        let since = now();
+        let ramp = Some(Ramp { since, over: Duration::from_secs(30), from: 4 });
+        let table = |ramp, available| {
+            let target = Target { ramp, available, ..target(None) };
+            let pool = Pool {
+                model: "m".into(),
+                aliases: Vec::new(),
+                block_size: crate::units::BlockSize::new(4).unwrap(),
+                targets: vec![Slot(0)],
+            };
+            WorkerTable::new(vec![target], vec![pool])
+        };
+        let next = |table: &WorkerTable, at| next_growth(at, (table, &table.pools()[0]));
+        let growing = table(ramp, true);
+        let target = growing.get(Slot(0)).unwrap();
+        let (mut at, mut given) = (since, 4);
+        while let Some(then) = next(&growing, at) {
+            assert_eq!(sequences_at(then - Duration::from_millis(1), target), given);
+            given += 1;
+            assert_eq!(sequences_at(then, target), given);
+            at = then;
+        }
+        assert_eq!((given, at), (16, since + Duration::from_secs(30)));
+        assert_eq!((next(&table(None, true), since), next(&table(ramp, false), since)), (None, None));
+    }
+
+    #[test]
+    fn a_pools_prospect_is_its_best_targets() {
+        let pool = Pool {
+            model: "m".into(),
+            aliases: Vec::new(),
+            block_size: crate::units::BlockSize::new(4).unwrap(),
+            targets: vec![Slot(0), Slot(1)],
+        };
+        let full = Target { limits: Limits { blocks: None, sequences: 0 }, ..target(None) };
+        let open = Target { slot: Slot(1), ..target(None) };
+        let table = WorkerTable::new(vec![full, open], vec![pool]);
+        let avoiding = |slots: &[u16]| {
+            let avoid = slots.iter().copied().map(Slot).collect();
+            prospect(now(), (&table, &table.pools()[0]), &avoid)
+        };
+        assert_eq!([avoiding(&[]), avoiding(&[1]), avoiding(&[0, 1])], [Standing::Open, Standing::Full, Standing::Out]);
     }
 
     #[test]

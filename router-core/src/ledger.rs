@@ -67,6 +67,7 @@ impl Account {
             private: share.tail.0,
             room: share.room,
             prefilling: true,
+            release: None,
         }
     }
 
@@ -131,6 +132,15 @@ pub struct Share {
     pub block_size: BlockSize,
 }
 
+/// Is told of reservations. Called wherever one may be dropped: short.
+pub trait Release: std::fmt::Debug + Send + Sync {
+    /// A reservation was made.
+    fn reserved(&self);
+
+    /// It is no more, and the account says so already: somebody may have been waiting for that.
+    fn released(&self);
+}
+
 /// A request's share of its target. Given back when dropped, however the request ends.
 #[derive(Debug)]
 pub struct Reservation {
@@ -140,9 +150,16 @@ pub struct Reservation {
     private: u32,
     room: Tokens,
     prefilling: bool,
+    release: Option<Arc<dyn Release>>,
 }
 
 impl Reservation {
+    /// Tells `release` of it, now and when it was given back.
+    pub fn telling(mut self, release: Option<Arc<dyn Release>>) -> Self {
+        self.release = release.inspect(|release| release.reserved());
+        self
+    }
+
     /// The first token was seen: the prefill part is given back, and the prompts soon count as cached by events alone.
     /// Later calls do nothing.
     pub fn first_token(&mut self, now: Instant) {
@@ -181,6 +198,9 @@ impl Drop for Reservation {
         self.account.active_blocks.fetch_sub(freed, Ordering::Relaxed);
         self.account.sequences.fetch_sub(self.share.sequences, Ordering::Relaxed);
         self.account.requests.fetch_sub(1, Ordering::Relaxed);
+        if let Some(release) = self.release.take() {
+            release.released();
+        }
     }
 }
 
@@ -273,6 +293,29 @@ mod tests {
         assert_eq!(beyond(u32::MAX, u32::MAX, Some(Blocks(0))), (u32::MAX - 2, u32::MAX - 2, 0));
         drop(held);
         assert_eq!(account.read().most(own), InFlight { peak_blocks: Blocks(4), ..own });
+    }
+
+    #[test]
+    fn whoever_is_told_of_a_release_finds_it_done() {
+        #[derive(Debug)]
+        struct Seen(Arc<Account>, AtomicU32);
+        impl Release for Seen {
+            fn reserved(&self) {
+                assert_eq!(self.1.fetch_add(1, Ordering::Relaxed), 0);
+            }
+
+            fn released(&self) {
+                assert_eq!((self.0.read().requests, self.0.read().active_blocks), (0, Blocks(0)));
+                self.1.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let (account, overlay) = world();
+        let seen = Arc::new(Seen(Arc::clone(&account), AtomicU32::new(0)));
+        let release: Arc<dyn Release> = seen.clone();
+        let reservation = reserve(&account, &overlay, 1, &[1, 2]).telling(Some(release));
+        assert_eq!(seen.1.load(Ordering::Relaxed), 1);
+        drop(reservation);
+        assert_eq!(seen.1.load(Ordering::Relaxed), 2);
     }
 
     #[test]

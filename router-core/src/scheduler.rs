@@ -7,7 +7,7 @@ use crate::admission::{self, OnAllBusy};
 use crate::cost::{Candidate, NoChoice, Standing, TierWeights};
 use crate::history::{Asked, History, Known};
 use crate::ids::{SequenceHash, Slot};
-use crate::ledger::{Reservation, Share};
+use crate::ledger::{Release, Reservation, Share};
 use crate::observe::{Event, Observation};
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
@@ -32,6 +32,7 @@ pub struct Scheduler {
     sent: Sent,
     tiers: TierWeights,
     half_life: Duration,
+    release: Option<Arc<dyn Release>>,
 }
 
 /// Who decided.
@@ -86,6 +87,7 @@ impl Scheduler {
             sent: Sent::default(),
             tiers: TierWeights::default(),
             half_life: HALF_LIFE,
+            release: None,
         }
     }
 
@@ -103,6 +105,11 @@ impl Scheduler {
     /// Lets what engines say of their load count half after `half_life`, instead of five seconds.
     pub fn with_half_life(self, half_life: Duration) -> Self {
         Self { half_life, ..self }
+    }
+
+    /// Tells `release` of every reservation, when it is made and when it is given back.
+    pub fn with_release(self, release: Arc<dyn Release>) -> Self {
+        Self { release: Some(release), ..self }
     }
 
     /// Remembers in `history` what is sent to targets whose view does not tell what they hold, and goes by that.
@@ -124,6 +131,7 @@ impl Scheduler {
         (workers, pool): (&WorkerTable, &Pool),
         scratch: &mut Scratch,
     ) -> Result<Placement, PlaceError> {
+        self.refuse_early(now, request, (workers, pool))?;
         find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
         self.recall(request, workers.slots(), scratch);
         self.list_candidates(now, request, (workers, pool), scratch);
@@ -135,6 +143,7 @@ impl Scheduler {
         let mut start = 0;
         let prompts = scratch.ends.iter().map(|&end| &scratch.hashes[std::mem::replace(&mut start, end)..end]);
         let reservation = target.account.reserve(share, self.overlay.enter(now, candidate.slot, prompts));
+        let reservation = reservation.telling(self.release.clone());
         if let Some(history) = &self.policy.history {
             history.learn(now, candidate.slot, asked(request, &scratch.hashes, &scratch.text_hashes));
         }
@@ -154,6 +163,23 @@ impl Scheduler {
             Event::Placed { shape: request.shape, overlap: placement.overlap, new_tokens: placement.new_tokens };
         self.observe(&Observation { at: now, request: request.key, slot: candidate.slot, event });
         Ok(placement)
+    }
+
+    /// Whoever has to wait asks again and again: it should not cost a look-up each time.
+    fn refuse_early(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        fleet: (&WorkerTable, &Pool),
+    ) -> Result<(), PlaceError> {
+        if self.on_all_busy == OnAllBusy::LeastLoaded {
+            return Ok(());
+        }
+        match admission::prospect(now, fleet, request.avoid) {
+            Standing::Open => Ok(()),
+            Standing::Full => Err(PlaceError::AllBusy),
+            Standing::Out => Err(PlaceError::NoWorker),
+        }
     }
 
     /// Fills `known` by slot where the policy goes by history.
@@ -184,6 +210,11 @@ impl Scheduler {
         for learn in [&self.policy.learn, &self.fallback.learn].into_iter().flatten() {
             learn.observe(observation);
         }
+    }
+
+    /// What happens to a request while every worker is full.
+    pub fn on_all_busy(&self) -> OnAllBusy {
+        self.on_all_busy
     }
 
     /// The prompts in flight.
@@ -243,7 +274,7 @@ impl Scheduler {
         let has = |standing| candidates.iter().any(|candidate: &Candidate| candidate.standing == standing);
         costs.clear();
         if !has(Standing::Open) {
-            if self.on_all_busy == OnAllBusy::Error && has(Standing::Full) {
+            if self.on_all_busy != OnAllBusy::LeastLoaded && has(Standing::Full) {
                 return Err(PlaceError::AllBusy);
             }
             let chosen = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use http::uri::Authority;
+use warmpath_core::admission::OnAllBusy;
 use warmpath_core::ids::Rank;
 use warmpath_core::policy::{Policy, PolicyName};
+use warmpath_core::queue::Rules;
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::{Limits, Pool};
@@ -15,15 +17,20 @@ use warmpath_indexer::approx::{ApproxLru, history_of};
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::StartError;
-use crate::config::{Config, EventSource, Model, TokenizerSource, Worker as WorkerConfig};
+use crate::config::{Config, EventSource, Model, Queue, TokenizerSource, Worker as WorkerConfig};
 use crate::fleet::health::Health;
 use crate::fleet::{Conduct, Fleet, Newcomer, PoolState};
-use crate::telemetry::metrics::Metrics;
+use crate::queue::{Gate, GateSettings, Seats};
+use crate::shutdown::Tasks;
+use crate::telemetry::metrics::{Metrics, ModelMetrics};
 use crate::tokenize::remote::RemoteTokenizer;
 use crate::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
 
 /// The pools that the configuration describes, in which nobody serves yet.
-pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Fleet {
+///
+/// Requests that wait for a worker are woken by `tasks`, where time alone wakes them.
+pub(super) fn fleet(config: &Config, metrics: &Metrics, tasks: &Tasks) -> Fleet {
+    let seats = Seats::new(config.limits.in_flight.get());
     let shared = Arc::new(TokenizeShared::new(tokenize_limits(config)));
     let pools = config.models.iter().enumerate().map(|(place, model)| {
         let pool = Pool {
@@ -33,7 +40,9 @@ pub(super) fn fleet(config: &Config, metrics: &Metrics) -> Fleet {
             targets: Vec::new(),
         };
         let tokenizer = tokenizer(config, model, &shared);
-        (pool, Arc::new(pool_state(config, (place, model), tokenizer, metrics)))
+        let metrics = metrics.model(place, &model.name.value);
+        let gate = Gate::new(gate_settings(config), &seats, metrics.clone(), tasks.clone());
+        (pool, Arc::new(pool_state(config, tokenizer, model, (metrics, gate))))
     });
     let conduct = Conduct {
         strikes_max: config.health.request_failures.get(),
@@ -138,11 +147,25 @@ fn remote(config: &Config, model: &Model) -> RemoteTokenizer {
     RemoteTokenizer::new(client, &[], REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
 }
 
+fn gate_settings(config: &Config) -> GateSettings {
+    let Queue { requests, requests_per_tenant, weights, timeout, .. } = &config.queue;
+    let count = |number: NonZeroU32| usize::try_from(number.get()).unwrap_or(usize::MAX);
+    GateSettings {
+        queues: config.routing.on_all_busy == OnAllBusy::Queue,
+        rules: Rules {
+            waiting: count(*requests),
+            of_tenant: count(*requests_per_tenant),
+            weights: [weights.high, weights.normal, weights.low],
+        },
+        timeout: timeout.get(),
+    }
+}
+
 fn pool_state(
     config: &Config,
-    (place, model): (usize, &Model),
     tokenizer: TokenizerHandle,
-    metrics: &Metrics,
+    model: &Model,
+    (metrics, gate): (ModelMetrics, Arc<Gate>),
 ) -> PoolState {
     let routing = &config.routing;
     let weights = routing.weights();
@@ -157,13 +180,15 @@ fn pool_state(
     .with_in_flight_credit(credit)
     .with_tiers(routing.tiers)
     .with_half_life(config.engines.half_life.get())
-    .with_sent(Arc::new(ApproxLru::new(routing.approx_limits().lru)));
+    .with_sent(Arc::new(ApproxLru::new(routing.approx_limits().lru)))
+    .with_release(gate.clone());
     PoolState {
         model: model.name.value.as_str().into(),
         block_size: model.block_size,
         scheduler,
         tokenizer,
-        metrics: metrics.model(place, &model.name.value),
+        metrics,
+        gate,
     }
 }
 

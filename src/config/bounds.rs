@@ -21,6 +21,8 @@ pub struct Limits {
     pub connections: NonZeroU32,
     /// Messages of a chat, and prompts of a completion; beyond it 400.
     pub messages: NonZeroU32,
+    /// Requests that are sent to workers at once, over all models; further ones wait in the queue.
+    pub in_flight: NonZeroU32,
 }
 
 /// Bounds on waiting.
@@ -37,7 +39,7 @@ pub struct Timeouts {
     pub first_byte: Period,
     /// Between two pieces of an answer; then the stream ends with an error.
     pub stream_idle: Period,
-    /// A request as a whole, retries included.
+    /// A request as a whole, waiting and retries included; clients may shorten it.
     pub total: Period,
     /// An idle connection to a worker; then it is closed.
     pub worker_idle: Period,
@@ -80,6 +82,7 @@ impl Default for Limits {
             headers: NonZeroU32::new(100).expect("100 is not 0"),
             connections: NonZeroU32::new(16_384).expect("16 384 is not 0"),
             messages: NonZeroU32::new(4_096).expect("4 096 is not 0"),
+            in_flight: NonZeroU32::new(65_536).expect("65 536 is not 0"),
         }
     }
 }

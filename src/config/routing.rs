@@ -121,7 +121,7 @@ impl Default for Routing {
         Self {
             policy: PolicyName::Kv,
             fallback: PolicyName::LeastRequests,
-            on_all_busy: OnAllBusy::LeastLoaded,
+            on_all_busy: OnAllBusy::Queue,
             seed: None,
             tiers: TierWeights::default(),
             trust: Trust::default(),

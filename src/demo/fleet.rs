@@ -131,11 +131,12 @@ fn engine(options: &DemoOptions, number: usize) -> EngineConfig {
     }
 }
 
+/// Nobody waits in the router's queue: every request is to be answered under every policy, however late.
 fn yaml(options: &DemoOptions, policy: PolicyName, prefix: &str, addresses: &[SocketAddr]) -> String {
     let mut text = format!(
         "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
          models: [{{name: {MODEL}, tokenizer: bytes, block_size: {}}}]\n\
-         routing: {{policy: {policy}, seed: {}}}\n",
+         routing: {{policy: {policy}, seed: {}, on_all_busy: least_loaded}}\n",
         tally::BLOCK,
         options.seed,
     );

@@ -9,11 +9,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use warmpath_core::blocks::Root;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::namespace::Namespace;
-use warmpath_core::shape::{Class, Shape};
+use warmpath_core::shape::{Class, Shape, TenantId};
 use warmpath_core::units::{BlockSize, Tokens};
 
 use super::forward::{Understood, forward};
 use super::gateway::Gateway;
+use super::sender::time_allowed;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
 use crate::openai::{Endpoint, RequestView};
@@ -44,7 +45,10 @@ async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> 
     let key = gateway.next_key();
     let id = request_id(request.headers(), key);
     let arrived = Instant::now();
-    let deadline = arrived + gateway.behaviour.total_timeout;
+    let deadline = match time_allowed(request.headers(), gateway.behaviour.total_timeout) {
+        Ok(time) => arrived + time,
+        Err(error) => return gateway.refuse(error),
+    };
     let handled = handle(&gateway, endpoint, (key, &id), (arrived, deadline), request);
     let mut response = match tokio::time::timeout_at(deadline.into(), handled).await {
         Ok(Ok(response)) => response,
@@ -103,6 +107,8 @@ async fn handle(
         gateway.metrics.untokenized(reason.label());
     }
     let texts = texts(&view, &prompts, &pool, gateway.behaviour.index_seed);
+    let senders = &gateway.behaviour.senders;
+    let standing = (senders.class(&parts.headers, view.priority)?, senders.tenant(&parts.headers));
     let mut headers = end_to_end(parts.headers);
     headers.insert(REQUEST_ID, id.clone());
     let path = parts.uri.into_parts().path_and_query;
@@ -110,7 +116,7 @@ async fn handle(
         key,
         arrived,
         deadline,
-        shape: shape(&view, &prompts, &pool, body.len()),
+        shape: shape(&view, standing, &prompts, &pool, body.len()),
         root,
         prompts,
         texts,
@@ -140,21 +146,23 @@ fn find_pool(gateway: &Gateway, model: Option<&str>) -> Result<Arc<PoolState>, G
     state.cloned().ok_or_else(unknown)
 }
 
-fn shape(view: &RequestView<'_>, prompts: &Prompts, pool: &PoolState, body_len: usize) -> Shape {
+fn shape(
+    view: &RequestView<'_>,
+    (class, tenant): (Class, Option<TenantId>),
+    prompts: &Prompts,
+    pool: &PoolState,
+    body_len: usize,
+) -> Shape {
     let estimate = || Tokens(u32::try_from(body_len / BYTES_PER_TOKEN).unwrap_or(u32::MAX));
     let count = prompts.count().unwrap_or_else(|| view.prompt_count());
     let sequences = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(view.n.max(1));
     Shape {
         sequences,
         expected_output: view.max_tokens.map(Tokens),
-        class: Class(class(view.priority)),
+        class,
+        tenant,
         ..Shape::of(prompts.tokens().unwrap_or_else(estimate), pool.block_size)
     }
-}
-
-/// Priorities beyond 32 bits are no more urgent than the most urgent.
-fn class(priority: i64) -> i32 {
-    i32::try_from(priority).unwrap_or(if priority < 0 { i32::MIN } else { i32::MAX })
 }
 
 /// What a policy that goes by history sees where token ids are unknown. The larger blocks keep characters apart from

@@ -52,7 +52,7 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
     let mut retries = gateway.behaviour.retries;
     let mut last: Option<(GatewayError, UpstreamFailure)> = None;
     loop {
-        let mut attempt = match place(gateway, request, &avoid) {
+        let mut attempt = match gateway.admit(request, &avoid).await {
             Ok((placement, worker)) => Attempt::new(request, placement, worker),
             // What the workers said tells the client more than that none is left.
             Err(error) => return Err(last.map_or(error, |(said, _)| said)),
@@ -140,7 +140,12 @@ impl Drop for Attempt<'_> {
     }
 }
 
-fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<(Placement, Arc<Worker>), GatewayError> {
+/// Decides where the request goes, and reserves it.
+pub(super) fn place(
+    gateway: &Gateway,
+    request: &Understood,
+    avoid: &SlotSet,
+) -> Result<(Placement, Arc<Worker>), GatewayError> {
     let roster = gateway.fleet.roster();
     let table = roster.table();
     let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;

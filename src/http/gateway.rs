@@ -13,6 +13,7 @@ use warmpath_core::ids::RequestKey;
 use warmpath_core::overlap::PrefixIndex;
 use warmpath_core::scheduler::Scratch;
 
+use super::sender::Senders;
 use crate::error::GatewayError;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
@@ -38,7 +39,7 @@ pub struct Gateway {
 }
 
 /// How a gateway behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Behaviour {
     /// Bytes of a request's body.
     pub body_max: u64,
@@ -56,6 +57,8 @@ pub struct Behaviour {
     pub seed: u64,
     /// Whether answers carry `x-warmpath-*` headers.
     pub expose_decisions: bool,
+    /// How senders and their urgency are known.
+    pub senders: Senders,
 }
 
 impl Gateway {

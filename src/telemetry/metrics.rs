@@ -12,10 +12,12 @@ use warmpath_core::ids::Rank;
 
 use crate::real::real;
 pub use belief::Belief;
+pub use queue::QueueMetrics;
 pub use tokenizer::TokenizerFigures;
 pub use worker::WorkerMetrics;
 
 mod belief;
+mod queue;
 mod tokenizer;
 mod worker;
 
@@ -59,6 +61,9 @@ definitions! {
     TOKEN_CHECKS = "tokenizer_checks_total", Kind::Counter, "Prompts compared with the reference tokenizer, by result.";
     TOKEN_FAST = "tokenizer_fast", Kind::Gauge, "1 while the fast tokenizer is used, 0 while the reference is.";
     TOKEN_CUTS = "tokenizer_cuts", Kind::Gauge, "1 while texts are cut where that is safe, 0 while they are not.";
+    QUEUE_LENGTH = "queue_length", Kind::Gauge, "Requests that wait for a worker, by class.";
+    QUEUE_WAIT = "queue_wait_seconds", Kind::Histogram(&TTFT_BOUNDS), "How long those waited that were admitted after a wait.";
+    QUEUE_REFUSALS = "queue_refusals_total", Kind::Counter, "Requests that the queue did not take or keep, by reason.";
     ROUTING_LATENCY = "routing_latency_seconds", Kind::Histogram(&LATENCY_BOUNDS), "Time to hash, match, score and reserve.";
     TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its first token.";
     DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its end.";
@@ -141,6 +146,8 @@ pub struct ModelMetrics {
     pub duration: Histogram,
     /// How uneven the pool's load is.
     pub balance: Gauge,
+    /// Its queue.
+    pub queue: QueueMetrics,
 }
 
 impl Metrics {
@@ -197,6 +204,7 @@ impl Metrics {
             ttft: self.registry.histogram(&TTFT, labels()),
             duration: self.registry.histogram(&DURATION, labels()),
             balance: self.registry.gauge(&BALANCE, labels()),
+            queue: QueueMetrics::new(&self.registry, model),
             model: model.to_owned(),
             metrics: self.clone(),
         }

@@ -66,7 +66,11 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
         &["3:44: a duration is at least 1ms and at most 168h, got `0s`"],
     ),
     ("health: {ramp_from: 0}", &["3:21: must be at least 1, got 0"]),
-    ("routing: {on_all_busy: queue}", &["3:24: unknown value `queue` (known: least_loaded, error)"]),
+    ("routing: {on_all_busy: wait}", &["3:24: unknown value `wait` (known: queue, least_loaded, error)"]),
+    ("queue: {requests: 0}", &["3:19: must be at least 1, got 0"]),
+    ("queue: {weights: {urgent: 1}}", &["3:19: unknown key `urgent` (known: high, normal, low)"]),
+    ("queue: {tenant_header: 'x tenant'}", &["3:24: expected the name of a header such as x-tenant, got `x tenant`"]),
+    ("limits: {in_flight: 0}", &["3:21: must be at least 1, got 0"]),
     ("routing: [kv]", &["3:10: expected a section with keys, got a list"]),
     ("routing: {seed: -1}", &["3:17: expected a whole number from 0 to 18446744073709551615, got `-1`"]),
     (
@@ -105,13 +109,13 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ),
     ("log: {format: \"a\\nb\"}", &["3:15: unknown value `a\\nb` (known: text, json)"]),
     (
-        "log: {format: xml, level: loud}\nretries: {attempts: -1, wait: 1s}\nqueue: {}",
+        "log: {format: xml, level: loud}\nretries: {attempts: -1, wait: 1s}\ncache: {}",
         &[
             "3:15: unknown value `xml` (known: text, json)",
             "3:27: unknown value `loud` (known: error, warn, info, debug, trace)",
             "4:21: expected a whole number from 0 to 255, got `-1`",
             "4:25: unknown key `wait` (known: attempts)",
-            "5:1: unknown key `queue` (known: listen, models, workers, discovery, routing, events, index, engines, limits, timeouts, health, retries, metrics, log, ready_when, usage)",
+            "5:1: unknown key `cache` (known: listen, models, workers, discovery, routing, queue, events, index, engines, limits, timeouts, health, retries, metrics, log, ready_when, usage)",
         ],
     ),
 ];

@@ -21,6 +21,7 @@ mod meddler;
 mod nats;
 mod nats_source;
 mod pyzmq;
+mod queue;
 mod recorded;
 mod resting;
 mod retries;

@@ -1,6 +1,7 @@
 //! What real engines sent, over every bus into a real task and index: before each request that an engine answered, the
 //! index knew what the engine then found in its cache.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use warmpath::events::zmq::ZmqWorker;
 use warmpath::events::{Abilities, EventTask, Heard, Message};
 use warmpath::fleet::health::Health;
 use warmpath::fleet::{Newcomer, PoolState, Worker};
+use warmpath::queue::{Gate, GateSettings, Seats};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
 use warmpath::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
@@ -20,6 +22,7 @@ use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::queue::Rules;
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::BlockSize;
 use warmpath_core::workers::{Limits, Role};
@@ -157,12 +160,15 @@ impl Router {
 fn pool(metrics: &Metrics, size: u32) -> Arc<PoolState> {
     let weights = Weights::default();
     let policy = |name| Policy::new(name, &weights);
+    let rules = Rules { waiting: 0, of_tenant: 0, weights: [NonZeroU32::MIN; 3] };
+    let settings = GateSettings { queues: false, rules, timeout: Duration::ZERO };
     Arc::new(PoolState {
         model: "tiny".into(),
         block_size: BlockSize::new(size).unwrap(),
         scheduler: Scheduler::new(policy(PolicyName::Kv), policy(PolicyName::Random), OnAllBusy::LeastLoaded),
         tokenizer: TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))),
         metrics: metrics.model(0, "tiny"),
+        gate: Gate::new(settings, &Seats::new(1), metrics.model(0, "tiny"), Tasks::new()),
     })
 }
 

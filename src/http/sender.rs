@@ -1,0 +1,116 @@
+//! What a request's headers say of its sender: who it is, how urgent this is, and how long it will wait.
+
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
+use warmpath_core::shape::{Class, TenantId};
+
+use crate::error::GatewayError;
+
+/// How long the client will wait for the whole answer, in milliseconds from the request's arrival: relative, since clocks
+/// differ. OpenAI's clients send none by themselves: their `x-stainless-read-timeout` bounds each wait, not the sum.
+const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+
+/// How senders and their urgency are known.
+#[derive(Clone, Debug)]
+pub struct Senders {
+    tenant: HeaderName,
+    class: Option<HeaderName>,
+    /// Seeded by chance: nobody can choose a name that counts as another's.
+    hasher: foldhash::fast::RandomState,
+}
+
+impl Senders {
+    /// Tenants are told apart by `tenant`, or else by their API keys; urgency is said by `class`, or else by the body.
+    pub fn new(tenant: Option<HeaderName>, class: Option<HeaderName>) -> Self {
+        Self { tenant: tenant.unwrap_or(AUTHORIZATION), class, hasher: foldhash::fast::RandomState::default() }
+    }
+
+    /// Who sent it; those who do not say are one tenant together. Two names in 2^32 share one number, and so a share.
+    pub(super) fn tenant(&self, headers: &HeaderMap) -> Option<TenantId> {
+        let hash = self.hasher.hash_one(headers.get(&self.tenant)?.as_bytes());
+        Some(TenantId(u32::try_from(hash >> 32).unwrap_or(u32::MAX)))
+    }
+
+    /// How urgent it is: the header's number or word, where one is configured, and nothing else; else the body's.
+    pub(super) fn class(&self, headers: &HeaderMap, priority: i64) -> Result<Class, GatewayError> {
+        let Some(name) = &self.class else { return Ok(class(priority)) };
+        let Some(value) = headers.get(name) else { return Ok(Class::default()) };
+        match value.to_str().unwrap_or_default().trim() {
+            "high" => Ok(Class(-1)),
+            "normal" => Ok(Class(0)),
+            "low" => Ok(Class(1)),
+            number => number.parse().map(class).map_err(|_| {
+                GatewayError::bad_request(
+                    format!("`{name}` must be high, normal, low or an integer"),
+                    Some(name.as_str()),
+                )
+            }),
+        }
+    }
+}
+
+/// Priorities beyond 32 bits are no more urgent than the most urgent.
+fn class(priority: i64) -> Class {
+    Class(i32::try_from(priority).unwrap_or(if priority < 0 { i32::MIN } else { i32::MAX }))
+}
+
+/// How long the request may take: `total`, or less if the client says so.
+pub(super) fn time_allowed(headers: &HeaderMap, total: Duration) -> Result<Duration, GatewayError> {
+    let Some(value) = headers.get(TIMEOUT) else { return Ok(total) };
+    let millis = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    let millis: u64 = millis.ok_or_else(|| {
+        let message = format!("`{TIMEOUT}` must be a whole number of milliseconds");
+        GatewayError::bad_request(message, Some(TIMEOUT.as_str()))
+    })?;
+    Ok(total.min(Duration::from_millis(millis)))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let pairs = pairs.iter();
+        pairs.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())).collect()
+    }
+
+    #[test]
+    fn tenants_are_told_apart_by_their_keys_or_by_a_header() {
+        let (by_key, by_header) = (Senders::new(None, None), Senders::new(Some("x-tenant".parse().unwrap()), None));
+        let sent = |key, tenant| headers(&[("authorization", key), ("x-tenant", tenant)]);
+        let [first, second, third] = [sent("Bearer a", "1"), sent("Bearer b", "1"), sent("Bearer a", "2")];
+        assert_eq!(by_key.tenant(&first), by_key.tenant(&third));
+        assert_ne!(by_key.tenant(&first), by_key.tenant(&second));
+        assert_eq!(by_header.tenant(&first), by_header.tenant(&second));
+        assert_ne!(by_header.tenant(&first), by_header.tenant(&third));
+        assert_eq!(by_key.tenant(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn urgency_is_the_bodys_unless_a_header_is_configured() {
+        let headers = |value| headers(&[("x-class", value)]);
+        let by_body = Senders::new(None, None);
+        assert_eq!(by_body.class(&headers("high"), 7).unwrap(), Class(7));
+        assert_eq!(by_body.class(&headers("high"), i64::MIN).unwrap(), Class(i32::MIN));
+        let by_header = Senders::new(None, Some("x-class".parse().unwrap()));
+        for (value, class) in [("high", -1), ("normal", 0), ("low", 1), (" -12 ", -12), ("9999999999", i32::MAX)] {
+            assert_eq!(by_header.class(&headers(value), 7).unwrap(), Class(class));
+        }
+        assert_eq!(by_header.class(&HeaderMap::new(), -7).unwrap(), Class(0));
+        assert!(by_header.class(&headers("soon"), 0).is_err());
+    }
+
+    #[test]
+    fn a_client_may_shorten_the_time_and_not_lengthen_it() {
+        let allowed = |value| time_allowed(&headers(&[("x-request-timeout-ms", value)]), Duration::from_secs(60)).ok();
+        let millis = |millis| Some(Duration::from_millis(millis));
+        assert_eq!([allowed("250"), allowed("0"), allowed("90000")], [millis(250), millis(0), millis(60_000)]);
+        assert_eq!([allowed("-1"), allowed("1.5"), allowed("soon"), allowed("")], [None; 4]);
+        assert_eq!(time_allowed(&HeaderMap::new(), Duration::from_secs(60)).ok(), millis(60_000));
+    }
+}

@@ -1,0 +1,363 @@
+//! Requests that wait for a worker: the asynchronous side of [`warmpath_core::queue`]. Nothing polls; a request that need
+//! not wait meets no lock, only two readings.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use warmpath_core::ledger::Release;
+use warmpath_core::queue::{Entry, Refusal, Rules, Ticket};
+use warmpath_core::scheduler::PlaceError;
+use warmpath_core::shape::{Class, TenantId};
+use warmpath_core::units::Tokens;
+
+use crate::error::GatewayError;
+use crate::shutdown::Tasks;
+use crate::telemetry::metrics::ModelMetrics;
+use line::{Call, Line};
+pub use seats::Seats;
+
+mod line;
+mod seats;
+#[cfg(test)]
+mod tests;
+
+/// The bounds of what a client is told to wait before it tries again, where that is reckoned from the queue's pace.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// The same where there is no pace to reckon with.
+const RETRY_BLIND: Duration = Duration::from_secs(1);
+
+/// Where the requests of one model pass or wait.
+pub struct Gate {
+    line: Mutex<Line>,
+    /// Requests in the line.
+    waiting: AtomicUsize,
+    /// How often there may have been room where there was none.
+    openings: AtomicU64,
+    /// Whether it is to be told of a free seat.
+    hungry: AtomicBool,
+    seats: Arc<Seats>,
+    settings: GateSettings,
+    metrics: ModelMetrics,
+    tasks: Tasks,
+}
+
+/// How a gate behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct GateSettings {
+    /// Whether requests may wait at all.
+    pub queues: bool,
+    /// How many, and in which order.
+    pub rules: Rules,
+    /// How long.
+    pub timeout: Duration,
+}
+
+/// What a request's waiting depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking {
+    /// Its urgency.
+    pub class: Class,
+    /// Who sent it.
+    pub tenant: Option<TenantId>,
+    /// When it is of no use any more.
+    pub deadline: Instant,
+    /// Whether it was admitted before and looks for another worker.
+    pub returned: bool,
+}
+
+/// What a gate tries while it has a request's turn.
+pub trait Placing {
+    /// A decision with its reservation.
+    type Placed;
+
+    /// Tries to place the request; the tokens are those that the worker has to compute.
+    ///
+    /// # Errors
+    /// [`PlaceError::AllBusy`] is a reason to wait, everything else an answer.
+    fn place(&mut self) -> Result<(Self::Placed, Tokens), GatewayError>;
+
+    /// When time alone will make room.
+    fn next_growth(&self, now: Instant) -> Option<Instant>;
+}
+
+impl Gate {
+    /// A gate at which nobody waits. `tasks` run its alarms.
+    pub fn new(settings: GateSettings, seats: &Arc<Seats>, metrics: ModelMetrics, tasks: Tasks) -> Arc<Self> {
+        let gate = Arc::new(Self {
+            line: Mutex::new(Line::new(settings.rules)),
+            waiting: AtomicUsize::new(0),
+            openings: AtomicU64::new(0),
+            hungry: AtomicBool::new(false),
+            seats: Arc::clone(seats),
+            settings,
+            metrics,
+            tasks,
+        });
+        seats.join(&gate);
+        gate
+    }
+
+    /// There may be room where there was none. Wakes the one that is next, if anybody waits: O(log waiting).
+    pub fn room(&self) {
+        // The order of both is what keeps a wake-up from being lost: see `enter`.
+        self.openings.fetch_add(1, Ordering::SeqCst);
+        if self.has_waiting() {
+            self.line().room();
+        }
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// Requests that wait, by lane.
+    pub fn lengths(&self) -> [usize; 4] {
+        self.line().queue().lengths()
+    }
+
+    /// Whether new requests are refused, unless they are more urgent than one that waits.
+    pub fn is_full(&self) -> bool {
+        self.line().queue().is_full()
+    }
+
+    /// Brings the gauges up to date; called when somebody looks.
+    pub fn measure(&self) {
+        self.metrics.queue.lengths(self.lengths());
+    }
+
+    /// Places a request, at once or when it is its turn. Dropping the future gives the place in the queue up at once.
+    ///
+    /// # Errors
+    /// What `placing` says but that all are busy; [`GatewayError::Queue`] where the request may not wait, or not any
+    /// longer; [`GatewayError::Deadline`].
+    pub async fn admit<P: Placing>(
+        self: &Arc<Self>,
+        asking: &Asking,
+        placing: &mut P,
+    ) -> Result<P::Placed, GatewayError> {
+        if now() >= asking.deadline {
+            return Err(GatewayError::Deadline);
+        }
+        let seen = self.openings.load(Ordering::SeqCst);
+        // Those that wait are not overtaken; but what was admitted before goes before them all.
+        let tries = asking.returned || !self.has_waiting();
+        if tries {
+            match self.attempt(placing) {
+                Err(GatewayError::Place { source: PlaceError::AllBusy }) if self.settings.queues => {}
+                tried => return tried.map(|(placed, _)| placed),
+            }
+        }
+        let mut waiter = self.enter(asking, tries.then_some(seen))?;
+        waiter.watch(placing);
+        loop {
+            waiter.called().await?;
+            let tried = if now() < asking.deadline { self.attempt(placing) } else { Err(GatewayError::Deadline) };
+            match tried {
+                Ok((placed, tokens)) => {
+                    waiter.admitted(tokens);
+                    return Ok(placed);
+                }
+                Err(GatewayError::Place { source: PlaceError::AllBusy }) => waiter.park(placing),
+                Err(error) => {
+                    waiter.leave();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn attempt<P: Placing>(&self, placing: &mut P) -> Result<(P::Placed, Tokens), GatewayError> {
+        if !self.seats.is_free_for(&self.hungry) {
+            return Err(PlaceError::AllBusy.into());
+        }
+        placing.place()
+    }
+
+    /// `seen` is the count of openings before the request was tried; none if it was not.
+    fn enter(self: &Arc<Self>, asking: &Asking, seen: Option<u64>) -> Result<Waiter<'_>, GatewayError> {
+        let now = now();
+        let Asking { class, tenant, deadline, returned } = *asking;
+        let expires = deadline.min(now + self.settings.timeout);
+        let entry = Entry { class, tenant, expires, returned };
+        let mut line = self.line();
+        let was_empty = line.queue().is_empty();
+        let (ticket, call) = line.enter(now, entry).map_err(|why| self.refuse(&line, why))?;
+        self.count(&line);
+        // Who gave something back before the count was made is seen here, and everyone after it has seen the count.
+        let missed = seen.map_or(was_empty, |seen| self.openings.load(Ordering::SeqCst) != seen);
+        if missed {
+            line.room();
+        }
+        drop(line);
+        Ok(Waiter { gate: self, ticket, call, entry, deadline, is_in: true })
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, line: &Line) {
+        self.waiting.store(line.queue().len(), Ordering::SeqCst);
+    }
+
+    fn refuse(&self, line: &Line, refusal: Refusal) -> GatewayError {
+        self.metrics.queue.left(label(refusal));
+        let wait = line.queue().expected_wait().map_or(RETRY_BLIND, |wait| wait.clamp(RETRY_MIN, RETRY_MAX));
+        // All that are refused at one moment should not come back at one moment.
+        let retry = wait + wait.mul_f64(rand::random_range(0.0..0.5));
+        GatewayError::Queue { refusal, retry }
+    }
+
+    /// Wakes the one that is next at `at`, when a worker that came back is given more.
+    fn set_alarm(self: &Arc<Self>, at: Instant) {
+        let mut line = self.line();
+        if line.alarm.is_some_and(|alarm| alarm <= at) {
+            return;
+        }
+        line.alarm = Some(at);
+        drop(line);
+        let gate = Arc::downgrade(self);
+        self.tasks.spawn(async move {
+            tokio::time::sleep_until(at.into()).await;
+            let Some(gate) = gate.upgrade() else { return };
+            gate.line().alarm.take_if(|alarm| *alarm == at);
+            gate.room();
+        });
+    }
+}
+
+impl Release for Gate {
+    fn reserved(&self) {
+        self.seats.take();
+    }
+
+    fn released(&self) {
+        self.seats.give_back();
+        self.room();
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("waiting", &self.waiting).field("seats", &self.seats).finish_non_exhaustive()
+    }
+}
+
+/// As the runtime's timers have it, which tests may stop.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// The label of `queue_refusals_total`.
+fn label(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Full => "full",
+        Refusal::TenantFull => "tenant_full",
+        Refusal::Displaced => "displaced",
+        Refusal::Expired => "expired",
+    }
+}
+
+/// A place in the line. Dropping it gives the place up, and the turn on.
+struct Waiter<'a> {
+    gate: &'a Arc<Gate>,
+    ticket: Ticket,
+    call: oneshot::Receiver<Call>,
+    entry: Entry,
+    deadline: Instant,
+    is_in: bool,
+}
+
+impl Waiter<'_> {
+    /// Waits for the turn.
+    async fn called(&mut self) -> Result<(), GatewayError> {
+        let call = loop {
+            match tokio::time::timeout_at(self.entry.expires.into(), &mut self.call).await {
+                Ok(call) => break call,
+                Err(_) => {
+                    let mut line = self.gate.line();
+                    line.expire(now());
+                    self.gate.count(&line);
+                }
+            }
+        };
+        let refusal = match call {
+            Ok(Call::Turn) => return Ok(()),
+            Ok(Call::Out(refusal)) => refusal,
+            // Callers are dropped only unheard.
+            Err(_) => Refusal::Displaced,
+        };
+        self.is_in = false;
+        let refused = self.gate.refuse(&self.gate.line(), refusal);
+        if now() >= self.deadline { Err(GatewayError::Deadline) } else { Err(refused) }
+    }
+
+    /// There was no room: back to where it was.
+    fn park(&mut self, placing: &impl Placing) {
+        let mut line = self.gate.line();
+        self.call = line.park(self.ticket, self.entry.lane());
+        let rests = line.rests();
+        drop(line);
+        if rests {
+            // Others may have use for what this one had not.
+            self.gate.seats.offer();
+            self.watch(placing);
+        }
+    }
+
+    /// Sees to it that somebody is woken when time alone makes room.
+    fn watch(&self, placing: &impl Placing) {
+        if let Some(at) = placing.next_growth(now()) {
+            self.gate.set_alarm(at);
+        }
+    }
+
+    fn admitted(mut self, tokens: Tokens) {
+        self.is_in = false;
+        let mut line = self.gate.line();
+        let waited = line.admitted(now(), self.ticket, tokens);
+        self.after(line);
+        if let Some((lane, waited)) = waited {
+            self.gate.metrics.queue.waited(lane, waited);
+        }
+    }
+
+    fn leave(mut self) {
+        self.is_in = false;
+        let mut line = self.gate.line();
+        line.withdraw(self.ticket);
+        self.after(line);
+    }
+
+    fn after(&self, line: MutexGuard<'_, Line>) {
+        self.gate.count(&line);
+        let rests = line.rests();
+        drop(line);
+        if rests {
+            self.gate.seats.offer();
+        }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if !self.is_in {
+            return;
+        }
+        let mut line = self.gate.line();
+        line.withdraw(self.ticket);
+        self.after(line);
+        // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
+        if now() >= self.deadline {
+            self.gate.metrics.queue.left("expired");
+        } else {
+            self.gate.metrics.queue.left("client_left");
+            self.gate.metrics.request("client_left");
+        }
+    }
+}

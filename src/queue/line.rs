@@ -1,0 +1,133 @@
+//! What lies behind a gate's lock: who waits, and whose turn it is.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use warmpath_core::queue::{Entry, Lane, Queue, Refusal, Rules, Ticket};
+use warmpath_core::units::Tokens;
+
+/// What a request that waits is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    /// It may try to be placed.
+    Turn,
+    /// It is in the queue no longer.
+    Out(Refusal),
+}
+
+/// The queue, and the way to those who wait in it.
+///
+/// One has the turn at a time: it tries to be placed, and while that succeeds the next one gets the turn. So a worker that
+/// has become free wakes one request and not all, they go in the queue's order, and one that fails to find room says so
+/// for all behind it. While nobody has the turn, everyone who waits has been told by the last who tried that there is no
+/// room; whatever may have changed that calls [`Line::room`].
+#[derive(Debug)]
+pub(super) struct Line {
+    queue: Queue,
+    callers: HashMap<Ticket, oneshot::Sender<Call>, foldhash::fast::RandomState>,
+    turn: Option<Ticket>,
+    /// Something has changed since the one whose turn it is was called.
+    again: bool,
+    /// When a worker that came back is given more.
+    pub(super) alarm: Option<Instant>,
+}
+
+impl Line {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self { queue: Queue::new(rules), callers: HashMap::default(), turn: None, again: false, alarm: None }
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Whether it is nobody's turn.
+    pub(super) fn rests(&self) -> bool {
+        self.turn.is_none()
+    }
+
+    /// Lets a request wait.
+    pub(super) fn enter(&mut self, now: Instant, entry: Entry) -> Result<(Ticket, oneshot::Receiver<Call>), Refusal> {
+        let entered = self.queue.enter(now, entry)?;
+        let (caller, call) = oneshot::channel();
+        self.callers.insert(entered.ticket, caller);
+        if let Some(displaced) = entered.displaced {
+            self.is_out(displaced, Refusal::Displaced);
+        }
+        Ok((entered.ticket, call))
+    }
+
+    /// There may be room where there was none.
+    pub(super) fn room(&mut self) {
+        if self.turn.is_some() {
+            self.again = true;
+        } else {
+            self.call_next();
+        }
+    }
+
+    /// Whoever has the turn found no room. Then there is none for anybody, unless it was choosier than others.
+    pub(super) fn park(&mut self, ticket: Ticket, lane: Lane) -> oneshot::Receiver<Call> {
+        let (caller, call) = oneshot::channel();
+        self.callers.insert(ticket, caller);
+        if self.turn == Some(ticket) {
+            self.turn = None;
+            if self.again {
+                self.call_next();
+            } else if lane == Lane::Returned {
+                self.call(self.queue.first_new());
+            }
+        }
+        call
+    }
+
+    /// Whoever had the turn was placed; there may be room for more.
+    pub(super) fn admitted(&mut self, now: Instant, ticket: Ticket, tokens: Tokens) -> Option<(Lane, Duration)> {
+        let waited = self.queue.admit(now, ticket, tokens);
+        self.end_turn(ticket);
+        waited
+    }
+
+    /// A request waits no longer.
+    pub(super) fn withdraw(&mut self, ticket: Ticket) {
+        self.callers.remove(&ticket);
+        self.queue.withdraw(ticket);
+        self.end_turn(ticket);
+    }
+
+    /// Tells those that have waited long enough.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some(expired) = self.queue.expire(now, self.turn) {
+            self.is_out(expired, Refusal::Expired);
+        }
+    }
+
+    fn is_out(&mut self, ticket: Ticket, why: Refusal) {
+        if let Some(caller) = self.callers.remove(&ticket) {
+            // Who does not listen any more is just leaving.
+            let _ = caller.send(Call::Out(why));
+        }
+        self.end_turn(ticket);
+    }
+
+    fn end_turn(&mut self, ticket: Ticket) {
+        if self.turn == Some(ticket) {
+            self.turn = None;
+            self.call_next();
+        }
+    }
+
+    fn call_next(&mut self) {
+        self.again = false;
+        self.call(self.queue.first());
+    }
+
+    fn call(&mut self, ticket: Option<Ticket>) {
+        self.turn = ticket;
+        if let Some(caller) = ticket.and_then(|ticket| self.callers.remove(&ticket)) {
+            // Who does not listen any more withdraws, and so passes the turn on.
+            let _ = caller.send(Call::Turn);
+        }
+    }
+}
