@@ -15,6 +15,7 @@ pub mod overlap;
 pub mod overlay;
 pub mod pick;
 pub mod policy;
+pub mod retry;
 pub mod scheduler;
 pub mod shape;
 pub mod slot_set;
