@@ -21,6 +21,7 @@ mod place;
 mod quantity;
 mod reading;
 mod routing;
+mod upstream_tls;
 mod zmq;
 mod zmq_rules;
 
@@ -43,6 +44,7 @@ pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use reading::Reading;
 pub use routing::{ApproxLru, ApproxTree, Routing, Trust};
+pub use upstream_tls::UpstreamTls;
 pub use zmq::Zmq;
 
 /// Everything that can be configured.
@@ -65,6 +67,8 @@ pub struct Config {
     pub index: Index,
     /// What engines say of their load.
     pub engines: Engines,
+    /// How workers with an `https` url are spoken to.
+    pub upstream_tls: UpstreamTls,
     /// Bounds on what clients may send.
     pub limits: Limits,
     /// Bounds on waiting.

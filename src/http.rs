@@ -21,6 +21,8 @@ pub mod completions;
 mod forward;
 pub mod gateway;
 pub mod models;
+mod panics;
+mod retrying;
 pub mod routes;
 
 /// Pause of the accept loop when the process is out of file descriptors.

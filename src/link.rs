@@ -174,6 +174,12 @@ async fn sweep(shared: Weak<Shared>) {
     }
 }
 
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("authority", &self.authority).finish_non_exhaustive()
+    }
+}
+
 impl Link {
     /// Host and port.
     pub fn authority(&self) -> &Authority {
@@ -190,7 +196,11 @@ impl Link {
     ///
     /// # Errors
     /// See [`Stage`].
-    pub async fn send(self: &Arc<Self>, request: Request<Full<Bytes>>, way: Way) -> Result<Response<Inflow>, SendError> {
+    pub async fn send(
+        self: &Arc<Self>,
+        request: Request<Full<Bytes>>,
+        way: Way,
+    ) -> Result<Response<Inflow>, SendError> {
         let mut request = request;
         request.headers_mut().insert(header::HOST, self.host.clone());
         while way == Way::Kept {
@@ -213,7 +223,11 @@ impl Link {
         }
     }
 
-    fn flowing(self: &Arc<Self>, connection: Connection, response: Response<hyper::body::Incoming>) -> Response<Inflow> {
+    fn flowing(
+        self: &Arc<Self>,
+        connection: Connection,
+        response: Response<hyper::body::Incoming>,
+    ) -> Response<Inflow> {
         response.map(|body| Inflow::new(body, connection, self))
     }
 
@@ -256,10 +270,7 @@ struct Failed {
 }
 
 impl Connection {
-    async fn exchange(
-        &mut self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<hyper::body::Incoming>, Failed> {
+    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Response<hyper::body::Incoming>, Failed> {
         self.heard.store(false, Ordering::Relaxed);
         self.sender.try_send_request(request).await.map_err(|mut error| {
             let unsent = error.take_message();

@@ -30,6 +30,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["openai"],
     &["sim"],
     &["telemetry"],
+    &["link"],
     &["config"],
     &["error"],
     &["shutdown", "real"],
@@ -54,6 +55,7 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("cost", &["ids", "units", "shape", "overlap", "history"]),
     ("cost/*", &["ids", "units", "shape", "overlap", "observe", "history", "cost"]),
     ("pick", &["ids", "cost"]),
+    ("retry", &["ids", "cost"]),
     ("policy", &["observe", "history", "cost", "pick"]),
     ("admission", &["ids", "units", "slot_set", "ledger", "workers", "cost"]),
     (

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use http::uri::Authority;
 use warmpath_core::ids::Rank;
 use warmpath_core::policy::Policy;
+use warmpath_core::retry::RetryBudget;
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::{Limits, Pool};
@@ -16,7 +16,9 @@ use warmpath_indexer::concurrent::ConcurrentIndex;
 use super::StartError;
 use crate::config::{Config, EventSource, Model, TokenizerSource, Worker as WorkerConfig};
 use crate::fleet::health::Health;
-use crate::fleet::{Conduct, Fleet, Newcomer, PoolState};
+use crate::fleet::{Conduct, Fleet, Newcomer, PoolState, RetryTurns};
+use crate::link::{ClientTls, Link, LinkLimits, Links, TlsFiles};
+use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
 use crate::tokenize::hf::{self, TokenizerFiles};
 use crate::tokenize::remote::RemoteTokenizer;
@@ -46,15 +48,29 @@ pub(super) fn index(config: &Config) -> ConcurrentIndex {
     ConcurrentIndex::new(usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX))
 }
 
+/// The ways to workers, whose connections are tasks of `tasks`.
+pub(super) fn links(config: &Config, tasks: &Tasks) -> Result<Links, StartError> {
+    let tls = &config.upstream_tls;
+    let identity = tls.certificate.as_ref().zip(tls.key.as_ref());
+    let files = TlsFiles {
+        authorities: tls.authorities.clone(),
+        identity: identity.map(|(certificate, key)| (certificate.value.clone(), key.value.clone())),
+    };
+    let tls = ClientTls::load(files).map_err(|error| setup("`upstream_tls` cannot be used", error))?;
+    let limits = LinkLimits { connect: config.timeouts.connect.get(), idle: config.timeouts.worker_idle.get() };
+    Ok(Links::new(limits, tls, tasks.clone()))
+}
+
 /// The routing targets of one worker, ready to join.
 pub(super) fn newcomers(
     config: &Config,
     described: &WorkerConfig,
-    health: Health,
+    (health, links): (Health, &Links),
     metrics: &Metrics,
 ) -> Result<Vec<Newcomer>, StartError> {
     let (start, count) = (u32::from(described.dp_start_rank), u32::from(described.dp_ranks.value.get()));
-    let (authority, authorization) = (authority(described)?, authorization(described)?);
+    let authorization = authorization(described)?;
+    let (requests, control) = (link(links, described)?, link(links, described)?);
     let silence = match config.event_source(described) {
         EventSource::None => None,
         _ => Some(config.routing.trust.event_silence.get()),
@@ -66,8 +82,8 @@ pub(super) fn newcomers(
             rank,
             tells_rank: count > 1,
             model: described.model.value.as_str().into(),
-            scheme: http::uri::Scheme::HTTP,
-            authority: authority.clone(),
+            link: Arc::clone(&requests),
+            control: Arc::clone(&control),
             authorization: authorization.clone(),
             metrics: metrics.worker(described.id.value.as_str(), rank),
             limits: Limits {
@@ -91,11 +107,12 @@ fn authorization(described: &WorkerConfig) -> Result<Option<HeaderValue>, StartE
     Ok(Some(value))
 }
 
-fn authority(described: &WorkerConfig) -> Result<Authority, StartError> {
-    let authority = described.url.value.authority().parse();
-    authority.map_err(|error: http::uri::InvalidUri| {
-        setup(&format!("the url of worker `{}` has no host", described.id.value), error)
-    })
+fn link(links: &Links, described: &WorkerConfig) -> Result<Arc<Link>, StartError> {
+    let (id, url) = (&described.id.value, &described.url.value);
+    let authority = url.authority().parse();
+    let authority = authority
+        .map_err(|error: http::uri::InvalidUri| setup(&format!("the url of worker `{id}` has no host"), error))?;
+    links.link(url.scheme(), &authority).map_err(|error| setup(&format!("worker `{id}` cannot be reached"), error))
 }
 
 /// How long an engine's `/tokenize` may take; one that is slower costs more than it saves.
@@ -123,11 +140,9 @@ fn tokenizer(config: &Config, model: &Model) -> TokenizerHandle {
 
 /// Without engines: the fleet tells it of those that join.
 fn remote(config: &Config, model: &Model) -> RemoteTokenizer {
-    let client = reqwest::Client::builder().pool_idle_timeout(config.timeouts.worker_idle.get()).build();
-    let client = client.expect("a client without TLS has nothing to fail on");
     let of_model = config.workers.iter().filter(|worker| worker.model.value == model.name.value);
     let key = of_model.filter_map(|worker| worker.api_key.as_ref()).map(|key| key.expose().to_owned()).next();
-    RemoteTokenizer::new(client, &[], REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
+    RemoteTokenizer::new(REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
 }
 
 fn pool_state(config: &Config, (place, model): (usize, &Model), metrics: &Metrics) -> PoolState {
@@ -151,6 +166,7 @@ fn pool_state(config: &Config, (place, model): (usize, &Model), metrics: &Metric
         scheduler,
         tokenizer: tokenizer(config, model),
         metrics: metrics.model(place, &model.name.value),
+        retries: RetryTurns::new(RetryBudget::new(config.retries.budget, config.retries.budget_min)),
     }
 }
 

@@ -14,6 +14,7 @@ use warmpath_core::units::{BlockSize, Tokens};
 
 use super::forward::{Understood, forward};
 use super::gateway::Gateway;
+use super::panics::caught;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
 use crate::openai::{Endpoint, RequestView};
@@ -45,7 +46,7 @@ async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> 
     let id = request_id(request.headers(), key);
     let arrived = Instant::now();
     let deadline = arrived + gateway.behaviour.total_timeout;
-    let handled = handle(&gateway, endpoint, (key, &id), (arrived, deadline), request);
+    let handled = caught(handle(&gateway, endpoint, (key, &id), (arrived, deadline), request));
     let mut response = match tokio::time::timeout_at(deadline.into(), handled).await {
         Ok(Ok(response)) => response,
         Ok(Err(Failure { error, pool })) => {

@@ -139,7 +139,9 @@ pub(super) async fn keep_fresh(shared: Weak<Shared>) {
         let reading = tokio::task::spawn_blocking(move || match shared.tls.refresh() {
             Ok(false) => {}
             Ok(true) => tracing::info!("certificates for workers read again"),
-            Err(error) => tracing::warn!(error = %error, "the new certificates for workers are not used, the old ones stay"),
+            Err(error) => {
+                tracing::warn!(error = %error, "the new certificates for workers are not used, the old ones stay")
+            }
         });
         // A panic in there is reported by its thread; the old certificates stay.
         drop(reading.await);

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::hf::LoadError;
 use super::remote::RemoteTokenizer;
 use super::{ModelTokenizer, Prompts, Reason, given_ids};
+use crate::link::Link;
 use crate::openai::{Endpoint, Input, RequestView};
 
 /// Bounds of the work that tokenizing may take.
@@ -100,11 +101,10 @@ impl TokenizerHandle {
         self
     }
 
-    /// The engines that can be asked are these now, as `http://host:8000`.
-    pub fn set_engines(&self, bases: impl Iterator<Item = String>) {
+    /// The engines that can be asked are these now.
+    pub fn set_engines(&self, engines: impl Iterator<Item = Arc<Link>>) {
         if let Some(remote) = &self.remote {
-            let bases: Vec<String> = bases.collect();
-            remote.set_bases(bases.iter().map(String::as_str));
+            remote.set_engines(engines);
         }
     }
 

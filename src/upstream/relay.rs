@@ -61,7 +61,11 @@ impl<B> Relay<B> {
     }
 
     fn abort(&mut self, why: Abort) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.progress.end(Ending::WorkerFailed);
+        self.progress.end(match why {
+            Abort::Broken => Ending::Broken,
+            Abort::Idle => Ending::Silent,
+            Abort::Deadline => Ending::Late,
+        });
         if !self.progress.is_stream() {
             self.state = State::Done;
             return Poll::Ready(Some(Err(why.into())));

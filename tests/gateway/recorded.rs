@@ -10,16 +10,19 @@ use warmpath::events::source::source;
 use warmpath::events::zmq::ZmqWorker;
 use warmpath::events::{Abilities, EventTask, Heard, Message};
 use warmpath::fleet::health::Health;
-use warmpath::fleet::{Newcomer, PoolState, Worker};
+use warmpath::fleet::{Newcomer, PoolState, RetryTurns, Worker};
+use warmpath::link::{ClientTls, LinkLimits, Links};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
 use warmpath::tokenize::{TokenizeLimits, TokenizerHandle};
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
+use warmpath_core::cost::Share;
 use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::retry::RetryBudget;
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::BlockSize;
 use warmpath_core::workers::{Limits, Role};
@@ -34,13 +37,15 @@ use crate::zmq::{bus, worker};
 
 /// A worker of which nothing but its events matters.
 fn newcomer(worker: &ZmqWorker) -> Newcomer {
+    let second = Duration::from_secs(1);
+    let links = Links::new(LinkLimits { connect: second, idle: second }, ClientTls::default(), Tasks::new());
     Newcomer {
         id: worker.id.clone(),
         rank: None,
         tells_rank: false,
         model: Arc::clone(&worker.model),
-        scheme: http::uri::Scheme::HTTP,
-        authority: worker.authority.clone(),
+        link: links.link(&http::uri::Scheme::HTTP, &worker.authority).unwrap(),
+        control: links.link(&http::uri::Scheme::HTTP, &worker.authority).unwrap(),
         authorization: None,
         metrics: worker.metrics.clone(),
         limits: Limits { blocks: None, sequences: 1 },
@@ -163,6 +168,7 @@ fn pool(metrics: &Metrics, size: u32) -> Arc<PoolState> {
         scheduler: Scheduler::new(policy(PolicyName::Kv), policy(PolicyName::Random), OnAllBusy::LeastLoaded),
         tokenizer: TokenizerHandle::absent(TokenizeLimits::default()),
         metrics: metrics.model(0, "tiny"),
+        retries: RetryTurns::new(RetryBudget::new(Share::try_from(0.2).unwrap(), 3)),
     })
 }
 
