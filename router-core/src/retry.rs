@@ -69,7 +69,12 @@ impl Failure {
 
     /// Whether the worker may have died of the request.
     pub fn may_be_death(self) -> bool {
-        matches!(self, Failure::Stale | Failure::Broken)
+        self == Failure::Broken
+    }
+
+    /// Whether it makes a death of what looked like a connection that had been closed while it was idle.
+    pub fn confirms_death(self) -> bool {
+        matches!(self, Failure::Connect | Failure::Broken)
     }
 }
 
@@ -163,7 +168,7 @@ mod tests {
         assert_eq!(course(with_500, &[ServerError; 3]), [PAID, PAID, Next::Stop]);
         let faults = [Connect, Stale, Broken, Silent, Unavailable, TooManyRequests, ServerError, Ejected]
             .map(|failure| (failure.is_fault(), failure.may_be_death()));
-        let expected = [(1, 0), (0, 1), (1, 1), (1, 0), (1, 0), (0, 0), (1, 0), (0, 0)].map(|(a, b)| (a == 1, b == 1));
+        let expected = [(1, 0), (0, 0), (1, 1), (1, 0), (1, 0), (0, 0), (1, 0), (0, 0)].map(|(a, b)| (a == 1, b == 1));
         assert_eq!(faults, expected);
     }
 

@@ -66,7 +66,7 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
                 Err(error) => error,
             };
             match retrying.judge(&mut attempt, &error) {
-                Next::Fresh => way = Way::Fresh,
+                Next::Fresh => (way, attempt.began) = (Way::Fresh, Instant::now()),
                 next => break (error, next),
             }
         };
@@ -98,7 +98,7 @@ pub(super) struct Attempt<'a> {
     /// Whoever holds it holds its slot, too: it goes last.
     pub(super) worker: Arc<Worker>,
     pub(super) side: Side,
-    began: Instant,
+    pub(super) began: Instant,
 }
 
 impl<'a> Attempt<'a> {
@@ -200,6 +200,7 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
         guard: Arc::clone(&gateway.guard),
         fingerprint: gateway.guard.fingerprint(&request.outgoing),
         arrived: request.arrived,
+        sent: attempt_began,
         promise: comparable.then(|| Promise {
             sent: attempt_began,
             prompt: request.shape.prompt,

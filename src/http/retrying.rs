@@ -1,7 +1,7 @@
 //! What becomes of a request whose attempt failed: `router-core` decides, this waits, counts and tells.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use warmpath_core::ids::Slot;
 use warmpath_core::observe::Side;
@@ -27,6 +27,9 @@ pub(super) struct Retrying<'a> {
     soonest: Option<Duration>,
     /// Who may be asked again after a pause, where nobody else is left.
     here_after: Option<(Slot, Duration)>,
+    /// A kept connection ended under the request: when it was sent, and when that was. What comes of the new connection
+    /// shows whether the worker has died.
+    ended: Option<(Instant, Instant)>,
     /// Held while a retry is under way that the budget had to allow.
     turn: Option<Turn<'a>>,
 }
@@ -48,6 +51,7 @@ impl<'a> Retrying<'a> {
             last: None,
             soonest: None,
             here_after: None,
+            ended: None,
             turn: None,
         })
     }
@@ -81,9 +85,7 @@ impl<'a> Retrying<'a> {
         attempt.side = if failure == Failure::Ejected { Side::Router } else { Side::Worker };
         self.gateway.fleet.request_failed(worker, failure);
         self.soonest = [self.soonest, *retry_after].into_iter().flatten().min();
-        if failure.may_be_death() {
-            self.gateway.guard.broke(self.gateway.guard.fingerprint(&self.request.outgoing), worker.slot);
-        }
+        self.suspect(worker.slot, failure, attempt.began);
         match self.course.after(failure, *retry_after) {
             Next::Fresh | Next::Elsewhere { .. } if self.gateway.guard.blocks(&self.request.outgoing) => Next::Stop,
             Next::Fresh => {
@@ -91,6 +93,17 @@ impl<'a> Retrying<'a> {
                 Next::Fresh
             }
             next => next,
+        }
+    }
+
+    fn suspect(&mut self, slot: Slot, failure: Failure, sent: Instant) {
+        let (guard, now) = (&self.gateway.guard, Instant::now());
+        let before = self.ended.take().filter(|_| failure.confirms_death());
+        if failure == Failure::Stale {
+            self.ended = Some((sent, now));
+        }
+        for at in before.into_iter().chain(failure.may_be_death().then_some((sent, now))) {
+            guard.broke(guard.fingerprint(&self.request.outgoing), slot, at);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Keeps a request that may have killed two workers from a third one.
+//! Keeps a request that may have killed two workers from killing more.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ impl Guard {
         Fingerprint(hash.digest())
     }
 
-    /// Whether the request broke as many workers as it may. Costs nothing while no request has broken any.
+    /// Whether workers broke under the request as often as they may. Costs nothing while no request has broken any.
     pub fn blocks(&self, outgoing: &Outgoing) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && {
             let Fingerprint(request) = self.fingerprint(outgoing);
@@ -52,10 +52,10 @@ impl Guard {
         }
     }
 
-    /// A worker's connection broke under this request.
-    pub fn broke(&self, Fingerprint(request): Fingerprint, slot: Slot) {
+    /// A worker's connection broke under this request: when it was sent, and when that was.
+    pub fn broke(&self, Fingerprint(request): Fingerprint, slot: Slot, (sent, at): (Instant, Instant)) {
         let mut suspects = self.lock();
-        suspects.broke(Instant::now(), request, slot);
+        suspects.broke((sent, at), request, slot);
         self.count.store(suspects.len(), Ordering::Relaxed);
     }
 
@@ -120,9 +120,10 @@ mod tests {
         let guard = Guard::new(Duration::from_secs(60), 7);
         let request = outgoing("/a", b"x".to_vec());
         let print = guard.fingerprint(&request);
-        guard.broke(print, Slot(1));
+        let now = (Instant::now(), Instant::now());
+        guard.broke(print, Slot(1), now);
         assert!(!guard.blocks(&request));
-        guard.broke(print, Slot(2));
+        guard.broke(print, Slot(2), now);
         assert!(guard.blocks(&request) && !guard.blocks(&outgoing("/a", b"y".to_vec())));
         guard.answered(print);
         assert!(!guard.blocks(&request));

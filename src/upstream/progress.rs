@@ -45,6 +45,8 @@ pub struct Ticket {
     pub fingerprint: Fingerprint,
     /// When it arrived.
     pub arrived: Instant,
+    /// When it was sent to its worker.
+    pub sent: Instant,
     /// What was promised, where it can be compared with what the engine says: one prompt with known token ids, one
     /// sequence.
     pub promise: Option<Promise>,
@@ -165,7 +167,8 @@ impl Progress {
                     _ => Failure::Unavailable,
                 };
                 if failure.may_be_death() {
-                    self.ticket.guard.broke(self.ticket.fingerprint, self.ticket.worker.slot);
+                    let Ticket { guard, fingerprint, worker, sent, .. } = &self.ticket;
+                    guard.broke(*fingerprint, worker.slot, (*sent, now));
                 }
                 self.ticket.pool.metrics.request("broken");
                 tracing::warn!(worker = %self.ticket.worker.id, request = self.ticket.key.0, "answer broke off");

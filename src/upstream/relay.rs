@@ -135,13 +135,16 @@ where
                 this.idle.as_mut().reset((Instant::now() + this.idle_timeout).min(this.deadline));
                 Poll::Ready(Some(Ok(frame)))
             }
-            Some(Err(_)) => this.abort(Abort::Broken),
-            None if this.progress.may_end() => {
+            ended => {
+                // After `[DONE]` nothing is missing, however the worker lets go.
+                let is_whole = this.progress.may_end() && (ended.is_none() || this.progress.is_stream());
+                if !is_whole {
+                    return this.abort(Abort::Broken);
+                }
                 this.progress.end(Ending::Complete);
                 this.state = State::Done;
                 Poll::Ready(None)
             }
-            None => this.abort(Abort::Broken),
         }
     }
 
