@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use warmpath_core::retry::RetryRules;
 
 use crate::config::{Config, HeaderField};
 use crate::error::BoxError;
@@ -92,6 +93,7 @@ impl App {
             sources: Arc::clone(&sources),
             probes: Probes::new(&fleet, &config.timeouts),
             readers: Readers::new((&fleet, &index), (&config.engines, &config.timeouts)),
+            links: build::links(&config, &background)?,
             metrics: metrics.clone(),
             background: background.clone(),
             present: HashMap::new(),
@@ -115,7 +117,6 @@ impl App {
             metrics,
             health: Box::new(health),
             refresh: Box::new(move || measured.measure()),
-            control: control(),
             token: config.listen.admin_token.as_ref().map(|token| token.expose().to_owned()),
         };
         let app = Self {
@@ -201,14 +202,6 @@ impl App {
     }
 }
 
-/// How long an engine may take to empty its cache.
-const CONTROL_PATIENCE: Duration = Duration::from_secs(10);
-
-fn control() -> reqwest::Client {
-    let client = reqwest::Client::builder().timeout(CONTROL_PATIENCE).build();
-    client.expect("a client without TLS has nothing to fail on")
-}
-
 async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
     let failed = |source| StartError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -227,12 +220,7 @@ fn connection_limits(config: &Config) -> ConnectionLimits {
 }
 
 fn attempt_timeouts(config: &Config) -> Timeouts {
-    Timeouts {
-        connect: config.timeouts.connect.get(),
-        first_byte: config.timeouts.first_byte.get(),
-        idle: config.timeouts.stream_idle.get(),
-        connection_idle: config.timeouts.worker_idle.get(),
-    }
+    Timeouts { first_byte: config.timeouts.first_byte.get(), idle: config.timeouts.stream_idle.get() }
 }
 
 fn behaviour(config: &Config) -> Behaviour {
@@ -241,7 +229,8 @@ fn behaviour(config: &Config) -> Behaviour {
         body_timeout: config.timeouts.body_read.get(),
         messages_max: usize::try_from(config.limits.messages.get()).unwrap_or(usize::MAX),
         total_timeout: config.timeouts.total.get(),
-        retries: u32::from(config.retries.attempts),
+        retries: RetryRules { attempts: config.retries.attempts, server_errors: config.retries.server_errors },
+        suspicion: config.retries.suspicion.get(),
         index_seed: config.index.seed,
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,

@@ -23,6 +23,7 @@ mod queue;
 mod reading;
 mod routing;
 mod tokenize;
+mod upstream_tls;
 mod zmq;
 mod zmq_rules;
 
@@ -47,6 +48,7 @@ pub use queue::{ClassWeights, HeaderField, Queue};
 pub use reading::Reading;
 pub use routing::{ApproxLru, ApproxTree, Routing, Trust};
 pub use tokenize::Tokenize;
+pub use upstream_tls::UpstreamTls;
 pub use zmq::Zmq;
 
 /// Everything that can be configured.
@@ -73,6 +75,8 @@ pub struct Config {
     pub engines: Engines,
     /// What finding a prompt's tokens may cost.
     pub tokenize: Tokenize,
+    /// How workers with an `https` url are spoken to.
+    pub upstream_tls: UpstreamTls,
     /// Bounds on what clients may send.
     pub limits: Limits,
     /// Bounds on waiting.

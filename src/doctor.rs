@@ -18,6 +18,7 @@ use crate::config::{Config, EventSource, Model, Worker};
 use crate::events::nats::NatsBus;
 use crate::events::wiring::{nats_settings, nats_source, zmq_settings, zmq_source};
 use crate::events::zmq::{Gate, ZmqBus};
+use crate::link::Links;
 use crate::shutdown::Tasks;
 
 use corpus::Sample;
@@ -60,6 +61,9 @@ pub enum Nobody {
     /// The configuration names no workers.
     #[error("the configuration names no workers")]
     Listed,
+    /// What `https` needs cannot be used.
+    #[error("`upstream_tls` cannot be used: {0}")]
+    Tls(String),
     /// A worker that was asked for is not in it.
     #[error("the configuration has no worker `{asked}` (known: {known})")]
     Such {
@@ -75,7 +79,7 @@ struct Ward<'a> {
     config: &'a Config,
     examination: &'a Examination,
     samples: Vec<Sample>,
-    client: reqwest::Client,
+    links: Links,
     /// What each model's samples become here, made when the first worker needs it.
     ours: HashMap<&'a str, OnceCell<Ours>>,
     listening: HashMap<(&'a str, u32), Result<Listening, String>>,
@@ -92,13 +96,14 @@ pub async fn examine(
 ) -> Result<Report, Nobody> {
     let workers = chosen(config, examination)?;
     let tasks = Tasks::new();
+    let links = Links::configured(config, &tasks).map_err(|error| Nobody::Tls(error.to_string()))?;
     let ward = Ward {
         config,
         examination,
         samples: corpus::samples(),
-        client: engine::client(examination.timeout),
         ours: config.models.iter().map(|model| (model.name.value.as_str(), OnceCell::new())).collect(),
-        listening: listen(config, &workers, &tasks).await,
+        listening: listen(config, &workers, &links, &tasks).await,
+        links,
     };
     let (done, all) = (AtomicUsize::new(0), workers.len());
     progress(0, all);
@@ -139,6 +144,7 @@ fn ranks(worker: &Worker) -> impl Iterator<Item = Option<Rank>> + use<> {
 async fn listen<'a>(
     config: &'a Config,
     workers: &[&'a Worker],
+    links: &Links,
     tasks: &Tasks,
 ) -> HashMap<(&'a str, u32), Result<Listening, String>> {
     let wants_nats = workers.iter().any(|worker| config.event_source(worker) == EventSource::Nats);
@@ -155,7 +161,7 @@ async fn listen<'a>(
     let mut all = HashMap::new();
     for (worker, rank) in workers.iter().flat_map(|worker| ranks(worker).map(move |rank| (*worker, rank))) {
         let Some(model) = model_of(config, worker) else { continue };
-        let Some(known) = worker_of(worker, rank) else { continue };
+        let Some(known) = worker_of(worker, rank, links) else { continue };
         let heard = match config.event_source(worker) {
             EventSource::None | EventSource::Local => continue,
             EventSource::Nats => nats.clone().map(|bus| {
@@ -208,7 +214,7 @@ impl Ward<'_> {
     }
 
     async fn checks(&self, worker: &Worker, model: &Model) -> Vec<Finding> {
-        let engine = Engine::new(self.client.clone(), worker, &self.config.engines.presets, self.examination.timeout);
+        let engine = Engine::new(&self.links, worker, &self.config.engines.presets, self.examination.timeout);
         let reachable = identity::reachable(&engine).await;
         if reachable.has_failed() {
             let rest = Check::ALL.into_iter().filter(|check| *check != Check::Reachable);

@@ -7,6 +7,7 @@ use serde::Serialize;
 use warmpath_core::ids::WorkerId;
 use warmpath_core::observe::Side;
 use warmpath_core::queue::Refusal;
+use warmpath_core::retry::Failure;
 use warmpath_core::scheduler::PlaceError;
 
 /// A cause whose type nobody needs.
@@ -77,47 +78,25 @@ pub enum GatewayError {
         /// The worker.
         worker: WorkerId,
         /// What happened.
-        failure: UpstreamFailure,
+        failure: Failure,
+        /// When the worker said to come back.
+        retry_after: Option<Duration>,
         /// The cause.
         #[source]
         source: Option<BoxError>,
     },
-}
-
-/// How an attempt on a worker failed before the client had seen anything of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamFailure {
-    /// No connection.
-    Connect,
-    /// The connection broke before the first data of the body.
-    Broken,
-    /// No data within the first-byte time-out.
-    FirstByteTimeout,
-    /// It said that it cannot serve now (502, 503, 504), or its stream began with an error.
-    Unavailable,
-    /// It said that it has too much to do (429).
-    TooManyRequests,
-    /// An operator ejected it.
-    Ejected,
-}
-
-impl UpstreamFailure {
-    /// The label of `retries_total`.
-    pub fn label(self) -> &'static str {
-        match self {
-            UpstreamFailure::Connect => "connect",
-            UpstreamFailure::Broken => "broken",
-            UpstreamFailure::FirstByteTimeout => "first_byte_timeout",
-            UpstreamFailure::Unavailable => "unavailable",
-            UpstreamFailure::TooManyRequests => "too_many_requests",
-            UpstreamFailure::Ejected => "ejected",
-        }
-    }
-
-    /// Whether it tells against the worker's health. Too much to do is a load, not a fault.
-    pub fn is_fault(self) -> bool {
-        !matches!(self, UpstreamFailure::TooManyRequests | UpstreamFailure::Ejected)
-    }
+    /// A worker failed, and too many other requests are being tried again.
+    #[error("worker `{worker}` failed, and too many requests are being tried again already")]
+    NoTurn {
+        /// The worker.
+        worker: WorkerId,
+    },
+    /// The connections of two workers broke under this request, or others with the same bytes.
+    #[error("workers broke under this request: it is not sent to another one for now")]
+    Suspect,
+    /// A fault of the router's own.
+    #[error("the router failed")]
+    Internal,
 }
 
 /// The error object of the OpenAI API.
@@ -158,13 +137,14 @@ impl GatewayError {
             Self::Queue { refusal: Refusal::TenantFull, .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Queue { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
+            Self::NoTurn { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Suspect => StatusCode::BAD_GATEWAY,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Upstream { failure, .. } => match failure {
-                UpstreamFailure::Connect | UpstreamFailure::Unavailable | UpstreamFailure::Ejected => {
-                    StatusCode::SERVICE_UNAVAILABLE
-                }
-                UpstreamFailure::Broken => StatusCode::BAD_GATEWAY,
-                UpstreamFailure::FirstByteTimeout => StatusCode::GATEWAY_TIMEOUT,
-                UpstreamFailure::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+                Failure::Connect | Failure::Unavailable | Failure::Ejected => StatusCode::SERVICE_UNAVAILABLE,
+                Failure::Broken | Failure::Stale | Failure::ServerError => StatusCode::BAD_GATEWAY,
+                Failure::Silent => StatusCode::GATEWAY_TIMEOUT,
+                Failure::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
             },
         }
     }
@@ -172,9 +152,9 @@ impl GatewayError {
     /// Whose fault it is.
     pub fn side(&self) -> Side {
         match self {
-            Self::Upstream { .. } | Self::Deadline => Side::Worker,
+            Self::Upstream { .. } | Self::NoTurn { .. } | Self::Deadline => Side::Worker,
             Self::Queue { refusal: Refusal::TenantFull, .. } => Side::Client,
-            Self::Place { .. } | Self::NoSuchSlot | Self::Queue { .. } => Side::Router,
+            Self::Place { .. } | Self::NoSuchSlot | Self::Internal | Self::Queue { .. } => Side::Router,
             _ => Side::Client,
         }
     }
@@ -186,7 +166,9 @@ impl GatewayError {
             Self::Place { source: PlaceError::NoWorker } | Self::NoSuchSlot => "no_worker",
             Self::Queue { .. } => "queue_refused",
             Self::Deadline => "deadline",
-            Self::Upstream { .. } => "upstream_error",
+            Self::Upstream { .. } | Self::NoTurn { .. } => "upstream_error",
+            Self::Suspect => "suspect",
+            Self::Internal => "internal",
             Self::UnknownModel { .. } => "unknown_model",
             _ => "bad_request",
         }
@@ -206,24 +188,34 @@ impl GatewayError {
                 Refusal::Expired => ("service_unavailable", Some("queue_timeout")),
             },
             Self::Deadline => ("upstream_error", Some("deadline_exceeded")),
-            Self::Upstream { failure: UpstreamFailure::FirstByteTimeout, .. } => {
-                ("upstream_error", Some("upstream_timeout"))
-            }
+            Self::Upstream { failure: Failure::Silent, .. } => ("upstream_error", Some("upstream_timeout")),
             Self::Upstream { .. } => ("upstream_error", Some("upstream_failed")),
+            Self::NoTurn { .. } => ("upstream_error", Some("too_many_retries")),
+            Self::Suspect => ("upstream_error", Some("request_suspect")),
+            Self::Internal => ("server_error", Some("internal_error")),
             _ => ("invalid_request_error", None),
         }
     }
 
     /// What the client had better do: OpenAI's clients send a request up to three times, by default at once.
     pub fn retry(&self) -> Retry {
-        if let Self::Queue { retry, .. } = self {
-            return Retry::After(*retry);
-        }
-        match self.status() {
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Retry::After(RETRY_DEFAULT),
-            // It would be computed once more, and be as late.
-            StatusCode::GATEWAY_TIMEOUT => Retry::Never,
-            _ => Retry::Unsaid,
+        match self {
+            Self::Queue { retry, .. } => Retry::After(*retry),
+            Self::Upstream { failure, retry_after, .. } => match failure {
+                // Nothing was computed.
+                Failure::Connect | Failure::Ejected | Failure::Unavailable | Failure::TooManyRequests => {
+                    Retry::After(retry_after.unwrap_or(RETRY_DEFAULT))
+                }
+                // Workers have tried and failed as often as is good for them.
+                Failure::Broken | Failure::Stale | Failure::Silent | Failure::ServerError => Retry::Never,
+            },
+            Self::NoTurn { .. } | Self::Suspect => Retry::Never,
+            _ => match self.status() {
+                StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Retry::After(RETRY_DEFAULT),
+                // It would be computed once more, and be as late.
+                StatusCode::GATEWAY_TIMEOUT => Retry::Never,
+                _ => Retry::Unsaid,
+            },
         }
     }
 
@@ -278,7 +270,15 @@ impl Retry {
 }
 
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+/// Whether OpenAI's clients send a request again.
+pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// When a worker says to come back: `retry-after-ms`, or `Retry-After` in seconds. Dates are not read.
+pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &HeaderName| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let millis = number(&RETRY_AFTER_MS).map(|millis| millis / 1_000.0);
+    Duration::try_from_secs_f64(millis.or_else(|| number(&header::RETRY_AFTER))?).ok()
+}
 
 impl From<PlaceError> for GatewayError {
     fn from(source: PlaceError) -> Self {
@@ -332,6 +332,38 @@ mod tests {
         assert_eq!(told(PlaceError::NoWorker.into()), later(503, "1", "1000"));
         assert_eq!(told(GatewayError::Deadline), (504, None, None, Some("false".to_owned())));
         assert_eq!(told(GatewayError::Body), (400, None, None, None));
+    }
+
+    #[test]
+    fn what_a_worker_said_of_when_to_come_back_is_read() {
+        let read = |pairs: &[(&'static str, &'static str)]| {
+            let pairs =
+                pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            retry_after(&pairs.collect()).map(|time| time.as_millis())
+        };
+        assert_eq!(read(&[("retry-after", "2")]), Some(2_000));
+        assert_eq!(read(&[("retry-after", "2"), ("retry-after-ms", "150")]), Some(150));
+        for odd in ["", "-1", "NaN", "1e300", "Fri, 31 Dec 1999 23:59:59 GMT"] {
+            assert_eq!(read(&[("retry-after", odd)]), None, "{odd}");
+        }
+        assert_eq!(read(&[]), None);
+    }
+
+    #[test]
+    fn clients_come_back_only_where_nothing_was_computed() {
+        let told = |failure, retry_after| {
+            let error = GatewayError::Upstream { worker: "w".into(), failure, retry_after, source: None };
+            (error.status().as_u16(), error.retry())
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(told(Failure::Connect, None), (503, Retry::After(second)));
+        assert_eq!(told(Failure::Unavailable, Some(second * 3)), (503, Retry::After(second * 3)));
+        assert_eq!(told(Failure::TooManyRequests, Some(second / 2)), (429, Retry::After(second / 2)));
+        assert_eq!(told(Failure::Broken, None), (502, Retry::Never));
+        assert_eq!(told(Failure::Silent, None), (504, Retry::Never));
+        assert_eq!(GatewayError::Suspect.retry(), Retry::Never);
+        assert_eq!(GatewayError::Deadline.retry(), Retry::Never);
+        assert_eq!(GatewayError::Internal.retry(), Retry::Unsaid);
     }
 
     #[test]

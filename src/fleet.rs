@@ -1,21 +1,29 @@
 //! The workers that the gateway knows, and the pools that they form.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use warmpath_core::admission::OnAllBusy;
 use warmpath_core::cost::load_balance_score;
 use warmpath_core::ids::{Slot, WorkerId};
+use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::queue::Rules;
+use warmpath_core::retry::{Failure, RetryBudget};
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::{BlockSize, Blocks};
 use warmpath_core::workers::{Pool, Ramp, Target, WorkerTable};
 
-use crate::queue::Gate;
-use crate::telemetry::metrics::ModelMetrics;
-use crate::tokenize::TokenizerHandle;
+use crate::config::Retries;
+use crate::queue::{Gate, GateSettings, Seats};
+use crate::shutdown::Tasks;
+use crate::telemetry::metrics::{Metrics, ModelMetrics};
+use crate::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
 use roster::Roster;
 use slots::Slots;
+pub use turns::{RetryTurns, Turn};
 
 pub use worker::{Duty, Newcomer, Worker};
 
@@ -26,6 +34,7 @@ pub mod prometheus;
 pub mod roster;
 pub mod scrape;
 pub mod slots;
+mod turns;
 mod worker;
 
 /// Swaps in a whole new [`Roster`] when a worker comes, goes or changes its standing; requests keep the one that they
@@ -63,6 +72,28 @@ pub struct PoolState {
     pub tokenizer: TokenizerHandle,
     /// Its metrics.
     pub metrics: ModelMetrics,
+    /// Its retries.
+    pub retries: RetryTurns,
+}
+
+impl PoolState {
+    /// A pool of which events are read and in which nothing is placed.
+    pub fn listening(model: &str, block_size: BlockSize) -> Self {
+        let policy = || Policy::new(PolicyName::RoundRobin, &Weights::default());
+        let metrics = Metrics::new("warmpath").model(0, model);
+        let rules = Rules { waiting: 0, of_tenant: 0, weights: [NonZeroU32::MIN; 3] };
+        let settings = GateSettings { queues: false, rules, timeout: Duration::ZERO };
+        let retries = Retries::default();
+        Self {
+            model: model.into(),
+            block_size,
+            scheduler: Scheduler::new(policy(), policy(), OnAllBusy::LeastLoaded),
+            tokenizer: TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))),
+            gate: Gate::new(settings, &Seats::new(1), metrics.clone(), Tasks::new()),
+            retries: RetryTurns::new(RetryBudget::new(retries.budget, retries.budget_min)),
+            metrics,
+        }
+    }
 }
 
 /// Why a worker did not join.
@@ -172,7 +203,7 @@ impl Fleet {
         let roster = self.roster();
         for pool in self.pools() {
             let of_pool = roster.workers().filter(|worker| worker.model == pool.model);
-            pool.tokenizer.set_engines(of_pool.map(|worker| worker.base()));
+            pool.tokenizer.set_engines(of_pool.map(|worker| Arc::clone(&worker.control)));
         }
     }
 
@@ -190,30 +221,39 @@ impl Fleet {
         self.settle(worker, (!before && after).then_some(now))
     }
 
-    /// A request failed through the worker's fault. Too many in a row take it out, unless it is the last of its pool: its
-    /// checks pass, so it may yet serve, and nobody else could. O(workers) where it does.
-    pub fn request_failed(&self, worker: &Worker) {
-        if worker.strike() < self.conduct.strikes_max || self.is_last(worker) {
+    /// A request failed. If it was through the worker's fault, too many in a row take it out. Unless nobody can even
+    /// connect, half of a pool stays in whatever its requests say: checks pass there, so the fault may be that of the
+    /// requests, and too few could not serve them all. O(workers) where it is taken out.
+    pub fn request_failed(&self, worker: &Worker, failure: Failure) {
+        if !failure.is_fault() || !worker.lock_health().failed(self.conduct.strikes_max) {
             return;
         }
-        worker.clear_strikes();
+        let one_at_a_time = self.lock();
+        if failure != Failure::Connect && !self.may_lose(worker) {
+            return;
+        }
         worker.lock_health().condemn();
+        let changed = self.settle_locked(worker, None);
+        drop(one_at_a_time);
         self.distrust(worker);
-        if self.settle(worker, None).is_some() {
+        if changed.is_some() {
             tracing::warn!(worker = %worker.id, "taken out: its requests fail, one after the other");
         }
     }
 
     /// A worker answered a request.
     pub fn request_answered(&self, worker: &Worker) {
-        worker.clear_strikes();
+        worker.lock_health().answered();
     }
 
-    fn is_last(&self, worker: &Worker) -> bool {
+    /// Whether at least half of the worker's pool is left without it.
+    fn may_lose(&self, worker: &Worker) -> bool {
         let roster = self.roster.load();
         let table = roster.table();
-        let others = table.pool(&worker.model).into_iter().flat_map(|pool| &pool.targets);
-        !others.filter(|slot| **slot != worker.slot).filter_map(|slot| table.get(*slot)).any(|target| target.available)
+        let Some(pool) = table.pool(&worker.model) else { return true };
+        let others = pool.targets.iter().filter(|slot| **slot != worker.slot);
+        let left = others.filter_map(|slot| table.get(*slot)).filter(|target| target.available).count();
+        left * 2 >= pool.targets.len()
     }
 
     /// Sets what operators want of a worker, all its ranks together.
@@ -245,6 +285,11 @@ impl Fleet {
     /// it may be chosen now, where that has changed. O(workers) where it has.
     fn settle(&self, worker: &Worker, returned: Option<Instant>) -> Option<bool> {
         let _one_at_a_time = self.lock();
+        self.settle_locked(worker, returned)
+    }
+
+    /// The same for whoever makes changes already.
+    fn settle_locked(&self, worker: &Worker, returned: Option<Instant>) -> Option<bool> {
         let available = worker.health().is_available() && worker.duty() == Duty::Active;
         let roster = self.roster.load_full();
         // It may have left; its slot is never another's while somebody holds it.
@@ -276,6 +321,14 @@ impl Fleet {
         let _one_at_a_time = self.lock();
         let changed = self.roster.load().changed(worker.slot, |target| target.limits.blocks = Some(blocks));
         self.publish(changed);
+    }
+
+    /// Requests of a model that workers have and have not finished. O(its targets).
+    pub fn active(&self, model: &str) -> u32 {
+        let roster = self.roster.load();
+        let table = roster.table();
+        let targets = table.pool(model).into_iter().flat_map(|pool| &pool.targets);
+        targets.filter_map(|slot| table.get(*slot)).map(|target| target.account.read().requests).sum()
     }
 
     /// How uneven the load of all workers is.

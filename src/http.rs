@@ -22,6 +22,8 @@ pub mod completions;
 mod forward;
 pub mod gateway;
 pub mod models;
+mod panics;
+mod retrying;
 pub mod routes;
 pub mod sender;
 

@@ -13,6 +13,7 @@ pub mod error;
 pub mod events;
 pub mod fleet;
 pub mod http;
+pub mod link;
 pub mod mock_engine;
 pub mod openai;
 pub mod queue;

@@ -1,6 +1,10 @@
 //! Tasks that shutdown knows of.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -14,6 +18,20 @@ pub struct Tasks {
     /// Who also waits for these tasks, and cancels them.
     parent: Option<TaskTracker>,
     cancel: CancellationToken,
+    over: Arc<Over>,
+}
+
+/// Whether tasks are cancelled, to be read at no cost: asking the token takes two locks that all tasks share.
+#[derive(Debug, Default)]
+struct Over {
+    cancelled: AtomicBool,
+    whole: Option<Arc<Over>>,
+}
+
+impl Over {
+    fn is_it(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire) || self.whole.as_ref().is_some_and(|whole| whole.is_it())
+    }
 }
 
 impl Tasks {
@@ -24,12 +42,22 @@ impl Tasks {
 
     /// Starts a task. It ends when `task` does, or when the grace of [`Tasks::drain`] is over.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let cancel = self.cancel.clone();
+        let (cancel, over) = (self.cancel.clone(), Arc::clone(&self.over));
         let task = async move {
-            tokio::select! {
-                () = cancel.cancelled() => {}
-                () = task => {}
-            }
+            let (mut task, mut cancelled) = (pin!(task), pin!(cancel.cancelled()));
+            let mut waits: Option<Waker> = None;
+            poll_fn(|cx| {
+                if task.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                let is_told = waits.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+                if is_told && !over.is_it() {
+                    return Poll::Pending;
+                }
+                waits = Some(cx.waker().clone());
+                cancelled.as_mut().poll(cx)
+            })
+            .await;
         };
         match &self.parent {
             Some(parent) => parent.spawn(self.tracker.track_future(task)),
@@ -39,11 +67,17 @@ impl Tasks {
 
     /// A part of these tasks that can be drained by itself; draining the whole ends it, too.
     pub fn part(&self) -> Self {
-        Self { tracker: TaskTracker::new(), parent: Some(self.tracker.clone()), cancel: self.cancel.child_token() }
+        Self {
+            tracker: TaskTracker::new(),
+            parent: Some(self.tracker.clone()),
+            cancel: self.cancel.child_token(),
+            over: Arc::new(Over { cancelled: AtomicBool::new(false), whole: Some(Arc::clone(&self.over)) }),
+        }
     }
 
     /// Ends all of them, without waiting.
     pub fn cancel(&self) {
+        self.over.cancelled.store(true, Ordering::Release);
         self.cancel.cancel();
     }
 
@@ -64,7 +98,7 @@ impl Tasks {
             return 0;
         }
         let cancelled = self.tracker.len();
-        self.cancel.cancel();
+        self.cancel();
         self.tracker.wait().await;
         cancelled
     }

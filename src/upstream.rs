@@ -5,18 +5,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Request, StatusCode, Uri, response};
+use http::{Method, Request, StatusCode, response};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
+use warmpath_core::retry::Failure;
 
-use crate::error::{GatewayError, UpstreamFailure};
+use crate::error::{BoxError, GatewayError, retry_after};
 use crate::fleet::Worker;
+use crate::link::{Inflow, SendError, Stage, Way};
 use sse::SseScanner;
 
+pub mod guard;
 pub mod progress;
 pub mod relay;
 pub mod sse;
@@ -34,20 +33,15 @@ pub(crate) const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-paral
 /// How long an attempt may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For a connection.
-    pub connect: Duration,
     /// Until the first data of the body.
     pub first_byte: Duration,
     /// Between two pieces of the body.
     pub idle: Duration,
-    /// For a connection that nobody uses; shorter than the engines' own limit, 5 s in vLLM.
-    pub connection_idle: Duration,
 }
 
-/// A pooled client.
-#[derive(Clone, Debug)]
+/// Makes attempts.
+#[derive(Clone, Copy, Debug)]
 pub struct Upstream {
-    client: Client<HttpConnector, Full<Bytes>>,
     timeouts: Timeouts,
 }
 
@@ -72,7 +66,7 @@ pub struct Answer {
     /// The first data; none for an empty body.
     pub first: Option<Bytes>,
     /// The rest.
-    pub rest: Incoming,
+    pub rest: Inflow,
 }
 
 impl Answer {
@@ -97,17 +91,9 @@ impl Answer {
 }
 
 impl Upstream {
-    /// A client without connections.
+    /// Attempts with these time-outs.
     pub fn new(timeouts: Timeouts) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(timeouts.connect));
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .pool_idle_timeout(timeouts.connection_idle)
-            .build(connector);
-        Self { client, timeouts }
+        Self { timeouts }
     }
 
     /// The time-outs.
@@ -120,39 +106,55 @@ impl Upstream {
     ///
     /// # Errors
     /// [`GatewayError::Upstream`], always before the client has seen anything.
-    pub async fn send(&self, worker: &Worker, outgoing: &Outgoing) -> Result<Answer, GatewayError> {
-        let attempt = self.attempt(worker, outgoing);
-        match timeout(self.timeouts.first_byte, attempt).await {
-            Ok(answer) => answer,
-            Err(_) => Err(failed(worker, UpstreamFailure::FirstByteTimeout, None)),
-        }
-    }
-
-    async fn attempt(&self, worker: &Worker, outgoing: &Outgoing) -> Result<Answer, GatewayError> {
-        let request = addressed(worker, outgoing)?;
-        let response = self.client.request(request).await.map_err(|error| {
-            let failure = if error.is_connect() { UpstreamFailure::Connect } else { UpstreamFailure::Broken };
-            failed(worker, failure, Some(error.into()))
+    pub async fn send(&self, worker: &Worker, outgoing: &Outgoing, way: Way) -> Result<Answer, GatewayError> {
+        let until = Instant::now() + self.timeouts.first_byte;
+        let sent = timeout_at(until, worker.link.send(addressed(worker, outgoing), way)).await;
+        let Ok(sent) = sent else { return Err(failed(worker, Failure::Silent, None)) };
+        let response = sent.map_err(|SendError { stage, source }| {
+            let failure = match stage {
+                Stage::Connect => Failure::Connect,
+                Stage::Stale => Failure::Stale,
+                Stage::Broken => Failure::Broken,
+            };
+            failed(worker, failure, Some(source))
         })?;
         let (mut parts, mut rest) = response.into_parts();
         strip_connection_headers(&mut parts.headers);
-        match parts.status {
+        let failure = match parts.status {
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                return Err(failed(worker, UpstreamFailure::Unavailable, None));
+                Some(Failure::Unavailable)
             }
-            StatusCode::TOO_MANY_REQUESTS => return Err(failed(worker, UpstreamFailure::TooManyRequests, None)),
-            _ => {}
+            StatusCode::TOO_MANY_REQUESTS => Some(Failure::TooManyRequests),
+            _ => None,
+        };
+        if let Some(failure) = failure {
+            let retry_after = retry_after(&parts.headers);
+            drain(rest).await;
+            return Err(GatewayError::Upstream { worker: worker.id.clone(), failure, retry_after, source: None });
         }
-        let broken = |error: hyper::Error| failed(worker, UpstreamFailure::Broken, Some(error.into()));
+        let cut = |cut| match cut {
+            Cut::Late => failed(worker, Failure::Silent, None),
+            Cut::Broken(source) => failed(worker, Failure::Broken, Some(source.into())),
+        };
+        let patience = Patience { until, idle: self.timeouts.idle };
         if !is_event_stream(&parts) {
-            let first = whole(&mut rest).await.map_err(broken)?;
+            let first = whole(&mut rest, patience).await.map_err(cut)?;
             return Ok(Answer { parts, first, rest });
         }
-        match first_event(&mut rest).await.map_err(broken)? {
+        match first_event(&mut rest, patience).await.map_err(cut)? {
             Some(first) => Ok(Answer { parts, first: Some(first), rest }),
-            None => Err(failed(worker, UpstreamFailure::Unavailable, None)),
+            None => Err(failed(worker, Failure::Unavailable, None)),
         }
     }
+}
+
+/// Reads the rest of a small answer that is at hand, so that its connection can be kept.
+async fn drain(rest: Inflow) {
+    const AT_HAND: Duration = Duration::from_millis(5);
+    const REST_MAX: usize = 64 * 1024;
+    let rest = http_body_util::Limited::new(rest, REST_MAX);
+    // Whatever does not end so soon is closed instead.
+    drop(tokio::time::timeout(AT_HAND, rest.collect()).await);
 }
 
 fn is_event_stream(parts: &response::Parts) -> bool {
@@ -160,7 +162,32 @@ fn is_event_stream(parts: &response::Parts) -> bool {
     content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }
 
-async fn first_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+/// How long data is waited for: the first until a moment, what follows it for so long each time.
+#[derive(Clone, Copy)]
+struct Patience {
+    until: Instant,
+    idle: Duration,
+}
+
+/// Why there is no more data.
+enum Cut {
+    Late,
+    Broken(hyper::Error),
+}
+
+impl Patience {
+    /// The next data, as if nothing had come yet; none at the end.
+    async fn first(self, body: &mut Inflow) -> Result<Option<Bytes>, Cut> {
+        timeout_at(self.until, next_data(body)).await.map_err(|_| Cut::Late)?.map_err(Cut::Broken)
+    }
+
+    /// The next data, after others.
+    async fn next(self, body: &mut Inflow) -> Result<Option<Bytes>, Cut> {
+        Self { until: Instant::now() + self.idle, ..self }.first(body).await
+    }
+}
+
+async fn next_data(body: &mut Inflow) -> Result<Option<Bytes>, hyper::Error> {
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(data) if !data.is_empty() => return Ok(Some(data)),
@@ -171,12 +198,12 @@ async fn first_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> 
 }
 
 /// A plain answer, or its beginning where it is long. None for an empty body.
-async fn whole(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
-    let Some(first) = first_data(body).await? else { return Ok(None) };
+async fn whole(body: &mut Inflow, patience: Patience) -> Result<Option<Bytes>, Cut> {
+    let Some(first) = patience.first(body).await? else { return Ok(None) };
     let mut pieces = vec![first];
     let mut len = pieces[0].len();
-    while len <= WHOLE_MAX {
-        let Some(data) = first_data(body).await? else { break };
+    while len <= WHOLE_MAX && !http_body::Body::is_end_stream(body) {
+        let Some(data) = patience.next(body).await? else { break };
         len += data.len();
         pieces.push(data);
     }
@@ -184,11 +211,11 @@ async fn whole(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
 }
 
 /// What a stream begins with, up to its first whole event; comments promise nothing. None for a stream without events,
-/// and for one that begins with an error: then nothing was done, and another worker may do it.
-async fn first_event(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+/// and for one that begins with an error: then nothing was done, and another worker may do it. Comments are no first data.
+async fn first_event(body: &mut Inflow, patience: Patience) -> Result<Option<Bytes>, Cut> {
     let mut scanner = SseScanner::default();
     let mut begin = Bytes::new();
-    while let Some(data) = first_data(body).await? {
+    while let Some(data) = patience.first(body).await? {
         scanner.scan(&data);
         begin = if begin.is_empty() { data } else { [begin, data].concat().into() };
         let seen = scanner.seen();
@@ -202,20 +229,14 @@ async fn first_event(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error>
     Ok(None)
 }
 
-fn failed(worker: &Worker, failure: UpstreamFailure, source: Option<crate::error::BoxError>) -> GatewayError {
-    GatewayError::Upstream { worker: worker.id.clone(), failure, source }
+fn failed(worker: &Worker, failure: Failure, source: Option<BoxError>) -> GatewayError {
+    GatewayError::Upstream { worker: worker.id.clone(), failure, retry_after: None, source }
 }
 
-fn addressed(worker: &Worker, outgoing: &Outgoing) -> Result<Request<Full<Bytes>>, GatewayError> {
-    let uri = Uri::builder()
-        .scheme(worker.scheme.clone())
-        .authority(worker.authority.clone())
-        .path_and_query(outgoing.path.clone())
-        .build()
-        .map_err(|error| failed(worker, UpstreamFailure::Connect, Some(error.into())))?;
+fn addressed(worker: &Worker, outgoing: &Outgoing) -> Request<Full<Bytes>> {
     let mut request = Request::new(Full::new(outgoing.body.clone()));
     *request.method_mut() = outgoing.method.clone();
-    *request.uri_mut() = uri;
+    *request.uri_mut() = outgoing.path.clone().into();
     *request.headers_mut() = outgoing.headers.clone();
     if let Some(authorization) = &worker.authorization {
         request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
@@ -223,7 +244,7 @@ fn addressed(worker: &Worker, outgoing: &Outgoing) -> Result<Request<Full<Bytes>
     if let Some(rank) = worker.rank.filter(|_| worker.tells_rank) {
         request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.0));
     }
-    Ok(request)
+    request
 }
 
 /// Headers that belong to one connection (RFC 9110, 7.6.1), and the framing that is written anew.

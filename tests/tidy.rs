@@ -31,6 +31,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["openai"],
     &["sim"],
     &["telemetry"],
+    &["link"],
     &["config"],
     &["error"],
     &["shutdown", "real"],
@@ -56,6 +57,7 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("cost/*", &["ids", "units", "shape", "overlap", "observe", "history", "cost"]),
     ("queue", &["units", "shape"]),
     ("pick", &["ids", "cost"]),
+    ("retry", &["ids", "cost"]),
     ("policy", &["observe", "history", "cost", "pick"]),
     ("admission", &["ids", "units", "slot_set", "ledger", "workers", "cost"]),
     (

@@ -12,7 +12,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use warmpath::link::{ClientTls, LinkLimits, Links};
 use warmpath::openai::{Endpoint, RequestView};
+use warmpath::shutdown::Tasks;
 use warmpath::tokenize::hf::{TokenizerFiles, load};
 use warmpath::tokenize::remote::RemoteTokenizer;
 use warmpath::tokenize::{
@@ -136,12 +138,14 @@ async fn asked_once(listener: TcpListener, answer: String) -> String {
 /// What a handle without a tokenizer of its own gets from an engine that answers so, and what the engine was asked.
 async fn remote(answer: String, answer_bytes_max: usize) -> (Prompts, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-    let base = format!("http://{}/", listener.local_addr().expect("it is bound"));
-    let client = reqwest::Client::builder().no_proxy().build().expect("no TLS is needed");
-    let tokenizer = RemoteTokenizer::new(client, &[base], Duration::from_secs(10), answer_bytes_max)
-        .with_api_key(Some("secret".to_owned()));
-    let shared = Arc::new(TokenizeShared::new(TokenizeLimits::default()));
-    let handle = TokenizerHandle::absent(shared).with_remote(tokenizer);
+    let authority = listener.local_addr().expect("it is bound").to_string().parse().expect("an address");
+    let limits = LinkLimits { connect: Duration::from_secs(1), idle: Duration::from_secs(1) };
+    let links = Links::new(limits, ClientTls::default(), Tasks::new());
+    let link = links.link(&http::uri::Scheme::HTTP, &authority).expect("http needs no certificates");
+    let tokenizer =
+        RemoteTokenizer::new(Duration::from_secs(10), answer_bytes_max).with_api_key(Some("secret".to_owned()));
+    tokenizer.set_engines(std::iter::once(link));
+    let handle = TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))).with_remote(tokenizer);
     let body = Bytes::from_static(br#"{"model":"m","prompt":"Hello"}"#);
     let mut view = RequestView::parse(Endpoint::Completions, &body, 4096).expect("the body is good");
     let root = root(16);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use http::uri::Authority;
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::ids::Rank;
 use warmpath_core::policy::{Policy, PolicyName};
 use warmpath_core::queue::Rules;
+use warmpath_core::retry::RetryBudget;
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::{Limits, Pool};
@@ -19,7 +19,8 @@ use warmpath_indexer::concurrent::ConcurrentIndex;
 use super::StartError;
 use crate::config::{Config, EventSource, Model, Queue, TokenizerSource, Worker as WorkerConfig};
 use crate::fleet::health::Health;
-use crate::fleet::{Conduct, Fleet, Newcomer, PoolState};
+use crate::fleet::{Conduct, Fleet, Newcomer, PoolState, RetryTurns};
+use crate::link::{Link, Links};
 use crate::queue::{Gate, GateSettings, Seats};
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::{Metrics, ModelMetrics};
@@ -57,15 +58,21 @@ pub(super) fn index(config: &Config) -> ConcurrentIndex {
     ConcurrentIndex::new(usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX))
 }
 
+/// The ways to workers, whose connections are tasks of `tasks`.
+pub(super) fn links(config: &Config, tasks: &Tasks) -> Result<Links, StartError> {
+    Links::configured(config, tasks).map_err(|error| setup("`upstream_tls` cannot be used", error))
+}
+
 /// The routing targets of one worker, ready to join.
 pub(super) fn newcomers(
     config: &Config,
     described: &WorkerConfig,
-    health: Health,
+    (health, links): (Health, &Links),
     metrics: &Metrics,
 ) -> Result<Vec<Newcomer>, StartError> {
     let (start, count) = (u32::from(described.dp_start_rank), u32::from(described.dp_ranks.value.get()));
-    let (authority, authorization) = (authority(described)?, authorization(described)?);
+    let authorization = authorization(described)?;
+    let (requests, control) = (link(links, described)?, link(links, described)?);
     let silence = match config.event_source(described) {
         EventSource::None => None,
         _ => Some(config.routing.trust.event_silence.get()),
@@ -77,8 +84,8 @@ pub(super) fn newcomers(
             rank,
             tells_rank: count > 1,
             model: described.model.value.as_str().into(),
-            scheme: http::uri::Scheme::HTTP,
-            authority: authority.clone(),
+            link: Arc::clone(&requests),
+            control: Arc::clone(&control),
             authorization: authorization.clone(),
             metrics: metrics.worker(described.id.value.as_str(), rank),
             limits: Limits {
@@ -102,11 +109,12 @@ fn authorization(described: &WorkerConfig) -> Result<Option<HeaderValue>, StartE
     Ok(Some(value))
 }
 
-fn authority(described: &WorkerConfig) -> Result<Authority, StartError> {
-    let authority = described.url.value.authority().parse();
-    authority.map_err(|error: http::uri::InvalidUri| {
-        setup(&format!("the url of worker `{}` has no host", described.id.value), error)
-    })
+fn link(links: &Links, described: &WorkerConfig) -> Result<Arc<Link>, StartError> {
+    let (id, url) = (&described.id.value, &described.url.value);
+    let authority = url.authority().parse();
+    let authority = authority
+        .map_err(|error: http::uri::InvalidUri| setup(&format!("the url of worker `{id}` has no host"), error))?;
+    links.link(url.scheme(), &authority).map_err(|error| setup(&format!("worker `{id}` cannot be reached"), error))
 }
 
 /// How long an engine's `/tokenize` may take; one that is slower costs more than it saves.
@@ -140,11 +148,9 @@ fn tokenizer(config: &Config, model: &Model, shared: &Arc<TokenizeShared>) -> To
 
 /// Without engines: the fleet tells it of those that join.
 fn remote(config: &Config, model: &Model) -> RemoteTokenizer {
-    let client = reqwest::Client::builder().pool_idle_timeout(config.timeouts.worker_idle.get()).build();
-    let client = client.expect("a client without TLS has nothing to fail on");
     let of_model = config.workers.iter().filter(|worker| worker.model.value == model.name.value);
     let key = of_model.filter_map(|worker| worker.api_key.as_ref()).map(|key| key.expose().to_owned()).next();
-    RemoteTokenizer::new(client, &[], REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
+    RemoteTokenizer::new(REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
 }
 
 fn gate_settings(config: &Config) -> GateSettings {
@@ -189,6 +195,7 @@ fn pool_state(
         tokenizer,
         metrics,
         gate,
+        retries: RetryTurns::new(RetryBudget::new(config.retries.budget, config.retries.budget_min)),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::config::{Config, Worker as Described};
 use crate::fleet::discovery::{Found, Origin, Union, dns, file, nats::Registrations};
 use crate::fleet::health::Health;
 use crate::fleet::{Fleet, Worker};
+use crate::link::Links;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
 
@@ -32,6 +33,7 @@ pub(super) struct Members {
     pub(super) sources: Arc<Sources>,
     pub(super) probes: Probes,
     pub(super) readers: Readers,
+    pub(super) links: Links,
     pub(super) metrics: Metrics,
     pub(super) background: Tasks,
     pub(super) present: HashMap<WorkerId, Member>,
@@ -121,7 +123,7 @@ impl Members {
 
     fn join(&mut self, described: &Described, health: Health) -> Result<(), StartError> {
         let id = &described.id.value;
-        let newcomers = build::newcomers(&self.config, described, health, &self.metrics)?;
+        let newcomers = build::newcomers(&self.config, described, (health, &self.links), &self.metrics)?;
         let joined = self.fleet.join(&newcomers);
         let ranks = joined.map_err(|error| {
             self.metrics.forget_worker(id.as_str());

@@ -3,28 +3,26 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::time::MissedTickBehavior;
-
 use crate::config::{ReadyWhen, Timeouts};
 use crate::fleet::{Fleet, Worker};
+use crate::link::Ask;
 use crate::shutdown::Tasks;
+
+/// The most of an answer that is read; only its status counts.
+const ANSWER_MAX: usize = 64 * 1024;
 
 /// How workers are asked, and whom it is told.
 #[derive(Clone)]
 pub(super) struct Probes {
-    client: reqwest::Client,
+    patience: Duration,
     interval: Duration,
     fleet: Arc<Fleet>,
 }
 
 impl Probes {
     pub(super) fn new(fleet: &Arc<Fleet>, timeouts: &Timeouts) -> Self {
-        let client = reqwest::Client::builder()
-            .timeout(timeouts.health_check.get())
-            .pool_idle_timeout(timeouts.worker_idle.get())
-            .build();
-        let client = client.expect("a client without TLS has nothing to fail on");
-        Self { client, interval: timeouts.health_interval.get(), fleet: Arc::clone(fleet) }
+        let (patience, interval) = (timeouts.health_check.get(), timeouts.health_interval.get());
+        Self { patience, interval, fleet: Arc::clone(fleet) }
     }
 
     /// Starts to ask one worker, for all its ranks.
@@ -34,18 +32,20 @@ impl Probes {
 
     async fn watch(self, ranks: Vec<Arc<Worker>>) {
         let Some(first) = ranks.first() else { return };
-        let url = format!("{}/health", first.base());
-        let mut ticks = tokio::time::interval(self.interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let health = Ask::get("/health");
         loop {
-            ticks.tick().await;
-            let answer = self.client.get(&url).send().await;
-            let passed = answer.is_ok_and(|answer| answer.status().is_success());
+            let began = Instant::now();
+            let answer = first.control.ask(&health, self.patience, ANSWER_MAX).await;
+            let passed = answer.is_ok_and(|(status, _)| status.is_success());
             for worker in &ranks {
                 if let Some(available) = self.fleet.checked(worker, passed, Instant::now()) {
                     tracing::warn!(worker = %worker.id, rank = worker.rank.map(|rank| rank.0), available, "worker");
                 }
             }
+            // Whoever is out needs two passed checks to come back: asked twice as often, it is back within one interval.
+            let is_out = ranks.iter().any(|worker| !worker.health().is_available());
+            let interval = if is_out { self.interval / 2 } else { self.interval };
+            tokio::time::sleep_until((began + interval).into()).await;
         }
     }
 }

@@ -13,12 +13,13 @@ use crate::config::{Engines, MetricNames, Timeouts};
 use crate::fleet::prometheus::METRICS_MAX;
 use crate::fleet::scrape::Scrape;
 use crate::fleet::{Fleet, Worker};
+use crate::link::Ask;
 use crate::shutdown::Tasks;
 
 /// How engines' metrics are read, and whom they are told.
 #[derive(Clone)]
 pub(super) struct Readers {
-    client: reqwest::Client,
+    patience: Duration,
     interval: Duration,
     fleet: Arc<Fleet>,
     index: Arc<ConcurrentIndex>,
@@ -30,13 +31,9 @@ impl Readers {
         (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>),
         (engines, timeouts): (&Engines, &Timeouts),
     ) -> Self {
-        let client = reqwest::Client::builder()
-            .timeout(timeouts.health_check.get())
-            .pool_idle_timeout(timeouts.worker_idle.get())
-            .build();
-        let client = client.expect("a client without TLS has nothing to fail on");
-        let (interval, presets) = (engines.metrics_interval.get(), engines.presets.as_slice().into());
-        Self { client, interval, fleet: Arc::clone(fleet), index: Arc::clone(index), presets }
+        let (patience, interval) = (timeouts.health_check.get(), engines.metrics_interval.get());
+        let presets = engines.presets.as_slice().into();
+        Self { patience, interval, fleet: Arc::clone(fleet), index: Arc::clone(index), presets }
     }
 
     /// Starts to read the metrics of one worker, for all its ranks.
@@ -46,14 +43,13 @@ impl Readers {
 
     async fn read(self, ranks: Vec<Arc<Worker>>) {
         let Some(first) = ranks.first() else { return };
-        let url = format!("{}/metrics", first.base());
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answered = true;
         loop {
             ticks.tick().await;
             let before: Vec<_> = ranks.iter().map(|worker| self.look(worker)).collect();
-            let text = self.fetch(&url).await;
+            let text = self.fetch(first).await;
             let mut outcome = "failed";
             for (worker, seen) in ranks.iter().zip(before) {
                 outcome = self.take(worker, seen, text.as_deref());
@@ -98,16 +94,10 @@ impl Readers {
         }
     }
 
-    async fn fetch(&self, url: &str) -> Option<String> {
-        let mut answer = self.client.get(url).send().await.ok()?.error_for_status().ok()?;
-        let mut text = Vec::new();
-        while let Some(chunk) = answer.chunk().await.ok()? {
-            if text.len() + chunk.len() > METRICS_MAX {
-                return None;
-            }
-            text.extend_from_slice(&chunk);
-        }
-        String::from_utf8(text).ok()
+    async fn fetch(&self, worker: &Worker) -> Option<String> {
+        let answer = worker.control.ask(&Ask::get("/metrics"), self.patience, METRICS_MAX).await;
+        let (_, text) = answer.ok().filter(|(status, _)| status.is_success())?;
+        String::from_utf8(text.into()).ok()
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
+use http::uri::Scheme;
 use tokio::net::TcpListener;
 use tracing::Level;
 use warmpath_core::blocks::DEFAULT_ROOT_SEED;
@@ -165,6 +166,7 @@ impl BridgeArgs {
             ensure!(is_name, "{flag} must have 1 to 128 bytes and no control characters");
         }
         let engine = url(&self.engine).context("--engine")?;
+        ensure!(*engine.scheme() == Scheme::HTTP, "--engine: the engine beside a bridge is reached over http");
         let advertised = self.advertise.as_deref().map(url).transpose().context("--advertise")?;
         Ok(BridgeSettings {
             advertised: advertised.unwrap_or_else(|| engine.clone()),

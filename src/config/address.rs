@@ -4,9 +4,10 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use http::Uri;
+use http::uri::Scheme;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The root of an HTTP server: `http://HOST` or `http://HOST:PORT`, without path, query or credentials.
+/// The root of an HTTP server: `http://HOST`, `https://HOST:PORT` and the like, without path, query or credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct BaseUrl(Uri);
@@ -26,6 +27,11 @@ impl BaseUrl {
         &self.0
     }
 
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &Scheme {
+        self.0.scheme().unwrap_or(&Scheme::HTTP)
+    }
+
     /// Host and port as the URL gives them.
     pub fn authority(&self) -> &str {
         self.0.authority().map_or("", |authority| authority.as_str())
@@ -38,10 +44,8 @@ impl TryFrom<String> for BaseUrl {
     fn try_from(text: String) -> Result<Self, String> {
         let uri: Uri =
             text.parse().map_err(|_| format!("expected a URL such as http://10.0.0.1:8000, got `{text}`"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err("https is not spoken to workers: use http".to_owned()),
-            _ => return Err(format!("expected a URL such as http://10.0.0.1:8000, got `{text}`")),
+        if !matches!(uri.scheme_str(), Some("http" | "https")) {
+            return Err(format!("expected a URL such as http://10.0.0.1:8000, got `{text}`"));
         }
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err("a worker's url carries no credentials: use `api_key`".to_owned());
@@ -61,7 +65,7 @@ impl From<BaseUrl> for String {
 
 impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority())
+        write!(f, "{}://{}", self.scheme(), self.authority())
     }
 }
 
@@ -142,7 +146,8 @@ mod tests {
             ("http://w1:8000", Ok("http://w1:8000")),
             ("http://[::1]:8000/", Ok("http://[::1]:8000")),
             ("http://w1", Ok("http://w1")),
-            ("https://w1", Err("https is not spoken to workers: use http")),
+            ("https://w1", Ok("https://w1")),
+            ("HTTPS://w1:8443/", Ok("https://w1:8443")),
             ("w1:8000", Err("expected a URL such as http://10.0.0.1:8000, got `w1:8000`")),
             ("ftp://w1", Err("expected a URL such as http://10.0.0.1:8000, got `ftp://w1`")),
             ("http://", Err("expected a URL such as http://10.0.0.1:8000, got `http://`")),

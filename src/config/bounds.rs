@@ -4,6 +4,8 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
+use warmpath_core::cost::Share;
+
 use super::quantity::{Allowance, ByteSize, Period};
 
 /// Bounds on what clients may send, checked before memory is reserved.
@@ -64,11 +66,19 @@ pub struct Health {
 }
 
 /// What is tried again, before the client has received anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retries {
     /// Attempts after the first; 0: none.
     pub attempts: u8,
+    /// Retries that may be under way at once, as a share of the active requests of a model.
+    pub budget: Share,
+    /// The same as a number, at least.
+    pub budget_min: u32,
+    /// Whether 500 is tried again.
+    pub server_errors: bool,
+    /// How long a request under which two workers broke is refused; `0s`: never.
+    pub suspicion: Allowance,
 }
 
 /// The HTTP reader's smallest buffer.
@@ -116,7 +126,13 @@ impl Default for Timeouts {
 
 impl Default for Retries {
     fn default() -> Self {
-        Self { attempts: 2 }
+        Self {
+            attempts: 2,
+            budget: Share::try_from(0.2).expect("0.2 is a share"),
+            budget_min: 3,
+            server_errors: false,
+            suspicion: Allowance::seconds(60),
+        }
     }
 }
 

@@ -39,6 +39,9 @@ pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
     if root.is_section_whole("discovery") {
         rules.discovery(config);
     }
+    if root.is_section_whole("upstream_tls") {
+        rules.upstream_tls(config);
+    }
 }
 
 /// The same for a list of workers from elsewhere, which `config` has in the place of its own.

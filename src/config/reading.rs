@@ -160,5 +160,6 @@ fn from_folder(mut config: Config, folder: &Path) -> Config {
     if let Some(path) = &mut config.discovery.file.path {
         *path = folder.join(&*path);
     }
+    config.upstream_tls.start_from(folder);
     config
 }

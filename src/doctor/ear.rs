@@ -116,21 +116,21 @@ impl Ear {
             Heard::Connected => self.notes.send_modify(|notes| notes.connected = true),
             Heard::History(there) => self.notes.send_modify(|notes| notes.history = Some(*there)),
             Heard::Live(message) => self.note_batch(message),
-            Heard::ReplayEnded | Heard::SnapshotEnded => {
+            Heard::ReplayEnded(_) | Heard::SnapshotEnded(_) => {
                 self.notes.send_modify(|notes| notes.pending = notes.pending.saturating_sub(1));
             }
-            Heard::Replayed(_) | Heard::SnapshotChunk(_) => {}
+            Heard::Replayed(..) | Heard::SnapshotChunk(..) => {}
         }
     }
 
     /// Notes a part of the own question's answer; returns whether it was the end.
     fn note_own(&self, heard: &Heard) -> bool {
-        let ended = matches!(heard, Heard::ReplayEnded | Heard::SnapshotEnded);
+        let ended = matches!(heard, Heard::ReplayEnded(_) | Heard::SnapshotEnded(_));
         self.notes.send_modify(|notes| {
             let own = &mut notes.own;
             own.ended = ended;
             own.parts += u64::from(!ended);
-            if let Heard::Replayed(Message { seq: Some(seq), .. }) = heard {
+            if let Heard::Replayed(_, Message { seq: Some(seq), .. }) = heard {
                 own.first = Some(own.first.map_or(*seq, |first| first.min(*seq)));
             }
         });
@@ -157,7 +157,7 @@ impl Ear {
 }
 
 fn is_answer(heard: &Heard) -> bool {
-    matches!(heard, Heard::Replayed(_) | Heard::ReplayEnded | Heard::SnapshotChunk(_) | Heard::SnapshotEnded)
+    matches!(heard, Heard::Replayed(..) | Heard::ReplayEnded(_) | Heard::SnapshotChunk(..) | Heard::SnapshotEnded(_))
 }
 
 impl Notes {
@@ -201,6 +201,7 @@ mod tests {
     use warmpath_indexer::feed::Patience;
 
     use super::*;
+    use crate::events::AskId;
     use crate::events::Abilities;
     use crate::events::source::source;
 
@@ -278,17 +279,17 @@ mod tests {
     async fn its_own_question_waits_for_the_tasks_and_its_answer_is_not_handed_on() {
         let (ear, mut bench) = bench([].into());
         let test = async {
-            bench.task.asks.send(Ask::Replay { from: 0 }).await.unwrap();
-            assert_eq!(bench.bus.asked.recv().await, Some(Ask::Replay { from: 0 }));
-            bench.own.send(Ask::Replay { from: 5 }).await.unwrap();
+            bench.task.asks.send(Ask::Replay { id: AskId::default(), from: 0 }).await.unwrap();
+            assert_eq!(bench.bus.asked.recv().await, Some(Ask::Replay { id: AskId::default(), from: 0 }));
+            bench.own.send(Ask::Replay { id: AskId::default(), from: 5 }).await.unwrap();
             tokio::task::yield_now().await;
             assert!(bench.bus.asked.try_recv().is_err());
-            bench.bus.tell.send(Heard::ReplayEnded).await.unwrap();
-            assert!(matches!(bench.task.heard.recv().await, Some(Heard::ReplayEnded)));
-            assert_eq!(bench.bus.asked.recv().await, Some(Ask::Replay { from: 5 }));
+            bench.bus.tell.send(Heard::ReplayEnded(AskId::default())).await.unwrap();
+            assert!(matches!(bench.task.heard.recv().await, Some(Heard::ReplayEnded(_))));
+            assert_eq!(bench.bus.asked.recv().await, Some(Ask::Replay { id: AskId::default(), from: 5 }));
             let message = |seq| Message { payload: vec![0x93].into(), seq: Some(seq), epoch: None };
             for heard in
-                [Heard::Replayed(message(6)), Heard::Live(message(8)), Heard::Replayed(message(7)), Heard::ReplayEnded]
+                [Heard::Replayed(AskId::default(), message(6)), Heard::Live(message(8)), Heard::Replayed(AskId::default(), message(7)), Heard::ReplayEnded(AskId::default())]
             {
                 bench.bus.tell.send(heard).await.unwrap();
             }
@@ -296,8 +297,8 @@ mod tests {
             let own = bench.notes.borrow().own;
             assert_eq!((own.parts, own.first), (2, Some(6)));
             assert!(matches!(bench.task.heard.recv().await, Some(Heard::Live(_))));
-            bench.task.asks.send(Ask::Snapshot).await.unwrap();
-            assert_eq!(bench.bus.asked.recv().await, Some(Ask::Snapshot));
+            bench.task.asks.send(Ask::Snapshot { id: AskId::default() }).await.unwrap();
+            assert_eq!(bench.bus.asked.recv().await, Some(Ask::Snapshot { id: AskId::default() }));
             assert!(bench.task.heard.try_recv().is_err());
         };
         tokio::select! {

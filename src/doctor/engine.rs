@@ -1,17 +1,18 @@
 //! One engine, as it is asked over HTTP. Every wait ends, every answer has a bound.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
-use reqwest::RequestBuilder;
-use reqwest::redirect::Policy;
+use bytes::Bytes;
+use http::{HeaderValue, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use warmpath_core::ids::{Rank, TokenId};
 use warmpath_core::observe::Usage;
 
-use crate::config::{MetricNames, Worker};
+use crate::config::{BaseUrl, MetricNames, Worker};
 use crate::fleet::scrape::Scrape;
+use crate::link::{Ask, AskError, Link, Links};
 use crate::upstream::{RANK_HEADER, usage};
 
 /// The most of an answer that is read: a million token ids with their commas.
@@ -22,8 +23,9 @@ const WORDS_MAX: usize = 200;
 
 /// One engine.
 pub(super) struct Engine {
-    client: reqwest::Client,
+    link: Result<Arc<Link>, String>,
     base: String,
+    authorization: Option<HeaderValue>,
     key: Option<String>,
     /// Whether it is told which of its ranks is meant.
     tells_rank: bool,
@@ -34,7 +36,7 @@ pub(super) struct Engine {
 /// What it answered.
 pub(super) struct Reply {
     pub(super) status: u16,
-    body: BytesMut,
+    body: Bytes,
 }
 
 /// Why there is no answer.
@@ -86,18 +88,15 @@ impl Reply {
     }
 }
 
-/// The client of all engines: no proxy and no redirection comes between, as none does in the router.
-pub(super) fn client(timeout: Duration) -> reqwest::Client {
-    let client = reqwest::Client::builder().timeout(timeout).no_proxy().redirect(Policy::none()).build();
-    client.expect("a client without TLS has nothing to fail on")
-}
-
 impl Engine {
-    pub(super) fn new(client: reqwest::Client, worker: &Worker, presets: &[MetricNames], timeout: Duration) -> Self {
+    pub(super) fn new(links: &Links, worker: &Worker, presets: &[MetricNames], timeout: Duration) -> Self {
+        let url = &worker.url.value;
+        let key = worker.api_key.as_ref().map(|key| key.expose().to_owned());
         Self {
-            client,
-            base: worker.url.value.to_string(),
-            key: worker.api_key.as_ref().map(|key| key.expose().to_owned()),
+            link: link_to(links, url),
+            base: url.to_string(),
+            authorization: key.as_ref().and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok()),
+            key,
             tells_rank: worker.dp_ranks.value.get() > 1,
             presets: presets.to_vec(),
             timeout,
@@ -109,31 +108,31 @@ impl Engine {
         &self.base
     }
 
-    pub(super) fn http(&self) -> &reqwest::Client {
-        &self.client
+    /// The way to it, where there can be one.
+    pub(super) fn link(&self) -> Option<&Arc<Link>> {
+        self.link.as_ref().ok()
     }
 
     pub(super) fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<Reply, NoReply> {
-        self.ask(self.client.get(format!("{}{path}", self.base))).await
+    pub(super) async fn get(&self, path: &'static str) -> Result<Reply, NoReply> {
+        self.ask(Ask::get(path)).await
     }
 
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Reply, NoReply> {
-        self.ask(self.client.post(format!("{}{path}", self.base)).json(body)).await
+    pub(super) async fn post(&self, path: &'static str, body: &Value) -> Result<Reply, NoReply> {
+        self.ask(json_to(path, body)).await
     }
 
     /// Asks a rank to go on from `prompt` by one token.
     pub(super) async fn complete(&self, model: &str, prompt: &[TokenId], rank: Option<Rank>) -> Result<Reply, NoReply> {
         let body = json!({"model": model, "prompt": prompt, "max_tokens": 1, "n": 1, "temperature": 0});
-        let request = self.client.post(format!("{}/v1/completions", self.base)).json(&body);
-        self.ask(match rank.filter(|_| self.tells_rank) {
-            Some(rank) => request.header(RANK_HEADER, rank.0),
-            None => request,
-        })
-        .await
+        let mut ask = json_to("/v1/completions", &body);
+        if let Some(rank) = rank.filter(|_| self.tells_rank) {
+            ask.headers.insert(RANK_HEADER, HeaderValue::from(rank.0));
+        }
+        self.ask(ask).await
     }
 
     /// What its metrics say of `rank`; none where they cannot be had or no known engine speaks.
@@ -142,34 +141,42 @@ impl Engine {
         Scrape::read(reply.text(), rank, &self.presets)
     }
 
-    async fn ask(&self, request: RequestBuilder) -> Result<Reply, NoReply> {
-        let request = match &self.key {
-            Some(key) => request.bearer_auth(key),
-            None => request,
-        };
-        let broken = |error: reqwest::Error| self.broken(&error);
-        let mut answer = request.send().await.map_err(broken)?;
-        let (status, mut body) = (answer.status().as_u16(), BytesMut::new());
-        while let Some(chunk) = answer.chunk().await.map_err(broken)? {
-            if body.len() + chunk.len() > ANSWER_MAX {
-                return Err(NoReply::TooLong);
-            }
-            body.extend_from_slice(&chunk);
+    async fn ask(&self, mut ask: Ask) -> Result<Reply, NoReply> {
+        let link = self.link.as_ref().map_err(|why| NoReply::Broken(why.clone()))?;
+        if let Some(authorization) = &self.authorization {
+            ask.headers.insert(header::AUTHORIZATION, authorization.clone());
         }
-        Ok(Reply { status, body })
+        match link.ask(&ask, self.timeout, ANSWER_MAX).await {
+            Ok((status, body)) => Ok(Reply { status: status.as_u16(), body }),
+            Err(AskError::Timeout(time)) => Err(NoReply::Late(time)),
+            Err(AskError::TooLong(_)) => Err(NoReply::TooLong),
+            Err(error) => Err(NoReply::Broken(innermost(&error))),
+        }
     }
+}
 
-    /// The innermost cause says most.
-    fn broken(&self, error: &reqwest::Error) -> NoReply {
-        if error.is_timeout() {
-            return NoReply::Late(self.timeout);
-        }
-        let mut cause: &dyn std::error::Error = error;
-        while let Some(inner) = cause.source() {
-            cause = inner;
-        }
-        NoReply::Broken(cause.to_string())
+/// The way to a worker.
+///
+/// # Errors
+/// Why there is none, in words.
+pub(super) fn link_to(links: &Links, url: &BaseUrl) -> Result<Arc<Link>, String> {
+    let authority = url.authority().parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    links.link(url.scheme(), &authority).map_err(|error| innermost(&error))
+}
+
+fn json_to(path: &'static str, body: &Value) -> Ask {
+    let mut ask = Ask::post(path, body.to_string());
+    ask.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    ask
+}
+
+/// The innermost cause says most.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
     }
+    cause.to_string()
 }
 
 #[cfg(test)]
@@ -178,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_in_the_engines_words() {
-        let told = |status, body: &str| Reply { status, body: body.as_bytes().into() }.refusal();
+        let told = |status, body: &str| Reply { status, body: Bytes::copy_from_slice(body.as_bytes()) }.refusal();
         assert_eq!(told(404, r#"{"error":{"message":"no such model","code":404}}"#), "HTTP 404: no such model");
         assert_eq!(told(401, r#"{"error":"Unauthorized"}"#), "HTTP 401: Unauthorized");
         assert_eq!(told(400, r#"{"object":"error","message":"too long"}"#), "HTTP 400: too long");

@@ -122,7 +122,7 @@ pub(super) async fn version(engine: &Engine) -> Finding {
     Finding::skipped(Check::Version, "no version at /version (vLLM) or /server_info (SGLang)")
 }
 
-async fn version_at(engine: &Engine, path: &str) -> Option<String> {
+async fn version_at(engine: &Engine, path: &'static str) -> Option<String> {
     let reply = engine.get(path).await.ok().filter(Reply::is_good)?;
     let version: String = reply.json()?.get("version").and_then(Value::as_str)?.chars().take(64).collect();
     (!version.is_empty()).then_some(version)

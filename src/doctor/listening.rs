@@ -9,8 +9,6 @@ use warmpath_core::blocks::{Root, hash_blocks};
 use warmpath_core::ids::{Rank, Slot, TokenId};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
-use warmpath_core::policy::{Policy, PolicyName, Weights};
-use warmpath_core::scheduler::Scheduler;
 use warmpath_core::trust::{Trust, ViewState};
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::Limits;
@@ -18,6 +16,7 @@ use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::view::ViewSettings;
 
 use super::ear::{Ear, Notes, Own};
+use super::engine::link_to;
 use crate::config::{Config, Model, Worker as Described};
 use crate::events::nats::NatsBus;
 use crate::events::source::source;
@@ -25,9 +24,9 @@ use crate::events::zmq::ZmqBus;
 use crate::events::{Ask, EventTask, Source};
 use crate::fleet::health::Health;
 use crate::fleet::{Newcomer, PoolState, Worker};
+use crate::link::Links;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
-use crate::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
 
 /// Between two looks at an index.
 const LOOK: Duration = Duration::from_millis(5);
@@ -63,14 +62,15 @@ pub(super) struct Listening {
 }
 
 /// The worker as event sources know it.
-pub(super) fn worker_of(described: &Described, rank: Option<Rank>) -> Option<Arc<Worker>> {
+pub(super) fn worker_of(described: &Described, rank: Option<Rank>, links: &Links) -> Option<Arc<Worker>> {
+    let link = link_to(links, &described.url.value).ok()?;
     let newcomer = Newcomer {
         id: described.id.value.clone(),
         rank,
         tells_rank: described.dp_ranks.value.get() > 1,
         model: described.model.value.as_str().into(),
-        scheme: http::uri::Scheme::HTTP,
-        authority: described.url.value.authority().parse().ok()?,
+        link: Arc::clone(&link),
+        control: link,
         authorization: None,
         metrics: Metrics::new("warmpath").worker(described.id.value.as_str(), rank),
         limits: Limits { blocks: None, sequences: described.max_num_seqs.get() },
@@ -79,18 +79,6 @@ pub(super) fn worker_of(described: &Described, rank: Option<Rank>) -> Option<Arc
         silence: None,
     };
     Some(Arc::new(Worker::new(SLOT, &newcomer)))
-}
-
-/// As much of a pool as an event task needs: nothing is placed here.
-fn pool_of(config: &Config, model: &Model) -> PoolState {
-    let policy = || Policy::new(PolicyName::RoundRobin, &Weights::default());
-    PoolState {
-        model: model.name.value.as_str().into(),
-        block_size: model.block_size,
-        scheduler: Scheduler::new(policy(), policy(), config.routing.on_all_busy),
-        tokenizer: TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))),
-        metrics: Metrics::new("warmpath").model(0, &model.name.value),
-    }
 }
 
 impl Listening {
@@ -112,7 +100,7 @@ impl Listening {
         let (sought, seeking) = watch::channel::<Arc<[TokenId]>>([].into());
         let (stop, stopped) = watch::channel(None);
         let trust = Arc::<Trust>::default();
-        let known = (worker, Arc::new(pool_of(config, model)), Arc::clone(&trust));
+        let known = (worker, Arc::new(PoolState::listening(&model.name.value, model.block_size)), Arc::clone(&trust));
         let task = EventTask::new(known, index.writer(SLOT, &view), to_task);
         tasks.spawn(task.run(stopped));
         tasks.spawn(Ear { bus: from, line, own: asked, sought: seeking, notes }.listen());

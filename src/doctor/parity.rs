@@ -117,9 +117,8 @@ pub(super) async fn compare(
             return Finding::failed(check, finding, "correct the path in models[].tokenizer, or the file there");
         }
         Ours::Remote => {
-            let urls = [engine.base().to_owned()];
-            let remote = RemoteTokenizer::new(engine.http().clone(), &urls, patience, ANSWER_MAX);
-            let remote = remote.with_api_key(engine.key().map(str::to_owned));
+            let remote = RemoteTokenizer::new(patience, ANSWER_MAX).with_api_key(engine.key().map(str::to_owned));
+            remote.set_engines(engine.link().cloned().into_iter());
             let shared = Arc::new(TokenizeShared::new(TokenizeLimits::default()));
             let handle = TokenizerHandle::absent(shared).with_remote(remote).giving_ids(true);
             asked = tokenize(model, &handle, samples).await;
@@ -182,7 +181,7 @@ impl Comparison {
         usize::try_from(count).ok().map(Theirs::Count)
     }
 
-    async fn answer(&mut self, engine: &Engine, path: &str, body: &Value) -> Option<Reply> {
+    async fn answer(&mut self, engine: &Engine, path: &'static str, body: &Value) -> Option<Reply> {
         let reply = engine.post(path, body).await;
         reply.map_err(|error| self.unanswered = Some(error.to_string())).ok()
     }

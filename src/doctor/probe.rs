@@ -15,7 +15,7 @@ use super::finding::{Check, Finding};
 use super::listening::Listening;
 use super::remedy;
 use crate::config::{Config, Model, Worker};
-use crate::events::Ask;
+use crate::events::{Ask, AskId};
 
 /// Whole blocks of a probe, at least; and its tokens, so that short blocks make a prompt that is nobody else's.
 const BLOCKS: u32 = 4;
@@ -288,7 +288,7 @@ impl Probe<'_> {
                 begins empty";
             return Finding::failed(check, finding, remedy::replay(self.config, self.worker));
         }
-        let answer = self.listening.ask(Ask::Replay { from: seq }, self.patience).await;
+        let answer = self.listening.ask(Ask::Replay { id: AskId::default(), from: seq }, self.patience).await;
         match answer {
             Some(answer) if answer.first == Some(seq) => {
                 Finding::ok(check, "the probe's batch was told again").with("batches", answer.parts)
@@ -312,7 +312,7 @@ impl Probe<'_> {
 
     /// Core NATS keeps nothing; a bridge may.
     async fn snapshot(&self) -> Finding {
-        let parts = self.listening.ask(Ask::Snapshot, self.patience).await.map_or(0, |answer| answer.parts);
+        let parts = self.listening.ask(Ask::Snapshot { id: AskId::default() }, self.patience).await.map_or(0, |answer| answer.parts);
         if parts > 0 {
             let finding = "the server keeps no stream; the bridge sent a snapshot";
             return Finding::ok(Check::Replay, finding).with("parts", parts);

@@ -80,7 +80,7 @@ impl From<&Worker> for ZmqWorker {
         Self {
             id: worker.id.clone(),
             model: Arc::clone(&worker.model),
-            authority: worker.authority.clone(),
+            authority: worker.link.authority().clone(),
             metrics: worker.metrics.clone(),
         }
     }

@@ -1,5 +1,9 @@
 //! Whether a worker can be given requests, by its health check and by how its requests go. A verdict without I/O; `app`
 //! asks, `Fleet` acts.
+//!
+//! One breaker for both. It opens by failed checks or by requests that fail in a row, and closes by passed checks only.
+//! Whom requests have taken out is on trial afterwards: one more fault before an answer takes it out again, and each such
+//! relapse doubles the checks that it has to pass.
 
 /// Failed checks in a row that take a worker out.
 const FAILURES: u32 = 2;
@@ -7,10 +11,19 @@ const FAILURES: u32 = 2;
 /// Passed checks in a row that bring it back.
 const PASSES: u32 = 2;
 
+/// The most of these, after relapses.
+const PASSES_MAX: u32 = 16;
+
 /// What the checks and the requests of one worker have shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
     state: State,
+    /// Requests in a row that failed through its fault.
+    strikes: u32,
+    /// Passed checks that it needs to come back.
+    passes: u32,
+    /// Whether its requests took it out, and it has answered none since.
+    on_trial: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,19 +42,23 @@ impl Health {
     /// A worker that was there when the router started: it may be tried before its first check, or a router that
     /// restarts would refuse what its workers could serve.
     pub fn presumed() -> Self {
-        Self { state: State::Unknown }
+        Self::begin(State::Unknown)
     }
 
     /// A worker that has just come: it may still be loading its model, and gets requests once its checks pass.
     pub fn unproven() -> Self {
-        Self { state: State::Unhealthy { passes: 0 } }
+        Self::begin(State::Unhealthy { passes: 0 })
+    }
+
+    fn begin(state: State) -> Self {
+        Self { state, strikes: 0, passes: PASSES, on_trial: false }
     }
 
     /// Takes note of a check.
     pub fn checked(&mut self, passed: bool) {
         self.state = match (self.state, passed) {
             (State::Unknown | State::Healthy { .. }, true) => State::Healthy { failures: 0 },
-            (State::Unhealthy { passes }, true) if passes + 1 >= PASSES => State::Healthy { failures: 0 },
+            (State::Unhealthy { passes }, true) if passes + 1 >= self.passes => State::Healthy { failures: 0 },
             (State::Unhealthy { passes }, true) => State::Unhealthy { passes: passes + 1 },
             (State::Healthy { failures }, false) if failures + 1 < FAILURES => {
                 State::Healthy { failures: failures + 1 }
@@ -50,10 +67,25 @@ impl Health {
         };
     }
 
+    /// A request failed through its fault. Returns whether it is one too many, for which it should be condemned: the last
+    /// of `strikes_max` in a row, or any while it is on trial.
+    pub fn failed(&mut self, strikes_max: u32) -> bool {
+        self.strikes = self.strikes.saturating_add(1);
+        self.is_available() && (self.on_trial || self.strikes >= strikes_max)
+    }
+
+    /// It answered a request as it should.
+    pub fn answered(&mut self) {
+        (self.strikes, self.passes, self.on_trial) = (0, PASSES, false);
+    }
+
     /// Its requests fail: it is out until its checks bring it back.
     pub fn condemn(&mut self) {
         if self.is_available() {
             self.state = State::Unhealthy { passes: 0 };
+            self.strikes = 0;
+            self.passes = if self.on_trial { (self.passes * 2).min(PASSES_MAX) } else { PASSES };
+            self.on_trial = true;
         }
     }
 
@@ -123,5 +155,36 @@ mod tests {
         health.condemn();
         health.checked(true);
         assert!(health.is_ready());
+    }
+
+    #[test]
+    fn strikes_are_counted_in_a_row() {
+        let mut health = presumed(&[true]);
+        assert_eq!([health.failed(3), health.failed(3)], [false, false]);
+        health.answered();
+        assert_eq!([health.failed(3), health.failed(3), health.failed(3)], [false, false, true]);
+        // Nobody took it out: the next one counts as much.
+        assert!(health.failed(3) && health.is_available());
+        health.condemn();
+        assert!(!health.failed(3), "it is out already");
+    }
+
+    #[test]
+    fn whoever_is_on_trial_goes_with_one_fault_and_has_more_to_pass_each_time() {
+        let mut health = presumed(&[true]);
+        let mut passes = Vec::new();
+        for _ in 0..6 {
+            health.condemn();
+            passes.push((1..).find(|_| {
+                health.checked(true);
+                health.is_available()
+            }));
+            assert!(health.failed(3));
+        }
+        assert_eq!(passes, [2, 4, 8, 16, 16, 16].map(Some));
+        health.answered();
+        assert!(!health.failed(3));
+        health.condemn();
+        assert!(after(health, &[true, true]).is_ready());
     }
 }

@@ -1,11 +1,9 @@
 //! One routing target as the gateway knows it: how it is reached, what it is measured by, and what its operators want.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
-use http::uri::{Authority, Scheme};
 use tokio::sync::{Notify, watch};
 use warmpath_core::ids::{Rank, Slot, WorkerId};
 use warmpath_core::trust::{Report, Trust};
@@ -14,6 +12,7 @@ use warmpath_core::workers::{Limits, Role, Target};
 
 use super::engine::Engine;
 use super::health::Health;
+use crate::link::Link;
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::WorkerMetrics;
 
@@ -29,10 +28,10 @@ pub struct Worker {
     pub tells_rank: bool,
     /// The model that it serves.
     pub model: Arc<str>,
-    /// `http` or `https`.
-    pub scheme: Scheme,
-    /// Host and port.
-    pub authority: Authority,
+    /// The way of requests to it; all its ranks share it.
+    pub link: Arc<Link>,
+    /// The way of all else that it is asked, on connections of its own.
+    pub control: Arc<Link>,
     /// Replaces the client's `Authorization`.
     pub authorization: Option<HeaderValue>,
     /// Its metrics.
@@ -45,8 +44,6 @@ pub struct Worker {
     pub view_reset: Notify,
     duty: watch::Sender<Duty>,
     health: Mutex<Health>,
-    /// Requests in a row that failed through its fault.
-    strikes: AtomicU32,
 }
 
 /// The words for what a worker is doing.
@@ -62,10 +59,10 @@ pub struct Newcomer {
     pub tells_rank: bool,
     /// See [`Worker::model`].
     pub model: Arc<str>,
-    /// See [`Worker::scheme`].
-    pub scheme: Scheme,
-    /// See [`Worker::authority`].
-    pub authority: Authority,
+    /// See [`Worker::link`].
+    pub link: Arc<Link>,
+    /// See [`Worker::control`].
+    pub control: Arc<Link>,
     /// See [`Worker::authorization`].
     pub authorization: Option<HeaderValue>,
     /// See [`Worker::metrics`].
@@ -119,8 +116,8 @@ impl Worker {
             rank: newcomer.rank,
             tells_rank: newcomer.tells_rank,
             model: Arc::clone(&newcomer.model),
-            scheme: newcomer.scheme.clone(),
-            authority: newcomer.authority.clone(),
+            link: Arc::clone(&newcomer.link),
+            control: Arc::clone(&newcomer.control),
             authorization: newcomer.authorization.clone(),
             metrics: newcomer.metrics.clone(),
             hit_rate: HitRate::new(Instant::now()),
@@ -128,7 +125,6 @@ impl Worker {
             view_reset: Notify::new(),
             duty: watch::Sender::new(Duty::Active),
             health: Mutex::new(newcomer.health),
-            strikes: AtomicU32::new(0),
         }
     }
 
@@ -165,18 +161,6 @@ impl Worker {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request failed through its fault. Returns how many have in a row.
-    pub(super) fn strike(&self) -> u32 {
-        self.strikes.fetch_add(1, Ordering::Relaxed).saturating_add(1)
-    }
-
-    /// It answered a request, or has been taken out for those that failed.
-    pub(super) fn clear_strikes(&self) {
-        if self.strikes.load(Ordering::Relaxed) > 0 {
-            self.strikes.store(0, Ordering::Relaxed);
-        }
-    }
-
     /// What is believed of it, and why. `target` is the one in its slot.
     pub fn trust(&self, now: Instant, target: &Target, configured: BlockSize) -> Report {
         let says = || self.engine.last().and_then(|(_, scrape)| scrape.block_size);
@@ -189,10 +173,5 @@ impl Worker {
             let age = now.saturating_duration_since(at);
             self.metrics.belief.engine(age, scrape.running, scrape.waiting, scrape.kv_usage);
         }
-    }
-
-    /// Where it answers, as `http://host:port`.
-    pub fn base(&self) -> String {
-        format!("{}://{}", self.scheme, self.authority)
     }
 }

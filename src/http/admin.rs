@@ -30,8 +30,6 @@ pub struct Admin {
     pub health: Box<dyn Fn() -> HealthReport + Send + Sync>,
     /// Brings gauges up to date that only the app knows.
     pub refresh: Box<dyn Fn() + Send + Sync>,
-    /// Calls engines' control paths.
-    pub control: reqwest::Client,
     /// Asked for as `Authorization: Bearer …` where it is set; liveness and readiness never ask.
     pub token: Option<String>,
 }

@@ -14,6 +14,7 @@ use warmpath_core::units::{BlockSize, Tokens};
 
 use super::forward::{Understood, forward};
 use super::gateway::Gateway;
+use super::panics::caught;
 use super::sender::time_allowed;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
@@ -49,7 +50,7 @@ async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> 
         Ok(time) => arrived + time,
         Err(error) => return gateway.refuse(error),
     };
-    let handled = handle(&gateway, endpoint, (key, &id), (arrived, deadline), request);
+    let handled = caught(handle(&gateway, endpoint, (key, &id), (arrived, deadline), request));
     let mut response = match tokio::time::timeout_at(deadline.into(), handled).await {
         Ok(Ok(response)) => response,
         Ok(Err(Failure { error, pool })) => {

@@ -6,17 +6,20 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use warmpath_core::blocks::Root;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::observe::{Event, Observation, Side};
+use warmpath_core::retry::{Failure, Next};
 use warmpath_core::scheduler::{DecidedBy, Placement};
 use warmpath_core::shape::{Prompt, Request as PlaceRequest, Shape};
 use warmpath_core::slot_set::SlotSet;
 
 use super::gateway::Gateway;
-use crate::error::{GatewayError, UpstreamFailure};
+use super::retrying::Retrying;
+use crate::error::{GatewayError, Retry, SHOULD_RETRY};
 use crate::fleet::{PoolState, Worker};
+use crate::link::Way;
 use crate::tokenize::Prompts;
 use crate::upstream::progress::{Form, Progress, Promise, Ticket};
 use crate::upstream::relay::Relay;
@@ -48,64 +51,54 @@ pub(super) struct Understood {
 
 /// Places and sends until a worker answers. Nothing has gone to the client yet, so another worker may take over.
 pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<Response, GatewayError> {
-    let mut avoid = SlotSet::new();
-    let mut retries = gateway.behaviour.retries;
-    let mut last: Option<(GatewayError, UpstreamFailure)> = None;
+    let mut retrying = Retrying::new(gateway, request)?;
     loop {
-        let mut attempt = match gateway.admit(request, &avoid).await {
-            Ok((placement, worker)) => Attempt::new(request, placement, worker),
-            // What the workers said tells the client more than that none is left.
-            Err(error) => return Err(last.map_or(error, |(said, _)| said)),
+        let (placement, worker) = retrying.place().await?;
+        let mut attempt = Attempt::new(request, placement, worker);
+        let mut way = Way::Kept;
+        let failed = loop {
+            let error = match send(gateway, request, &attempt.worker, way).await {
+                Ok(answer) => {
+                    // Whatever comes now is no retry any more.
+                    drop(retrying);
+                    return relay(gateway, attempt, answer).await;
+                }
+                Err(error) => error,
+            };
+            match retrying.judge(&mut attempt, &error) {
+                Next::Fresh => (way, attempt.began) = (Way::Fresh, Instant::now()),
+                next => break (error, next),
+            }
         };
-        if let Some((_, failure)) = last {
-            gateway.metrics.retry(failure.label());
-        }
-        let error = match send(gateway, request, &attempt.worker).await {
-            Ok(answer) => return relay(gateway, attempt, answer).await,
-            Err(error) => error,
-        };
-        let GatewayError::Upstream { failure, .. } = error else { return Err(error) };
-        let worker = &attempt.worker;
-        tracing::warn!(worker = %worker.id, request = request.key.0, failure = failure.label(), "attempt failed");
-        avoid.insert(worker.slot);
-        if failure == UpstreamFailure::Ejected {
-            attempt.side = Side::Router;
-            last = Some((error, failure));
-            continue;
-        }
-        if failure.is_fault() {
-            gateway.fleet.request_failed(worker);
-        }
-        attempt.side = Side::Worker;
-        if retries == 0 {
-            return Err(error);
-        }
-        // Neither a third long silence nor a third full worker is worth the wait.
-        let once = matches!(failure, UpstreamFailure::FirstByteTimeout | UpstreamFailure::TooManyRequests);
-        retries = if once { 0 } else { retries - 1 };
-        last = Some((error, failure));
+        retrying.go_on(attempt, failed).await?;
     }
 }
 
 /// One attempt, given up if an operator ejects the worker before it has answered.
-async fn send(gateway: &Gateway, request: &Understood, worker: &Worker) -> Result<Answer, GatewayError> {
-    let ejected =
-        || GatewayError::Upstream { worker: worker.id.clone(), failure: UpstreamFailure::Ejected, source: None };
-    tokio::select! {
-        sent = gateway.upstream.send(worker, &request.outgoing) => sent,
-        () = worker.ejected() => Err(ejected()),
+async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way) -> Result<Answer, GatewayError> {
+    let failed = |failure| {
+        let worker = worker.id.clone();
+        GatewayError::Upstream { worker, failure, retry_after: None, source: None }
+    };
+    let answer = tokio::select! {
+        sent = gateway.upstream.send(worker, &request.outgoing, way) => sent?,
+        () = worker.ejected() => return Err(failed(Failure::Ejected)),
+    };
+    if answer.parts.status == StatusCode::INTERNAL_SERVER_ERROR && gateway.behaviour.retries.server_errors {
+        return Err(failed(Failure::ServerError));
     }
+    Ok(answer)
 }
 
 /// A placement that is being tried. Unless it is answered, the policies hear that it failed: by the worker's fault where
 /// `side` was set so or the deadline came, else because the client has left and this was dropped.
-struct Attempt<'a> {
+pub(super) struct Attempt<'a> {
     request: &'a Understood,
     placement: Option<Placement>,
     /// Whoever holds it holds its slot, too: it goes last.
-    worker: Arc<Worker>,
-    side: Side,
-    began: Instant,
+    pub(super) worker: Arc<Worker>,
+    pub(super) side: Side,
+    pub(super) began: Instant,
 }
 
 impl<'a> Attempt<'a> {
@@ -188,7 +181,7 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
         attempt.side = Side::Router;
         if answer.parts.status.is_server_error() {
             attempt.side = Side::Worker;
-            gateway.fleet.request_failed(&worker);
+            gateway.fleet.request_failed(&worker, Failure::ServerError);
         }
         return refusal(gateway, attempt, &worker, answer).await;
     }
@@ -201,7 +194,10 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
         pool: Arc::clone(&request.pool),
         worker,
         fleet: Arc::clone(&gateway.fleet),
+        guard: Arc::clone(&gateway.guard),
+        fingerprint: gateway.guard.fingerprint(&request.outgoing),
         arrived: request.arrived,
+        sent: attempt_began,
         promise: comparable.then(|| Promise {
             sent: attempt_began,
             prompt: request.shape.prompt,
@@ -232,12 +228,18 @@ async fn refusal(
     let decision = attempt.placement.as_ref().map(|placement| decision_headers(gateway, placement));
     let broken = |source| GatewayError::Upstream {
         worker: worker.id.clone(),
-        failure: UpstreamFailure::Broken,
+        failure: Failure::Broken,
+        retry_after: None,
         source: Some(source),
     };
     let (parts, body) = answer.collect(ERROR_MAX).await.map_err(broken)?;
     attempt.request.pool.metrics.request("worker_refused");
+    let is_fault = parts.status == StatusCode::INTERNAL_SERVER_ERROR;
     let mut response = Response::from_parts(parts, Body::from(body));
+    if is_fault && !response.headers().contains_key(SHOULD_RETRY) {
+        // A prompt that breaks one engine would break the next: what the router does not do, clients had better not do.
+        Retry::Never.tell(response.headers_mut());
+    }
     response.headers_mut().extend(decision.into_iter().flatten());
     Ok(response)
 }

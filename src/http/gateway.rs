@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::overlap::PrefixIndex;
+use warmpath_core::retry::RetryRules;
 use warmpath_core::scheduler::Scratch;
 
 use super::sender::Senders;
@@ -18,6 +19,7 @@ use crate::error::GatewayError;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::Upstream;
+use crate::upstream::guard::Guard;
 
 /// Scratch buffers that are kept; more requests than this are seldom placed at one instant.
 const SCRATCHES: usize = 64;
@@ -34,6 +36,8 @@ pub struct Gateway {
     pub metrics: Metrics,
     /// How it behaves.
     pub behaviour: Behaviour,
+    /// Requests that may have killed workers.
+    pub guard: Arc<Guard>,
     keys: AtomicU64,
     scratches: Mutex<Vec<Scratch>>,
 }
@@ -49,8 +53,10 @@ pub struct Behaviour {
     pub body_timeout: Duration,
     /// Time for a whole request, retries included.
     pub total_timeout: Duration,
-    /// Attempts on other workers, after the first.
-    pub retries: u32,
+    /// What is tried again.
+    pub retries: RetryRules,
+    /// How long a request under which two workers broke is refused.
+    pub suspicion: Duration,
     /// Seed of `index.seed`.
     pub index_seed: u64,
     /// Seed of chance in decisions.
@@ -70,7 +76,8 @@ impl Gateway {
         metrics: Metrics,
         behaviour: Behaviour,
     ) -> Self {
-        Self { fleet, index, upstream, metrics, behaviour, keys: AtomicU64::new(0), scratches: Mutex::default() }
+        let guard = Arc::new(Guard::new(behaviour.suspicion, behaviour.seed));
+        Self { fleet, index, upstream, metrics, behaviour, guard, keys: AtomicU64::new(0), scratches: Mutex::default() }
     }
 
     /// A name for the next request.

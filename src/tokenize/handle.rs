@@ -18,6 +18,7 @@ use super::shared::TokenizeShared;
 use super::work::{Begun, Tally, Workplace};
 use super::{ModelTokenizer, Prompts, Reason};
 use crate::config::{Model, TokenizerSource};
+use crate::link::Link;
 use crate::openai::{Endpoint, Input, RequestView};
 use crate::telemetry::metrics::TokenizerFigures;
 
@@ -111,11 +112,10 @@ impl TokenizerHandle {
         self
     }
 
-    /// The engines that can be asked are these now, as `http://host:8000`.
-    pub fn set_engines(&self, bases: impl Iterator<Item = String>) {
+    /// The engines that can be asked are these now.
+    pub fn set_engines(&self, engines: impl Iterator<Item = Arc<Link>>) {
         if let Some(remote) = &self.remote {
-            let bases: Vec<String> = bases.collect();
-            remote.set_bases(bases.iter().map(String::as_str));
+            remote.set_engines(engines);
         }
     }
 

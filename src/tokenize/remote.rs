@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bytes::BytesMut;
+use http::{HeaderValue, header};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Reason;
+use crate::link::{Ask, Link};
 use crate::openai::{ChatView, Input, Prompt, RequestView};
 
 /// Texts of one request that are sent to `/tokenize`, one after the other.
@@ -21,8 +22,7 @@ const TEXTS_MAX: usize = 8;
 /// Asks an engine for token ids. Costs a request to the engine for each prompt.
 #[derive(Clone, Debug)]
 pub struct RemoteTokenizer {
-    client: reqwest::Client,
-    urls: Arc<ArcSwap<Vec<String>>>,
+    engines: Arc<ArcSwap<Vec<Arc<Link>>>>,
     next: Arc<AtomicUsize>,
     api_key: Option<String>,
     wait_max: Duration,
@@ -55,16 +55,15 @@ struct Answer {
 }
 
 impl RemoteTokenizer {
-    /// Asks the engines at these addresses (as `http://host:8000`) in turn. An answer that takes longer than `wait_max` or has more than
-    /// `answer_bytes_max` bytes counts as none.
-    pub fn new(client: reqwest::Client, bases: &[String], wait_max: Duration, answer_bytes_max: usize) -> Self {
-        let urls = Arc::new(ArcSwap::from_pointee(urls(bases.iter().map(String::as_str))));
-        Self { client, urls, next: Arc::default(), api_key: None, wait_max, answer_bytes_max }
+    /// Has no engine to ask yet. An answer that takes longer than `wait_max` or has more than `answer_bytes_max` bytes
+    /// counts as none.
+    pub fn new(wait_max: Duration, answer_bytes_max: usize) -> Self {
+        Self { engines: Arc::default(), next: Arc::default(), api_key: None, wait_max, answer_bytes_max }
     }
 
-    /// Asks these engines from now on.
-    pub fn set_bases<'a>(&self, bases: impl Iterator<Item = &'a str>) {
-        self.urls.store(Arc::new(urls(bases)));
+    /// Asks these engines from now on, in turn.
+    pub fn set_engines(&self, engines: impl Iterator<Item = Arc<Link>>) {
+        self.engines.store(Arc::new(engines.collect()));
     }
 
     /// Sends `Authorization: Bearer KEY`.
@@ -91,30 +90,19 @@ impl RemoteTokenizer {
 
     async fn ask(&self, body: Vec<u8>) -> Result<Vec<u32>, Reason> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let urls = self.urls.load_full();
-        let url = urls.get(turn % urls.len().max(1)).ok_or(Reason::Remote)?;
-        let mut request = self.client.post(url).header("content-type", "application/json").body(body);
+        let engines = self.engines.load_full();
+        let engine = engines.get(turn % engines.len().max(1)).ok_or(Reason::Remote)?;
+        let mut ask = Ask::post("/tokenize", body);
+        ask.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(key) = &self.api_key {
-            request = request.bearer_auth(key);
+            let bearer = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| Reason::Remote)?;
+            ask.headers.insert(header::AUTHORIZATION, bearer);
         }
-        let mut response = request.send().await.map_err(|_| Reason::Remote)?;
-        if !response.status().is_success() {
-            return Err(Reason::Remote);
-        }
-        let mut answer = BytesMut::new();
-        while let Some(chunk) = response.chunk().await.map_err(|_| Reason::Remote)? {
-            if answer.len() + chunk.len() > self.answer_bytes_max {
-                return Err(Reason::Remote);
-            }
-            answer.extend_from_slice(&chunk);
-        }
+        let answer = engine.ask(&ask, self.wait_max, self.answer_bytes_max).await.map_err(|_| Reason::Remote)?;
+        let (_, answer) = Some(answer).filter(|(status, _)| status.is_success()).ok_or(Reason::Remote)?;
         let answer: Answer = serde_json::from_slice(&answer).map_err(|_| Reason::Remote)?;
         Ok(answer.tokens)
     }
-}
-
-fn urls<'a>(bases: impl Iterator<Item = &'a str>) -> Vec<String> {
-    bases.map(|base| format!("{}/tokenize", base.trim_end_matches('/'))).collect()
 }
 
 /// What `/tokenize` is asked, one body a prompt.

@@ -7,9 +7,11 @@ use bytes::Bytes;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::ledger::Reservation;
 use warmpath_core::observe::{Event, Observation, Side, Usage};
+use warmpath_core::retry::Failure;
 use warmpath_core::trust::{Answered, Trust};
 use warmpath_core::units::Tokens;
 
+use super::guard::{Fingerprint, Guard};
 use super::sse::SseScanner;
 use super::usage;
 use crate::fleet::{Fleet, PoolState, Worker};
@@ -37,8 +39,14 @@ pub struct Ticket {
     pub worker: Arc<Worker>,
     /// Whom it tells how the worker did.
     pub fleet: Arc<Fleet>,
+    /// Whom it tells whether the worker survived it.
+    pub guard: Arc<Guard>,
+    /// By what equal requests are known.
+    pub fingerprint: Fingerprint,
     /// When it arrived.
     pub arrived: Instant,
+    /// When it was sent to its worker.
+    pub sent: Instant,
     /// What was promised, where it can be compared with what the engine says: one prompt with known token ids, one
     /// sequence.
     pub promise: Option<Promise>,
@@ -74,8 +82,12 @@ pub enum Form {
 pub enum Ending {
     /// As it should.
     Complete,
-    /// The worker broke off, fell silent, or said that it failed.
-    WorkerFailed,
+    /// The worker broke off.
+    Broken,
+    /// The worker fell silent.
+    Silent,
+    /// It did not end in time, which is nobody's fault.
+    Late,
     /// The client left.
     ClientLeft,
 }
@@ -145,13 +157,27 @@ impl Progress {
                 self.compare(now, usage);
                 self.ticket.pool.metrics.request("ok");
                 self.ticket.fleet.request_answered(&self.ticket.worker);
+                self.ticket.guard.answered(self.ticket.fingerprint);
                 self.observe(now, Event::Finished { usage });
             }
-            Ending::Complete | Ending::WorkerFailed => {
+            Ending::Complete | Ending::Broken | Ending::Silent => {
+                let failure = match ending {
+                    Ending::Broken => Failure::Broken,
+                    Ending::Silent => Failure::Silent,
+                    _ => Failure::Unavailable,
+                };
+                if failure.may_be_death() {
+                    let Ticket { guard, fingerprint, worker, sent, .. } = &self.ticket;
+                    guard.broke(*fingerprint, worker.slot, (*sent, now));
+                }
                 self.ticket.pool.metrics.request("broken");
                 tracing::warn!(worker = %self.ticket.worker.id, request = self.ticket.key.0, "answer broke off");
-                self.ticket.fleet.request_failed(&self.ticket.worker);
+                self.ticket.fleet.request_failed(&self.ticket.worker, failure);
                 self.observe(now, Event::Failed { side: Side::Worker });
+            }
+            Ending::Late => {
+                self.ticket.pool.metrics.request("deadline");
+                self.observe(now, Event::Failed { side: Side::Router });
             }
             Ending::ClientLeft => {
                 self.ticket.pool.metrics.request("client_left");

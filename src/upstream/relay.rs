@@ -61,7 +61,11 @@ impl<B> Relay<B> {
     }
 
     fn abort(&mut self, why: Abort) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.progress.end(Ending::WorkerFailed);
+        self.progress.end(match why {
+            Abort::Broken => Ending::Broken,
+            Abort::Idle => Ending::Silent,
+            Abort::Deadline => Ending::Late,
+        });
         if !self.progress.is_stream() {
             self.state = State::Done;
             return Poll::Ready(Some(Err(why.into())));
@@ -131,13 +135,16 @@ where
                 this.idle.as_mut().reset((Instant::now() + this.idle_timeout).min(this.deadline));
                 Poll::Ready(Some(Ok(frame)))
             }
-            Some(Err(_)) => this.abort(Abort::Broken),
-            None if this.progress.may_end() => {
+            ended => {
+                // After `[DONE]` nothing is missing, however the worker lets go.
+                let is_whole = this.progress.may_end() && (ended.is_none() || this.progress.is_stream());
+                if !is_whole {
+                    return this.abort(Abort::Broken);
+                }
                 this.progress.end(Ending::Complete);
                 this.state = State::Done;
                 Poll::Ready(None)
             }
-            None => this.abort(Abort::Broken),
         }
     }
 

@@ -1,7 +1,6 @@
 //! What real engines sent, over every bus into a real task and index: before each request that an engine answered, the
 //! index knew what the engine then found in its cache.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,18 +11,13 @@ use warmpath::events::zmq::ZmqWorker;
 use warmpath::events::{Abilities, EventTask, Heard, Message};
 use warmpath::fleet::health::Health;
 use warmpath::fleet::{Newcomer, PoolState, Worker};
-use warmpath::queue::{Gate, GateSettings, Seats};
+use warmpath::link::{ClientTls, LinkLimits, Links};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
-use warmpath::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
-use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
 use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
-use warmpath_core::policy::{Policy, PolicyName, Weights};
-use warmpath_core::queue::Rules;
-use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::BlockSize;
 use warmpath_core::workers::{Limits, Role};
 use warmpath_indexer::concurrent::ConcurrentIndex;
@@ -37,13 +31,15 @@ use crate::zmq::{bus, worker};
 
 /// A worker of which nothing but its events matters.
 fn newcomer(worker: &ZmqWorker) -> Newcomer {
+    let second = Duration::from_secs(1);
+    let links = Links::new(LinkLimits { connect: second, idle: second }, ClientTls::default(), Tasks::new());
     Newcomer {
         id: worker.id.clone(),
         rank: None,
         tells_rank: false,
         model: Arc::clone(&worker.model),
-        scheme: http::uri::Scheme::HTTP,
-        authority: worker.authority.clone(),
+        link: links.link(&http::uri::Scheme::HTTP, &worker.authority).unwrap(),
+        control: links.link(&http::uri::Scheme::HTTP, &worker.authority).unwrap(),
         authorization: None,
         metrics: worker.metrics.clone(),
         limits: Limits { blocks: None, sequences: 1 },
@@ -129,7 +125,7 @@ impl Router {
         let view = ViewSettings { pool: space.clone(), seed: DEFAULT_ROOT_SEED, blocks: 0 };
         let listening = Arc::new(Worker::new(Slot(0), &newcomer(&worker)));
         let task =
-            EventTask::new((listening, pool(&metrics, size), Arc::default()), index.writer(Slot(0), &view), source);
+            EventTask::new((listening, Arc::new(PoolState::listening("tiny", BlockSize::new(size).unwrap())), Arc::default()), index.writer(Slot(0), &view), source);
         tasks.spawn(task.run(tokio::sync::watch::channel(None).1));
         (Self { index, space, metrics, told, _tasks: tasks }, way)
     }
@@ -155,21 +151,6 @@ impl Router {
         let most = (u32::try_from(ids.len()).unwrap() - 1) / space.block_size.get();
         overlaps.of(Slot(0)).total().0.min(most) * space.block_size.get()
     }
-}
-
-fn pool(metrics: &Metrics, size: u32) -> Arc<PoolState> {
-    let weights = Weights::default();
-    let policy = |name| Policy::new(name, &weights);
-    let rules = Rules { waiting: 0, of_tenant: 0, weights: [NonZeroU32::MIN; 3] };
-    let settings = GateSettings { queues: false, rules, timeout: Duration::ZERO };
-    Arc::new(PoolState {
-        model: "tiny".into(),
-        block_size: BlockSize::new(size).unwrap(),
-        scheduler: Scheduler::new(policy(PolicyName::Kv), policy(PolicyName::Random), OnAllBusy::LeastLoaded),
-        tokenizer: TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))),
-        metrics: metrics.model(0, "tiny"),
-        gate: Gate::new(settings, &Seats::new(1), metrics.model(0, "tiny"), Tasks::new()),
-    })
 }
 
 /// Sends a recording step by step and compares; returns how many figures were compared.

@@ -165,7 +165,7 @@ async fn serve(mut stream: TcpStream, stage: &Stage) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn read_request(stream: &mut TcpStream) -> std::io::Result<Option<Seen>> {
+pub(crate) async fn read_request(stream: &mut TcpStream) -> std::io::Result<Option<Seen>> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {

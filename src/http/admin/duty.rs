@@ -1,6 +1,7 @@
 //! What operators do with a worker: `POST /api/v1/workers/{id}/{drain,undrain,eject,reset_cache}`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -11,6 +12,13 @@ use warmpath_core::ids::WorkerId;
 
 use super::{Admin, guard};
 use crate::fleet::{Duty, DutyError, Worker};
+use crate::link::Ask;
+
+/// How long an engine may take to empty its cache.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The most of its answer that is read; only its status counts.
+const ANSWER_MAX: usize = 64 * 1024;
 
 /// What can be done with a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +98,7 @@ async fn reset_cache(admin: &Admin, id: &WorkerId) -> (StatusCode, String) {
     let Some(worker) = roster.ranks_of(id).next() else {
         return (StatusCode::NOT_FOUND, DutyError::Unknown(id.clone()).to_string());
     };
-    match ask_engine(admin, worker).await {
+    match ask_engine(worker).await {
         Ok(()) => {
             admin.fleet.reset_view(id);
             (StatusCode::OK, worker.condition().to_owned())
@@ -99,15 +107,17 @@ async fn reset_cache(admin: &Admin, id: &WorkerId) -> (StatusCode, String) {
     }
 }
 
-async fn ask_engine(admin: &Admin, worker: &Worker) -> Result<(), String> {
-    let mut request = admin.control.post(format!("{}/reset_prefix_cache", worker.base()));
+async fn ask_engine(worker: &Worker) -> Result<(), String> {
+    let mut ask = Ask::post("/reset_prefix_cache", "");
     if let Some(authorization) = &worker.authorization {
-        request = request.header(header::AUTHORIZATION, authorization.clone());
+        ask.headers.insert(header::AUTHORIZATION, authorization.clone());
     }
-    let answer = request.send().await.map_err(|error| error.without_url().to_string())?;
-    match answer.status() {
-        status if status.is_success() => Ok(()),
-        StatusCode::NOT_FOUND => Err("it has no /reset_prefix_cache (vLLM needs VLLM_SERVER_DEV_MODE=1)".to_owned()),
-        status => Err(format!("it answers {status}")),
+    match worker.control.ask(&ask, PATIENCE, ANSWER_MAX).await {
+        Ok((status, _)) if status.is_success() => Ok(()),
+        Ok((StatusCode::NOT_FOUND, _)) => {
+            Err("it has no /reset_prefix_cache (vLLM needs VLLM_SERVER_DEV_MODE=1)".to_owned())
+        }
+        Ok((status, _)) => Err(format!("it answers {status}")),
+        Err(error) => Err(error.to_string()),
     }
 }

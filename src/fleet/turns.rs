@@ -1,0 +1,96 @@
+//! Whose turn it is to try again.
+
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use warmpath_core::retry::RetryBudget;
+
+/// How long a retry waits for its turn. The death of a worker takes many requests at once, which are then served one after
+/// the other; in a brown-out nobody gets a turn for long, and the client is told.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The retries of one pool: no more at once than their budget allows.
+#[derive(Debug)]
+pub struct RetryTurns {
+    budget: RetryBudget,
+    given_back: Notify,
+}
+
+/// A retry under way; dropping it lets the next one begin.
+#[derive(Debug)]
+pub struct Turn<'a>(&'a RetryTurns);
+
+impl RetryTurns {
+    /// Turns within `budget`.
+    pub fn new(budget: RetryBudget) -> Self {
+        Self { budget, given_back: Notify::new() }
+    }
+
+    /// Waits for a turn beside so many active requests; none within a second where too many retries are under way.
+    pub async fn begin(&self, active: impl Fn() -> u32) -> Option<Turn<'_>> {
+        let waiting = async {
+            loop {
+                let given_back = self.given_back.notified();
+                if self.budget.begin(active()) {
+                    return Turn(self);
+                }
+                given_back.await;
+            }
+        };
+        timeout(PATIENCE, waiting).await.ok()
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.budget.end();
+        self.0.given_back.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::Instant;
+    use warmpath_core::cost::Share;
+
+    use super::*;
+
+    fn turns(min: u32) -> RetryTurns {
+        RetryTurns::new(RetryBudget::new(Share::try_from(0.0).unwrap(), min))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_too_many_waits_until_another_has_ended() {
+        let turns = turns(1);
+        let first = turns.begin(|| 9).await.unwrap();
+        let start = Instant::now();
+        let (second, ()) = tokio::join!(turns.begin(|| 9), async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            drop(first);
+        });
+        assert!(second.is_some());
+        assert_eq!(start.elapsed(), Duration::from_millis(300));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_second_it_is_told_that_there_is_no_turn() {
+        let turns = Arc::new(turns(1));
+        let _held = turns.begin(|| 9).await.unwrap();
+        let start = Instant::now();
+        assert!(turns.begin(|| 9).await.is_none());
+        assert_eq!(start.elapsed(), PATIENCE);
+    }
+
+    /// One that gives up while it waits takes nobody's turn.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_leaves_while_it_waits_leaves_no_trace() {
+        let turns = turns(1);
+        let held = turns.begin(|| 9).await.unwrap();
+        assert!(timeout(Duration::from_millis(10), turns.begin(|| 9)).await.is_err());
+        drop(held);
+        assert!(timeout(Duration::from_millis(10), turns.begin(|| 9)).await.unwrap().is_some());
+    }
+}

@@ -1,0 +1,160 @@
+//! What becomes of a request whose attempt failed: `router-core` decides, this waits, counts and tells.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use warmpath_core::ids::Slot;
+use warmpath_core::observe::Side;
+use warmpath_core::retry::{Course, Failure, Next};
+use warmpath_core::scheduler::{PlaceError, Placement};
+use warmpath_core::slot_set::SlotSet;
+
+use super::forward::{Attempt, Understood};
+use super::gateway::Gateway;
+use crate::error::GatewayError;
+use crate::fleet::{Turn, Worker};
+
+/// The attempts of one request so far.
+pub(super) struct Retrying<'a> {
+    gateway: &'a Gateway,
+    request: &'a Understood,
+    course: Course,
+    /// Who has failed it.
+    avoid: SlotSet,
+    /// The failure that comes closest to an answer.
+    last: Option<GatewayError>,
+    /// The soonest that a worker said to come back.
+    soonest: Option<Duration>,
+    /// Who may be asked again after a pause, where nobody else is left.
+    here_after: Option<(Slot, Duration)>,
+    /// A kept connection ended under the request: when it was sent, and when that was. What comes of the new connection
+    /// shows whether the worker has died.
+    ended: Option<(Instant, Instant)>,
+    /// Held while a retry is under way that the budget had to allow.
+    turn: Option<Turn<'a>>,
+}
+
+impl<'a> Retrying<'a> {
+    /// Before the first attempt.
+    ///
+    /// # Errors
+    /// [`GatewayError::Suspect`].
+    pub(super) fn new(gateway: &'a Gateway, request: &'a Understood) -> Result<Self, GatewayError> {
+        if gateway.guard.blocks(&request.outgoing) {
+            return Err(GatewayError::Suspect);
+        }
+        Ok(Self {
+            gateway,
+            request,
+            course: Course::new(gateway.behaviour.retries),
+            avoid: SlotSet::new(),
+            last: None,
+            soonest: None,
+            here_after: None,
+            ended: None,
+            turn: None,
+        })
+    }
+
+    /// A worker that has not failed the request yet; where none is left, one that asked for a short pause, after it.
+    ///
+    /// # Errors
+    /// There is none. What the workers said tells the client more than that.
+    pub(super) async fn place(&mut self) -> Result<(Placement, Arc<Worker>), GatewayError> {
+        let mut placed = self.gateway.admit(self.request, &self.avoid).await;
+        let none_left = matches!(placed, Err(GatewayError::Place { source: PlaceError::NoWorker }));
+        if let (true, Some((slot, pause))) = (none_left, self.here_after.take()) {
+            tokio::time::sleep(pause).await;
+            self.avoid.remove(slot);
+            placed = self.gateway.admit(self.request, &self.avoid).await;
+        }
+        let retried = self.last.as_ref().and_then(failure_of);
+        match (&placed, retried) {
+            (Ok(_), Some(failure)) => self.gateway.metrics.retry(failure.label()),
+            (Ok(_), None) => {}
+            (Err(_), _) => return placed.map_err(|error| self.told(error)),
+        }
+        placed
+    }
+
+    /// Takes note of a failed attempt, and says what to do about it.
+    pub(super) fn judge(&mut self, attempt: &mut Attempt<'_>, error: &GatewayError) -> Next {
+        let GatewayError::Upstream { failure, retry_after, .. } = error else { return Next::Stop };
+        let (worker, failure) = (&attempt.worker, *failure);
+        tracing::warn!(worker = %worker.id, request = self.request.key.0, failure = failure.label(), "attempt failed");
+        attempt.side = if failure == Failure::Ejected { Side::Router } else { Side::Worker };
+        self.gateway.fleet.request_failed(worker, failure);
+        self.soonest = [self.soonest, *retry_after].into_iter().flatten().min();
+        self.suspect(worker.slot, failure, attempt.began);
+        match self.course.after(failure, *retry_after) {
+            Next::Fresh | Next::Elsewhere { .. } if self.gateway.guard.blocks(&self.request.outgoing) => Next::Stop,
+            Next::Fresh => {
+                self.gateway.metrics.retry(failure.label());
+                Next::Fresh
+            }
+            next => next,
+        }
+    }
+
+    fn suspect(&mut self, slot: Slot, failure: Failure, sent: Instant) {
+        let (guard, now) = (&self.gateway.guard, Instant::now());
+        let before = self.ended.take().filter(|_| failure.confirms_death());
+        if failure == Failure::Stale {
+            self.ended = Some((sent, now));
+        }
+        for at in before.into_iter().chain(failure.may_be_death().then_some((sent, now))) {
+            guard.broke(guard.fingerprint(&self.request.outgoing), slot, at);
+        }
+    }
+
+    /// Gives up the attempt's worker, and waits until another may be tried.
+    ///
+    /// # Errors
+    /// No other may: what the client is told.
+    pub(super) async fn go_on(
+        &mut self,
+        attempt: Attempt<'_>,
+        (error, next): (GatewayError, Next),
+    ) -> Result<(), GatewayError> {
+        let (slot, worker) = (attempt.worker.slot, attempt.worker.id.clone());
+        // Its share goes back before anything is waited for.
+        drop(attempt);
+        self.turn = None;
+        self.avoid.insert(slot);
+        let Next::Elsewhere { budgeted, or_here_after } = next else {
+            let is_suspect = self.gateway.guard.blocks(&self.request.outgoing);
+            return Err(if is_suspect { GatewayError::Suspect } else { self.told_of(error) });
+        };
+        if budgeted {
+            let (fleet, pool) = (&self.gateway.fleet, &self.request.pool);
+            match pool.retries.begin(|| fleet.active(&pool.model)).await {
+                Some(turn) => self.turn = Some(turn),
+                None => return Err(GatewayError::NoTurn { worker }),
+            }
+        }
+        self.here_after = or_here_after.map(|pause| (slot, pause));
+        self.last = Some(error);
+        Ok(())
+    }
+
+    /// The last failure of a worker, else `error`.
+    fn told(&mut self, error: GatewayError) -> GatewayError {
+        let last = self.last.take().unwrap_or(error);
+        self.told_of(last)
+    }
+
+    /// The error with the soonest time that any worker has named.
+    fn told_of(&self, mut error: GatewayError) -> GatewayError {
+        if let GatewayError::Upstream { retry_after, .. } = &mut error {
+            *retry_after = self.soonest;
+        }
+        error
+    }
+}
+
+fn failure_of(error: &GatewayError) -> Option<Failure> {
+    match error {
+        GatewayError::Upstream { failure, .. } => Some(*failure),
+        _ => None,
+    }
+}

@@ -1,0 +1,313 @@
+//! The way to one HTTP server: HTTP/1.1 over TCP or TLS, on connections that are kept between requests.
+//!
+//! A stack of hyper's own `SendRequest`s: the connection that was used last is used next, so that the others grow old
+//! and are closed before the server would close them. hyper's pooled client does the same at a higher price, and tells
+//! neither whether a connection was kept nor whether a byte of the answer came, which decides what may be tried again.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::uri::{Authority, Scheme};
+use http::{HeaderValue, Request, Response, header};
+use http_body_util::Full;
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::error::BoxError;
+use crate::shutdown::Tasks;
+use dial::{Dialled, dial};
+use idle::Idle;
+
+pub use ask::{Ask, AskError};
+pub use inflow::Inflow;
+pub use tls::{ClientTls, TlsError, TlsFiles};
+
+mod ask;
+mod dial;
+mod idle;
+mod inflow;
+mod tls;
+mod wire;
+
+/// Connections that are kept for one server at most; more are made where they are needed, and closed after use.
+const KEPT_MAX: usize = 1024;
+
+/// How long a kept connection may take to be ready: it is unless the server answered before it had the whole request.
+const READY_WITHIN: Duration = Duration::from_millis(20);
+
+/// Bounds on connections.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkLimits {
+    /// For making one, name look-up and TLS included.
+    pub connect: Duration,
+    /// For one that nobody uses; shorter than the server's own limit, 5 s in vLLM.
+    pub idle: Duration,
+}
+
+/// What all links share. Cloning is cheap.
+#[derive(Clone)]
+pub struct Links {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    limits: LinkLimits,
+    tls: ClientTls,
+    tasks: Tasks,
+    known: Mutex<Vec<Weak<Link>>>,
+}
+
+/// The way to one server.
+pub struct Link {
+    secure: Option<ServerName<'static>>,
+    authority: Authority,
+    host: HeaderValue,
+    shared: Arc<Shared>,
+    kept: Mutex<Idle<Connection>>,
+}
+
+/// Which connection a request goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// One that was kept, if there is one.
+    Kept,
+    /// A new one.
+    Fresh,
+}
+
+/// How far a request came that was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// There was no connection: nothing was sent.
+    Connect,
+    /// A kept connection ended before a byte of the answer came. The server most likely closed it while it was idle.
+    Stale,
+    /// The connection broke.
+    Broken,
+}
+
+/// A request was not answered.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", match .stage {
+    Stage::Connect => "no connection",
+    Stage::Stale => "a kept connection ended without an answer",
+    Stage::Broken => "the connection broke",
+})]
+pub struct SendError {
+    /// How far it came.
+    pub stage: Stage,
+    /// Why.
+    #[source]
+    pub source: BoxError,
+}
+
+/// A connection on which nothing is under way, or just one exchange.
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    /// Whether a byte has come since the last request.
+    heard: Arc<AtomicBool>,
+}
+
+impl Links {
+    /// Links whose connections are tasks of `tasks`.
+    pub fn new(limits: LinkLimits, tls: ClientTls, tasks: Tasks) -> Self {
+        let shared = Arc::new(Shared { limits, tls, tasks, known: Mutex::default() });
+        shared.tasks.spawn(sweep(Arc::downgrade(&shared)));
+        if shared.tls.has_files() {
+            shared.tasks.spawn(tls::keep_fresh(Arc::downgrade(&shared)));
+        }
+        Self { shared }
+    }
+
+    /// Links as the configuration has them.
+    ///
+    /// # Errors
+    /// When a file of `upstream_tls` cannot be used.
+    pub fn configured(config: &Config, tasks: &Tasks) -> Result<Self, TlsError> {
+        let tls = &config.upstream_tls;
+        let identity = tls.certificate.as_ref().zip(tls.key.as_ref());
+        let files = TlsFiles {
+            authorities: tls.authorities.clone(),
+            identity: identity.map(|(certificate, key)| (certificate.value.clone(), key.value.clone())),
+        };
+        let limits = LinkLimits { connect: config.timeouts.connect.get(), idle: config.timeouts.worker_idle.get() };
+        Ok(Self::new(limits, ClientTls::load(files)?, tasks.clone()))
+    }
+
+    /// The way to `authority`. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// `https` without authorities to trust, or towards something that is no name.
+    pub fn link(&self, scheme: &Scheme, authority: &Authority) -> Result<Arc<Link>, TlsError> {
+        let secure = if *scheme == Scheme::HTTPS {
+            self.shared.tls.config()?;
+            let name = bare(authority.host()).to_owned();
+            Some(ServerName::try_from(name).map_err(|_| TlsError::Name { host: authority.host().to_owned() })?)
+        } else {
+            None
+        };
+        let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");
+        let kept = Mutex::new(Idle::new(KEPT_MAX, self.shared.limits.idle));
+        let link = Link { secure, authority: authority.clone(), host, shared: Arc::clone(&self.shared), kept };
+        let link = Arc::new(link);
+        self.shared.lock_known().push(Arc::downgrade(&link));
+        Ok(link)
+    }
+}
+
+/// A host as an address or a name: IPv6 without its brackets.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}
+
+impl Shared {
+    fn lock_known(&self) -> MutexGuard<'_, Vec<Weak<Link>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes what has been idle for too long, for as long as anybody holds a link.
+async fn sweep(shared: Weak<Shared>) {
+    loop {
+        let Some(period) = shared.upgrade().map(|shared| shared.limits.idle / 4) else { return };
+        tokio::time::sleep(period.clamp(Duration::from_millis(5), Duration::from_secs(1))).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let now = Instant::now();
+        shared.lock_known().retain(|link| match link.upgrade() {
+            Some(link) => {
+                link.lock_kept().sweep(now);
+                true
+            }
+            None => false,
+        });
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("authority", &self.authority).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// Host and port.
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Connections that are kept at this moment.
+    pub fn kept(&self) -> usize {
+        self.lock_kept().len()
+    }
+
+    /// Sends a request, whose target is a path, and waits for the head of its answer; `Host` is set here. Dropping the
+    /// future or the body closes the connection.
+    ///
+    /// # Errors
+    /// See [`Stage`].
+    pub async fn send(
+        self: &Arc<Self>,
+        request: Request<Full<Bytes>>,
+        way: Way,
+    ) -> Result<Response<Inflow>, SendError> {
+        let mut request = request;
+        request.headers_mut().insert(header::HOST, self.host.clone());
+        while way == Way::Kept {
+            let Some(mut connection) = self.take().await else { break };
+            match connection.exchange(request).await {
+                Ok(response) => return Ok(self.flowing(connection, response)),
+                // It had closed before anything was written.
+                Err(Failed { unsent: Some(unsent), .. }) => request = unsent,
+                Err(Failed { source, unsent: None }) => {
+                    let stage = if connection.has_heard() { Stage::Broken } else { Stage::Stale };
+                    return Err(SendError { stage, source: source.into() });
+                }
+            }
+        }
+        let failed = |source| SendError { stage: Stage::Connect, source };
+        let mut connection = self.connect().await.map_err(failed)?;
+        match connection.exchange(request).await {
+            Ok(response) => Ok(self.flowing(connection, response)),
+            Err(Failed { source, .. }) => Err(SendError { stage: Stage::Broken, source: source.into() }),
+        }
+    }
+
+    fn flowing(
+        self: &Arc<Self>,
+        connection: Connection,
+        response: Response<hyper::body::Incoming>,
+    ) -> Response<Inflow> {
+        response.map(|body| Inflow::new(body, connection, self))
+    }
+
+    /// The connection that was used last, if it still stands.
+    async fn take(&self) -> Option<Connection> {
+        loop {
+            let mut connection = self.lock_kept().take(Instant::now())?;
+            if connection.is_ready().await {
+                return Some(connection);
+            }
+        }
+    }
+
+    fn keep(&self, connection: Connection) {
+        if !connection.sender.is_closed() {
+            self.lock_kept().put(Instant::now(), connection);
+        }
+    }
+
+    fn lock_kept(&self) -> MutexGuard<'_, Idle<Connection>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn connect(&self) -> Result<Connection, BoxError> {
+        let connecting = async {
+            let Dialled { wire, heard } = dial(&self.authority, self.secure.as_ref(), &self.shared.tls).await?;
+            let (sender, connection) = Builder::new().handshake(TokioIo::new(wire)).await?;
+            // How it ends is told to whoever waits for an answer.
+            self.shared.tasks.spawn(async move { drop(connection.await) });
+            Ok(Connection { sender, heard })
+        };
+        timeout(self.shared.limits.connect, connecting).await.map_err(|_| "not in time")?
+    }
+}
+
+/// Why an exchange failed; with the request, if none of it was sent.
+struct Failed {
+    source: hyper::Error,
+    unsent: Option<Request<Full<Bytes>>>,
+}
+
+impl Connection {
+    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Response<hyper::body::Incoming>, Failed> {
+        self.heard.store(false, Ordering::Relaxed);
+        self.sender.try_send_request(request).await.map_err(|mut error| {
+            let unsent = error.take_message();
+            Failed { unsent, source: error.into_error() }
+        })
+    }
+
+    fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// Whether it can take a request. Waits only where the server answered before it had read the whole of the last one.
+    async fn is_ready(&mut self) -> bool {
+        let sender = &mut self.sender;
+        let at_once = poll_fn(|cx| match sender.poll_ready(cx) {
+            Poll::Ready(ready) => Poll::Ready(Some(ready.is_ok())),
+            Poll::Pending => Poll::Ready(None),
+        });
+        match at_once.await {
+            Some(ready) => ready,
+            None => matches!(timeout(READY_WITHIN, self.sender.ready()).await, Ok(Ok(()))),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Making a connection: name, TCP, TLS.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use http::uri::Authority;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpStream, lookup_host};
+use tokio_rustls::TlsConnector;
+
+use super::bare;
+use super::tls::ClientTls;
+use super::wire::{Stream, Wire};
+use crate::error::BoxError;
+
+/// A connected wire, and how it tells that bytes have come.
+pub(super) struct Dialled {
+    pub(super) wire: Wire,
+    pub(super) heard: Arc<AtomicBool>,
+}
+
+/// Connects to the first address of `authority` that takes the connection. How long that may take is for the caller to
+/// say.
+pub(super) async fn dial(
+    authority: &Authority,
+    secure: Option<&ServerName<'static>>,
+    tls: &ClientTls,
+) -> Result<Dialled, BoxError> {
+    let port = authority.port_u16().unwrap_or(if secure.is_some() { 443 } else { 80 });
+    let host = bare(authority.host());
+    let tcp = match host.parse::<IpAddr>() {
+        Ok(address) => TcpStream::connect(SocketAddr::new(address, port)).await?,
+        Err(_) => connect_any(lookup_host((host, port)).await?).await?,
+    };
+    // Small requests and pieces of streams must not wait for an acknowledgement.
+    tcp.set_nodelay(true)?;
+    let stream = match secure {
+        None => Stream::Plain(tcp),
+        Some(name) => {
+            let connector = TlsConnector::from(tls.config()?);
+            Stream::Secure(Box::new(connector.connect(name.clone(), tcp).await?))
+        }
+    };
+    let heard = Arc::new(AtomicBool::new(false));
+    Ok(Dialled { wire: Wire { stream, heard: Arc::clone(&heard) }, heard })
+}
+
+/// One after the other: an address that refuses is answered at once on the networks where workers are.
+async fn connect_any(addresses: impl Iterator<Item = SocketAddr>) -> Result<TcpStream, BoxError> {
+    let mut last: BoxError = "the name has no address".into();
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,64 @@
+//! The body of an answer, and with it the connection that it comes over.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use super::{Connection, Link};
+
+/// A body whose connection is kept when it has ended, and closed when it is dropped before.
+pub struct Inflow {
+    body: Incoming,
+    connection: Option<Connection>,
+    link: Arc<Link>,
+}
+
+impl Inflow {
+    pub(super) fn new(body: Incoming, connection: Connection, link: &Arc<Link>) -> Self {
+        let mut inflow = Self { body, connection: Some(connection), link: Arc::clone(link) };
+        if inflow.body.is_end_stream() {
+            inflow.ended();
+        }
+        inflow
+    }
+
+    fn ended(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.link.keep(connection);
+        }
+    }
+}
+
+impl std::fmt::Debug for Inflow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inflow").field("body", &self.body).finish_non_exhaustive()
+    }
+}
+
+impl Body for Inflow {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(_)) if !this.body.is_end_stream() => {}
+            Some(Ok(_)) | None => this.ended(),
+            Some(Err(_)) => this.connection = None,
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,301 @@
+//! Workers that hang, flap, refuse or die of what they are sent: who is taken out, who is not, and what clients hear.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::chaos::{Saw, ask, before, load};
+use crate::faulty::{Act, Faulty, beginning, refusal, stream};
+use crate::fleet::{Answered, TestFleet};
+use crate::retries::retries;
+
+async fn good() -> Faulty {
+    Faulty::start(|_, _| stream(1)).await
+}
+
+async fn asked(fleet: &TestFleet, prompt: &str) -> Answered {
+    fleet.post("/v1/completions", &json!({"model": "m", "prompt": prompt})).await
+}
+
+async fn up(fleet: &TestFleet, worker: &str) -> bool {
+    fleet.metric("warmpath_worker_up", worker).await > 0.5
+}
+
+fn header(answer: &Answered, name: &str) -> Option<String> {
+    answer.headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+}
+
+/// R3: one worker accepts and never answers.
+async fn hangs_before_the_first_byte(count: usize) {
+    const TIMEOUT: Duration = Duration::from_millis(200);
+    let (hangs, other) = (Faulty::start(|_, _| vec![Act::Hold]).await, good().await);
+    let fleet = before(&[&hangs, &other]).config("timeouts: {first_byte: 200ms}\nhealth: {request_failures: 100000}");
+    let fleet = fleet.start().await;
+    let url = fleet.url("/v1/completions");
+    let mut slowest = Duration::ZERO;
+    for number in 0..count {
+        let start = Instant::now();
+        assert_eq!(ask(&fleet.client, &url, &number.to_string()).await, Saw::Whole);
+        slowest = slowest.max(start.elapsed());
+        fleet.eventually("nothing is in flight", async |fleet| fleet.app.in_flight() == 0).await;
+    }
+    println!("R3: {count} requests behind a silence of {TIMEOUT:?}: slowest {slowest:?}, none stuck");
+    assert_eq!((hangs.count(), retries(&fleet, "first_byte_timeout").await), (count, u64::try_from(count).unwrap()));
+    assert!(slowest < TIMEOUT + Duration::from_millis(500), "{slowest:?}");
+}
+
+#[tokio::test]
+async fn r3_a_silent_worker_is_replaced_in_time() {
+    hangs_before_the_first_byte(3).await;
+}
+
+#[tokio::test]
+#[ignore = "scripts/chaos.sh runs it"]
+async fn chaos_r3_two_hundred_silences() {
+    hangs_before_the_first_byte(200).await;
+}
+
+#[tokio::test]
+async fn r3_where_all_are_silent_the_client_hears_504_after_two() {
+    let silent = || Faulty::start(|_, _| vec![Act::Hold]);
+    let workers = [silent().await, silent().await, silent().await];
+    let fleet = before(&[&workers[0], &workers[1], &workers[2]]).config("timeouts: {first_byte: 100ms}").start().await;
+    let answer = asked(&fleet, "x").await;
+    assert_eq!((answer.status, &answer.body["error"]["code"]), (504, &json!("upstream_timeout")));
+    assert_eq!(header(&answer, "x-should-retry").as_deref(), Some("false"));
+    assert_eq!(workers.iter().map(Faulty::count).sum::<usize>(), 2);
+}
+
+/// R4: three events, then silence.
+async fn hangs_in_mid_stream(count: usize) {
+    const IDLE: Duration = Duration::from_millis(150);
+    let worker = Faulty::start(|_, _| [beginning(3), vec![Act::Hold]].concat()).await;
+    let fleet = before(&[&worker]).config("timeouts: {stream_idle: 150ms}").start().await;
+    let url = fleet.url("/v1/completions");
+    let mut slowest = Duration::ZERO;
+    for number in 0..count {
+        let start = Instant::now();
+        assert_eq!(ask(&fleet.client, &url, &number.to_string()).await, Saw::Broken);
+        slowest = slowest.max(start.elapsed());
+    }
+    println!("R4: {count} streams with a silence of {IDLE:?}: told after {slowest:?} at the latest");
+    assert!(slowest < IDLE + Duration::from_millis(500), "{slowest:?}");
+}
+
+#[tokio::test]
+async fn r4_a_stream_that_falls_silent_is_told_in_time() {
+    hangs_in_mid_stream(3).await;
+}
+
+#[tokio::test]
+#[ignore = "scripts/chaos.sh runs it"]
+async fn chaos_r4_a_hundred_silent_streams() {
+    hangs_in_mid_stream(100).await;
+}
+
+/// R32: all workers die, and come back.
+async fn all_die(down: Duration) {
+    let engines = [good().await, good().await, good().await, good().await];
+    let fleet = before(&engines.iter().collect::<Vec<_>>()).start().await;
+    let url = fleet.url("/v1/completions");
+    assert_eq!(ask(&fleet.client, &url, "before").await, Saw::Whole);
+    for engine in &engines {
+        engine.kill().await;
+    }
+    let start = Instant::now();
+    let (mut answers, mut slowest) = (0, Duration::ZERO);
+    while start.elapsed() < down {
+        let sent = Instant::now();
+        let answer = asked(&fleet, "down").await;
+        slowest = slowest.max(sent.elapsed());
+        assert_eq!((answer.status, header(&answer, "retry-after").as_deref()), (503, Some("1")), "{answer:?}");
+        answers += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for name in ["stranger-1", "stranger-2", "stranger-3", "stranger-4"] {
+        assert!(!up(&fleet, name).await, "{name}");
+    }
+    for engine in &engines {
+        engine.revive().await;
+    }
+    let back = Instant::now();
+    while ask(&fleet.client, &url, "after").await != Saw::Whole {
+        assert!(back.elapsed() < Duration::from_secs(5), "nobody is used again");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let recovery = back.elapsed();
+    println!("R32: {answers} answers while all were down, slowest {slowest:?}; served again after {recovery:?}");
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    assert!(recovery < Duration::from_millis(1_500), "{recovery:?}");
+}
+
+#[tokio::test]
+async fn r32_with_all_workers_down_answers_are_quick_and_so_is_the_way_back() {
+    all_die(Duration::from_millis(1_500)).await;
+}
+
+#[tokio::test]
+#[ignore = "scripts/chaos.sh runs it"]
+async fn chaos_r32_all_workers_are_down_for_ten_seconds() {
+    all_die(Duration::from_secs(10)).await;
+}
+
+/// R32: whatever requests say, half of a pool stays in, unless nobody can connect.
+#[tokio::test]
+async fn r32_failing_requests_take_out_half_of_a_pool_at_most() {
+    let unwell = Arc::new(AtomicBool::new(true));
+    let engine =
+        || {
+            let unwell = Arc::clone(&unwell);
+            Faulty::start(move |_, _| {
+                if unwell.load(Ordering::SeqCst) { refusal("503 Service Unavailable", "") } else { stream(1) }
+            })
+        };
+    let engines = [engine().await, engine().await, engine().await, engine().await];
+    let fleet = before(&engines.iter().collect::<Vec<_>>()).config("timeouts: {health_interval: 1h}").start().await;
+    for number in 0..40 {
+        let answer = asked(&fleet, &number.to_string()).await;
+        assert_eq!((answer.status, header(&answer, "x-should-retry").as_deref()), (503, Some("true")));
+    }
+    let mut in_service = 0;
+    for name in ["stranger-1", "stranger-2", "stranger-3", "stranger-4"] {
+        in_service += usize::from(up(&fleet, name).await);
+    }
+    assert_eq!(in_service, 2);
+    unwell.store(false, Ordering::SeqCst);
+    assert_eq!(ask(&fleet.client, &fleet.url("/v1/completions"), "well").await, Saw::Whole);
+}
+
+#[tokio::test]
+async fn r32_whoever_cannot_be_connected_to_goes_even_if_nobody_is_left() {
+    let engine = good().await;
+    let fleet = before(&[&engine]).config("timeouts: {health_interval: 1h}").start().await;
+    let url = fleet.url("/v1/completions");
+    assert_eq!(ask(&fleet.client, &url, "before").await, Saw::Whole);
+    engine.kill().await;
+    let mut codes = Vec::new();
+    for _ in 0..4 {
+        codes.push(asked(&fleet, "x").await.body["error"]["code"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(codes, ["upstream_failed", "upstream_failed", "upstream_failed", "no_worker"]);
+}
+
+/// R32: one of two flaps, and says so by its checks.
+#[tokio::test]
+async fn r32_a_worker_that_flaps_loses_nothing() {
+    let (flaps, steady) = (good().await, good().await);
+    let fleet = before(&[&flaps, &steady]).config("timeouts: {health_interval: 50ms}").start().await;
+    let flapping = async {
+        for healthy in [false, true, false, true] {
+            flaps.set_healthy(healthy);
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    };
+    let ((), (saw, _)) = tokio::join!(flapping, load(&fleet, 4, 40));
+    assert!(saw.iter().all(|saw| *saw == Saw::Whole), "{saw:?}");
+}
+
+/// R35: a prompt that kills every engine that computes it. Engines come back at once, as under a supervisor.
+#[tokio::test]
+async fn r35_a_prompt_that_kills_engines_kills_two() {
+    let mortal = || Faulty::start(|prompt, _| if prompt == "die" { vec![Act::Reset] } else { stream(1) });
+    let engines = [mortal().await, mortal().await, mortal().await, mortal().await];
+    let fleet = before(&engines.iter().collect::<Vec<_>>()).start().await;
+    let kills = || engines.iter().map(|engine| engine.arrived("die").len()).sum::<usize>();
+    let touched = || engines.iter().filter(|engine| !engine.arrived("die").is_empty()).count();
+    for number in 0..10 {
+        let answer = asked(&fleet, "die").await;
+        assert_eq!((answer.status, &answer.body["error"]["code"]), (502, &json!("request_suspect")), "{number}");
+        assert_eq!(header(&answer, "x-should-retry").as_deref(), Some("false"));
+        assert_eq!(ask(&fleet.client, &fleet.url("/v1/completions"), &format!("fine-{number}")).await, Saw::Whole);
+    }
+    println!("R35: {} kills of {} engines by ten requests", kills(), touched());
+    assert_eq!((kills(), touched()), (2, 2));
+    assert_eq!(fleet.metric("warmpath_requests_total", "outcome=\"suspect\"").await, 10.0);
+}
+
+/// R35: it may kill them in mid-stream as well.
+#[tokio::test]
+async fn r35_a_prompt_that_breaks_two_streams_is_sent_to_nobody_else() {
+    let mortal = || {
+        Faulty::start(|prompt, _| if prompt == "die" { [beginning(2), vec![Act::Reset]].concat() } else { stream(1) })
+    };
+    let engines = [mortal().await, mortal().await, mortal().await];
+    let fleet = before(&engines.iter().collect::<Vec<_>>()).config("routing: {policy: round_robin}").start().await;
+    let url = fleet.url("/v1/completions");
+    let mut saw = Vec::new();
+    for _ in 0..4 {
+        saw.push(ask(&fleet.client, &url, "die").await);
+    }
+    assert_eq!(saw, [Saw::Broken, Saw::Broken, Saw::Refused(502), Saw::Refused(502)]);
+    assert_eq!(ask(&fleet.client, &url, "fine").await, Saw::Whole);
+}
+
+/// Both break once; whoever asks again is answered, so that the request is no suspect.
+#[tokio::test]
+async fn an_answer_clears_a_request_that_was_there_when_workers_broke() {
+    let once = |first: usize| {
+        Faulty::start(
+            move |_, number| if number == first { [beginning(1), vec![Act::Reset]].concat() } else { stream(1) },
+        )
+    };
+    let engines = [once(0).await, once(1).await];
+    let fleet = before(&[&engines[0], &engines[1]]).config("routing: {policy: round_robin}").start().await;
+    let url = fleet.url("/v1/completions");
+    let mut saw = Vec::new();
+    for _ in 0..6 {
+        saw.push(ask(&fleet.client, &url, "same").await);
+    }
+    assert_eq!(saw, [Saw::Broken, Saw::Whole, Saw::Whole, Saw::Broken, Saw::Whole, Saw::Whole]);
+}
+
+#[tokio::test]
+async fn a_short_pause_of_the_only_worker_is_waited_for_and_a_long_one_told() {
+    for (pause, waits) in [("retry-after-ms: 60\r\n", true), ("retry-after: 2\r\n", false)] {
+        let busy = move |_: &str, number: usize| {
+            if number == 0 { refusal("503 Service Unavailable", pause) } else { stream(1) }
+        };
+        let worker = Faulty::start(busy).await;
+        let fleet = before(&[&worker]).start().await;
+        let start = Instant::now();
+        let saw = ask(&fleet.client, &fleet.url("/v1/completions"), "x").await;
+        if waits {
+            assert_eq!((saw, worker.count()), (Saw::Whole, 2));
+            assert!(start.elapsed() >= Duration::from_millis(60));
+        } else {
+            assert_eq!((saw, worker.count()), (Saw::Refused(503), 1));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_500_is_tried_again_only_where_it_is_wished() {
+    for (setting, count, status) in [("false", 0, 500), ("true", 1, 200)] {
+        let (bad, other) = (Faulty::start(|_, _| refusal("500 Internal Server Error", "")).await, good().await);
+        let fleet = before(&[&bad, &other]).config(&format!("retries: {{server_errors: {setting}}}")).start().await;
+        let answer = asked(&fleet, "x").await;
+        assert_eq!((answer.status, other.count()), (status, count));
+        let should = header(&answer, "x-should-retry");
+        assert_eq!(should.as_deref(), if status == 500 { Some("false") } else { None });
+    }
+}
+
+/// In a brown-out nobody waits for long, and clients are told to leave it.
+#[tokio::test]
+async fn beyond_the_budget_a_retry_is_refused() {
+    let slow = || {
+        Faulty::start(|_, _| {
+            [vec![Act::Pause(Duration::from_millis(1_500))], refusal("503 Service Unavailable", "")].concat()
+        })
+    };
+    let engines = [slow().await, slow().await];
+    let fleet = before(&[&engines[0], &engines[1]]).config("retries: {budget: 0, budget_min: 1}").start().await;
+    let asking = (0..4).map(|number| asked(&fleet, ["a", "b", "c", "d"][number]));
+    let answers = futures_util::future::join_all(asking).await;
+    let mut codes: Vec<&str> = answers.iter().map(|answer| answer.body["error"]["code"].as_str().unwrap()).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, ["too_many_retries", "too_many_retries", "too_many_retries", "upstream_failed"]);
+    assert!(answers.iter().all(|answer| answer.status == 503));
+}
