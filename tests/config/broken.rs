@@ -96,7 +96,7 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
             "3:27: unknown value `loud` (known: error, warn, info, debug, trace)",
             "4:21: expected a whole number from 0 to 255, got `-1`",
             "4:25: unknown key `wait` (known: attempts)",
-            "5:1: unknown key `queue` (known: listen, models, workers, routing, events, index, engines, limits, timeouts, retries, metrics, log, ready_when, usage)",
+            "5:1: unknown key `queue` (known: listen, models, workers, routing, events, index, engines, tokenize, limits, timeouts, retries, metrics, log, ready_when, usage)",
         ],
     ),
 ];
