@@ -22,13 +22,16 @@ fn main() {
     let folder = value("--tokenizer").map_or_else(|| root.join(".cache/tokenizers/qwen3"), PathBuf::from);
     let rounds: usize = value("--rounds").map_or(100, |rounds| rounds.parse().unwrap());
     let texts = Texts::read(&root, &folder);
-    println!("{:<9} {:<10} {:<10} {:>8} {:>10} {:>10}", "stage", "form", "state", "tokens", "p50 us", "p99 us");
+    println!(
+        "{:<9} {:<10} {:<10} {:>8} {:>10} {:>10} {:>10}",
+        "stage", "form", "state", "tokens", "p50 us", "p99 us", "cpu us"
+    );
     let mut rows: Vec<Row> = Vec::new();
     for tokens in LENGTHS {
         for row in texts.measure(tokens, rounds) {
             println!(
-                "{:<9} {:<10} {:<10} {:>8} {:>10.1} {:>10.1}",
-                row.stage, row.form, row.state, row.tokens, row.p50_us, row.p99_us
+                "{:<9} {:<10} {:<10} {:>8} {:>10.1} {:>10.1} {:>10.1}",
+                row.stage, row.form, row.state, row.tokens, row.p50_us, row.p99_us, row.cpu_us
             );
             rows.push(row);
         }

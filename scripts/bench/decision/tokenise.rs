@@ -10,7 +10,7 @@
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -44,6 +44,48 @@ pub(crate) struct Row {
     pub(crate) p50_us: f64,
     /// 99th percentile, in microseconds.
     pub(crate) p99_us: f64,
+    /// Median of the processor time of all threads, in microseconds: what a busy machine does not change. 0 where it is not
+    /// told.
+    pub(crate) cpu_us: f64,
+}
+
+/// What one round took, in microseconds: on the clock, and of the processor.
+#[derive(Clone, Copy)]
+pub(crate) struct Took {
+    wall: f64,
+    cpu: f64,
+}
+
+impl Took {
+    /// Measures `work`.
+    pub(crate) fn by<T>(work: impl FnOnce() -> T) -> (T, Self) {
+        let before = cpu_ns();
+        let start = Instant::now();
+        let result = black_box(work());
+        let wall = start.elapsed().as_secs_f64() * 1e6;
+        (result, Self { wall, cpu: (cpu_ns() - before) / 1e3 })
+    }
+
+    /// The same without what measuring takes itself.
+    fn net(self, idle: Self) -> Self {
+        Self { cpu: (self.cpu - idle.cpu).max(0.0), ..self }
+    }
+
+    /// What measuring takes: the median of many rounds without work.
+    fn idle() -> Self {
+        let mut rounds: Vec<Self> = (0..200).map(|_| Self::by(|| ()).1).collect();
+        rounds.sort_by(|a, b| a.cpu.total_cmp(&b.cpu));
+        rounds[rounds.len() / 2]
+    }
+}
+
+/// Processor time of all threads of this process so far, as Linux's scheduler tells it; giving way makes it add up what
+/// this thread has used.
+fn cpu_ns() -> f64 {
+    std::thread::yield_now();
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let used = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok());
+    used.filter_map(|text| text.split(' ').next()?.parse::<f64>().ok()).sum()
 }
 
 impl Row {
@@ -51,18 +93,22 @@ impl Row {
     pub(crate) fn of(
         (stage, form, state): (&'static str, &'static str, &'static str),
         tokens: u32,
-        times: &mut [f64],
+        times: &[Took],
     ) -> Self {
-        times.sort_by(f64::total_cmp);
-        let at = |percent: usize| times[(times.len() - 1) * percent / 100];
-        Self { stage, form, state, tokens, p50_us: at(50), p99_us: at(99) }
+        let at = |percent: usize, which: fn(&Took) -> f64| {
+            let mut sorted: Vec<f64> = times.iter().map(which).collect();
+            sorted.sort_by(f64::total_cmp);
+            sorted[(sorted.len() - 1) * percent / 100]
+        };
+        let (p50_us, p99_us) = (at(50, |took| took.wall), at(99, |took| took.wall));
+        Self { stage, form, state, tokens, p50_us, p99_us, cpu_us: at(50, |took| took.cpu) }
     }
 
     /// The row as it is written.
     pub(crate) fn json(&self) -> Value {
         json!({
             "stage": self.stage, "form": self.form, "state": self.state, "tokens": self.tokens,
-            "p50_us": self.p50_us, "p99_us": self.p99_us,
+            "p50_us": self.p50_us, "p99_us": self.p99_us, "cpu_us": self.cpu_us,
         })
     }
 }
@@ -92,10 +138,10 @@ impl Texts {
         let lines = lines.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
         let tokenizer = folder.to_owned();
         let files = TokenizerFiles { tokenizer, chat_template: None, model_tokens_max: None, check_every: None };
-        let handle = TokenizerHandle::ready(
-            load(&files).unwrap(),
-            Arc::new(TokenizeShared::new(TokenizeLimits { cache_bytes: 256 << 20, ..TokenizeLimits::default() })),
-        );
+        // Nothing is let go, and a busy machine makes nothing give up.
+        let (cache_bytes, wait_max) = (256 << 20, Duration::from_secs(60));
+        let limits = TokenizeLimits { cache_bytes, wait_max, ..TokenizeLimits::default() };
+        let handle = TokenizerHandle::ready(load(&files).unwrap(), Arc::new(TokenizeShared::new(limits)));
         let reference = HfTokenizer::from_file(&folder.join("tokenizer.json")).unwrap();
         Self { lines, runtime: Runtime::new().unwrap(), handle, reference }
     }
@@ -128,20 +174,17 @@ impl Texts {
         Body(Endpoint::Chat, json!({"model": "m", "messages": messages}).to_string().into())
     }
 
-    /// The prompts of a request below the root that all of them have here, and how long that took in microseconds. Reading
-    /// the body is not part of it.
-    pub(crate) fn prompts(&self, body: &Body) -> (Prompts, f64) {
+    /// The prompts of a request below the root that all of them have here, and how long that took. Reading the body is not
+    /// part of it.
+    pub(crate) fn prompts(&self, body: &Body) -> (Prompts, Took) {
         let Body(endpoint, bytes) = body;
         let mut view = RequestView::parse(*endpoint, bytes, 4096).unwrap();
-        self.runtime.block_on(async {
-            let start = Instant::now();
-            let prompts = self.handle.prompts(bytes, &mut view, &root()).await;
-            (black_box(prompts), micros(start))
-        })
+        Took::by(|| self.runtime.block_on(self.handle.prompts(bytes, &mut view, &root())))
     }
 
     /// Every form and state at one length.
     pub(crate) fn measure(&self, tokens: usize, rounds: usize) -> Vec<Row> {
+        let idle = Took::idle();
         let mut rows = Vec::new();
         for (number, form) in ["text", "chat"].into_iter().enumerate() {
             let mut times = [Vec::new(), Vec::new(), Vec::new()];
@@ -151,15 +194,15 @@ impl Texts {
                 let count = (tokens * BYTES_PER_TOKEN).div_ceil(MESSAGE);
                 let each = tokens * BYTES_PER_TOKEN / count;
                 let mut texts: Vec<String> = (0..count).map(|at| self.text(each, seed * 1000 + at)).collect();
-                times[0].push(self.prompts(&self.body(form, &texts)).1);
+                times[0].push(self.prompts(&self.body(form, &texts)).1.net(idle));
                 texts.extend([self.text(TURN, seed + 1), self.text(TURN / 8, seed + 2)]);
                 let body = self.body(form, &texts);
-                times[1].push(self.prompts(&body).1);
+                times[1].push(self.prompts(&body).1.net(idle));
                 let (prompts, time) = self.prompts(&body);
-                times[2].push(time);
+                times[2].push(time.net(idle));
                 counted = prompts.tokens().unwrap().0;
             }
-            for (state, times) in ["cold", "warm", "repeated"].into_iter().zip(&mut times) {
+            for (state, times) in ["cold", "warm", "repeated"].into_iter().zip(&times) {
                 rows.push(Row::of(("tokenise", form, state), counted, times));
             }
         }
@@ -169,29 +212,26 @@ impl Texts {
 
     fn reference(&self, tokens: usize) -> Row {
         let mut counted = 0;
-        let mut times: Vec<f64> = (0..REFERENCE_ROUNDS)
-            .map(|round| {
-                let text = self.text(tokens * BYTES_PER_TOKEN, tokens * 7 + round);
-                let start = Instant::now();
+        let round = |round: usize| {
+            let text = self.text(tokens * BYTES_PER_TOKEN, tokens * 7 + round);
+            let (ids, took) = Took::by(|| {
                 let (mut ids, mut blocks) = (Vec::new(), Vec::new());
                 self.reference.encode(&text, true, &mut ids).unwrap();
                 hash_blocks(&root(), &ids, &[], &mut blocks);
-                counted = u32::try_from(ids.len()).unwrap();
                 black_box(blocks);
-                micros(start)
-            })
-            .collect();
-        Row::of(("tokenise", "text", "reference"), counted, &mut times)
+                ids
+            });
+            counted = u32::try_from(ids.len()).unwrap();
+            took
+        };
+        let times: Vec<Took> = (0..REFERENCE_ROUNDS).map(round).collect();
+        Row::of(("tokenise", "text", "reference"), counted, &times)
     }
 }
 
 /// The root that all requests have here.
 pub(crate) fn root() -> Root {
     Root::new(&Namespace::plain("m", BlockSize::new(16).unwrap()), DEFAULT_ROOT_SEED)
-}
-
-fn micros(start: Instant) -> f64 {
-    start.elapsed().as_secs_f64() * 1e6
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
