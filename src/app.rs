@@ -1,28 +1,31 @@
 //! One gateway: from a configuration to bound sockets and running tasks, and back.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
-use crate::config::Config;
+use crate::config::{Config, ReadyWhen};
+use crate::door::{Door, Intake, Tls};
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::fleet::Fleet;
 use crate::http::admin::{self, Admin, HealthReport};
 use crate::http::gateway::{Behaviour, Gateway};
-use crate::http::{ConnectionLimits, routes, serve};
+use crate::http::routes;
 use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry::metrics::Metrics;
 use crate::tokenize::TokenizerState;
 use crate::upstream::{Timeouts, Upstream};
+use muster::{Absent, muster};
 use sources::Sources;
 
 mod build;
+mod doors;
+mod muster;
 mod probe;
 mod scrape;
 mod sources;
@@ -30,17 +33,23 @@ mod sources;
 /// Between "not ready" and "no new connections", so that balancers can take the router out.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// After the grace, for clients to be told that their answers end.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// A running gateway.
 pub struct App {
     data: SocketAddr,
     admin: SocketAddr,
+    data_door: Door,
+    admin_door: Door,
     fleet: Arc<Fleet>,
     sources: Arc<Sources>,
     tasks: Tasks,
     background: Tasks,
     grace: Duration,
     draining: Arc<AtomicBool>,
-    stop_accepting: CancellationToken,
+    /// Cancelled when workers are waited for no longer.
+    absent: (CancellationToken, Arc<OnceLock<Absent>>),
 }
 
 /// Why a gateway did not start.
@@ -55,6 +64,9 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// Not all workers came.
+    #[error(transparent)]
+    Absent(#[from] Absent),
     /// The configuration cannot be carried out.
     #[error("{what}")]
     Setup {
@@ -72,9 +84,10 @@ impl App {
     /// # Errors
     /// When a port is taken or the event bus's settings make no sense. A bus that is down is no error.
     pub async fn start(config: Config, local: Option<LocalBus>) -> Result<Self, StartError> {
-        let data = listen(config.listen.data.value).await?;
-        let admin = listen(config.listen.admin.value).await?;
         let metrics = Metrics::new(&config.metrics.prefix);
+        let data = doors::bind(config.listen.data.value, "data", &config.listen.data_tls, &metrics)?;
+        let admin = doors::bind(config.listen.admin.value, "admin", &config.listen.admin_tls, &metrics)?;
+        let certificates: Vec<_> = [&data, &admin].into_iter().filter_map(|port| port.tls().cloned()).collect();
         let background = Tasks::new();
         let fleet = Arc::new(build::fleet(&config, &metrics)?);
         let entries = usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX);
@@ -85,12 +98,18 @@ impl App {
         let draining = Arc::new(AtomicBool::new(false));
         let gateway =
             Gateway::new(Arc::clone(&fleet), index.clone(), upstream(&config), metrics.clone(), behaviour(&config));
+        doors::keep_fresh(certificates.clone(), &background)?;
+        let absent = (CancellationToken::new(), Arc::default());
+        let mustered = wait_for_workers(&config, (&fleet, &probes), &absent, &background);
         let health = {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
             move || HealthReport {
-                ready: !draining.load(Ordering::Relaxed) && sources.are_warm() && probes.ready(&fleet, ready_when),
-                ..report(&fleet, &sources, &probes)
+                ready: !draining.load(Ordering::Relaxed)
+                    && mustered.load(Ordering::Relaxed)
+                    && sources.are_warm()
+                    && probes.ready(&fleet, ready_when),
+                ..report(&fleet, &sources, &probes, &certificates)
             }
         };
         let refresh = {
@@ -105,26 +124,20 @@ impl App {
             refresh: Box::new(refresh),
             token: config.listen.admin_token.as_ref().map(|token| token.expose().to_owned()),
         };
-        let app = Self {
-            data: data.1,
-            admin: admin.1,
+        let (limits, tasks) = (doors::limits(&config), Tasks::new());
+        Ok(Self {
+            data: data.address(),
+            admin: admin.address(),
+            data_door: data.open(routes::data(Arc::new(gateway)), limits, &tasks),
+            admin_door: admin.open(admin::routes(Arc::new(admin_state)), limits, &background),
             fleet,
             sources,
-            tasks: Tasks::new(),
+            tasks,
             background,
             grace: config.timeouts.shutdown_grace.get(),
             draining,
-            stop_accepting: CancellationToken::new(),
-        };
-        let limits = connection_limits(&config);
-        app.serve(data.0, routes::data(Arc::new(gateway)), limits, &app.tasks);
-        app.serve(admin.0, admin::routes(Arc::new(admin_state)), limits, &app.background);
-        Ok(app)
-    }
-
-    fn serve(&self, listener: TcpListener, router: axum::Router, limits: ConnectionLimits, tasks: &Tasks) {
-        let stop = self.stop_accepting.clone();
-        tasks.spawn(serve(listener, router, limits, tasks.clone(), async move { stop.cancelled().await }));
+            absent,
+        })
     }
 
     /// Where clients connect.
@@ -165,44 +178,71 @@ impl App {
     }
 
     /// Serves until SIGINT or SIGTERM, then drains; a second signal ends it at once.
-    pub async fn run_until_signal(self) {
-        interrupted().await;
+    ///
+    /// # Errors
+    /// Every worker was waited for, and not all came.
+    pub async fn run_until_signal(self) -> Result<(), StartError> {
+        let (given_up, absent) = self.absent.clone();
+        tokio::select! {
+            () = interrupted() => {}
+            () = given_up.cancelled() => {}
+        }
         tracing::info!("draining");
         tokio::select! {
-            cancelled = self.stop() => tracing::info!(cancelled, "stopped"),
+            cut = self.stop() => tracing::info!(cut, "stopped"),
             () = interrupted() => tracing::warn!("stopped without waiting"),
         }
+        absent.get().map_or(Ok(()), |absent| Err((*absent).into()))
     }
 
     /// Not ready, then no new connections, then what runs may finish within the grace; what is left of that is for the
-    /// workers' views to be written down. Returns how many connections were cut.
+    /// workers' views to be written down. The admin port answers to the last. Returns how many connections were cut.
     pub async fn stop(self) -> usize {
         self.draining.store(true, Ordering::Relaxed);
         tokio::time::sleep(PAUSE).await;
-        self.stop_accepting.cancel();
+        self.data_door.close();
         let until = Instant::now() + self.grace;
-        let cut = self.tasks.drain(self.grace - self.sources.time_to_stop(self.grace)).await;
+        let patience = self.grace - self.sources.time_to_stop(self.grace);
+        let drained = self.tasks.drain(patience + LAST_WORDS);
+        tokio::pin!(drained);
+        let cut = tokio::select! {
+            cut = &mut drained => cut,
+            () = tokio::time::sleep(patience) => {
+                let cut = self.data_door.cut();
+                drained.await;
+                cut
+            }
+        };
         self.sources.stop(until).await;
+        self.admin_door.close();
         self.background.drain(Duration::ZERO).await;
         cut
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let failed = |source| StartError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
-}
-
-fn connection_limits(config: &Config) -> ConnectionLimits {
-    let count = |number: std::num::NonZeroU32| usize::try_from(number.get()).unwrap_or(usize::MAX);
-    ConnectionLimits {
-        connections: count(config.limits.connections),
-        header_timeout: config.timeouts.header_read.get(),
-        header_bytes: config.limits.header_bytes.as_usize(),
-        headers: count(config.limits.headers),
+/// With `ready_when: all`, waits for every worker. What it returns becomes true when nobody is waited for any more.
+fn wait_for_workers(
+    config: &Config,
+    (fleet, probes): (&Arc<Fleet>, &probe::Probes),
+    (given_up, absent): &(CancellationToken, Arc<OnceLock<Absent>>),
+    background: &Tasks,
+) -> Arc<AtomicBool> {
+    let mustered = Arc::new(AtomicBool::new(config.ready_when == ReadyWhen::Any));
+    if config.ready_when == ReadyWhen::All {
+        let (fleet, probes, done) = (Arc::clone(fleet), probes.clone(), Arc::clone(&mustered));
+        let (given_up, absent) = (given_up.clone(), Arc::clone(absent));
+        let (interval, timeout) = (config.timeouts.start_interval.get(), config.timeouts.start.get());
+        background.spawn(async move {
+            match muster(|| probes.ready(&fleet, ReadyWhen::All), interval, timeout).await {
+                Ok(()) => done.store(true, Ordering::Relaxed),
+                Err(missing) => {
+                    absent.get_or_init(|| missing);
+                    given_up.cancel();
+                }
+            }
+        });
     }
+    mustered
 }
 
 fn upstream(config: &Config) -> Upstream {
@@ -216,8 +256,11 @@ fn upstream(config: &Config) -> Upstream {
 
 fn behaviour(config: &Config) -> Behaviour {
     Behaviour {
-        body_max: config.limits.body_bytes.bytes(),
-        body_timeout: config.timeouts.body_read.get(),
+        intake: Intake {
+            bytes_max: config.limits.body_bytes.bytes(),
+            timeout: config.timeouts.body_read.get(),
+            bytes_per_second: config.limits.body_rate.bytes(),
+        },
         messages_max: usize::try_from(config.limits.messages.get()).unwrap_or(usize::MAX),
         total_timeout: config.timeouts.total.get(),
         retries: u32::from(config.retries.attempts),
@@ -227,8 +270,9 @@ fn behaviour(config: &Config) -> Behaviour {
     }
 }
 
-fn report(fleet: &Fleet, sources: &Sources, probes: &probe::Probes) -> HealthReport {
+fn report(fleet: &Fleet, sources: &Sources, probes: &probe::Probes, certificates: &[Arc<Tls>]) -> HealthReport {
     let mut degraded = sources.complaints();
+    degraded.extend(certificates.iter().filter_map(|tls| tls.trouble()));
     degraded.extend(probes.complaints());
     degraded.extend(fleet.pools().filter_map(|pool| {
         let state = match pool.tokenizer.state() {

@@ -20,6 +20,7 @@ mod place;
 mod quantity;
 mod reading;
 mod routing;
+mod tls;
 mod zmq;
 mod zmq_rules;
 
@@ -41,6 +42,7 @@ pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use reading::Reading;
 pub use routing::{ApproxLru, ApproxTree, Routing, Trust};
+pub use tls::Tls;
 pub use zmq::Zmq;
 
 /// Everything that can be configured.

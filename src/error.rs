@@ -20,6 +20,29 @@ pub enum GatewayError {
         /// The field at fault.
         param: Option<String>,
     },
+    /// What the request is addressed to is longer than the limit.
+    #[error("the request's target is longer than {limit} bytes")]
+    UriTooLong {
+        /// `limits.uri_bytes`.
+        limit: usize,
+    },
+    /// The request's head is larger than the limits.
+    #[error("the request's head has more than {bytes} bytes or {fields} fields")]
+    HeadTooLarge {
+        /// `limits.header_bytes`.
+        bytes: usize,
+        /// `limits.headers`.
+        fields: usize,
+    },
+    /// The request's head came too slowly.
+    #[error("the request's head did not arrive in time")]
+    HeadTimeout,
+    /// There are as many connections as may be.
+    #[error("there are too many connections")]
+    TooManyConnections,
+    /// The router stops, and its grace is over.
+    #[error("the router is shutting down")]
+    Stopping,
     /// The client's body did not arrive whole.
     #[error("the request body could not be read")]
     Body,
@@ -132,7 +155,10 @@ impl GatewayError {
         match self {
             Self::BadRequest { .. } | Self::Body => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyTimeout | Self::HeadTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
+            Self::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::TooManyConnections | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Self::UnknownPath { .. } | Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Place { .. } | Self::NoSuchSlot => StatusCode::SERVICE_UNAVAILABLE,
@@ -150,7 +176,7 @@ impl GatewayError {
     pub fn side(&self) -> Side {
         match self {
             Self::Upstream { .. } | Self::Deadline => Side::Worker,
-            Self::Place { .. } | Self::NoSuchSlot => Side::Router,
+            Self::Place { .. } | Self::NoSuchSlot | Self::TooManyConnections | Self::Stopping => Side::Router,
             _ => Side::Client,
         }
     }
@@ -161,6 +187,8 @@ impl GatewayError {
             Self::Place { source: PlaceError::AllBusy } => "all_busy",
             Self::Place { source: PlaceError::NoWorker } | Self::NoSuchSlot => "no_worker",
             Self::Deadline => "deadline",
+            Self::TooManyConnections => "too_many_connections",
+            Self::Stopping => "shutting_down",
             Self::Upstream { .. } => "upstream_error",
             Self::UnknownModel { .. } => "unknown_model",
             _ => "bad_request",
@@ -175,6 +203,8 @@ impl GatewayError {
             Self::Place { source: PlaceError::NoWorker } | Self::NoSuchSlot => {
                 ("service_unavailable", Some("no_worker"))
             }
+            Self::TooManyConnections => ("service_unavailable", Some("too_many_connections")),
+            Self::Stopping => ("service_unavailable", Some("shutting_down")),
             Self::Deadline => ("upstream_error", Some("deadline_exceeded")),
             Self::Upstream { failure: UpstreamFailure::FirstByteTimeout, .. } => {
                 ("upstream_error", Some("upstream_timeout"))

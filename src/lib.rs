@@ -8,6 +8,7 @@ pub mod bridge;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod door;
 pub mod error;
 pub mod events;
 pub mod fleet;

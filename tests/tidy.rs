@@ -22,6 +22,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["bridge"],
     &["mock_engine"],
     &["http"],
+    &["door"],
     &["replay"],
     &["upstream"],
     &["events"],
