@@ -13,7 +13,7 @@ use crate::shutdown::Tasks;
 use crate::telemetry::metrics::{DoorMetrics, Metrics};
 
 /// Between two looks at whether a certificate's files have changed.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A port that is bound and not yet open: who comes waits.
 pub(super) struct Port {

@@ -44,6 +44,8 @@ pub(super) struct Wire {
     early: Bytes,
     course: Arc<Course>,
     limits: DoorLimits,
+    /// Bytes of the present head's first line, and whether it has ended.
+    line: (usize, bool),
     /// What is said instead of what the reader said.
     reply: Option<Bytes>,
     /// The label of what was refused.
@@ -53,7 +55,16 @@ pub(super) struct Wire {
 
 impl Wire {
     pub(super) fn new(socket: Socket, course: Arc<Course>, limits: DoorLimits) -> Self {
-        Self { socket, early: Bytes::new(), course, limits, reply: None, refused: None, heard_end: false }
+        Self {
+            socket,
+            early: Bytes::new(),
+            course,
+            limits,
+            line: (0, false),
+            reply: None,
+            refused: None,
+            heard_end: false,
+        }
     }
 
     /// Whether the client begins with `preface`. Reads until that is clear, and keeps what was read. Cancelling it loses
@@ -69,7 +80,7 @@ impl Wire {
                 self.heard_end = true;
                 return Ok(false);
             }
-            self.course.received();
+            self.heard(&read);
             self.early = if self.early.is_empty() { read.freeze() } else { [&self.early[..], &read].concat().into() };
         }
     }
@@ -121,11 +132,24 @@ impl Wire {
         }
     }
 
+    fn heard(&mut self, bytes: &[u8]) {
+        if !self.course.is_in_head() {
+            self.line = (0, false);
+        }
+        self.course.received();
+        if self.course.is_in_head() && !self.line.1 {
+            let end = memchr::memchr(b'\n', bytes);
+            self.line = (self.line.0.saturating_add(end.unwrap_or(bytes.len())), end.is_some());
+        }
+    }
+
     /// Holds back what the reader says of a head; none where it says something else.
     fn hold_back(&mut self, begin: &[u8], len: usize) -> Option<usize> {
         if self.reply.is_none() {
             let status = begin.get(b"HTTP/1.1 ".len()..)?.get(..3)?;
             let status = std::str::from_utf8(status).ok()?.parse().ok().filter(|status| (400..500).contains(status))?;
+            // The reader only sees that the head is too large.
+            let status = if status == 431 && self.line.0 > self.limits.uri_bytes { 414 } else { status };
             let error = refusal::of_head(status, &self.limits);
             self.refused = Some(error.outcome());
             self.reply = Some(refusal::bytes(error).into());
@@ -155,7 +179,7 @@ impl AsyncRead for Wire {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buf))?;
         if buf.filled().len() > before {
-            self.course.received();
+            self.heard(&buf.filled()[before..]);
         } else {
             self.heard_end = true;
         }
