@@ -96,13 +96,22 @@ impl Answer {
     }
 }
 
+/// What is read of an answer before its client takes it, in bytes. It would grow to 400 KiB by itself, and lie idle for
+/// every client that is slow.
+const READ_AHEAD: usize = 16 * 1024;
+
+/// The same in the kernel, in bytes, which doubles it: workers must not write megabytes ahead of a client.
+const RECEIVE_BUFFER: usize = 128 * 1024;
+
 impl Upstream {
     /// A client without connections.
     pub fn new(timeouts: Timeouts) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
+        connector.set_recv_buffer_size(Some(RECEIVE_BUFFER));
         connector.set_connect_timeout(Some(timeouts.connect));
         let client = Client::builder(TokioExecutor::new())
+            .http1_max_buf_size(READ_AHEAD)
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .pool_idle_timeout(timeouts.connection_idle)

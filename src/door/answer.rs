@@ -29,6 +29,8 @@ pub(super) struct Answer {
 enum State {
     /// Passes on; whether it is a stream of server-sent events.
     Passing(bool),
+    /// The last words of a connection: passes on, whatever comes.
+    Last,
     /// The error event is out. The body must not end cleanly, or the client would take it for whole.
     Parting(Pin<Box<Sleep>>),
     Over,
@@ -41,6 +43,11 @@ impl Answer {
         let events = content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
         let state = State::Passing(events);
         response.map(|inner| Self { inner, open, pace: Pace::of_task(), state })
+    }
+
+    /// `response` as the last one that leaves.
+    pub(super) fn last(response: Response<Body>, open: Open) -> Response<Self> {
+        response.map(|inner| Self { inner, open, pace: Pace::of_task(), state: State::Last })
     }
 
     fn part(&mut self, events: bool) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
@@ -73,6 +80,7 @@ impl http_body::Body for Answer {
                     return this.part(events);
                 }
             }
+            State::Last => {}
             State::Parting(end) => {
                 ready!(end.as_mut().poll(cx));
                 this.state = State::Over;
@@ -89,7 +97,7 @@ impl http_body::Body for Answer {
 
     fn is_end_stream(&self) -> bool {
         match self.state {
-            State::Passing(_) => self.inner.is_end_stream(),
+            State::Passing(_) | State::Last => self.inner.is_end_stream(),
             State::Parting(_) => false,
             State::Over => true,
         }

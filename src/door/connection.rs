@@ -174,8 +174,11 @@ async fn part(mut wire: Wire, course: &Course, house: &House, end: End) {
         End::Expired(_) | End::Stopped | End::Handshake => return,
         End::Done | End::Broken => {}
     }
-    if let Some(outcome) = wire.refused() {
-        house.metrics.bad_head(outcome);
+    match wire.refused() {
+        Some(outcome) => house.metrics.bad_head(outcome),
+        // Who was answered in full has nothing to say any more.
+        None if course.is_stopping() => return,
+        None => {}
     }
     wire.linger().await;
 }

@@ -57,15 +57,18 @@ impl Future for Call {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let cut = this.open.as_ref().is_some_and(|open| open.course().is_cut());
-        let response = match &mut this.state {
-            _ if cut => last(GatewayError::Stopping),
-            State::Refused(error) => last(error.take().unwrap_or(GatewayError::Stopping)),
+        let routed = match &mut this.state {
+            _ if cut => Err(GatewayError::Stopping),
+            State::Refused(error) => Err(error.take().unwrap_or(GatewayError::Stopping)),
             State::Routed(answer) => match ready!(Pin::new(answer).poll(cx)) {
-                Ok(response) => response,
+                Ok(response) => Ok(response),
             },
         };
         let open = this.open.take().expect("a future is not polled after it is ready");
-        Poll::Ready(Ok(Answer::of(response, open)))
+        Poll::Ready(Ok(match routed {
+            Ok(response) => Answer::of(response, open),
+            Err(error) => Answer::last(last(error), open),
+        }))
     }
 }
 

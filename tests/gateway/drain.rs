@@ -59,13 +59,14 @@ async fn r16_streams_finish_within_the_grace_and_are_told_when_it_is_over() {
         outcomes.push((text.contains("data: [DONE]"), text.ends_with("0\r\n\r\n"), told(&text)));
     }
     for answer in over_http2.drain(..) {
-        let (mut body, mut text, mut clean) = (answer.into_body(), Vec::new(), true);
-        while let Some(frame) = body.frame().await {
-            match frame {
-                Ok(frame) => text.extend(frame.into_data().unwrap()),
-                Err(_) => clean = false,
+        let (mut body, mut text) = (answer.into_body(), Vec::new());
+        let clean = loop {
+            match body.frame().await {
+                Some(Ok(frame)) => text.extend(frame.into_data().unwrap()),
+                Some(Err(_)) => break false,
+                None => break true,
             }
-        }
+        };
         let text = String::from_utf8(text).unwrap();
         outcomes.push((text.contains("data: [DONE]"), clean, told(&text)));
     }
@@ -109,7 +110,9 @@ async fn r16(name: &str, streams: u32, longest: Duration) {
     let mut whole = 0;
     for client in &mut clients {
         let (text, _) = until_closed(client).await;
-        whole += u32::from(text.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n"));
+        let is_whole = text.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n");
+        assert!(is_whole, "{text}");
+        whole += u32::from(is_whole);
     }
     let status = serving.ended(Duration::from_secs(5)).await;
     println!("R16: {whole} of {streams} streams finished, the router ended after {:?} with {status}", start.elapsed());

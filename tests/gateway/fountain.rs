@@ -118,6 +118,9 @@ async fn drip(stream: &mut TcpStream, time: Duration) {
         if start.elapsed() >= time {
             let end = [chunk("data: [DONE]\n\n"), b"0\r\n\r\n".to_vec()].concat();
             let _ = stream.write_all(&end).await;
+            // A socket that is closed with something unread takes back what it has sent.
+            let _ = stream.shutdown().await;
+            let _ = stream.read_to_end(&mut Vec::new()).await;
             return;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
