@@ -17,7 +17,7 @@ use crate::http::admin::{self, Admin, HealthReport};
 use crate::http::gateway::{Behaviour, Gateway};
 use crate::http::routes;
 use crate::shutdown::{Tasks, interrupted};
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, door};
 use crate::tokenize::TokenizerState;
 use crate::upstream::{Timeouts, Upstream};
 use muster::{Absent, muster};
@@ -85,8 +85,8 @@ impl App {
     /// When a port is taken or the event bus's settings make no sense. A bus that is down is no error.
     pub async fn start(config: Config, local: Option<LocalBus>) -> Result<Self, StartError> {
         let metrics = Metrics::new(&config.metrics.prefix);
-        let data = doors::bind(config.listen.data.value, "data", &config.listen.data_tls, &metrics)?;
-        let admin = doors::bind(config.listen.admin.value, "admin", &config.listen.admin_tls, &metrics)?;
+        let data = doors::bind(config.listen.data.value, door::DATA, &config.listen.data_tls, &metrics)?;
+        let admin = doors::bind(config.listen.admin.value, door::ADMIN, &config.listen.admin_tls, &metrics)?;
         let certificates: Vec<_> = [&data, &admin].into_iter().filter_map(|port| port.tls().cloned()).collect();
         let background = Tasks::new();
         let fleet = Arc::new(build::fleet(&config, &metrics)?);

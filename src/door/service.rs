@@ -46,6 +46,10 @@ pub(super) struct Call {
     state: State,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every request is the large one; a box would cost each an allocation"
+)]
 enum State {
     Routed(RouteFuture<Infallible>),
     Refused(Option<GatewayError>),

@@ -14,7 +14,7 @@ pub use belief::Belief;
 pub use door::DoorMetrics;
 
 mod belief;
-mod door;
+pub mod door;
 
 const LATENCY_BOUNDS: [f64; 14] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0];

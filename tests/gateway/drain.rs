@@ -14,6 +14,19 @@ use crate::raw::{MODELS, ask, completion, connect, exchange, streamed_text, unti
 use crate::scripted::{Scripted, Step, end, event, head, piece, until};
 use crate::serving::Serving;
 
+/// What comes over HTTP/2, and whether it ends cleanly.
+async fn to_the_end(mut body: hyper::body::Incoming) -> (String, bool) {
+    let mut text = Vec::new();
+    let clean = loop {
+        match body.frame().await {
+            Some(Ok(frame)) => text.extend(frame.into_data().unwrap()),
+            Some(Err(_)) => break false,
+            None => break true,
+        }
+    };
+    (String::from_utf8(text).unwrap(), clean)
+}
+
 /// R16. Not ready at once, alive to the end; nobody new; what runs may finish, and past the grace it is told.
 #[tokio::test]
 async fn r16_streams_finish_within_the_grace_and_are_told_when_it_is_over() {
@@ -59,15 +72,7 @@ async fn r16_streams_finish_within_the_grace_and_are_told_when_it_is_over() {
         outcomes.push((text.contains("data: [DONE]"), text.ends_with("0\r\n\r\n"), told(&text)));
     }
     for answer in over_http2.drain(..) {
-        let (mut body, mut text) = (answer.into_body(), Vec::new());
-        let clean = loop {
-            match body.frame().await {
-                Some(Ok(frame)) => text.extend(frame.into_data().unwrap()),
-                Some(Err(_)) => break false,
-                None => break true,
-            }
-        };
-        let text = String::from_utf8(text).unwrap();
+        let (text, clean) = to_the_end(answer.into_body()).await;
         outcomes.push((text.contains("data: [DONE]"), clean, told(&text)));
     }
     outcomes.sort_unstable();

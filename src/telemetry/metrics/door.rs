@@ -10,6 +10,11 @@ use super::{
 };
 use crate::real::real;
 
+/// The listener of clients.
+pub const DATA: &str = "data";
+/// The listener of operators.
+pub const ADMIN: &str = "admin";
+
 /// Handles of one listener. Those of [`DoorMetrics::default`] measure nothing.
 #[derive(Clone, Default)]
 pub struct DoorMetrics(Option<Arc<Handles>>);
@@ -65,9 +70,9 @@ impl DoorMetrics {
         self.count(&ACCEPT_FAILURES, "reason", reason);
     }
 
-    /// A request was refused for its head.
+    /// A request was refused for its head. Only clients' requests are counted, not operators'.
     pub fn bad_head(&self, outcome: &'static str) {
-        if let Some(handles) = &self.0 {
+        if let Some(handles) = self.0.as_ref().filter(|handles| handles.listener == DATA) {
             handles.metrics.refused(outcome);
         }
     }
@@ -109,7 +114,7 @@ mod tests {
     #[test]
     fn listeners_are_measured_apart() {
         let metrics = Metrics::new("w");
-        let (data, admin) = (metrics.door("data"), metrics.door("admin"));
+        let (data, admin) = (metrics.door(DATA), metrics.door(ADMIN));
         let opened = data.opened();
         drop(data.opened());
         admin.refused("full");
