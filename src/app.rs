@@ -3,50 +3,60 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use warmpath_core::retry::RetryRules;
 
-use crate::config::{Config, HeaderField};
+use crate::config::{Config, HeaderField, ReadyWhen};
+use crate::door::{Door, Intake};
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
-use crate::fleet::{Duty, Fleet};
+use crate::fleet::Fleet;
 use crate::http::admin::{self, Admin, HealthReport};
 use crate::http::gateway::{Behaviour, Gateway};
+use crate::http::routes;
 use crate::http::sender::Senders;
-use crate::http::{ConnectionLimits, routes, serve};
 use crate::shutdown::{Tasks, interrupted};
-use crate::telemetry::metrics::Metrics;
-use crate::tokenize::TokenizerState;
+use crate::telemetry::metrics::{Metrics, door};
 use crate::upstream::{Timeouts, Upstream};
 use members::{Members, Trouble};
+use muster::{Absent, muster};
 use probe::Probes;
+use report::report;
 use scrape::Readers;
 use sources::Sources;
 
 mod build;
+mod doors;
 mod members;
+mod muster;
 mod probe;
+mod report;
 mod scrape;
 mod sources;
 
 /// Between "not ready" and "no new connections", so that balancers can take the router out.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// After the grace, for clients to be told that their answers end.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// A running gateway.
 pub struct App {
     data: SocketAddr,
     admin: SocketAddr,
+    data_door: Door,
+    admin_door: Door,
     fleet: Arc<Fleet>,
     sources: Arc<Sources>,
     tasks: Tasks,
     background: Tasks,
     grace: Duration,
     draining: Arc<AtomicBool>,
-    stop_accepting: CancellationToken,
+    /// Cancelled when workers are waited for no longer.
+    absent: (CancellationToken, Arc<OnceLock<Absent>>),
 }
 
 /// Why a gateway did not start.
@@ -61,6 +71,9 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// Not all workers came.
+    #[error(transparent)]
+    Absent(#[from] Absent),
     /// The configuration cannot be carried out.
     #[error("{what}")]
     Setup {
@@ -78,9 +91,10 @@ impl App {
     /// # Errors
     /// When a port is taken or the event bus's settings make no sense. A bus that is down is no error.
     pub async fn start(config: Config, local: Option<LocalBus>) -> Result<Self, StartError> {
-        let data = listen(config.listen.data.value).await?;
-        let admin = listen(config.listen.admin.value).await?;
         let metrics = Metrics::new(&config.metrics.prefix);
+        let data = doors::bind(config.listen.data.value, door::DATA, &config.listen.data_tls, &metrics)?;
+        let admin = doors::bind(config.listen.admin.value, door::ADMIN, &config.listen.admin_tls, &metrics)?;
+        let certificates: Vec<_> = [&data, &admin].into_iter().filter_map(|port| port.tls().cloned()).collect();
         let background = Tasks::new();
         let config = Arc::new(config);
         let fleet = Arc::new(build::fleet(&config, &metrics, &background));
@@ -102,12 +116,18 @@ impl App {
         let draining = Arc::new(AtomicBool::new(false));
         let upstream = Upstream::new(attempt_timeouts(&config));
         let gateway = Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour(&config));
+        doors::keep_fresh(certificates.clone(), &background)?;
+        let absent = (CancellationToken::new(), Arc::default());
+        let mustered = wait_for_workers(&config, &fleet, &absent, &background);
         let health = {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
             move || HealthReport {
-                ready: !draining.load(Ordering::Relaxed) && sources.are_warm() && probe::ready(&fleet, ready_when),
-                ..report(&fleet, &sources, &trouble)
+                ready: !draining.load(Ordering::Relaxed)
+                    && mustered.load(Ordering::Relaxed)
+                    && sources.are_warm()
+                    && probe::ready(&fleet, ready_when),
+                ..report(&fleet, &sources, &trouble, &certificates)
             }
         };
         let measured = Arc::clone(&sources);
@@ -119,26 +139,20 @@ impl App {
             refresh: Box::new(move || measured.measure()),
             token: config.listen.admin_token.as_ref().map(|token| token.expose().to_owned()),
         };
-        let app = Self {
-            data: data.1,
-            admin: admin.1,
+        let (limits, tasks) = (doors::limits(&config), Tasks::new());
+        Ok(Self {
+            data: data.address(),
+            admin: admin.address(),
+            data_door: data.open(routes::data(Arc::new(gateway)), limits, &tasks),
+            admin_door: admin.open(admin::routes(Arc::new(admin_state)), limits, &background),
             fleet,
             sources,
-            tasks: Tasks::new(),
+            tasks,
             background,
             grace: config.timeouts.shutdown_grace.get(),
             draining,
-            stop_accepting: CancellationToken::new(),
-        };
-        let limits = connection_limits(&config);
-        app.serve(data.0, routes::data(Arc::new(gateway)), limits, &app.tasks);
-        app.serve(admin.0, admin::routes(Arc::new(admin_state)), limits, &app.background);
-        Ok(app)
-    }
-
-    fn serve(&self, listener: TcpListener, router: axum::Router, limits: ConnectionLimits, tasks: &Tasks) {
-        let stop = self.stop_accepting.clone();
-        tasks.spawn(serve(listener, router, limits, tasks.clone(), async move { stop.cancelled().await }));
+            absent,
+        })
     }
 
     /// Where clients connect.
@@ -179,44 +193,71 @@ impl App {
     }
 
     /// Serves until SIGINT or SIGTERM, then drains; a second signal ends it at once.
-    pub async fn run_until_signal(self) {
-        interrupted().await;
+    ///
+    /// # Errors
+    /// Every worker was waited for, and not all came.
+    pub async fn run_until_signal(self) -> Result<(), StartError> {
+        let (given_up, absent) = self.absent.clone();
+        tokio::select! {
+            () = interrupted() => {}
+            () = given_up.cancelled() => {}
+        }
         tracing::info!("draining");
         tokio::select! {
-            cancelled = self.stop() => tracing::info!(cancelled, "stopped"),
+            cut = self.stop() => tracing::info!(cut, "stopped"),
             () = interrupted() => tracing::warn!("stopped without waiting"),
         }
+        absent.get().map_or(Ok(()), |absent| Err((*absent).into()))
     }
 
     /// Not ready, then no new connections, then what runs may finish within the grace; what is left of that is for the
-    /// workers' views to be written down. Returns how many connections were cut.
+    /// workers' views to be written down. The admin port answers to the last. Returns how many connections were cut.
     pub async fn stop(self) -> usize {
         self.draining.store(true, Ordering::Relaxed);
         tokio::time::sleep(PAUSE).await;
-        self.stop_accepting.cancel();
+        self.data_door.close();
         let until = Instant::now() + self.grace;
-        let cut = self.tasks.drain(self.grace - self.sources.time_to_stop(self.grace)).await;
+        let patience = self.grace - self.sources.time_to_stop(self.grace);
+        let drained = self.tasks.drain(patience + LAST_WORDS);
+        tokio::pin!(drained);
+        let cut = tokio::select! {
+            cut = &mut drained => cut,
+            () = tokio::time::sleep(patience) => {
+                let cut = self.data_door.cut();
+                drained.await;
+                cut
+            }
+        };
         self.sources.stop(until).await;
+        self.admin_door.close();
         self.background.drain(Duration::ZERO).await;
         cut
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let failed = |source| StartError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
-}
-
-fn connection_limits(config: &Config) -> ConnectionLimits {
-    let count = |number: std::num::NonZeroU32| usize::try_from(number.get()).unwrap_or(usize::MAX);
-    ConnectionLimits {
-        connections: count(config.limits.connections),
-        header_timeout: config.timeouts.header_read.get(),
-        header_bytes: config.limits.header_bytes.as_usize(),
-        headers: count(config.limits.headers),
+/// With `ready_when: all`, waits for every worker. What it returns becomes true when nobody is waited for any more.
+fn wait_for_workers(
+    config: &Config,
+    fleet: &Arc<Fleet>,
+    (given_up, absent): &(CancellationToken, Arc<OnceLock<Absent>>),
+    background: &Tasks,
+) -> Arc<AtomicBool> {
+    let mustered = Arc::new(AtomicBool::new(config.ready_when == ReadyWhen::Any));
+    if config.ready_when == ReadyWhen::All {
+        let (fleet, done) = (Arc::clone(fleet), Arc::clone(&mustered));
+        let (given_up, absent) = (given_up.clone(), Arc::clone(absent));
+        let (interval, timeout) = (config.timeouts.start_interval.get(), config.timeouts.start.get());
+        background.spawn(async move {
+            match muster(|| probe::ready(&fleet, ReadyWhen::All), interval, timeout).await {
+                Ok(()) => done.store(true, Ordering::Relaxed),
+                Err(missing) => {
+                    absent.get_or_init(|| missing);
+                    given_up.cancel();
+                }
+            }
+        });
     }
+    mustered
 }
 
 fn attempt_timeouts(config: &Config) -> Timeouts {
@@ -225,8 +266,11 @@ fn attempt_timeouts(config: &Config) -> Timeouts {
 
 fn behaviour(config: &Config) -> Behaviour {
     Behaviour {
-        body_max: config.limits.body_bytes.bytes(),
-        body_timeout: config.timeouts.body_read.get(),
+        intake: Intake {
+            bytes_max: config.limits.body_bytes.bytes(),
+            timeout: config.timeouts.body_read.get(),
+            bytes_per_second: config.limits.body_rate.bytes(),
+        },
         messages_max: usize::try_from(config.limits.messages.get()).unwrap_or(usize::MAX),
         total_timeout: config.timeouts.total.get(),
         retries: RetryRules { attempts: config.retries.attempts, server_errors: config.retries.server_errors },
@@ -241,31 +285,4 @@ fn behaviour(config: &Config) -> Behaviour {
 fn senders(config: &Config) -> Senders {
     let name = |field: &Option<HeaderField>| field.as_ref().map(|field| field.name().clone());
     Senders::new(name(&config.queue.tenant_header), name(&config.queue.class_header))
-}
-
-fn report(fleet: &Fleet, sources: &Sources, trouble: &Trouble) -> HealthReport {
-    let mut degraded = sources.complaints();
-    degraded.extend(probe::complaints(fleet));
-    degraded.extend(trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
-    degraded.extend(fleet.pools().filter_map(|pool| {
-        let state = match pool.tokenizer.state() {
-            TokenizerState::Absent | TokenizerState::Ready => return None,
-            TokenizerState::Loading => "is still being loaded".to_owned(),
-            TokenizerState::Failed(reason) => format!("could not be loaded ({reason})"),
-        };
-        let by = if pool.scheduler.policy().history.is_some() { "their characters" } else { "load" };
-        Some(format!("the tokenizer of `{}` {state}: its prompts sent as text are routed by {by}", pool.model))
-    }));
-    let full = fleet.pools().filter(|pool| pool.gate.is_full());
-    degraded.extend(full.map(|pool| {
-        let waiting: usize = pool.gate.lengths().iter().sum();
-        format!("the queue of `{}` is full: {waiting} requests wait for a worker", pool.model)
-    }));
-    let status = if degraded.is_empty() { "ok" } else { "degraded" };
-    let roster = fleet.roster();
-    let off_duty = roster.workers().filter(|worker| worker.duty() != Duty::Active);
-    let mut off_duty: Vec<String> =
-        off_duty.map(|worker| format!("{}: {}", worker.id, worker.duty().label())).collect();
-    off_duty.dedup();
-    HealthReport { status, degraded, off_duty, ready: true, version: env!("CARGO_PKG_VERSION") }
 }

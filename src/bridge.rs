@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +18,7 @@ use warmpath_core::ids::WorkerId;
 use warmpath_core::units::BlockSize;
 
 use crate::config::BaseUrl;
+use crate::door::Listener;
 use crate::events::Source;
 use crate::events::nats::{INBOX, NatsBus, NatsSettings, Outbox, OutboxCounts};
 use crate::fleet::discovery::registration::{RegisteredEvents, Registration, VERSION, key_of};
@@ -177,7 +177,7 @@ impl Bridge {
     }
 
     /// Answers `GET /metrics` on `listener` with these counts, by rank, until the bridge stops.
-    pub fn serve_metrics(&self, listener: TcpListener) {
+    pub fn serve_metrics(&self, listener: Listener) {
         let watched = Arc::clone(&self.watched);
         self.tasks.spawn(watched.serve(listener, self.tasks.clone(), self.stop.clone()));
     }

@@ -24,6 +24,29 @@ pub enum GatewayError {
         /// The field at fault.
         param: Option<String>,
     },
+    /// What the request is addressed to is longer than the limit.
+    #[error("the request's target is longer than {limit} bytes")]
+    UriTooLong {
+        /// `limits.uri_bytes`.
+        limit: usize,
+    },
+    /// The request's head is larger than the limits.
+    #[error("the request's head has more than {bytes} bytes or {fields} fields")]
+    HeadTooLarge {
+        /// `limits.header_bytes`.
+        bytes: usize,
+        /// `limits.headers`.
+        fields: usize,
+    },
+    /// The request's head came too slowly.
+    #[error("the request's head did not arrive in time")]
+    HeadTimeout,
+    /// There are as many connections as may be.
+    #[error("there are too many connections")]
+    TooManyConnections,
+    /// The router stops, and its grace is over.
+    #[error("the router is shutting down")]
+    Stopping,
     /// The client's body did not arrive whole.
     #[error("the request body could not be read")]
     Body,
@@ -130,7 +153,10 @@ impl GatewayError {
         match self {
             Self::BadRequest { .. } | Self::Body => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyTimeout | Self::HeadTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
+            Self::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::TooManyConnections | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Self::UnknownPath { .. } | Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Place { .. } | Self::NoSuchSlot => StatusCode::SERVICE_UNAVAILABLE,
@@ -154,7 +180,12 @@ impl GatewayError {
         match self {
             Self::Upstream { .. } | Self::NoTurn { .. } | Self::Deadline => Side::Worker,
             Self::Queue { refusal: Refusal::TenantFull, .. } => Side::Client,
-            Self::Place { .. } | Self::NoSuchSlot | Self::Internal | Self::Queue { .. } => Side::Router,
+            Self::Place { .. }
+            | Self::NoSuchSlot
+            | Self::Internal
+            | Self::Queue { .. }
+            | Self::TooManyConnections
+            | Self::Stopping => Side::Router,
             _ => Side::Client,
         }
     }
@@ -166,6 +197,8 @@ impl GatewayError {
             Self::Place { source: PlaceError::NoWorker } | Self::NoSuchSlot => "no_worker",
             Self::Queue { .. } => "queue_refused",
             Self::Deadline => "deadline",
+            Self::TooManyConnections => "too_many_connections",
+            Self::Stopping => "shutting_down",
             Self::Upstream { .. } | Self::NoTurn { .. } => "upstream_error",
             Self::Suspect => "suspect",
             Self::Internal => "internal",
@@ -187,6 +220,8 @@ impl GatewayError {
                 Refusal::Full | Refusal::Displaced => ("service_unavailable", Some("queue_full")),
                 Refusal::Expired => ("service_unavailable", Some("queue_timeout")),
             },
+            Self::TooManyConnections => ("service_unavailable", Some("too_many_connections")),
+            Self::Stopping => ("service_unavailable", Some("shutting_down")),
             Self::Deadline => ("upstream_error", Some("deadline_exceeded")),
             Self::Upstream { failure: Failure::Silent, .. } => ("upstream_error", Some("upstream_timeout")),
             Self::Upstream { .. } => ("upstream_error", Some("upstream_failed")),

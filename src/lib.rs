@@ -9,6 +9,7 @@ pub mod cli;
 pub mod config;
 pub mod demo;
 pub mod doctor;
+pub mod door;
 pub mod error;
 pub mod events;
 pub mod fleet;

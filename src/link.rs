@@ -39,6 +39,10 @@ mod wire;
 /// Connections that are kept for one server at most; more are made where they are needed, and closed after use.
 const KEPT_MAX: usize = 1024;
 
+/// What is read of an answer before its client takes it, in bytes. It would grow to 400 KiB by itself, and lie idle for
+/// every client that is slow.
+const READ_AHEAD: usize = 16 * 1024;
+
 /// How long a kept connection may take to be ready: it is unless the server answered before it had the whole request.
 const READY_WITHIN: Duration = Duration::from_millis(20);
 
@@ -270,7 +274,7 @@ impl Link {
     async fn connect(&self) -> Result<Connection, BoxError> {
         let connecting = async {
             let Dialled { wire, heard } = dial(&self.authority, self.secure.as_ref(), &self.shared.tls).await?;
-            let (sender, connection) = Builder::new().handshake(TokioIo::new(wire)).await?;
+            let (sender, connection) = Builder::new().max_buf_size(READ_AHEAD).handshake(TokioIo::new(wire)).await?;
             // How it ends is told to whoever waits for an answer.
             self.shared.tasks.spawn(async move { drop(connection.await) });
             Ok(Connection { sender, heard })

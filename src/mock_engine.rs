@@ -5,17 +5,16 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
-use tokio::net::TcpListener;
 use warmpath_indexer::codec::encode::{self, HashForm};
 
+use crate::door::{Door, DoorLimits, Listener};
 use crate::error::BoxError;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::{Bus, Publisher};
-use crate::http::{ConnectionLimits, serve};
 use crate::shutdown::Tasks;
 use crate::sim::{Engine, EngineConfig};
+use crate::telemetry::metrics::DoorMetrics;
 use driver::Driver;
 use exposition::Exposition;
 use voice::Voice;
@@ -79,8 +78,8 @@ impl MockEngine {
     /// # Errors
     /// When the port is taken, or the engine's settings make no sense.
     pub async fn start(settings: MockSettings, tasks: &Tasks) -> Result<Self, BoxError> {
-        let listener = TcpListener::bind(settings.listen).await?;
-        let address = listener.local_addr()?;
+        let listener = Listener::bind(settings.listen)?;
+        let address = listener.address();
         settings.bus.each_nats(&mut |bus| {
             let bus = bus.clone();
             tasks.spawn(async move { bus.prepare().await });
@@ -111,14 +110,8 @@ impl MockEngine {
             exposition,
             requests: AtomicU64::new(0),
         };
-        let limits = ConnectionLimits {
-            connections: 16_384,
-            header_timeout: Duration::from_secs(10),
-            header_bytes: 64 * 1024,
-            headers: 100,
-        };
         let router = api::routes(Arc::new(shared));
-        tasks.spawn(serve(listener, router, limits, tasks.clone(), std::future::pending()));
+        Door::open(listener, router, (DoorLimits::default(), None), DoorMetrics::default(), tasks);
         Ok(Self { address })
     }
 }

@@ -248,7 +248,7 @@ fn addressed(worker: &Worker, outgoing: &Outgoing) -> Request<Full<Bytes>> {
 }
 
 /// Headers that belong to one connection (RFC 9110, 7.6.1), and the framing that is written anew.
-const CONNECTION_HEADERS: [HeaderName; 10] = [
+const CONNECTION_HEADERS: [HeaderName; 11] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::HOST,
@@ -259,6 +259,7 @@ const CONNECTION_HEADERS: [HeaderName; 10] = [
     header::TRANSFER_ENCODING,
     header::UPGRADE,
     HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
 ];
 
 /// A client's headers as a worker may see them: without those of the connection, and without names that are ours.

@@ -243,6 +243,17 @@ fn secrets_come_from_the_environment_and_from_files() {
 }
 
 #[test]
+fn clients_certificates_open_the_admin_port_as_a_token_does_and_their_paths_start_from_the_file() {
+    let tls = "{certificate: a.pem, key: /keys/a.key, client_authorities: ca.pem}";
+    let config = config(&format!("{FLEET}listen: {{admin: '0.0.0.0:9090', admin_tls: {tls}}}\n"), &[]);
+    let path = |path: &Option<warmpath::config::Spanned<PathBuf>>| path.as_ref().unwrap().value.display().to_string();
+    let tls = &config.listen.admin_tls;
+    assert_eq!(path(&tls.certificate), "/etc/warmpath/a.pem");
+    assert_eq!(path(&tls.key), "/keys/a.key");
+    assert_eq!(path(&tls.client_authorities), "/etc/warmpath/ca.pem");
+}
+
+#[test]
 fn a_secret_that_is_not_there_is_a_fault_and_no_other_follows_from_it() {
     let text = format!("{FLEET}listen: {{admin: '0.0.0.0:9090', admin_token: '${{env:TOKEN}}'}}\n");
     assert_eq!(faults(&text, &[]), ["3:46: environment variable `TOKEN` is not set"]);

@@ -22,6 +22,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["bridge", "doctor"],
     &["mock_engine"],
     &["http"],
+    &["door"],
     &["replay"],
     &["upstream"],
     &["events"],

@@ -145,7 +145,8 @@ async fn remote(answer: String, answer_bytes_max: usize) -> (Prompts, String) {
     let tokenizer =
         RemoteTokenizer::new(Duration::from_secs(10), answer_bytes_max).with_api_key(Some("secret".to_owned()));
     tokenizer.set_engines(std::iter::once(link));
-    let handle = TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))).with_remote(tokenizer);
+    let handle =
+        TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))).with_remote(tokenizer);
     let body = Bytes::from_static(br#"{"model":"m","prompt":"Hello"}"#);
     let mut view = RequestView::parse(Endpoint::Completions, &body, 4096).expect("the body is good");
     let root = root(16);

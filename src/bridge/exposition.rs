@@ -3,24 +3,22 @@
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::blocks::Blocks;
 use super::poll::Polled;
 use super::rank::RankCounts;
+use crate::door::{Door, DoorLimits, Listener};
 use crate::events::nats::{NatsBus, OutboxCounts};
-use crate::http::{ConnectionLimits, serve};
 use crate::shutdown::Tasks;
+use crate::telemetry::metrics::DoorMetrics;
 
-/// Scrapers are few, and ask briefly.
-const LIMITS: ConnectionLimits =
-    ConnectionLimits { connections: 16, header_timeout: Duration::from_secs(5), header_bytes: 16 << 10, headers: 64 };
+/// Scrapers are few.
+const CONNECTIONS_MAX: usize = 16;
 
 /// All that can be seen of a running bridge.
 pub(super) struct Watched {
@@ -76,10 +74,13 @@ impl Watched {
     }
 
     /// Answers `GET /metrics` until `stop`.
-    pub(super) async fn serve(self: Arc<Self>, listener: TcpListener, tasks: Tasks, stop: CancellationToken) {
+    pub(super) async fn serve(self: Arc<Self>, listener: Listener, tasks: Tasks, stop: CancellationToken) {
         let answer = async move || ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], self.expose());
         let router = Router::new().route("/metrics", get(answer));
-        serve(listener, router, LIMITS, tasks, stop.cancelled_owned()).await;
+        let limits = DoorLimits { connections: CONNECTIONS_MAX, ..DoorLimits::default() };
+        let door = Door::open(listener, router, (limits, None), DoorMetrics::default(), &tasks);
+        stop.cancelled().await;
+        door.close();
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use http::uri::Scheme;
-use tokio::net::TcpListener;
 use tracing::Level;
 use warmpath_core::blocks::DEFAULT_ROOT_SEED;
 use warmpath_core::ids::{Rank, WorkerId};
@@ -22,6 +21,7 @@ use warmpath_indexer::view::ViewSettings;
 use super::runtime;
 use crate::bridge::{BlockSet, Bridge, BridgeSettings, RankFeed, RankView};
 use crate::config::{BaseUrl, LogFormat, NatsUrl, ZmqEndpoint};
+use crate::door::Listener;
 use crate::events::nats::{Credentials, NatsSettings, Tls};
 use crate::events::source::source;
 use crate::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings, ZmqWorker};
@@ -140,9 +140,7 @@ impl BridgeArgs {
         let grace = Duration::from_secs(self.grace);
         runtime()?.block_on(async {
             let metrics = match self.metrics {
-                Some(address) => {
-                    Some(TcpListener::bind(address).await.with_context(|| format!("--metrics {address}"))?)
-                }
+                Some(address) => Some(Listener::bind(address).with_context(|| format!("--metrics {address}"))?),
                 None => None,
             };
             let bridge = Bridge::start(settings, self.feeds()?).await.map_err(anyhow::Error::from_boxed);

@@ -71,7 +71,7 @@ impl DemoArgs {
         if let Some(fleet) = fleet {
             if self.keep {
                 println!("\n{}", fleet.invitation());
-                fleet.serve().await;
+                fleet.serve().await?;
             } else {
                 fleet.stop().await;
             }

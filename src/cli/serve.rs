@@ -32,7 +32,7 @@ impl ServeArgs {
         runtime()?.block_on(async {
             let app = App::start(config, None).await.context("the router could not start")?;
             eprintln!("serving on http://{}, admin on http://{}", app.data_address(), app.admin_address());
-            app.run_until_signal().await;
+            app.run_until_signal().await?;
             Ok(ExitCode::SUCCESS)
         })
     }

@@ -19,8 +19,16 @@ pub struct Limits {
     pub header_bytes: ByteSize,
     /// Header fields of a request; beyond it 431.
     pub headers: NonZeroU32,
-    /// Client connections at once; further ones wait in the kernel's queue.
+    /// A request's target; beyond it 414.
+    pub uri_bytes: ByteSize,
+    /// Client connections at once; further ones are turned away.
     pub connections: NonZeroU32,
+    /// The same of one address, or of one /64 network of IPv6.
+    pub connections_per_address: NonZeroU32,
+    /// Requests at once on one HTTP/2 connection.
+    pub streams_per_connection: NonZeroU32,
+    /// A request's body comes at least this fast, in bytes a second, after its first five seconds; else 408.
+    pub body_rate: ByteSize,
     /// Messages of a chat, and prompts of a completion; beyond it 400.
     pub messages: NonZeroU32,
     /// Requests that are sent to workers at once, over all models; further ones wait in the queue.
@@ -35,6 +43,10 @@ pub struct Timeouts {
     pub connect: Period,
     /// A request's head from its first byte to its last.
     pub header_read: Period,
+    /// A client's connection without a request; then it is closed.
+    pub client_idle: Period,
+    /// A client that takes nothing of what it is sent; then its connection is cut.
+    pub client_stall: Period,
     /// A request's body.
     pub body_read: Period,
     /// From sending to the first data of the worker's answer; then another worker is tried, or the client gets 504.
@@ -49,6 +61,10 @@ pub struct Timeouts {
     pub health_check: Period,
     /// Between two checks of a worker.
     pub health_interval: Period,
+    /// Until every worker is healthy at the start, where `ready_when` is `all`; then the router ends.
+    pub start: Period,
+    /// Between two looks at that.
+    pub start_interval: Period,
     /// What runs at shutdown may take this long; then it is cancelled.
     pub shutdown_grace: Period,
 }
@@ -90,7 +106,11 @@ impl Default for Limits {
             body_bytes: ByteSize::mib(16),
             header_bytes: ByteSize::kib(64),
             headers: NonZeroU32::new(100).expect("100 is not 0"),
+            uri_bytes: ByteSize::kib(8),
             connections: NonZeroU32::new(16_384).expect("16 384 is not 0"),
+            connections_per_address: NonZeroU32::new(8_192).expect("8 192 is not 0"),
+            streams_per_connection: NonZeroU32::new(100).expect("100 is not 0"),
+            body_rate: ByteSize::kib(1),
             messages: NonZeroU32::new(4_096).expect("4 096 is not 0"),
             in_flight: NonZeroU32::new(65_536).expect("65 536 is not 0"),
         }
@@ -112,6 +132,8 @@ impl Default for Timeouts {
         Self {
             connect: Period::seconds(1),
             header_read: Period::seconds(10),
+            client_idle: Period::seconds(75),
+            client_stall: Period::seconds(60),
             body_read: Period::seconds(30),
             first_byte: Period::seconds(300),
             stream_idle: Period::seconds(60),
@@ -119,6 +141,8 @@ impl Default for Timeouts {
             worker_idle: Period::seconds(4),
             health_check: Period::seconds(2),
             health_interval: Period::milliseconds(500),
+            start: Period::seconds(300),
+            start_interval: Period::seconds(10),
             shutdown_grace: Period::seconds(30),
         }
     }

@@ -7,7 +7,7 @@ use super::document::Node;
 use super::fault::{Fault, hint};
 use super::fleet::EventSource;
 use super::place::{Place, Spanned};
-use super::{Config, Discovery, Listen, Nats};
+use super::{Config, Discovery, Listen, Nats, Tls};
 
 /// Slots are numbered in 16 bits.
 const SLOTS_MAX: u32 = 65_535;
@@ -69,10 +69,13 @@ impl Rules<'_> {
     }
 
     fn listen(&mut self, listen: &Listen) {
-        if !listen.admin.ip().is_loopback() && listen.admin_token.is_none() {
+        let guarded = listen.admin_token.is_some() || listen.admin_tls.knows_clients();
+        if !listen.admin.ip().is_loopback() && !guarded {
             let place = self.place(&listen.admin);
             self.fault(place, "an admin address beyond loopback needs `listen.admin_token`");
         }
+        self.tls(&listen.data_tls);
+        self.tls(&listen.admin_tls);
         let clash = listen.data.port() != 0
             && listen.data.port() == listen.admin.port()
             && (listen.data.ip() == listen.admin.ip()
@@ -85,6 +88,17 @@ impl Rules<'_> {
             };
             let other = other.map_or_else(String::new, |place| format!(" at {}", place.seen_from(&given)));
             self.fault(given, &format!("the port is that of `{name}`{other}"));
+        }
+    }
+
+    fn tls(&mut self, tls: &Tls) {
+        match (&tls.certificate, &tls.key) {
+            (Some(certificate), None) => self.fault(self.place(certificate), "`certificate` without `key`"),
+            (None, Some(key)) => self.fault(self.place(key), "`key` without `certificate`"),
+            _ => {}
+        }
+        if let (Some(authorities), None) = (&tls.client_authorities, &tls.certificate) {
+            self.fault(self.place(authorities), "`client_authorities` without `certificate`");
         }
     }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::address::{Secret, socket};
 use super::place::Spanned;
+use super::tls::Tls;
 
 /// The two ports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,9 +15,13 @@ pub struct Listen {
     /// Clients' requests. Loopback by default: nothing checks who asks, so opening it is a decision.
     #[serde(deserialize_with = "spanned_socket")]
     pub data: Spanned<SocketAddr>,
-    /// Probes, metrics and changes. Beyond loopback only with `admin_token`.
+    /// What its clients are shown.
+    pub data_tls: Tls,
+    /// Probes, metrics and changes. Beyond loopback only with `admin_token`, or with clients' certificates.
     #[serde(deserialize_with = "spanned_socket")]
     pub admin: Spanned<SocketAddr>,
+    /// What its clients are shown.
+    pub admin_tls: Tls,
     /// Asked for as `Authorization: Bearer …` on the admin port.
     pub admin_token: Option<Secret>,
     /// Whether answers carry `x-warmpath-worker`, `x-warmpath-overlap-tokens` and `x-warmpath-decision`. They tell
@@ -75,7 +80,9 @@ impl Default for Listen {
     fn default() -> Self {
         Self {
             data: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)).into(),
+            data_tls: Tls::default(),
             admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)).into(),
+            admin_tls: Tls::default(),
             admin_token: None,
             routing_headers: false,
         }

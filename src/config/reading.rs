@@ -154,6 +154,8 @@ fn from_folder(mut config: Config, folder: &Path) -> Config {
             *path = folder.join(&*path);
         }
     }
+    config.listen.data_tls.start_from(folder);
+    config.listen.admin_tls.start_from(folder);
     if let Some(path) = &mut config.index.snapshots {
         *path = folder.join(&*path);
     }

@@ -8,7 +8,7 @@ use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
 use super::{DemoOptions, tally};
-use crate::app::App;
+use crate::app::{App, StartError};
 use crate::config::Config;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
@@ -91,10 +91,14 @@ impl DemoFleet {
     }
 
     /// Serves until interrupted.
-    pub async fn serve(self) {
+    ///
+    /// # Errors
+    /// See [`App::run_until_signal`].
+    pub async fn serve(self) -> Result<(), StartError> {
         let Self { app, engines, bus } = self;
-        app.run_until_signal().await;
+        let served = app.run_until_signal().await;
         leave(engines, bus).await;
+        served
     }
 
     /// Stops router and engines.

@@ -201,8 +201,8 @@ mod tests {
     use warmpath_indexer::feed::Patience;
 
     use super::*;
-    use crate::events::AskId;
     use crate::events::Abilities;
+    use crate::events::AskId;
     use crate::events::source::source;
 
     fn stored(first: u32, block_size: u32) -> CacheEvent {
@@ -288,9 +288,12 @@ mod tests {
             assert!(matches!(bench.task.heard.recv().await, Some(Heard::ReplayEnded(_))));
             assert_eq!(bench.bus.asked.recv().await, Some(Ask::Replay { id: AskId::default(), from: 5 }));
             let message = |seq| Message { payload: vec![0x93].into(), seq: Some(seq), epoch: None };
-            for heard in
-                [Heard::Replayed(AskId::default(), message(6)), Heard::Live(message(8)), Heard::Replayed(AskId::default(), message(7)), Heard::ReplayEnded(AskId::default())]
-            {
+            for heard in [
+                Heard::Replayed(AskId::default(), message(6)),
+                Heard::Live(message(8)),
+                Heard::Replayed(AskId::default(), message(7)),
+                Heard::ReplayEnded(AskId::default()),
+            ] {
                 bench.bus.tell.send(heard).await.unwrap();
             }
             bench.notes.wait_for(|notes| notes.own.ended).await.unwrap();

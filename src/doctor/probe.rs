@@ -312,7 +312,11 @@ impl Probe<'_> {
 
     /// Core NATS keeps nothing; a bridge may.
     async fn snapshot(&self) -> Finding {
-        let parts = self.listening.ask(Ask::Snapshot { id: AskId::default() }, self.patience).await.map_or(0, |answer| answer.parts);
+        let parts = self
+            .listening
+            .ask(Ask::Snapshot { id: AskId::default() }, self.patience)
+            .await
+            .map_or(0, |answer| answer.parts);
         if parts > 0 {
             let finding = "the server keeps no stream; the bridge sent a snapshot";
             return Finding::ok(Check::Replay, finding).with("parts", parts);

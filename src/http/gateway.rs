@@ -7,14 +7,13 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use tokio::time::timeout;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::overlap::PrefixIndex;
 use warmpath_core::retry::RetryRules;
 use warmpath_core::scheduler::Scratch;
 
 use super::sender::Senders;
+use crate::door::{Intake, IntakeFault, read_whole};
 use crate::error::GatewayError;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
@@ -45,12 +44,10 @@ pub struct Gateway {
 /// How a gateway behaves.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
-    /// Bytes of a request's body.
-    pub body_max: u64,
+    /// Bounds on a request's body.
+    pub intake: Intake,
     /// Messages of a chat, or prompts of a completion.
     pub messages_max: usize,
-    /// Time for a request's body.
-    pub body_timeout: Duration,
     /// Time for a whole request, retries included.
     pub total_timeout: Duration,
     /// What is tried again.
@@ -109,19 +106,11 @@ impl Gateway {
     /// # Errors
     /// When it is too large, too slow or broken.
     pub async fn read_body(&self, body: Body) -> Result<Bytes, GatewayError> {
-        let limit = self.behaviour.body_max;
-        let too_large = || GatewayError::BodyTooLarge { limit };
-        if http_body::Body::size_hint(&body).lower() > limit {
-            return Err(too_large());
-        }
-        let limited = Limited::new(body, usize::try_from(limit).unwrap_or(usize::MAX));
-        let collected = timeout(self.behaviour.body_timeout, limited.collect());
-        match collected.await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(GatewayError::Body),
-            Err(_) => Err(GatewayError::BodyTimeout),
-        }
+        read_whole(body, &self.behaviour.intake).await.map_err(|fault| match fault {
+            IntakeFault::TooLarge => GatewayError::BodyTooLarge { limit: self.behaviour.intake.bytes_max },
+            IntakeFault::TooSlow => GatewayError::BodyTimeout,
+            IntakeFault::Broken => GatewayError::Body,
+        })
     }
 
     /// The answer to a request that never had a pool.

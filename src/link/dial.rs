@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 
 use super::bare;
@@ -30,7 +30,7 @@ pub(super) async fn dial(
     let port = authority.port_u16().unwrap_or(if secure.is_some() { 443 } else { 80 });
     let host = bare(authority.host());
     let tcp = match host.parse::<IpAddr>() {
-        Ok(address) => TcpStream::connect(SocketAddr::new(address, port)).await?,
+        Ok(address) => connect(SocketAddr::new(address, port)).await?,
         Err(_) => connect_any(lookup_host((host, port)).await?).await?,
     };
     // Small requests and pieces of streams must not wait for an acknowledgement.
@@ -46,11 +46,21 @@ pub(super) async fn dial(
     Ok(Dialled { wire: Wire { stream, heard: Arc::clone(&heard) }, heard })
 }
 
+/// What the kernel holds of an answer before it is read, in bytes, which it doubles: workers must not write megabytes
+/// ahead of a client.
+const RECEIVE_BUFFER: u32 = 128 * 1024;
+
+async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    socket.connect(address).await
+}
+
 /// One after the other: an address that refuses is answered at once on the networks where workers are.
 async fn connect_any(addresses: impl Iterator<Item = SocketAddr>) -> Result<TcpStream, BoxError> {
     let mut last: BoxError = "the name has no address".into();
     for address in addresses {
-        match TcpStream::connect(address).await {
+        match connect(address).await {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error.into(),
         }

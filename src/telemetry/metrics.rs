@@ -12,11 +12,13 @@ use warmpath_core::ids::Rank;
 
 use crate::real::real;
 pub use belief::Belief;
+pub use door::DoorMetrics;
 pub use queue::QueueMetrics;
 pub use tokenizer::TokenizerFigures;
 pub use worker::WorkerMetrics;
 
 mod belief;
+pub mod door;
 mod queue;
 mod tokenizer;
 mod worker;
@@ -106,6 +108,15 @@ definitions! {
     HISTORY_EVICTED = "history_evicted_units_total", Kind::Counter, "What was evicted from it, least recently used first.";
     RESTORED = "index_restored_blocks_total", Kind::Counter, "Blocks of the worker that were read from the file of the run before.";
     UNMATCHED = "kv_event_unmatched_topics_total", Kind::Counter, "Messages of engines that connected to us whose topic names no worker.";
+    CONNECTIONS = "client_connections", Kind::Gauge, "Connections of clients, by listener.";
+    CONNECTIONS_OPENED = "client_connections_opened_total", Kind::Counter, "Connections of clients that were accepted.";
+    CONNECTIONS_CLOSED = "client_connections_closed_total", Kind::Counter, "Connections of clients that ended, by reason.";
+    CONNECTIONS_REFUSED = "client_connections_refused_total", Kind::Counter, "Connections that were turned away, by reason.";
+    ACCEPT_FAILURES = "accept_failures_total", Kind::Counter, "Connections that could not be accepted, by reason.";
+    STREAMS_RESET = "client_streams_reset_total", Kind::Counter, "Streams of HTTP/2 that were reset, by reason.";
+    HANDSHAKE_FAILURES = "tls_handshake_failures_total", Kind::Counter, "TLS handshakes that failed, by reason.";
+    CERTIFICATE_READS = "tls_certificate_reads_total", Kind::Counter, "Times that a changed certificate was read: renewed or refused.";
+    CERTIFICATE_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Kind::Gauge, "When the certificate in use expires, since 1970.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 
@@ -194,6 +205,11 @@ impl Metrics {
     /// The worker has left: its series end. What is still counted for it is shown nowhere.
     pub fn forget_worker(&self, worker: &str) {
         self.lock_workers().remove(worker);
+    }
+
+    /// Handles of the listener with this name.
+    pub fn door(&self, listener: &'static str) -> DoorMetrics {
+        DoorMetrics::new(self, listener)
     }
 
     /// Handles of the `place`-th model.

@@ -89,6 +89,21 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ("listen: {admin: '0.0.0.0:9090'}", &["3:17: an admin address beyond loopback needs `listen.admin_token`"]),
     ("listen: {data: 127.0.0.1:9090}", &["3:16: the port is that of `listen.admin`"]),
     ("listen: {data: '0.0.0.0:80', admin: 127.0.0.1:80}", &["3:37: the port is that of `listen.data` at 3:16"]),
+    (
+        "listen: {data_tls: {certificate: a.pem}, admin_tls: {key: b.key, client_authorities: ca.pem}}",
+        &[
+            "3:34: `certificate` without `key`",
+            "3:59: `key` without `certificate`",
+            "3:86: `client_authorities` without `certificate`",
+        ],
+    ),
+    (
+        "listen: {admin: '0.0.0.0:9090', admin_tls: {certificate: a, key: b}}",
+        &["3:17: an admin address beyond loopback needs `listen.admin_token`"],
+    ),
+    ("limits: {uri_bytes: 0B}", &["3:21: a size is at least 1B, got `0B`"]),
+    ("limits: {connections_per_address: 0}", &["3:35: must be at least 1, got 0"]),
+    ("timeouts: {client_idle: 0s}", &["3:25: a duration is at least 1ms and at most 168h, got `0s`"]),
     ("listen: {admin_token: ''}", &["3:23: a secret must not be empty"]),
     ("listen: {admin_token: [a]}", &["3:23: expected text, got a list"]),
     (

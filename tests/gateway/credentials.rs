@@ -49,16 +49,16 @@ async fn is_kept_out(nats: NatsSettings, why: &str) {
 }
 
 /// A folder that goes with the test.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("warmpath-credentials-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    fn file(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, text).unwrap();
         path
@@ -147,7 +147,8 @@ async fn a_creds_file_lets_in() {
     is_kept_out(settings(&server.url(), Credentials::Anonymous), "authorization violation").await;
 }
 
-fn openssl(folder: &Path, arguments: &str) {
+/// Runs `openssl` in a folder.
+pub(crate) fn openssl(folder: &Path, arguments: &str) {
     let output = Command::new("openssl").args(arguments.split(' ')).current_dir(folder).output();
     let output = output.expect("openssl is installed; scripts/check.sh does that");
     assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));

@@ -34,6 +34,7 @@ pub(crate) struct FleetBuilder {
     model: &'static str,
     worker: &'static str,
     more: String,
+    listen: String,
     second_model: bool,
     strangers: Vec<(String, String)>,
     bridged: bool,
@@ -55,6 +56,7 @@ pub(crate) fn fleet() -> FleetBuilder {
         model: "m",
         worker: "engine",
         more: String::new(),
+        listen: String::new(),
         second_model: false,
         strangers: Vec::new(),
         bridged: false,
@@ -123,6 +125,12 @@ impl FleetBuilder {
     pub(crate) fn config(mut self, lines: &str) -> Self {
         self.more += lines;
         self.more.push('\n');
+        self
+    }
+
+    /// More keys of `listen`.
+    pub(crate) fn listen(mut self, keys: &str) -> Self {
+        self.listen = format!(", {keys}");
         self
     }
 
@@ -217,9 +225,9 @@ impl FleetBuilder {
     fn yaml(&self, engines: &[SocketAddr]) -> String {
         let second = if self.second_model { ", {name: m2}" } else { "" };
         let mut text = format!(
-            "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
+            "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true{}}}\n\
              models: [{{name: '{}', aliases: [alias/of-m], tokenizer: {}, block_size: 4}}{second}]\n{}",
-            self.model, self.tokenizer, self.more
+            self.listen, self.model, self.tokenizer, self.more
         );
         if !self.more.contains("routing:") {
             text += &format!("routing: {{policy: {}, seed: 1}}\n", self.policy);

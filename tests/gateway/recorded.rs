@@ -124,8 +124,11 @@ impl Router {
         let index = Arc::new(ConcurrentIndex::new(100_000));
         let view = ViewSettings { pool: space.clone(), seed: DEFAULT_ROOT_SEED, blocks: 0 };
         let listening = Arc::new(Worker::new(Slot(0), &newcomer(&worker)));
-        let task =
-            EventTask::new((listening, Arc::new(PoolState::listening("tiny", BlockSize::new(size).unwrap())), Arc::default()), index.writer(Slot(0), &view), source);
+        let task = EventTask::new(
+            (listening, Arc::new(PoolState::listening("tiny", BlockSize::new(size).unwrap())), Arc::default()),
+            index.writer(Slot(0), &view),
+            source,
+        );
         tasks.spawn(task.run(tokio::sync::watch::channel(None).1));
         (Self { index, space, metrics, told, _tasks: tasks }, way)
     }

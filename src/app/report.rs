@@ -1,0 +1,40 @@
+//! What the router says of its own health.
+
+use std::sync::{Arc, PoisonError};
+
+use super::members::Trouble;
+use super::probe;
+use super::sources::Sources;
+use crate::door::Tls;
+use crate::fleet::{Duty, Fleet};
+use crate::http::admin::HealthReport;
+use crate::tokenize::TokenizerState;
+
+/// How it is, but for whether it is ready.
+pub(super) fn report(fleet: &Fleet, sources: &Sources, trouble: &Trouble, certificates: &[Arc<Tls>]) -> HealthReport {
+    let mut degraded = sources.complaints();
+    degraded.extend(certificates.iter().filter_map(|tls| tls.trouble()));
+    degraded.extend(probe::complaints(fleet));
+    degraded.extend(trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+    degraded.extend(fleet.pools().filter_map(|pool| {
+        let state = match pool.tokenizer.state() {
+            TokenizerState::Absent | TokenizerState::Ready => return None,
+            TokenizerState::Loading => "is still being loaded".to_owned(),
+            TokenizerState::Failed(reason) => format!("could not be loaded ({reason})"),
+        };
+        let by = if pool.scheduler.policy().history.is_some() { "their characters" } else { "load" };
+        Some(format!("the tokenizer of `{}` {state}: its prompts sent as text are routed by {by}", pool.model))
+    }));
+    let full = fleet.pools().filter(|pool| pool.gate.is_full());
+    degraded.extend(full.map(|pool| {
+        let waiting: usize = pool.gate.lengths().iter().sum();
+        format!("the queue of `{}` is full: {waiting} requests wait for a worker", pool.model)
+    }));
+    let status = if degraded.is_empty() { "ok" } else { "degraded" };
+    let roster = fleet.roster();
+    let off_duty = roster.workers().filter(|worker| worker.duty() != Duty::Active);
+    let mut off_duty: Vec<String> =
+        off_duty.map(|worker| format!("{}: {}", worker.id, worker.duty().label())).collect();
+    off_duty.dedup();
+    HealthReport { status, degraded, off_duty, ready: true, version: env!("CARGO_PKG_VERSION") }
+}

@@ -1,0 +1,160 @@
+//! Where clients come in: listening, connections and their time-outs, TLS, HTTP/1.1 and HTTP/2, and what is refused before
+//! any handler is asked. Axum's own loop has no time-out for a request's head and no bound on connections.
+//!
+//! A connection's way: [`Listener`] accepts it, the [`Census`] gives it a seat or turns it away, [`Tls`] opens it where it
+//! is guarded, then HTTP speaks over a [`Wire`](wire::Wire). The [`Course`] is what all of these know of it, and tells the
+//! connection's task when it has taken too long. Each request passes the [`guard`] and its answer leaves as an
+//! [`Answer`](answer::Answer).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::shutdown::Tasks;
+use crate::telemetry::metrics::DoorMetrics;
+use census::Census;
+use course::Course;
+
+pub use intake::{Intake, IntakeFault, read_whole};
+pub use listener::Listener;
+pub use tls::{Tls, TlsError, TlsFiles};
+
+mod alarm;
+mod answer;
+mod census;
+mod connection;
+mod course;
+mod guard;
+mod intake;
+mod listener;
+mod refusal;
+mod service;
+mod stream;
+mod tls;
+mod wire;
+
+/// What one door lets in.
+#[derive(Clone, Copy, Debug)]
+pub struct DoorLimits {
+    /// Connections at once; further ones are turned away.
+    pub connections: usize,
+    /// The same of one address; of IPv6, of one /64 network.
+    pub connections_per_address: usize,
+    /// Requests at once on one HTTP/2 connection.
+    pub streams: u32,
+    /// Bytes of a request's head.
+    pub header_bytes: usize,
+    /// Header fields of a request.
+    pub headers: usize,
+    /// Bytes of a request's target.
+    pub uri_bytes: usize,
+    /// Time for a request's head, from its first byte, and for a TLS handshake.
+    pub header_timeout: Duration,
+    /// How long a connection may have no request.
+    pub idle_timeout: Duration,
+    /// How long a client may take nothing of what it is sent.
+    pub stall_timeout: Duration,
+}
+
+impl Default for DoorLimits {
+    fn default() -> Self {
+        Self {
+            connections: 16_384,
+            connections_per_address: 16_384,
+            streams: 100,
+            header_bytes: 64 * 1024,
+            headers: 100,
+            uri_bytes: 8 * 1024,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            stall_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// An open door. Dropping it leaves it open.
+#[derive(Clone)]
+pub struct Door {
+    house: Arc<House>,
+}
+
+/// What the connections of one door share.
+struct House {
+    router: Router,
+    limits: DoorLimits,
+    tls: Option<Arc<Tls>>,
+    metrics: DoorMetrics,
+    census: Census,
+    http1: http1::Builder,
+    tasks: Tasks,
+    closed: CancellationToken,
+}
+
+impl Door {
+    /// Lets in whoever comes, to `router`. Connections are tasks of `tasks`.
+    pub fn open(
+        listener: Listener,
+        router: Router,
+        (limits, tls): (DoorLimits, Option<Arc<Tls>>),
+        metrics: DoorMetrics,
+        tasks: &Tasks,
+    ) -> Self {
+        let house = Arc::new(House {
+            router,
+            limits,
+            tls,
+            metrics,
+            census: Census::new(limits.connections, limits.connections_per_address),
+            http1: connection::http1_settings(&limits),
+            tasks: tasks.clone(),
+            closed: CancellationToken::new(),
+        });
+        let door = Self { house: Arc::clone(&house) };
+        tasks.spawn(house.receive(listener));
+        door
+    }
+
+    /// Lets nobody in any more. Connections without a request end, the others with their answers.
+    pub fn close(&self) {
+        self.house.closed.cancel();
+        self.house.census.each(Course::ask_to_stop);
+    }
+
+    /// Ends every answer: with an error where it has not begun, and with an error event where it is a stream. Returns how
+    /// many connections were left.
+    pub fn cut(&self) -> usize {
+        self.close();
+        self.house.census.each(Course::cut)
+    }
+}
+
+impl House {
+    async fn receive(self: Arc<Self>, mut listener: Listener) {
+        loop {
+            let (stream, peer) = tokio::select! {
+                biased;
+                () = self.closed.cancelled() => break,
+                accepted = listener.accept(&self.metrics) => accepted,
+            };
+            match self.census.admit(peer.ip()) {
+                Ok(seat) => self.tasks.spawn(connection::attend(stream, seat, Arc::clone(&self))),
+                Err(reason) => self.turn_away(stream, reason),
+            }
+        }
+    }
+
+    /// Says why where that is possible without waiting; a client that has sent its request already may only see that the
+    /// connection is reset.
+    fn turn_away(&self, stream: TcpStream, reason: census::Refused) {
+        self.metrics.refused(reason.label());
+        let Ok(stream) = stream.into_std() else { return };
+        if self.tls.is_none() {
+            let told = std::io::Write::write(&mut &stream, &refusal::too_many_connections());
+            tracing::debug!(reason = reason.label(), told = told.is_ok(), "connection refused");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The answer on its way out: it keeps its request open until it has ended, and says goodbye when the router must stop.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Response, header};
+use http_body::{Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use super::course::Open;
+use super::stream::Pace;
+use crate::error::{BoxError, GatewayError, error_json};
+
+/// Between the last words and the cut: a body that fails takes what was not flushed with it.
+const LAST_WORDS: Duration = Duration::from_millis(10);
+
+/// See the module.
+pub(super) struct Answer {
+    inner: Body,
+    open: Open,
+    pace: Option<Arc<Pace>>,
+    state: State,
+}
+
+enum State {
+    /// Passes on; whether it is a stream of server-sent events.
+    Passing(bool),
+    /// The last words of a connection: passes on, whatever comes.
+    Last,
+    /// The error event is out. The body must not end cleanly, or the client would take it for whole.
+    Parting(Pin<Box<Sleep>>),
+    Over,
+}
+
+impl Answer {
+    /// `response` as it leaves.
+    pub(super) fn of(response: Response<Body>, open: Open) -> Response<Self> {
+        let content_type = response.headers().get(header::CONTENT_TYPE);
+        let events = content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+        let state = State::Passing(events);
+        response.map(|inner| Self { inner, open, pace: Pace::of_task(), state })
+    }
+
+    /// `response` as the last one that leaves.
+    pub(super) fn last(response: Response<Body>, open: Open) -> Response<Self> {
+        response.map(|inner| Self { inner, open, pace: Pace::of_task(), state: State::Last })
+    }
+
+    fn part(&mut self, events: bool) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if !events {
+            self.state = State::Over;
+            return Poll::Ready(Some(Err(GatewayError::Stopping.into())));
+        }
+        self.state = State::Parting(Box::pin(tokio::time::sleep_until(Instant::now() + LAST_WORDS)));
+        let error = GatewayError::Stopping.to_string();
+        let mut event = b"\n\ndata: ".to_vec();
+        event.extend(error_json(&error, "service_unavailable", None, Some("shutting_down")));
+        event.extend(b"\n\n");
+        Poll::Ready(Some(Ok(Frame::data(event.into()))))
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        if let Some(pace) = &this.pace {
+            pace.asked();
+        }
+        match &mut this.state {
+            State::Passing(events) => {
+                let events = *events;
+                if this.open.course().is_cut() {
+                    return this.part(events);
+                }
+            }
+            State::Last => {}
+            State::Parting(end) => {
+                ready!(end.as_mut().poll(cx));
+                this.state = State::Over;
+                return Poll::Ready(Some(Err(GatewayError::Stopping.into())));
+            }
+            State::Over => return Poll::Ready(None),
+        }
+        let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
+        if let (Some(Ok(_)), Some(pace)) = (&frame, &this.pace) {
+            pace.gave();
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self.state {
+            State::Passing(_) | State::Last => self.inner.is_end_stream(),
+            State::Parting(_) => false,
+            State::Over => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::*;
+    use crate::door::course::Course;
+
+    fn answer(course: &Arc<Course>, kind: &'static str) -> Answer {
+        let pieces =
+            futures_util::stream::repeat_with(|| Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"data: a\n\n"))));
+        let response = Response::builder().header(header::CONTENT_TYPE, kind).body(Body::new(StreamBody::new(pieces)));
+        Answer::of(response.unwrap(), course.begin()).into_body()
+    }
+
+    async fn next(answer: &mut Answer) -> Result<Bytes, String> {
+        let frame = answer.frame().await.expect("it has not ended").map_err(|error| error.to_string())?;
+        Ok(frame.into_data().expect("data"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_is_cut_ends_with_an_error_event_and_not_cleanly() {
+        let course = Course::new(Instant::now());
+        let mut answer = answer(&course, "text/event-stream; charset=utf-8");
+        assert_eq!(next(&mut answer).await.unwrap(), "data: a\n\n");
+        course.cut();
+        let event = next(&mut answer).await.unwrap();
+        let expected = "\n\ndata: {\"error\":{\"message\":\"the router is shutting down\",\
+                        \"type\":\"service_unavailable\",\"param\":null,\"code\":\"shutting_down\"}}\n\n";
+        assert_eq!(event, expected);
+        assert!(!answer.is_end_stream());
+        assert_eq!(next(&mut answer).await.unwrap_err(), "the router is shutting down");
+        assert!(answer.frame().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_answer_that_is_cut_just_breaks() {
+        let course = Course::new(Instant::now());
+        let mut answer = answer(&course, "application/json");
+        course.cut();
+        assert_eq!(next(&mut answer).await.unwrap_err(), "the router is shutting down");
+        assert!(answer.is_end_stream());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_open_until_its_answer_is_dropped() {
+        let (course, limits) = (Course::new(Instant::now()), crate::door::DoorLimits::default());
+        let answer = answer(&course, "application/json");
+        assert_eq!(course.expiry(&limits), None);
+        drop(answer);
+        assert!(course.expiry(&limits).is_some());
+    }
+}

@@ -1,0 +1,319 @@
+//! What is known of one connection by all who serve it: the wire that carries its bytes, the service that answers its
+//! requests, and the task that watches the clock.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::task::AtomicWaker;
+use tokio::time::Instant;
+
+use super::DoorLimits;
+use super::stream::Pace;
+
+/// One connection. Of HTTP/1 all of it is seen by one task; of HTTP/2 requests have tasks of their own, which wake the
+/// connection's.
+pub(super) struct Course {
+    opened: Instant,
+    /// Requests whose answers have not ended.
+    open: AtomicU32,
+    /// When the first byte of a request's head came that is not complete yet.
+    head_since: Moment,
+    /// Whether any byte of it came.
+    head_begun: AtomicBool,
+    /// When the last request ended, or the connection began to wait for its first.
+    idle_since: Moment,
+    /// When the socket took no more.
+    blocked_since: Moment,
+    /// Whether what was answered may not have left yet.
+    unsent: AtomicBool,
+    /// Whether it carries many requests at once.
+    multiplexed: AtomicBool,
+    stopping: AtomicBool,
+    cut: AtomicBool,
+    waker: AtomicWaker,
+    streams: Mutex<Vec<Weak<Pace>>>,
+}
+
+/// What a connection has taken too long for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expiry {
+    /// A request's head.
+    Head,
+    /// The next request.
+    Idle,
+    /// Taking what it was sent.
+    Stalled,
+}
+
+/// A time that may not be set: microseconds since the connection's beginning, and one.
+#[derive(Debug, Default)]
+pub(super) struct Moment(AtomicU64);
+
+impl Moment {
+    pub(super) fn set(&self, origin: Instant, now: Instant) {
+        let micros = u64::try_from(now.saturating_duration_since(origin).as_micros()).unwrap_or(u64::MAX - 1);
+        self.0.store(micros.saturating_add(1), Ordering::Relaxed);
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn get(&self, origin: Instant) -> Option<Instant> {
+        let micros = self.0.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(origin + Duration::from_micros(micros))
+    }
+}
+
+/// A request until its answer has ended, however that happens.
+pub(super) struct Open(Arc<Course>);
+
+impl Course {
+    /// A connection that begins now: a head is waited for.
+    pub(super) fn new(now: Instant) -> Arc<Self> {
+        let course = Self {
+            opened: now,
+            open: AtomicU32::new(0),
+            head_since: Moment::default(),
+            head_begun: AtomicBool::new(false),
+            idle_since: Moment::default(),
+            blocked_since: Moment::default(),
+            unsent: AtomicBool::new(false),
+            multiplexed: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+            streams: Mutex::default(),
+        };
+        // The clock of the first head begins with the connection, or silence would be given as long again.
+        course.head_since.set(now, now);
+        Arc::new(course)
+    }
+
+    /// The connection speaks HTTP/2. What comes between requests is no head, so only the time without any counts.
+    pub(super) fn multiplex(&self, now: Instant) {
+        self.multiplexed.store(true, Ordering::Relaxed);
+        self.head_since.clear();
+        self.idle_since.set(self.opened, now);
+    }
+
+    /// The clock of the first head begins anew: what came before was a handshake.
+    pub(super) fn expect_head(&self, now: Instant) {
+        self.head_since.set(self.opened, now);
+    }
+
+    /// Whether a head has begun and not ended.
+    pub(super) fn is_in_head(&self) -> bool {
+        self.head_begun.load(Ordering::Relaxed)
+    }
+
+    /// When it began; what [`Pace`] reckons from.
+    pub(super) fn opened(&self) -> Instant {
+        self.opened
+    }
+
+    /// A request's head is complete.
+    pub(super) fn begin(self: &Arc<Self>) -> Open {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.unsent.store(true, Ordering::Relaxed);
+        self.head_since.clear();
+        self.head_begun.store(false, Ordering::Relaxed);
+        Open(Arc::clone(self))
+    }
+
+    /// Bytes came from the client.
+    pub(super) fn received(&self) {
+        let waiting = self.open.load(Ordering::Relaxed) == 0 && !self.multiplexed.load(Ordering::Relaxed);
+        if !waiting {
+            return;
+        }
+        self.head_begun.store(true, Ordering::Relaxed);
+        if !self.head_since.is_set() {
+            self.head_since.set(self.opened, Instant::now());
+        }
+    }
+
+    /// The socket took no more, or took something again.
+    pub(super) fn sent(&self, blocked: bool) {
+        match (blocked, self.blocked_since.is_set()) {
+            (true, false) => self.blocked_since.set(self.opened, Instant::now()),
+            (false, true) => self.blocked_since.clear(),
+            _ => {}
+        }
+    }
+
+    /// Everything that was written has left.
+    pub(super) fn flushed(&self) {
+        if self.open.load(Ordering::Relaxed) == 0 {
+            self.unsent.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether no request is being answered and no answer is on its way: what HTTP/1 writes now is no answer of ours.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.open.load(Ordering::Relaxed) == 0
+            && !self.unsent.load(Ordering::Relaxed)
+            && !self.multiplexed.load(Ordering::Relaxed)
+    }
+
+    /// What it will have taken too long for, and when.
+    pub(super) fn expiry(&self, limits: &DoorLimits) -> Option<(Instant, Expiry)> {
+        let stalled = self.blocked_since.get(self.opened).map(|since| (since + limits.stall_timeout, Expiry::Stalled));
+        if self.open.load(Ordering::Relaxed) > 0 {
+            return stalled;
+        }
+        let waiting = match self.head_since.get(self.opened) {
+            Some(since) => Some((since + limits.header_timeout, Expiry::Head)),
+            None => self.idle_since.get(self.opened).map(|since| (since + limits.idle_timeout, Expiry::Idle)),
+        };
+        stalled.into_iter().chain(waiting).min_by_key(|(at, _)| *at)
+    }
+
+    /// Makes `waker` know of whatever is asked of the connection from now on.
+    pub(super) fn watch(&self, waker: &std::task::Waker) {
+        self.waker.register(waker);
+    }
+
+    /// No further requests.
+    pub(super) fn ask_to_stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Ready once it is asked to stop.
+    pub(super) async fn stopped(&self) {
+        std::future::poll_fn(|cx| {
+            self.watch(cx.waker());
+            if self.is_stopping() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Whether it was asked to stop.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// No further answers.
+    pub(super) fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        self.waker.wake();
+        for stream in self.streams().iter().filter_map(Weak::upgrade) {
+            stream.wake();
+        }
+    }
+
+    /// Whether answers must end.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    /// Lets the task of one of many requests know when answers must end.
+    pub(super) fn accompany(&self, pace: &Arc<Pace>) {
+        let mut streams = self.streams();
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(pace));
+    }
+
+    fn streams(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Pace>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Open {
+    /// Whose request it is.
+    pub(super) fn course(&self) -> &Arc<Course> {
+        &self.0
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let course = &self.0;
+        if course.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            course.idle_since.set(course.opened, Instant::now());
+            if course.multiplexed.load(Ordering::Relaxed) {
+                course.waker.wake();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: fn() -> DoorLimits = DoorLimits::default;
+
+    fn seconds(course: &Course, limits: &DoorLimits) -> Option<(u64, Expiry)> {
+        let (at, why) = course.expiry(limits)?;
+        Some((at.duration_since(course.opened()).as_secs(), why))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_an_answer_and_silence_have_clocks_of_their_own() {
+        let (course, limits) = (Course::new(Instant::now()), LIMITS());
+        assert_eq!(seconds(&course, &limits), Some((10, Expiry::Head)));
+        tokio::time::advance(Duration::from_secs(4)).await;
+        course.received();
+        assert_eq!(seconds(&course, &limits), Some((10, Expiry::Head)), "silence before a head counts to the head");
+        let open = course.begin();
+        assert_eq!(seconds(&course, &limits), None);
+        tokio::time::advance(Duration::from_secs(100)).await;
+        course.received();
+        drop(open);
+        assert_eq!(seconds(&course, &limits), Some((104 + 75, Expiry::Idle)));
+        tokio::time::advance(Duration::from_secs(70)).await;
+        course.received();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        course.received();
+        assert_eq!(seconds(&course, &limits), Some((174 + 10, Expiry::Head)), "further bytes give no further time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_noticed_while_it_is_answered_and_after() {
+        let (course, limits) = (Course::new(Instant::now()), LIMITS());
+        let open = course.begin();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        course.sent(true);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        course.sent(true);
+        assert_eq!(seconds(&course, &limits), Some((65, Expiry::Stalled)));
+        drop(open);
+        assert_eq!(seconds(&course, &limits), Some((65, Expiry::Stalled)));
+        course.sent(false);
+        assert_eq!(seconds(&course, &limits), Some((85, Expiry::Idle)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_many_requests_at_once_only_the_time_without_any_counts() {
+        let (course, limits) = (Course::new(Instant::now()), LIMITS());
+        course.multiplex(Instant::now());
+        course.received();
+        assert_eq!(seconds(&course, &limits), Some((75, Expiry::Idle)));
+        let (first, second) = (course.begin(), course.begin());
+        drop(first);
+        assert_eq!(seconds(&course, &limits), None);
+        tokio::time::advance(Duration::from_secs(9)).await;
+        drop(second);
+        assert_eq!(seconds(&course, &limits), Some((84, Expiry::Idle)));
+        assert!(!course.is_quiet());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn between_the_end_of_an_answer_and_its_leaving_it_is_not_quiet() {
+        let course = Course::new(Instant::now());
+        assert!(course.is_quiet());
+        let open = course.begin();
+        course.flushed();
+        drop(open);
+        assert!(!course.is_quiet());
+        course.flushed();
+        assert!(course.is_quiet());
+    }
+}

@@ -1,0 +1,63 @@
+//! Refusals that no handler makes, as bytes of HTTP/1: the same objects that handlers answer with.
+
+use http::StatusCode;
+
+use super::DoorLimits;
+use crate::error::GatewayError;
+
+/// The answer to a head that HTTP/1's reader gave this status.
+pub(super) fn of_head(status: u16, limits: &DoorLimits) -> GatewayError {
+    match StatusCode::from_u16(status) {
+        Ok(StatusCode::URI_TOO_LONG) => GatewayError::UriTooLong { limit: limits.uri_bytes },
+        Ok(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE) => {
+            GatewayError::HeadTooLarge { bytes: limits.header_bytes, fields: limits.headers }
+        }
+        _ => GatewayError::bad_request("the request's head is not valid HTTP/1.1", None),
+    }
+}
+
+/// For whom there is no seat.
+pub(super) fn too_many_connections() -> Vec<u8> {
+    bytes(GatewayError::TooManyConnections)
+}
+
+/// A whole answer, after which the connection ends.
+pub(super) fn bytes(error: GatewayError) -> Vec<u8> {
+    let response = error.into_response::<Vec<u8>>();
+    let status = response.status();
+    let reason = status.canonical_reason().unwrap_or_default();
+    let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();
+    for (name, value) in response.headers() {
+        bytes.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    bytes.extend(format!("connection: close\r\ncontent-length: {}\r\n\r\n", response.body().len()).into_bytes());
+    bytes.extend(response.body());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_a_whole_answer() {
+        let text = String::from_utf8(bytes(of_head(414, &DoorLimits::default()))).unwrap();
+        let body = "{\"error\":{\"message\":\"the request's target is longer than 8192 bytes\",\
+                    \"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}";
+        let expected = format!(
+            "HTTP/1.1 414 URI Too Long\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn whoever_is_turned_away_is_told_when_to_come_back() {
+        let text = String::from_utf8(too_many_connections()).unwrap();
+        assert!(
+            text.starts_with("HTTP/1.1 503 Service Unavailable\r\n") && text.contains("retry-after: 1\r\n"),
+            "{text}"
+        );
+        assert!(text.contains("\"code\":\"too_many_connections\""), "{text}");
+    }
+}

@@ -1,0 +1,84 @@
+//! The way from HTTP to the handlers: a request is looked at, handed on, and kept open until its answer has gone.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::Body;
+use axum::routing::future::RouteFuture;
+use http::{HeaderValue, Request, Response, header};
+use hyper::body::Incoming;
+use tower::Service as _;
+
+use super::House;
+use super::answer::Answer;
+use super::course::{Course, Open};
+use super::guard::judge;
+use crate::error::GatewayError;
+
+/// What serves the requests of one connection.
+pub(super) struct Attendant {
+    pub(super) house: Arc<House>,
+    pub(super) course: Arc<Course>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Attendant {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Call;
+
+    fn call(&self, request: Request<Incoming>) -> Call {
+        let open = Some(self.course.begin());
+        match judge(&request, &self.house.limits) {
+            Ok(()) => Call { open, state: State::Routed(self.house.router.clone().call(request)) },
+            Err(error) => {
+                self.house.metrics.bad_head(error.outcome());
+                Call { open, state: State::Refused(Some(error)) }
+            }
+        }
+    }
+}
+
+/// One request until its answer begins.
+pub(super) struct Call {
+    open: Option<Open>,
+    state: State,
+}
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every request is the large one; a box would cost each an allocation"
+)]
+enum State {
+    Routed(RouteFuture<Infallible>),
+    Refused(Option<GatewayError>),
+}
+
+impl Future for Call {
+    type Output = Result<Response<Answer>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let cut = this.open.as_ref().is_some_and(|open| open.course().is_cut());
+        let routed = match &mut this.state {
+            _ if cut => Err(GatewayError::Stopping),
+            State::Refused(error) => Err(error.take().unwrap_or(GatewayError::Stopping)),
+            State::Routed(answer) => match ready!(Pin::new(answer).poll(cx)) {
+                Ok(response) => Ok(response),
+            },
+        };
+        let open = this.open.take().expect("a future is not polled after it is ready");
+        Poll::Ready(Ok(match routed {
+            Ok(response) => Answer::of(response, open),
+            Err(error) => Answer::last(last(error), open),
+        }))
+    }
+}
+
+/// An answer after which the connection ends: what follows on it may not be what it seems.
+fn last(error: GatewayError) -> Response<Body> {
+    let mut response = error.into_response::<Body>();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}

@@ -1,0 +1,286 @@
+//! The bytes of one connection, between the socket and HTTP.
+//!
+//! It tells the connection's [`Course`] what passes. And it says in our words what HTTP/1's reader says in its own: a head
+//! that cannot be read is answered by the reader itself, with a status and nothing else. Those bytes come when no request
+//! is being answered and none is on its way, so they are known; they are held back and an error object is sent instead.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+
+use super::course::Course;
+use super::{DoorLimits, refusal};
+use crate::error::GatewayError;
+
+/// What is read before it is known what is spoken: most requests' heads at once.
+const EARLY: usize = 1024;
+
+/// After a refusal: what is still read, and for how long, so that the client finds it. A socket that is closed with
+/// something unread resets the connection, and the answer with it.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 8 * 1024 * 1024;
+
+/// Room for what is read and dropped.
+const DROPPED: usize = 16 * 1024;
+
+/// A client's socket.
+pub(super) enum Socket {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// See the module.
+pub(super) struct Wire {
+    socket: Socket,
+    /// What was read before HTTP began.
+    early: Bytes,
+    course: Arc<Course>,
+    limits: DoorLimits,
+    /// Bytes of the present head's first line, and whether it has ended.
+    line: (usize, bool),
+    /// What is said instead of what the reader said.
+    reply: Option<Bytes>,
+    /// The label of what was refused.
+    refused: Option<&'static str>,
+    heard_end: bool,
+}
+
+impl Wire {
+    pub(super) fn new(socket: Socket, course: Arc<Course>, limits: DoorLimits) -> Self {
+        Self {
+            socket,
+            early: Bytes::new(),
+            course,
+            limits,
+            line: (0, false),
+            reply: None,
+            refused: None,
+            heard_end: false,
+        }
+    }
+
+    /// Whether the client begins with `preface`. Reads until that is clear, and keeps what was read. Cancelling it loses
+    /// nothing.
+    pub(super) async fn begins_with(&mut self, preface: &[u8]) -> io::Result<bool> {
+        loop {
+            let common = self.early.len().min(preface.len());
+            if self.early[..common] != preface[..common] || common == preface.len() {
+                return Ok(common == preface.len() && self.early.starts_with(preface));
+            }
+            let mut read = BytesMut::with_capacity(EARLY);
+            if self.socket.read_buf(&mut read).await? == 0 {
+                self.heard_end = true;
+                return Ok(false);
+            }
+            self.heard(&read);
+            self.early = if self.early.is_empty() { read.freeze() } else { [&self.early[..], &read].concat().into() };
+        }
+    }
+
+    /// Whether the client said nothing and has gone.
+    pub(super) fn is_over(&self) -> bool {
+        self.heard_end && self.early.is_empty()
+    }
+
+    /// What a head was refused for, if one was.
+    pub(super) fn refused(&self) -> Option<&'static str> {
+        self.refused
+    }
+
+    /// Refuses in the place of HTTP/1, which has ended.
+    pub(super) async fn refuse(&mut self, error: GatewayError) {
+        self.refused = Some(error.outcome());
+        self.reply = Some(refusal::bytes(error).into());
+        drop(timeout(LINGER, self.shutdown()).await);
+    }
+
+    /// Reads on for a while, so that the client gets what it was sent.
+    pub(super) async fn linger(mut self) {
+        if self.heard_end {
+            return;
+        }
+        let read = async {
+            let mut dropped = Vec::with_capacity(DROPPED);
+            let mut total = 0;
+            while total < LINGER_BYTES {
+                dropped.clear();
+                match self.socket.read_buf(&mut dropped).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(len) => total += len,
+                }
+            }
+        };
+        drop(timeout(LINGER, read).await);
+    }
+
+    /// Ends the connection without what the client has not taken.
+    pub(super) fn abort(self) {
+        let stream = match &self.socket {
+            Socket::Plain(stream) => stream,
+            Socket::Tls(stream) => stream.get_ref().0,
+        };
+        if let Err(error) = stream.set_zero_linger() {
+            tracing::debug!(error = %error, "set_zero_linger");
+        }
+    }
+
+    fn heard(&mut self, bytes: &[u8]) {
+        if !self.course.is_in_head() {
+            self.line = (0, false);
+        }
+        self.course.received();
+        if self.course.is_in_head() && !self.line.1 {
+            let end = memchr::memchr(b'\n', bytes);
+            self.line = (self.line.0.saturating_add(end.unwrap_or(bytes.len())), end.is_some());
+        }
+    }
+
+    /// Holds back what the reader says of a head; none where it says something else.
+    fn hold_back(&mut self, begin: &[u8], len: usize) -> Option<usize> {
+        if self.reply.is_none() {
+            let status = begin.get(b"HTTP/1.1 ".len()..)?.get(..3)?;
+            let status = std::str::from_utf8(status).ok()?.parse().ok().filter(|status| (400..500).contains(status))?;
+            // The reader only sees that the head is too large.
+            let status = if status == 431 && self.line.0 > self.limits.uri_bytes { 414 } else { status };
+            let error = refusal::of_head(status, &self.limits);
+            self.refused = Some(error.outcome());
+            self.reply = Some(refusal::bytes(error).into());
+        }
+        Some(len)
+    }
+
+    fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(reply) = self.reply.as_mut().filter(|reply| reply.has_remaining()) {
+            let written = ready!(Pin::new(&mut self.socket).poll_write(cx, reply))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            reply.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.early.is_empty() {
+            let len = self.early.len().min(buf.remaining());
+            buf.put_slice(&self.early.split_to(len));
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(cx, buf))?;
+        if buf.filled().len() > before {
+            self.heard(&buf.filled()[before..]);
+        } else {
+            self.heard_end = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.course.is_quiet()
+            && let Some(len) = self.hold_back(buf, buf.len())
+        {
+            return Poll::Ready(Ok(len));
+        }
+        let written = Pin::new(&mut self.socket).poll_write(cx, buf);
+        self.course.sent(written.is_pending());
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.course.is_quiet() {
+            let (first, len) = (bufs.first().map_or(&[][..], |buf| buf), bufs.iter().map(|buf| buf.len()).sum());
+            if let Some(len) = self.hold_back(first, len) {
+                return Poll::Ready(Ok(len));
+            }
+        }
+        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        self.course.sent(written.is_pending());
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_reply(cx))?;
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.course.sent(flushed.is_pending());
+        if let Poll::Ready(Ok(())) = flushed {
+            self.course.flushed();
+        }
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_reply(cx))?;
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Socket::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Socket::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Socket::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Socket::Plain(stream) => stream.is_write_vectored(),
+            Socket::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Socket::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Socket::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Socket::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Connections: how long they may be silent, how many there may be, and how they end.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use warmpath::shutdown::Tasks;
+
+use crate::fleet::{TestFleet, fleet, value_of};
+use crate::raw::{MODELS, ask, completion, connect, exchange, until_closed};
+use crate::scripted::{Scripted, whole};
+use crate::serving::Serving;
+
+/// Speaks HTTP/2 over `stream` at once.
+pub(crate) async fn http2(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    window: u32,
+    tasks: &Tasks,
+) -> SendRequest<Full<Bytes>> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(window).initial_connection_window_size(1 << 20);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    tasks.spawn(async move { connection.await.unwrap_or_default() });
+    sender
+}
+
+/// A streamed completion over HTTP/2.
+pub(crate) fn streamed() -> http::Request<Full<Bytes>> {
+    let body = r#"{"model":"m","prompt":"x","stream":true}"#;
+    http::Request::post("http://router/v1/completions").body(Full::from(body)).unwrap()
+}
+
+/// What lists the models, over HTTP/2.
+pub(crate) fn models() -> http::Request<Full<Bytes>> {
+    http::Request::get("http://router/v1/models").body(Full::default()).unwrap()
+}
+
+/// The value of a metric about the data port.
+async fn counted(fleet: &TestFleet, name: &str, label: &str) -> f64 {
+    let (_, text) = fleet.admin("/metrics").await;
+    let of_data: Vec<&str> = text.lines().filter(|line| line.contains("listener=\"data\"")).collect();
+    value_of(&of_data.join("\n"), name, label)
+}
+
+/// Waits until a metric about the data port has this value.
+pub(crate) async fn until_counted(fleet: &TestFleet, name: &str, label: &str, count: f64) {
+    let is_so = async |fleet: &TestFleet| (counted(fleet, name, label).await - count).abs() < 1e-9;
+    fleet.eventually(&format!("{name}{{{label}}} is {count}"), is_so).await;
+}
+
+#[tokio::test]
+async fn a_kept_connection_outlives_the_time_for_a_head_and_ends_with_its_own() {
+    let timeouts = "timeouts: {header_read: 200ms, client_idle: 900ms}";
+    let fleet = fleet().engines(1).config(timeouts).start().await;
+    let mut stream = connect(fleet.app.data_address()).await;
+    for _ in 0..2 {
+        assert_eq!(ask(&mut stream, MODELS).await.unwrap().status, 200);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(ask(&mut stream, &completion("")).await.unwrap().status, 200);
+    let start = Instant::now();
+    assert_eq!(until_closed(&mut stream).await, (String::new(), true));
+    let idle = start.elapsed();
+    assert!((Duration::from_millis(800)..Duration::from_secs(5)).contains(&idle), "{idle:?}");
+    until_counted(&fleet, "warmpath_client_connections_closed_total", "reason=\"idle\"", 1.0).await;
+}
+
+/// The second head on a connection has no more time than the first.
+#[tokio::test]
+async fn half_a_head_is_408_on_a_new_connection_and_on_a_kept_one() {
+    let fleet = fleet().engines(1).config("timeouts: {header_read: 300ms}").start().await;
+    for kept in [false, true] {
+        let mut stream = connect(fleet.app.data_address()).await;
+        if kept {
+            assert_eq!(ask(&mut stream, MODELS).await.unwrap().status, 200);
+        }
+        let start = Instant::now();
+        for byte in MODELS.as_bytes().iter().take(20) {
+            stream.write_all(&[*byte]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let answer = crate::raw::answer(&mut stream).await.unwrap();
+        assert_eq!((answer.status, answer.refusal().as_str()), (408, "the request's head did not arrive in time"));
+        assert_eq!(until_closed(&mut stream).await, (String::new(), true));
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    }
+    until_counted(&fleet, "warmpath_client_connections_closed_total", "reason=\"head_timeout\"", 2.0).await;
+}
+
+/// R12. Silence, half heads and half bodies from `clients` each, beside requests that make sense.
+async fn r12(fleet: &TestFleet, clients: usize, patience: Duration) {
+    let (start, address) = (Instant::now(), fleet.app.data_address());
+    let mut slow = Vec::new();
+    for begin in [
+        "",
+        "PR",
+        "POST /v1/completions HTTP/1.1\r\nhost: r\r\nx-",
+        "POST /v1/completions HTTP/1.1\r\nhost: r\r\ncontent-length: 9\r\n\r\n{",
+    ] {
+        for _ in 0..clients {
+            let mut stream = connect(address).await;
+            stream.write_all(begin.as_bytes()).await.unwrap();
+            slow.push(stream);
+        }
+    }
+    let count = u32::try_from(slow.len()).unwrap();
+    until_counted(fleet, "warmpath_client_connections", "", f64::from(count)).await;
+    let closing = async {
+        for stream in &mut slow {
+            until_closed(stream).await;
+        }
+        start.elapsed()
+    };
+    let healthy = async {
+        let mut served = 0;
+        loop {
+            let answer = exchange(address, completion("").as_bytes()).await.unwrap();
+            assert_eq!(answer.status, 200);
+            served += 1;
+            if start.elapsed() > patience {
+                return served;
+            }
+        }
+    };
+    let (closed_after, served) = tokio::join!(closing, healthy);
+    println!("R12: {count} slow clients closed after {closed_after:?}, {served} requests served meanwhile, 0 failed");
+    assert!(closed_after < patience, "{closed_after:?}");
+    assert!(served > 10, "{served}");
+}
+
+#[tokio::test]
+async fn r12_slow_clients_are_closed_and_nobody_waits_for_them() {
+    let fleet = fleet().engines(1).config("timeouts: {header_read: 700ms, body_read: 700ms}").start().await;
+    r12(&fleet, 25, Duration::from_secs(2)).await;
+}
+
+/// The full counts, with the times that are shipped; `scripts/chaos/door.sh` runs it.
+#[tokio::test]
+#[ignore = "takes half a minute and a thousand connections"]
+async fn chaos_r12_a_thousand_slow_clients() {
+    let fleet = fleet().engines(1).config("timeouts: {body_read: 10s}").start().await;
+    r12(&fleet, 250, Duration::from_secs(11)).await;
+}
+
+#[tokio::test]
+async fn beyond_their_number_connections_are_turned_away_in_words() {
+    let limits = "limits: {connections: 4, connections_per_address: 3}\ntimeouts: {client_idle: 1h}";
+    let fleet = fleet().engines(1).config(limits).start().await;
+    let address = fleet.app.data_address();
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        let mut stream = connect(address).await;
+        assert_eq!(ask(&mut stream, MODELS).await.unwrap().status, 200);
+        kept.push(stream);
+    }
+    let mut turned_away = connect(address).await;
+    let (text, _) = until_closed(&mut turned_away).await;
+    assert!(text.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{text}");
+    assert!(text.contains("retry-after: 1\r\n") && text.contains("\"code\":\"too_many_connections\""), "{text}");
+    assert!(
+        (counted(&fleet, "warmpath_client_connections_refused_total", "reason=\"address\"").await - 1.0).abs() < 1e-9
+    );
+    // Another address of this machine has room of its own, until the door is full.
+    let mut others = Vec::new();
+    for _ in 0..2 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        others.push(socket.connect(address).await.unwrap());
+    }
+    assert_eq!(ask(&mut others[0], MODELS).await.unwrap().status, 200);
+    assert!(until_closed(&mut others[1]).await.0.starts_with("HTTP/1.1 503 "));
+    assert!((counted(&fleet, "warmpath_client_connections_refused_total", "reason=\"full\"").await - 1.0).abs() < 1e-9);
+    drop(kept);
+    until_counted(&fleet, "warmpath_client_connections", "", 1.0).await;
+    assert_eq!(exchange(address, MODELS.as_bytes()).await.unwrap().status, 200);
+}
+
+/// R33: a process without descriptors accepts again as soon as it has some.
+#[tokio::test]
+async fn r33_a_router_without_descriptors_recovers() {
+    let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let serving = Serving::limited("r33", worker.address, "timeouts: {client_idle: 1h}", 48);
+    // Kept, so that it can be asked while nothing is accepted.
+    let admin = reqwest::Client::new();
+    let metrics = format!("http://{}/metrics", serving.admin);
+    let read = async || admin.get(&metrics).send().await.unwrap().text().await.unwrap();
+    read().await;
+    let mut crowd = Vec::new();
+    for _ in 0..64 {
+        crowd.push(connect(serving.data).await);
+    }
+    let failures = "warmpath_accept_failures_total";
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while value_of(&read().await, failures, "no_descriptors") < 3.0 {
+        assert!(Instant::now() < deadline, "descriptors never run out");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(crowd);
+    let start = Instant::now();
+    let served = exchange(serving.data, post_text().as_bytes()).await.unwrap();
+    assert_eq!(served.status, 200, "{served:?}");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // It tried rarely meanwhile, not all the time.
+    assert!(value_of(&read().await, failures, "no_descriptors") < 100.0);
+}
+
+fn post_text() -> String {
+    crate::raw::post("{\"model\":\"m\",\"prompt\":\"x\"}")
+}
+
+#[tokio::test]
+async fn http2_is_spoken_to_clients_that_begin_with_it() {
+    let fleet = fleet().engines(1).start().await;
+    let tasks = Tasks::new();
+    let mut sender = http2(connect(fleet.app.data_address()).await, 1 << 20, &tasks).await;
+    let body = r#"{"model":"m","prompt":[1,2,3],"max_tokens":2}"#;
+    let request = || http::Request::post("http://router/v1/completions").body(Full::from(body)).unwrap();
+    let (first, second, third) = tokio::join!(
+        sender.send_request(request()),
+        sender.clone().send_request(request()),
+        sender.clone().send_request(models())
+    );
+    for answer in [first, second, third] {
+        let answer = answer.unwrap();
+        assert_eq!((answer.status(), answer.version()), (http::StatusCode::OK, http::Version::HTTP_2));
+        let body: serde_json::Value =
+            serde_json::from_slice(&answer.into_body().collect().await.unwrap().to_bytes()).unwrap();
+        assert!(body["object"].is_string(), "{body}");
+    }
+    // What is wrong with a head is said in the same words.
+    let other_host =
+        http::Request::get("http://router/v1/models").header("host", "other").body(Full::default()).unwrap();
+    let mut large = models();
+    large.headers_mut().insert("x-large", "x".repeat(66_000).parse().unwrap());
+    let long = http::Request::get(format!("http://router/{}", "x".repeat(9_000))).body(Full::default()).unwrap();
+    for (request, status) in [(other_host, 400), (large, 431), (long, 414)] {
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status().as_u16(), status);
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.starts_with(b"{\"error\":{\"message\":\""), "{body:?}");
+    }
+    assert!((counted(&fleet, "warmpath_client_connections_opened_total", "").await - 1.0).abs() < 1e-9);
+    assert_eq!(fleet.app.in_flight(), 0);
+}

@@ -1,0 +1,173 @@
+//! How the router starts and stops: whom it waits for, and what becomes of answers that are under way.
+
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use warmpath::shutdown::Tasks;
+
+use crate::door::{http2, streamed};
+use crate::fleet::fleet;
+use crate::fountain::{Flow, Fountain};
+use crate::raw::{MODELS, ask, completion, connect, exchange, streamed_text, until_closed};
+use crate::scripted::{Scripted, Step, end, event, head, piece, until};
+use crate::serving::Serving;
+
+/// What comes over HTTP/2, and whether it ends cleanly.
+async fn to_the_end(mut body: hyper::body::Incoming) -> (String, bool) {
+    let mut text = Vec::new();
+    let clean = loop {
+        match body.frame().await {
+            Some(Ok(frame)) => text.extend(frame.into_data().unwrap()),
+            Some(Err(_)) => break false,
+            None => break true,
+        }
+    };
+    (String::from_utf8(text).unwrap(), clean)
+}
+
+/// R16. Not ready at once, alive to the end; nobody new; what runs may finish, and past the grace it is told.
+#[tokio::test]
+async fn r16_streams_finish_within_the_grace_and_are_told_when_it_is_over() {
+    let short = Scripted::start(vec![head(), piece(event("a")), Step::Await, piece("data: [DONE]\n\n"), end()]).await;
+    let long = Scripted::start(vec![head(), piece(event("a")), Step::Hold]).await;
+    let fleet = fleet().engines(0).policy("round_robin").stranger(short.address).stranger(long.address);
+    let fleet = fleet.config("timeouts: {shutdown_grace: 2s}").start().await;
+    let (data, admin) = (fleet.app.data_address(), fleet.app.admin_address());
+    let mut idle = connect(data).await;
+    assert_eq!(ask(&mut idle, MODELS).await.unwrap().status, 200);
+    let tasks = Tasks::new();
+    let mut sender = http2(connect(data).await, 1 << 20, &tasks).await;
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let mut stream = connect(data).await;
+        stream.write_all(streamed_text().as_bytes()).await.unwrap();
+        streams.push(stream);
+    }
+    short.asked(1).await;
+    long.asked(1).await;
+    let mut over_http2 =
+        vec![sender.send_request(streamed()).await.unwrap(), sender.send_request(streamed()).await.unwrap()];
+    let start = Instant::now();
+    let (tell, stopped) = tokio::sync::oneshot::channel();
+    let app = fleet.app;
+    tasks.spawn(async move { tell.send(app.stop().await).expect("the test waits for it") });
+    let status = async |path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+        exchange(admin, request.as_bytes()).await.map(|answer| answer.status)
+    };
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert_eq!((status("/readyz").await, status("/livez").await), (Some(503), Some(200)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(TcpStream::connect(data).await.is_err(), "nobody new is let in");
+    assert_eq!(status("/livez").await, Some(200));
+    assert_eq!(until_closed(&mut idle).await, (String::new(), true));
+    short.go();
+    short.go();
+    let told = |text: &str| text.contains("data: {\"error\":{\"message\":\"the router is shutting down\"");
+    let mut outcomes = Vec::new();
+    for stream in &mut streams {
+        let (text, _) = until_closed(stream).await;
+        outcomes.push((text.contains("data: [DONE]"), text.ends_with("0\r\n\r\n"), told(&text)));
+    }
+    for answer in over_http2.drain(..) {
+        let (text, clean) = to_the_end(answer.into_body()).await;
+        outcomes.push((text.contains("data: [DONE]"), clean, told(&text)));
+    }
+    outcomes.sort_unstable();
+    let (finished, cut) = ((true, true, false), (false, false, true));
+    assert_eq!(outcomes, [cut, cut, finished, finished]);
+    assert_eq!(stopped.await, Ok(2), "one connection of HTTP/1 and that of HTTP/2");
+    let took = start.elapsed();
+    assert!((Duration::from_millis(1500)..Duration::from_secs(3)).contains(&took), "{took:?}");
+    assert!(TcpStream::connect(admin).await.is_err());
+}
+
+/// What has not begun when the grace is over is 503, and says so.
+#[tokio::test]
+async fn a_request_that_still_waits_when_the_grace_is_over_is_503() {
+    let worker = Scripted::start(vec![Step::Hold]).await;
+    let fleet = fleet().engines(0).stranger(worker.address).config("timeouts: {shutdown_grace: 300ms}").start().await;
+    let mut stream = connect(fleet.app.data_address()).await;
+    stream.write_all(completion("").as_bytes()).await.unwrap();
+    worker.asked(1).await;
+    let (cut, answer) = tokio::join!(fleet.app.stop(), crate::raw::answer(&mut stream));
+    let answer = answer.unwrap();
+    assert_eq!((cut, answer.status, answer.refusal().as_str()), (1, 503, "the router is shutting down"));
+    assert!(answer.body.contains("\"code\":\"shutting_down\"") && answer.head.contains("retry-after: 1\r\n"));
+    until("the worker is let go", || worker.hangups() == 1).await;
+}
+
+/// R16 with a real process and a real signal: streams that end within the grace all finish, and it ends with 0.
+async fn r16(name: &str, streams: u32, longest: Duration) {
+    let worker = Fountain::start(Flow::Drops(longest / streams)).await;
+    let mut serving = Serving::start(name, worker.address, "timeouts: {shutdown_grace: 30s}");
+    let mut clients = Vec::new();
+    for _ in 0..streams {
+        let mut client = connect(serving.data).await;
+        client.write_all(streamed_text().as_bytes()).await.unwrap();
+        clients.push(client);
+    }
+    until("all have begun", || worker.begun() == u64::from(streams)).await;
+    let start = Instant::now();
+    serving.signal("TERM");
+    let mut whole = 0;
+    for client in &mut clients {
+        let (text, _) = until_closed(client).await;
+        let is_whole = text.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n");
+        assert!(is_whole, "{text}");
+        whole += u32::from(is_whole);
+    }
+    let status = serving.ended(Duration::from_secs(5)).await;
+    println!("R16: {whole} of {streams} streams finished, the router ended after {:?} with {status}", start.elapsed());
+    assert_eq!((whole, status.code()), (streams, Some(0)));
+}
+
+#[tokio::test]
+async fn r16_a_process_that_is_told_to_stop_finishes_its_streams() {
+    r16("r16", 10, Duration::from_secs(2)).await;
+}
+
+/// The full count; `scripts/chaos/door.sh` runs it.
+#[tokio::test]
+#[ignore = "takes 20 seconds and 100 streams"]
+async fn chaos_r16_100_streams_of_up_to_20_seconds() {
+    r16("chaos-r16", 100, Duration::from_secs(20)).await;
+}
+
+/// Two signals: it ends at once.
+#[tokio::test]
+async fn a_second_signal_is_obeyed_at_once() {
+    let worker = Fountain::start(Flow::Drops(Duration::from_secs(60))).await;
+    let mut serving = Serving::start("second", worker.address, "timeouts: {shutdown_grace: 30s}");
+    let mut client = connect(serving.data).await;
+    client.write_all(streamed_text().as_bytes()).await.unwrap();
+    until("it has begun", || worker.begun() == 1).await;
+    serving.signal("TERM");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    serving.signal("TERM");
+    serving.ended(Duration::from_secs(2)).await;
+}
+
+/// with `ready_when: all` the router is not ready before every worker was seen, and ends if one never is.
+#[tokio::test]
+async fn r045_a_router_whose_workers_do_not_come_ends_with_an_error() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let absent = free.local_addr().unwrap();
+    drop(free);
+    let waiting = "ready_when: all\ntimeouts: {start: 1s, start_interval: 100ms}";
+    let mut serving = Serving::start("r045", absent, waiting);
+    let request = "GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n";
+    assert_eq!(exchange(serving.admin, request.as_bytes()).await.unwrap().status, 503);
+    assert_eq!(serving.ended(Duration::from_secs(10)).await.code(), Some(1));
+}
+
+/// A worker that is there in time is admitted at the next look.
+#[tokio::test]
+async fn r045_a_router_whose_workers_come_is_ready_at_the_next_look() {
+    let worker = Scripted::start(Vec::new()).await;
+    let waiting = "ready_when: all\ntimeouts: {start: 10s, start_interval: 50ms}";
+    let fleet = fleet().engines(0).stranger(worker.address).config(waiting).start().await;
+    fleet.eventually("it is ready", async |fleet| fleet.admin("/readyz").await.0 == 200).await;
+}

@@ -1,0 +1,87 @@
+//! The router in a process of its own, for what only a process has: memory, descriptors, signals, an exit code.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// See the module. It is killed with the test.
+pub(crate) struct Serving {
+    child: Child,
+    config: PathBuf,
+    pub(crate) data: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+impl Serving {
+    /// Starts `warmpath serve` before one worker, without events, with more lines of configuration.
+    pub(crate) fn start(name: &str, worker: SocketAddr, more: &str) -> Self {
+        Self::limited(name, worker, more, 20_000)
+    }
+
+    /// The same with so many file descriptors.
+    pub(crate) fn limited(name: &str, worker: SocketAddr, more: &str, descriptors: usize) -> Self {
+        let config = std::env::temp_dir().join(format!("warmpath-serving-{}-{name}.yaml", std::process::id()));
+        let text = format!(
+            "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0'}}\nmodels: [{{name: m}}]\n\
+             workers: [{{id: w, url: 'http://{worker}', model: m, events: none}}]\n{more}\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let shell = format!("ulimit -n {descriptors} && exec \"$0\" serve --config \"$1\"");
+        let mut child = Command::new("sh")
+            .args(["-c", &shell, env!("CARGO_BIN_EXE_warmpath"), &config.display().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let told = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("serving on http://"));
+        let told = told.expect("it says where it serves");
+        let addresses: Vec<SocketAddr> =
+            told.split("http://").skip(1).map(|part| part.split(',').next().unwrap().parse().unwrap()).collect();
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, config, data: addresses[0], admin: addresses[1] }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&mut self, patience: Duration) -> ExitStatus {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Memory in use, and the most that ever was, in KiB.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let of = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux tells");
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        };
+        (of("VmRSS:"), of("VmHWM:"))
+    }
+
+    /// The text of its metrics.
+    pub(crate) async fn metrics(&self) -> String {
+        reqwest::get(format!("http://{}/metrics", self.admin)).await.unwrap().text().await.unwrap()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.config);
+    }
+}
