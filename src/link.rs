@@ -223,8 +223,7 @@ impl Link {
     ) -> Result<Response<Inflow>, SendError> {
         let mut request = request;
         request.headers_mut().insert(header::HOST, self.host.clone());
-        while way == Way::Kept {
-            let Some(mut connection) = self.take().await else { break };
+        while let Some(mut connection) = self.take(way).await {
             match connection.exchange(request).await {
                 Ok(response) => return Ok(self.flowing(connection, response)),
                 // It had closed before anything was written.
@@ -251,9 +250,12 @@ impl Link {
         response.map(|body| Inflow::new(body, connection, self))
     }
 
-    /// The connection that was used last, if it still stands.
-    async fn take(&self) -> Option<Connection> {
+    /// The connection that was used last, if it still stands and may be used.
+    async fn take(&self, way: Way) -> Option<Connection> {
         loop {
+            if way == Way::Fresh {
+                return None;
+            }
             let mut connection = self.lock_kept().take(Instant::now())?;
             if connection.is_ready().await {
                 return Some(connection);

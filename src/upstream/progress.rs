@@ -137,6 +137,11 @@ impl Progress {
         }
     }
 
+    /// Whether a stream has come to its end but for the blank line that makes an event of `[DONE]`.
+    pub fn lacks_a_line(&self) -> bool {
+        matches!(&self.form, Form::Events(scanner) if scanner.seen().done && !scanner.seen().closed)
+    }
+
     /// Whether the answer is a stream of events.
     pub fn is_stream(&self) -> bool {
         matches!(self.form, Form::Events(_))

@@ -143,7 +143,8 @@ where
                 }
                 this.progress.end(Ending::Complete);
                 this.state = State::Done;
-                Poll::Ready(None)
+                let line = this.progress.lacks_a_line().then(|| Ok(Frame::data(Bytes::from_static(b"\n"))));
+                Poll::Ready(line.filter(|_| ended.is_some()))
             }
         }
     }

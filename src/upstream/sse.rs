@@ -21,6 +21,8 @@ pub struct Seen {
     pub events: u32,
     /// Whether `[DONE]` came.
     pub done: bool,
+    /// Whether the blank line came that makes an event of it.
+    pub closed: bool,
     /// Whether an event was an error object.
     pub error: bool,
     /// Whether it was the first event.
@@ -66,6 +68,7 @@ impl SseScanner {
 impl Seen {
     fn line(&mut self, line: &[u8]) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
+        self.closed |= self.done && line.is_empty();
         let Some(payload) = line.strip_prefix(b"data:") else { return };
         let payload = payload.trim_ascii();
         if payload == b"[DONE]" {
@@ -102,7 +105,7 @@ mod tests {
 
     fn expected() -> Seen {
         let usage = Some(b"{\"choices\":[],\"usage\":{\"prompt_tokens\":3}}".to_vec());
-        Seen { events: 2, done: true, usage, ..Seen::default() }
+        Seen { events: 2, done: true, closed: true, usage, ..Seen::default() }
     }
 
     #[test]
@@ -139,6 +142,8 @@ mod tests {
             assert!(scanner.partial.len() <= LINE_MAX);
         }
         scanner.scan(b"\ndata: [DONE]\n");
-        assert!(scanner.seen().done);
+        assert!(scanner.seen().done && !scanner.seen().closed);
+        scanner.scan(b"\r\n");
+        assert!(scanner.seen().closed);
     }
 }

@@ -223,7 +223,10 @@ async fn r35_a_prompt_that_breaks_two_streams_is_sent_to_nobody_else() {
         Faulty::start(|prompt, _| if prompt == "die" { [beginning(2), vec![Act::Reset]].concat() } else { stream(1) })
     };
     let engines = [mortal().await, mortal().await, mortal().await];
-    let fleet = before(&engines.iter().collect::<Vec<_>>()).config("routing: {policy: round_robin}").start().await;
+    let fleet = before(&engines.iter().collect::<Vec<_>>())
+        .config("routing: {policy: round_robin, fallback: round_robin}")
+        .start()
+        .await;
     let url = fleet.url("/v1/completions");
     let mut saw = Vec::new();
     for _ in 0..4 {
@@ -242,7 +245,10 @@ async fn an_answer_clears_a_request_that_was_there_when_workers_broke() {
         )
     };
     let engines = [once(0).await, once(1).await];
-    let fleet = before(&[&engines[0], &engines[1]]).config("routing: {policy: round_robin}").start().await;
+    let fleet = before(&[&engines[0], &engines[1]])
+        .config("routing: {policy: round_robin, fallback: round_robin}")
+        .start()
+        .await;
     let url = fleet.url("/v1/completions");
     let mut saw = Vec::new();
     for _ in 0..6 {

@@ -49,7 +49,10 @@ pub(crate) async fn ask(client: &reqwest::Client, url: &str, prompt: &str) -> Sa
     match (clean, text.ends_with("data: [DONE]\n\n"), text.contains("\"error\"")) {
         (true, true, false) => Saw::Whole,
         (false, false, true) => Saw::Broken,
-        _ => Saw::Silent,
+        _ => {
+            println!("{prompt}: ended properly: {clean}; {text:?}");
+            Saw::Silent
+        }
     }
 }
 

@@ -10,9 +10,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use warmpath::http::{ConnectionLimits, serve};
+use warmpath::door::{Door, DoorLimits, Listener};
 use warmpath::shutdown::Tasks;
+use warmpath::telemetry::metrics::DoorMetrics;
 
 type Change = Box<dyn Fn(&str, &mut Value) + Send + Sync>;
 
@@ -41,13 +41,11 @@ impl Meddler {
             hidden: Mutex::default(),
             key: Mutex::default(),
         });
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
-        let address = listener.local_addr().expect("it is bound");
+        let listener = Listener::bind(([127, 0, 0, 1], 0).into()).expect("loopback has free ports");
+        let address = listener.address();
         let router = Router::new().fallback(pass).with_state(Arc::clone(&shared));
-        let header_timeout = Duration::from_secs(10);
-        let limits = ConnectionLimits { connections: 100, header_timeout, header_bytes: 64 * 1024, headers: 100 };
         let tasks = Tasks::new();
-        tasks.spawn(serve(listener, router, limits, tasks.clone(), std::future::pending()));
+        Door::open(listener, router, (DoorLimits::default(), None), DoorMetrics::default(), &tasks);
         Self { address, shared, _tasks: tasks }
     }
 
