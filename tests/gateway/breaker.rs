@@ -133,13 +133,13 @@ async fn all_die(down: Duration) {
 
 #[tokio::test]
 async fn r32_with_all_workers_down_answers_are_quick_and_so_is_the_way_back() {
-    all_die(Duration::from_millis(1_500)).await;
+    Box::pin(all_die(Duration::from_millis(1_500))).await;
 }
 
 #[tokio::test]
 #[ignore = "scripts/chaos.sh runs it"]
 async fn chaos_r32_all_workers_are_down_for_ten_seconds() {
-    all_die(Duration::from_secs(10)).await;
+    Box::pin(all_die(Duration::from_secs(10))).await;
 }
 
 /// R32: whatever requests say, half of a pool stays in, unless nobody can connect.

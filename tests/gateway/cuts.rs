@@ -116,13 +116,13 @@ async fn every_cut(stride: usize) {
 
 #[tokio::test]
 async fn r8_a_cut_is_what_its_place_makes_it() {
-    every_cut(37).await;
+    Box::pin(every_cut(37)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "scripts/chaos.sh runs it"]
 async fn chaos_r8_every_offset_in_every_manner() {
-    every_cut(1).await;
+    Box::pin(every_cut(1)).await;
 }
 
 /// A kept connection that ends without a byte says nothing of the worker; a new one does.

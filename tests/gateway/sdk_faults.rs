@@ -57,11 +57,11 @@ async fn judge(streams: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sdk_raises_for_every_broken_stream_and_sends_nothing_in_vain() {
-    judge(60).await;
+    Box::pin(judge(60)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "scripts/chaos.sh runs it"]
 async fn chaos_the_sdk_raises_for_ten_thousand_broken_streams() {
-    judge(10_000).await;
+    Box::pin(judge(10_000)).await;
 }
