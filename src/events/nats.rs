@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream;
-use async_nats::{Client, ConnectOptions, RequestErrorKind, ServerAddr};
-use bytes::Bytes;
+use async_nats::{Client, ConnectOptions, Request, RequestErrorKind, ServerAddr};
 use futures_util::FutureExt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -32,6 +31,10 @@ pub(super) mod stream;
 
 /// Waits between attempts to subscribe.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// How long an answer is waited for, and how often it is asked for: no subscription is made in the meantime.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+const TRIES: u32 = 2;
 
 /// Asks what our account may keep in streams.
 const ACCOUNT_QUERY: &str = "$JS.API.INFO";
@@ -135,17 +138,24 @@ impl NatsBus {
     /// Whether the server has JetStream, for us. No answer while the connection stays up is a no: the account may not
     /// ask. Asked in the raw: the client's own query cannot read what nats-server 2.9 says of an account.
     async fn has_jetstream(&self, losses: u64) -> Result<bool, async_nats::Error> {
-        match self.client.request(ACCOUNT_QUERY, Bytes::new()).await {
-            Ok(answer) => {
-                let answer: AccountAnswer = serde_json::from_slice(&answer.payload)?;
-                Ok(answer.error.is_none())
-            }
-            Err(error) if self.link.borrow().losses != losses => Err(error.into()),
-            Err(error) => {
-                if error.kind() != RequestErrorKind::NoResponders {
-                    tracing::warn!(error = %error, "JetStream cannot be asked for; events may be lost");
+        let mut tried = 1;
+        loop {
+            let ask = Request::new().timeout(Some(ANSWERED_WITHIN));
+            let error = match self.client.send_request(ACCOUNT_QUERY, ask).await {
+                Ok(answer) => {
+                    let answer: AccountAnswer = serde_json::from_slice(&answer.payload)?;
+                    return Ok(answer.error.is_none());
                 }
-                Ok(false)
+                Err(error) if self.link.borrow().losses != losses => return Err(error.into()),
+                Err(error) => error,
+            };
+            match error.kind() {
+                RequestErrorKind::NoResponders => return Ok(false),
+                RequestErrorKind::TimedOut if tried < TRIES => tried += 1,
+                _ => {
+                    tracing::warn!(error = %error, "JetStream cannot be asked for; events may be lost");
+                    return Ok(false);
+                }
             }
         }
     }

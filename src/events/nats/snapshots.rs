@@ -7,7 +7,6 @@
 //! after the other, so nobody is sent more than it takes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_nats::{HeaderMap, Request};
 use bytes::Bytes;
@@ -15,7 +14,7 @@ use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 
 use super::follow::Line;
-use super::{NatsBus, RETRY, stream};
+use super::{ANSWERED_WITHIN, NatsBus, RETRY, TRIES, stream};
 use crate::events::source::{AskId, Heard};
 use crate::events::subject;
 
@@ -24,10 +23,6 @@ pub const CHUNK_BYTES_MAX: usize = 512 << 10;
 
 /// Chunks of a snapshot at most, for a reader: two gigabytes.
 const CHUNKS_MAX: u32 = 4096;
-
-/// How long a chunk is waited for, and how often it is asked for.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
-const TRIES: u32 = 2;
 
 /// The largest request that is read.
 const REQUEST_BYTES_MAX: usize = 512;
