@@ -220,7 +220,7 @@ async fn r21_with_a_stream_a_burst_is_told_whole() {
             {
                 quiet = Instant::now();
             }
-            assert!(quiet.elapsed() < Duration::from_secs(4), "{} known", known.len());
+            assert!(quiet.elapsed() < Duration::from_secs(20), "{} known", known.len());
         }
         let after = times.sent.get().map_or(Duration::ZERO, Instant::elapsed);
         println!("\nR21: with a stream and room for {queue} messages, {} are known {after:?} after the burst", burst());

@@ -1,6 +1,7 @@
 //! Following one (worker, rank) over NATS, through lost connections and streams that are made anew.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_nats::jetstream::stream::Info;
 use futures_util::StreamExt;
@@ -12,6 +13,9 @@ use super::replay::Marks;
 use super::{NatsBus, RETRY, stream};
 use crate::events::source::{self, Ask, Heard};
 use crate::events::subject;
+
+/// By then nobody makes a stream any more who found none when we did.
+const SETTLED_AFTER: Duration = Duration::from_millis(500);
 
 /// One (worker, rank)'s subscription, and how far it has come.
 pub(super) struct Line {
@@ -111,6 +115,16 @@ impl NatsBus {
     async fn follow_stream(&self, line: &mut Line) -> Result<(), async_nats::Error> {
         let stream = stream::ensure(&self.client, &self.settings.prefix).await?;
         let info = stream.cached_info().clone();
+        let is_new = info.state.last_sequence == 0;
+        let known = info.clone();
+        let replaced = async {
+            if is_new {
+                self.stream_is_replaced(known).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::pin!(replaced);
         // A stream that was made anew counts anew.
         let same = line.read.take().filter(|(read, _)| read.created == info.created);
         if same.is_none() {
@@ -127,7 +141,11 @@ impl NatsBus {
             to.send(Heard::Connected).await?;
         }
         loop {
-            match reader.next().await? {
+            let next = tokio::select! {
+                next = reader.next() => next?,
+                () = &mut replaced => return Ok(()),
+            };
+            match next {
                 Next::Message(message, place, pending) => {
                     let batch = stream::batch(&message.payload, message.headers.as_ref());
                     marks.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, place);
@@ -141,6 +159,16 @@ impl NatsBus {
                 Next::Drops => to.send(Heard::Connected).await?,
                 Next::End => return Ok(()),
             }
+        }
+    }
+
+    /// Ends if the stream is not the one that was made at this time. Several clients that find none make one each, and a
+    /// server may keep the last; whoever reads an earlier one hears nothing, not even that, for ten seconds.
+    async fn stream_is_replaced(&self, known: Info) {
+        tokio::time::sleep(SETTLED_AFTER).await;
+        let found = stream::ensure(&self.client, &self.settings.prefix).await;
+        if !found.is_ok_and(|found| found.cached_info().created != known.created) {
+            std::future::pending::<()>().await;
         }
     }
 
