@@ -138,7 +138,7 @@ async fn end(mut client: TcpStream, manner: Manner) -> std::io::Result<()> {
         Manner::Reset => client.set_zero_linger()?,
         Manner::Close | Manner::Dribble => {
             // What is unread would make a RST of the FIN.
-            let mut rest = [0; 16 * 1024];
+            let mut rest = vec![0; 16 * 1024];
             while client.try_read(&mut rest).is_ok_and(|read| read > 0) {}
             client.shutdown().await?;
         }
