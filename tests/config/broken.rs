@@ -122,6 +122,9 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
         "events: {nats: {token: t, nkey_seed: s}}",
         &["3:38: `nkey_seed` beside `token` at 3:24: one way to authenticate"],
     ),
+    ("upstream_tls: {certificate: c.pem}", &["3:29: `certificate` without `key`"]),
+    ("upstream_tls: {key: k.pem}", &["3:21: `key` without `certificate`"]),
+    ("retries: {budget: 1.5}", &["3:19: a share must be from 0 to 1, got 1.5"]),
     ("log: {format: \"a\\nb\"}", &["3:15: unknown value `a\\nb` (known: text, json)"]),
     (
         "log: {format: xml, level: loud}\nretries: {attempts: -1, wait: 1s}\ncache: {}",
@@ -129,7 +132,7 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
             "3:15: unknown value `xml` (known: text, json)",
             "3:27: unknown value `loud` (known: error, warn, info, debug, trace)",
             "4:21: expected a whole number from 0 to 255, got `-1`",
-            "4:25: unknown key `wait` (known: attempts)",
+            "4:25: unknown key `wait` (known: attempts, budget, budget_min, server_errors, suspicion)",
             "5:1: unknown key `cache` (known: listen, models, workers, discovery, routing, queue, events, index, tokenize, engines, upstream_tls, limits, timeouts, health, retries, metrics, log, ready_when, usage)",
         ],
     ),

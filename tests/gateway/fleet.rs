@@ -36,7 +36,7 @@ pub(crate) struct FleetBuilder {
     more: String,
     listen: String,
     second_model: bool,
-    strangers: Vec<(String, String)>,
+    strangers: Vec<(SocketAddr, String)>,
     bridged: bool,
     listed: bool,
 }
@@ -153,13 +153,7 @@ impl FleetBuilder {
 
     /// A stranger with further settings.
     pub(crate) fn stranger_with(mut self, address: SocketAddr, settings: &str) -> Self {
-        self.strangers.push((format!("http://{address}"), settings.to_owned()));
-        self
-    }
-
-    /// A stranger that is reached by https.
-    pub(crate) fn secure_stranger(mut self, address: SocketAddr) -> Self {
-        self.strangers.push((format!("https://{address}"), "events: none".to_owned()));
+        self.strangers.push((address, settings.to_owned()));
         self
     }
 
@@ -242,8 +236,8 @@ impl FleetBuilder {
             }
         };
         text += "workers:\n";
-        for ((url, settings), number) in self.strangers.iter().zip(1..) {
-            text += &format!("- {{id: stranger-{number}, url: '{url}', model: m, {settings}}}\n");
+        for ((address, settings), number) in self.strangers.iter().zip(1..) {
+            text += &format!("- {{id: stranger-{number}, url: 'http://{address}', model: m, {settings}}}\n");
         }
         for (address, number) in engines.iter().filter(|_| self.listed).zip(1..) {
             let (blocks, worker, model) = (self.blocks, self.worker, self.model);

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use warmpath::shutdown::Tasks;
 
-use crate::fleet::{FleetBuilder, fleet};
+use crate::fleet::{TestFleet, fleet};
 use crate::scripted::{Scripted, event, good_stream, whole};
 
 /// A folder with an authority, certificates of it, and of a stranger's.
@@ -113,8 +113,10 @@ async fn tls_before(
 }
 
 /// A router before one worker that is reached by https.
-fn router(address: std::net::SocketAddr, config: &str) -> FleetBuilder {
-    fleet().engines(0).tokenizer("remote").secure_stranger(address).config(config)
+async fn router(address: std::net::SocketAddr, config: &str) -> TestFleet {
+    let plain = fleet().engines(0).tokenizer("remote").stranger(address).config(config).start().await;
+    let (old, new) = (format!("http://{address}"), format!("https://{address}"));
+    plain.stop_gateway().await.start_gateway_with(&old, &new).await
 }
 
 const BODY: &[u8] = br#"{"model": "m", "prompt": "x", "stream": true}"#;
@@ -126,7 +128,7 @@ async fn a_worker_behind_tls_is_asked_for_everything_over_it() {
     worker.says(Some("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.25\n"));
     // It wants to know who asks.
     let address = tls_before(&worker, &files, "server", true, &tasks).await;
-    let fleet = router(address, &files.config(Some("client"))).start().await;
+    let fleet = router(address, &files.config(Some("client"))).await;
     // Checks, metrics, token ids, requests, commands.
     fleet.until_metric("warmpath_worker_up", "stranger-1", 1.0).await;
     fleet.eventually("it is ready", async |fleet| fleet.admin("/readyz").await.0 == 200).await;
@@ -158,7 +160,7 @@ async fn whoever_is_not_who_it_says_is_not_talked_to() {
     ] {
         let worker = Scripted::start(good_stream()).await;
         let address = tls_before(&worker, &files, name, asks, &tasks).await;
-        let fleet = router(address, &files.config(identity)).start().await;
+        let fleet = router(address, &files.config(identity)).await;
         let answer = fleet.post_bytes("/v1/completions", BODY.to_vec()).await;
         assert_eq!(answer.status, 503, "{why}");
         assert_eq!(worker.seen().len(), 0, "{why}");
@@ -176,7 +178,7 @@ async fn a_renewed_certificate_is_used_without_a_restart() {
         std::fs::copy(files.path(&format!("stranger.{kind}")), files.path(&format!("own.{kind}"))).unwrap();
     }
     let settings = "timeouts: {health_interval: 100ms}\n".to_owned() + &files.config(Some("own"));
-    let fleet = router(address, &settings).start().await;
+    let fleet = router(address, &settings).await;
     assert_eq!(fleet.post_bytes("/v1/completions", BODY.to_vec()).await.status, 503);
     // Half of the new pair: nobody's certificate.
     std::fs::copy(files.path("client.pem"), files.path("own.pem")).unwrap();
