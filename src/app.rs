@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Config;
+use crate::config::{Config, Usage};
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::fleet::{Duty, Fleet};
@@ -21,12 +21,14 @@ use crate::telemetry::metrics::Metrics;
 use crate::tokenize::TokenizerState;
 use crate::upstream::{Timeouts, Upstream};
 use members::{Members, Trouble};
+use offers::Offers;
 use probe::Probes;
 use scrape::Readers;
 use sources::Sources;
 
 mod build;
 mod members;
+mod offers;
 mod probe;
 mod scrape;
 mod sources;
@@ -91,6 +93,7 @@ impl App {
             sources: Arc::clone(&sources),
             probes: Probes::new(&fleet, &config.timeouts),
             readers: Readers::new((&fleet, &index), (&config.engines, &config.timeouts)),
+            offers: Offers::new(&fleet, (&config.engines, &config.timeouts)),
             metrics: metrics.clone(),
             background: background.clone(),
             present: HashMap::new(),
@@ -98,7 +101,8 @@ impl App {
         members.start(&trouble)?;
         let draining = Arc::new(AtomicBool::new(false));
         let upstream = Upstream::new(attempt_timeouts(&config));
-        let gateway = Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour(&config));
+        let gateway = Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour(&config))
+            .with_passthrough(config.listen.passthrough.clone());
         let health = {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
@@ -244,6 +248,7 @@ fn behaviour(config: &Config) -> Behaviour {
         index_seed: config.index.seed,
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,
+        asks_usage: config.usage == Usage::Always,
     }
 }
 

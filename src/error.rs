@@ -40,7 +40,10 @@ pub enum GatewayError {
     },
     /// The path exists, the method does not.
     #[error("method not allowed")]
-    Method,
+    Method {
+        /// The methods that are, as `Allow` has them.
+        allow: &'static str,
+    },
     /// No pool has this name.
     #[error("the model `{model}` does not exist")]
     UnknownModel {
@@ -142,7 +145,7 @@ impl GatewayError {
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::UnknownPath { .. } | Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Place { .. } | Self::NoSuchSlot => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
             Self::Upstream { failure, .. } => match failure {
@@ -206,6 +209,9 @@ impl GatewayError {
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Self::Method { allow } = self {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
         if matches!(self.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             headers.insert("retry-after-ms", HeaderValue::from_static("1000"));

@@ -17,11 +17,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::shutdown::Tasks;
 
 pub mod admin;
+mod arrival;
 pub mod completions;
+mod destination;
 mod forward;
 pub mod gateway;
 pub mod models;
+mod passthrough;
 pub mod routes;
+mod usage;
 
 /// Pause of the accept loop when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -21,6 +21,7 @@ pub mod progress;
 pub mod relay;
 pub mod sse;
 pub mod usage;
+pub mod without_usage;
 
 /// The most of a stream that is held back to see its first event.
 const BEGIN_MAX: usize = 64 * 1024;
@@ -145,7 +146,7 @@ impl Upstream {
         }
         let broken = |error: hyper::Error| failed(worker, UpstreamFailure::Broken, Some(error.into()));
         if !is_event_stream(&parts) {
-            let first = whole(&mut rest).await.map_err(broken)?;
+            let first = whole(&mut rest, held_back(&parts)).await.map_err(broken)?;
             return Ok(Answer { parts, first, rest });
         }
         match first_event(&mut rest).await.map_err(broken)? {
@@ -170,12 +171,19 @@ async fn first_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> 
     Ok(None)
 }
 
-/// A plain answer, or its beginning where it is long. None for an empty body.
-async fn whole(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+/// How much of an answer that is no stream of events is held back. Sound and the like may come as slowly as it is heard;
+/// as soon as there is some, the work is being done.
+fn held_back(parts: &response::Parts) -> usize {
+    let content_type = parts.headers.get(header::CONTENT_TYPE);
+    if content_type.is_none_or(|value| value.as_bytes().starts_with(b"application/json")) { WHOLE_MAX } else { 0 }
+}
+
+/// A plain answer, or its beginning where it has more than `max` bytes. None for an empty body.
+async fn whole(body: &mut Incoming, max: usize) -> Result<Option<Bytes>, hyper::Error> {
     let Some(first) = first_data(body).await? else { return Ok(None) };
     let mut pieces = vec![first];
     let mut len = pieces[0].len();
-    while len <= WHOLE_MAX {
+    while len <= max {
         let Some(data) = first_data(body).await? else { break };
         len += data.len();
         pieces.push(data);
@@ -240,7 +248,8 @@ const CONNECTION_HEADERS: [HeaderName; 10] = [
     HeaderName::from_static("keep-alive"),
 ];
 
-/// A client's headers as a worker may see them: without those of the connection, and without names that are ours.
+/// A client's headers as a worker may see them: without those of the connection or for proxies, and without names that are
+/// ours.
 pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     strip_connection_headers(&mut headers);
     headers.remove(header::EXPECT);
@@ -252,7 +261,11 @@ pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
 }
 
 fn is_ours(name: &HeaderName) -> bool {
-    name.as_str().starts_with("x-warmpath-") || name == "x-tenant-id" || *name == RANK_HEADER
+    let name_text = name.as_str();
+    name_text.starts_with("x-warmpath-")
+        || name_text.starts_with("proxy-")
+        || name == "x-tenant-id"
+        || *name == RANK_HEADER
 }
 
 fn strip_connection_headers(headers: &mut HeaderMap) {
@@ -290,6 +303,12 @@ mod tests {
             ("x-tenant-id", "forged"),
             ("x-data-parallel-rank", "3"),
             ("host", "router"),
+            ("proxy-connection", "keep-alive"),
+            ("keep-alive", "5"),
+            ("te", "trailers"),
+            ("trailer", "x"),
+            ("upgrade", "h2c"),
+            ("proxy-authorization", "Basic eA=="),
         ]));
         assert_eq!(passed, headers(&[("authorization", "Bearer k"), ("x-custom", "2")]));
     }

@@ -9,6 +9,7 @@ use warmpath_core::ids::WorkerId;
 
 use super::StartError;
 use super::build::{self, setup};
+use super::offers::Offers;
 use super::probe::Probes;
 use super::scrape::Readers;
 use super::sources::Sources;
@@ -32,6 +33,7 @@ pub(super) struct Members {
     pub(super) sources: Arc<Sources>,
     pub(super) probes: Probes,
     pub(super) readers: Readers,
+    pub(super) offers: Offers,
     pub(super) metrics: Metrics,
     pub(super) background: Tasks,
     pub(super) present: HashMap<WorkerId, Member>,
@@ -138,6 +140,7 @@ impl Members {
         }
         self.probes.start(ranks.clone(), &tasks);
         self.readers.start(ranks.clone(), &tasks);
+        self.offers.start(ranks.clone(), &tasks);
         tracing::info!(worker = %id, url = %described.url.value, model = described.model.value, "joined");
         self.present.insert(id.clone(), Member { described: described.clone(), ranks, tasks, listening });
         Ok(())

@@ -9,6 +9,7 @@ use warmpath_core::ledger::{InFlight, Said};
 use warmpath_core::workers::Target;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
+use super::offers::limited;
 use crate::config::{Engines, Timeouts};
 use crate::fleet::prometheus::METRICS_MAX;
 use crate::fleet::scrape::Scrape;
@@ -52,7 +53,8 @@ impl Readers {
         loop {
             ticks.tick().await;
             let before: Vec<_> = ranks.iter().map(|worker| self.look(worker)).collect();
-            let text = self.fetch(&url).await;
+            let text = limited(self.client.get(&url), METRICS_MAX).await;
+            let text = text.and_then(|text| String::from_utf8(text).ok());
             let mut outcome = "failed";
             for (worker, seen) in ranks.iter().zip(before) {
                 outcome = self.take(worker, seen, text.as_deref());
@@ -95,18 +97,6 @@ impl Readers {
             self.fleet.set_capacity(worker, blocks);
             self.index.reserve(worker.slot, usize::try_from(blocks.0).unwrap_or(0));
         }
-    }
-
-    async fn fetch(&self, url: &str) -> Option<String> {
-        let mut answer = self.client.get(url).send().await.ok()?.error_for_status().ok()?;
-        let mut text = Vec::new();
-        while let Some(chunk) = answer.chunk().await.ok()? {
-            if text.len() + chunk.len() > METRICS_MAX {
-                return None;
-            }
-            text.extend_from_slice(&chunk);
-        }
-        String::from_utf8(text).ok()
     }
 }
 

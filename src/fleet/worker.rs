@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use http::uri::{Authority, Scheme};
 use tokio::sync::{Notify, watch};
@@ -14,6 +15,7 @@ use warmpath_core::workers::{Limits, Role, Target};
 
 use super::engine::Engine;
 use super::health::Health;
+use super::offer::Offer;
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::WorkerMetrics;
 
@@ -41,6 +43,8 @@ pub struct Worker {
     pub hit_rate: HitRate,
     /// What its process said of itself.
     pub engine: Engine,
+    /// What it said that it serves, whether it is up or down since.
+    pub offer: ArcSwapOption<Offer>,
     /// Woken when its view is to be emptied, because an operator had the engine's cache emptied.
     pub view_reset: Notify,
     duty: watch::Sender<Duty>,
@@ -125,6 +129,7 @@ impl Worker {
             metrics: newcomer.metrics.clone(),
             hit_rate: HitRate::new(Instant::now()),
             engine: Engine::default(),
+            offer: ArcSwapOption::empty(),
             view_reset: Notify::new(),
             duty: watch::Sender::new(Duty::Active),
             health: Mutex::new(newcomer.health),

@@ -13,6 +13,7 @@ use warmpath_core::ids::RequestKey;
 use warmpath_core::overlap::PrefixIndex;
 use warmpath_core::scheduler::Scratch;
 
+use crate::config::PassedPath;
 use crate::error::GatewayError;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
@@ -33,6 +34,8 @@ pub struct Gateway {
     pub metrics: Metrics,
     /// How it behaves.
     pub behaviour: Behaviour,
+    /// Paths that are passed through, beside those with a handler of their own.
+    pub passthrough: Vec<PassedPath>,
     keys: AtomicU64,
     scratches: Mutex<Vec<Scratch>>,
 }
@@ -56,6 +59,8 @@ pub struct Behaviour {
     pub seed: u64,
     /// Whether answers carry `x-warmpath-*` headers.
     pub expose_decisions: bool,
+    /// Whether streams whose clients do not ask for usage get the wish.
+    pub asks_usage: bool,
 }
 
 impl Gateway {
@@ -67,7 +72,13 @@ impl Gateway {
         metrics: Metrics,
         behaviour: Behaviour,
     ) -> Self {
-        Self { fleet, index, upstream, metrics, behaviour, keys: AtomicU64::new(0), scratches: Mutex::default() }
+        let (keys, scratches) = (AtomicU64::new(0), Mutex::default());
+        Self { fleet, index, upstream, metrics, behaviour, passthrough: Vec::new(), keys, scratches }
+    }
+
+    /// The same, with these paths passed through.
+    pub fn with_passthrough(self, passthrough: Vec<PassedPath>) -> Self {
+        Self { passthrough, ..self }
     }
 
     /// A name for the next request.

@@ -67,6 +67,8 @@ pub enum Form {
         /// Its length in bytes.
         len: usize,
     },
+    /// Anything: it passes unread, ends when it ends, and its times are nobody's first token.
+    Unread,
 }
 
 /// How an answer ended.
@@ -90,7 +92,9 @@ impl Progress {
     pub fn on_data(&mut self, data: &Bytes) {
         let now = Instant::now();
         if !std::mem::replace(&mut self.started, true) {
-            self.ticket.pool.metrics.ttft.record(now.saturating_duration_since(self.ticket.arrived));
+            if !matches!(self.form, Form::Unread) {
+                self.ticket.pool.metrics.ttft.record(now.saturating_duration_since(self.ticket.arrived));
+            }
             if let Some(reservation) = &mut self.reservation {
                 reservation.first_token(now);
             }
@@ -114,6 +118,7 @@ impl Progress {
                     pieces.push(data.clone());
                 }
             }
+            Form::Unread => {}
         }
     }
 
@@ -121,7 +126,7 @@ impl Progress {
     pub fn may_end(&self) -> bool {
         match &self.form {
             Form::Events(scanner) => scanner.seen().done,
-            Form::Whole { .. } => true,
+            Form::Whole { .. } | Form::Unread => true,
         }
     }
 
@@ -167,7 +172,7 @@ impl Progress {
                 [only] => usage::read(only),
                 pieces => usage::read(&pieces.concat()),
             },
-            Form::Whole { .. } => Usage::default(),
+            Form::Whole { .. } | Form::Unread => Usage::default(),
         }
     }
 
