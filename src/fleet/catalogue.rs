@@ -1,6 +1,6 @@
 //! What can be asked for: the configured models and their aliases, and the adapters that workers name.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -58,7 +58,11 @@ impl Fleet {
             let _one_at_a_time = kept.making.lock().unwrap_or_else(PoisonError::into_inner);
             // Before looking, so that what changes meanwhile is looked at again.
             if kept.stale.swap(false, Ordering::AcqRel) {
-                kept.current.store(Arc::new(Catalogue::of(&self.roster())));
+                let roster = self.roster();
+                let offers =
+                    roster.workers().filter_map(|worker| Some((worker.model.clone(), worker.offer.load_full()?)));
+                let offers: Vec<_> = offers.collect();
+                kept.current.store(Arc::new(Catalogue::of(roster.table().pools(), &offers)));
             }
         }
         kept.current.load_full()
@@ -92,30 +96,29 @@ impl Roster {
 }
 
 impl Catalogue {
-    fn of(roster: &Roster) -> Self {
+    /// Of these pools, and of what their workers offer: each with the model of its pool, the first workers first.
+    fn of(pools: &[Pool], offers: &[(Arc<str>, Arc<Offer>)]) -> Self {
         let mut catalogue = Self::default();
-        let offers: Vec<(&Worker, Arc<Offer>)> =
-            roster.workers().filter_map(|worker| Some((&**worker, worker.offer.load_full()?))).collect();
         let mut said: HashMap<(&str, &str), Said<'_>, foldhash::fast::RandomState> = HashMap::default();
-        for (worker, offer) in &offers {
+        for (model, offer) in offers {
             for card in offer.cards() {
-                said.entry((&*worker.model, &*card.id)).or_default().add(card);
+                said.entry((&**model, &*card.id)).or_default().add(card);
             }
         }
-        for pool in roster.table().pools() {
+        for pool in pools {
             let own = said.get(&(&*pool.model, &*pool.model));
             for id in std::iter::once(&pool.model).chain(&pool.aliases) {
                 let card = said.get(&(&*pool.model, &**id)).or(own).copied().unwrap_or_default();
-                catalogue.add(Entry { json: card.entry(id, &pool.model), ..Entry::of(id, pool, false) });
+                catalogue.add(Entry::new(id, pool, false, card));
             }
         }
-        for pool in roster.table().pools() {
-            let of_pool = offers.iter().filter(|(worker, _)| worker.model == pool.model);
-            let named: BTreeMap<&Arc<str>, ()> =
-                of_pool.flat_map(|(_, offer)| offer.adapters()).map(|card| (&card.id, ())).collect();
-            for id in named.into_keys() {
+        for pool in pools {
+            let of_pool = offers.iter().filter(|(model, _)| *model == pool.model);
+            let names: BTreeSet<&Arc<str>> =
+                of_pool.flat_map(|(_, offer)| offer.adapters()).map(|card| &card.id).collect();
+            for id in names {
                 let card = said.get(&(&*pool.model, &**id)).copied().unwrap_or_default();
-                catalogue.add(Entry { json: card.entry(id, &pool.model), ..Entry::of(id, pool, true) });
+                catalogue.add(Entry::new(id, pool, true, card));
             }
         }
         catalogue
@@ -152,8 +155,9 @@ impl Catalogue {
 }
 
 impl Entry {
-    fn of(id: &Arc<str>, pool: &Pool, is_adapter: bool) -> Self {
-        Self { id: Arc::clone(id), model: Arc::clone(&pool.model), is_adapter, json: Value::Null }
+    fn new(id: &Arc<str>, pool: &Pool, is_adapter: bool, said: Said<'_>) -> Self {
+        let json = said.entry(id, &pool.model);
+        Self { id: Arc::clone(id), model: Arc::clone(&pool.model), is_adapter, json }
     }
 }
 
@@ -193,5 +197,83 @@ impl<'a> Said<'a> {
         said.shift_remove("id");
         entry.extend(said);
         Value::Object(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use warmpath_core::units::BlockSize;
+
+    use super::*;
+
+    fn pool(model: &str, aliases: &[&str]) -> Pool {
+        let aliases = aliases.iter().map(|alias| (*alias).into()).collect();
+        Pool { model: model.into(), aliases, block_size: BlockSize::new(16).unwrap(), targets: Vec::new() }
+    }
+
+    fn catalogue(pools: &[Pool], offers: &[(&str, Value)]) -> Catalogue {
+        let read = |cards: &Value| Offer::read(json!({"data": cards}).to_string().as_bytes(), 100).unwrap();
+        let offers: Vec<_> = offers.iter().map(|(model, cards)| ((*model).into(), Arc::new(read(cards)))).collect();
+        Catalogue::of(pools, &offers)
+    }
+
+    fn ids(catalogue: &Catalogue) -> Vec<(&str, &str, bool)> {
+        catalogue.entries().iter().map(|entry| (&*entry.id, &*entry.model, entry.is_adapter)).collect()
+    }
+
+    #[test]
+    fn what_is_configured_is_listed_though_no_worker_has_answered() {
+        let catalogue = catalogue(&[pool("m", &["alias/of-m"]), pool("n", &[])], &[]);
+        assert_eq!(ids(&catalogue), [("m", "m", false), ("alias/of-m", "m", false), ("n", "n", false)]);
+        let alias = json!({"id": "alias/of-m", "object": "model", "created": 0, "owned_by": "warmpath", "root": "m",
+            "parent": null});
+        assert_eq!(catalogue.entry("alias/of-m").unwrap().json.to_string(), alias.to_string());
+        assert!(catalogue.entry("x").is_none());
+    }
+
+    #[test]
+    fn what_workers_say_of_a_model_is_shown_with_the_shortest_of_their_longest_contexts() {
+        let card = |longest: u32, owner: &str| json!([{"id": "m", "created": 7, "owned_by": owner, "root": "/m", "max_model_len": longest, "vendor": [1]}]);
+        let offers = [("m", card(8192, "vllm")), ("m", json!([])), ("m", card(4096, "other"))];
+        let catalogue = catalogue(&[pool("m", &["a"])], &offers);
+        for id in ["m", "a"] {
+            let expected = json!({"id": id, "object": "model", "created": 7, "owned_by": "vllm", "root": "/m",
+                "parent": null, "max_model_len": 4096, "vendor": [1]});
+            assert_eq!(catalogue.entry(id).unwrap().json, expected);
+        }
+    }
+
+    #[test]
+    fn adapters_of_all_workers_come_behind_the_models_and_take_no_configured_name() {
+        let pools = [pool("m", &["taken"]), pool("n", &[])];
+        let below = |parent: &str, ids: &[&str]| {
+            Value::from(ids.iter().map(|id| json!({"id": id, "parent": parent})).collect::<Vec<_>>())
+        };
+        let offers = [
+            ("n", below("n", &["both", "c"])),
+            ("m", below("m", &["b", "taken", "n"])),
+            ("m", below("m-base", &["a", "b", "both"])),
+        ];
+        let catalogue = catalogue(&pools, &offers);
+        let expected =
+            [("m", false), ("taken", false), ("n", false), ("a", true), ("b", true), ("both", true), ("c", true)];
+        let listed: Vec<_> = ids(&catalogue).into_iter().map(|(id, _, is_adapter)| (id, is_adapter)).collect();
+        assert_eq!(listed, expected);
+        let adapter = |name: &str| catalogue.adapter(name).map(|entry| (&*entry.id, &*entry.model));
+        assert_eq!(
+            (adapter("a"), adapter("both"), adapter("c")),
+            (Some(("a", "m")), Some(("both", "m")), Some(("c", "n")))
+        );
+        assert_eq!(
+            (adapter("m:a"), adapter("taken:a"), adapter("n:c")),
+            (Some(("a", "m")), Some(("a", "m")), Some(("c", "n")))
+        );
+        assert_eq!(
+            (adapter("n:a"), adapter("m:x"), adapter("a:a"), adapter("m"), adapter("x")),
+            (None, None, None, None, None)
+        );
+        let json = &catalogue.entry("a").unwrap().json;
+        assert_eq!((&json["parent"], &json["root"]), (&json!("m-base"), &json!("m")));
     }
 }
