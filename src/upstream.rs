@@ -157,8 +157,10 @@ impl Upstream {
 }
 
 fn is_event_stream(parts: &response::Parts) -> bool {
-    let content_type = parts.headers.get(header::CONTENT_TYPE);
-    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+    let has = |name, value: &[u8]| parts.headers.get(name).is_some_and(|header| header.as_bytes().starts_with(value));
+    // One that is compressed cannot be read: it passes as any other answer does.
+    let is_plain = !parts.headers.contains_key(header::CONTENT_ENCODING) || has(header::CONTENT_ENCODING, b"identity");
+    is_plain && has(header::CONTENT_TYPE, b"text/event-stream")
 }
 
 async fn first_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {

@@ -234,7 +234,10 @@ mod tests {
 
     #[test]
     fn what_workers_say_of_a_model_is_shown_with_the_shortest_of_their_longest_contexts() {
-        let card = |longest: u32, owner: &str| json!([{"id": "m", "created": 7, "owned_by": owner, "root": "/m", "max_model_len": longest, "vendor": [1]}]);
+        let card = |longest: u32, owner: &str| {
+            let root = "/m";
+            json!([{"id": "m", "created": 7, "owned_by": owner, "root": root, "max_model_len": longest, "vendor": [1]}])
+        };
         let offers = [("m", card(8192, "vllm")), ("m", json!([])), ("m", card(4096, "other"))];
         let catalogue = catalogue(&[pool("m", &["a"])], &offers);
         for id in ["m", "a"] {

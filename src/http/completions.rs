@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
+use http::header::ACCEPT_ENCODING;
 use warmpath_core::blocks::Root;
 use warmpath_core::shape::{Class, Shape};
 use warmpath_core::units::{BlockSize, Tokens};
@@ -65,6 +66,10 @@ async fn handle(
     let (relayed, asking) = relayed(gateway, &view, &body);
     let mut headers = end_to_end(parts.headers);
     headers.insert(REQUEST_ID, arrival.id.clone());
+    if asking.is_some() {
+        // What is to be kept from the client must be readable.
+        headers.remove(ACCEPT_ENCODING);
+    }
     let path = parts.uri.into_parts().path_and_query;
     let understood = Understood {
         key: arrival.key,
