@@ -75,8 +75,8 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     (
         "listen: {passthrough: [/v1/embeddings, /v1/*, /sleep]}",
         &[
-            "3:41: `/v1/*` would pass /v1/completions through, which is served by Warmpath itself",
-            "3:48: `/sleep` would let clients at /sleep, by which an engine is controlled",
+            "3:40: `/v1/*` would pass /v1/completions through, which is served by Warmpath itself",
+            "3:47: `/sleep` would let clients at /sleep, by which an engine is controlled",
         ],
     ),
     ("engines: {adapters: 0}", &["3:21: must be at least 1, got 0"]),
