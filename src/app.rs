@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use warmpath_core::retry::RetryRules;
 
-use crate::config::{Config, HeaderField, ReadyWhen};
+use crate::config::{Config, HeaderField, ReadyWhen, Usage};
 use crate::door::{Door, Intake};
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
@@ -23,6 +23,7 @@ use crate::telemetry::metrics::{Metrics, door};
 use crate::upstream::{Timeouts, Upstream};
 use members::{Members, Trouble};
 use muster::{Absent, muster};
+use offers::Offers;
 use probe::Probes;
 use report::report;
 use scrape::Readers;
@@ -32,6 +33,7 @@ mod build;
 mod doors;
 mod members;
 mod muster;
+mod offers;
 mod probe;
 mod report;
 mod scrape;
@@ -108,6 +110,7 @@ impl App {
             probes: Probes::new(&fleet, &config.timeouts),
             readers: Readers::new((&fleet, &index), (&config.engines, &config.timeouts)),
             links: build::links(&config, &background)?,
+            offers: Offers::new(&fleet, (&config.engines, &config.timeouts)),
             metrics: metrics.clone(),
             background: background.clone(),
             present: HashMap::new(),
@@ -115,7 +118,8 @@ impl App {
         members.start(&trouble)?;
         let draining = Arc::new(AtomicBool::new(false));
         let upstream = Upstream::new(attempt_timeouts(&config));
-        let gateway = Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour(&config));
+        let gateway = Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour(&config))
+            .with_passthrough(config.listen.passthrough.clone());
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
@@ -279,6 +283,7 @@ fn behaviour(config: &Config) -> Behaviour {
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,
         senders: senders(config),
+        asks_usage: config.usage == Usage::Always,
     }
 }
 

@@ -17,6 +17,7 @@ mod fault;
 mod fleet;
 mod inputs;
 mod listen;
+mod passthrough;
 mod place;
 mod quantity;
 mod queue;
@@ -43,6 +44,7 @@ pub use fault::Fault;
 pub use fleet::{EventSource, Model, TokenizerSource, Worker};
 pub use inputs::Environment;
 pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
+pub use passthrough::PassedPath;
 pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use queue::{ClassWeights, HeaderField, Queue};
@@ -115,6 +117,9 @@ pub enum Usage {
     /// Where the client asked for it: bodies are forwarded as they came.
     #[default]
     AsAsked,
+    /// Of every stream the router learns it: bodies that do not ask for it get the wish, and the client does not see the
+    /// answer to it.
+    Always,
 }
 
 /// Why there is no configuration.

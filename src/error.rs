@@ -67,7 +67,10 @@ pub enum GatewayError {
     },
     /// The path exists, the method does not.
     #[error("method not allowed")]
-    Method,
+    Method {
+        /// The methods that are, as `Allow` has them.
+        allow: &'static str,
+    },
     /// No pool has this name.
     #[error("the model `{model}` does not exist")]
     UnknownModel {
@@ -158,7 +161,7 @@ impl GatewayError {
             Self::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::TooManyConnections | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Self::UnknownPath { .. } | Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Place { .. } | Self::NoSuchSlot => StatusCode::SERVICE_UNAVAILABLE,
             Self::Queue { refusal: Refusal::TenantFull, .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Queue { .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -266,6 +269,9 @@ impl GatewayError {
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Self::Method { allow } = self {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
         self.retry().tell(headers);
         response
     }

@@ -27,9 +27,11 @@ pub use turns::{RetryTurns, Turn};
 
 pub use worker::{Duty, Newcomer, Worker};
 
+pub mod catalogue;
 pub mod discovery;
 pub mod engine;
 pub mod health;
+pub mod offer;
 pub mod prometheus;
 pub mod roster;
 pub mod scrape;
@@ -45,6 +47,7 @@ pub struct Fleet {
     slots: Mutex<Slots<Worker>>,
     pools: HashMap<Arc<str>, Arc<PoolState>>,
     conduct: Conduct,
+    catalogue: catalogue::Kept,
 }
 
 /// How workers are taken out and brought back.
@@ -124,7 +127,9 @@ impl Fleet {
         let (pools, states): (Vec<_>, Vec<_>) = pools.into_iter().unzip();
         let states = states.into_iter().map(|state| (Arc::clone(&state.model), state)).collect();
         let roster = Roster::new(WorkerTable::new(Vec::new(), pools), Vec::new());
-        Self { roster: ArcSwap::from_pointee(roster), slots: Mutex::default(), pools: states, conduct }
+        let catalogue = catalogue::Kept::default();
+        catalogue.outdate();
+        Self { roster: ArcSwap::from_pointee(roster), slots: Mutex::default(), pools: states, conduct, catalogue }
     }
 
     /// The fleet as it is now.
@@ -172,6 +177,7 @@ impl Fleet {
         let with = self.roster.load().with(joined.iter().zip(newcomers));
         self.publish(with);
         drop(slots);
+        self.catalogue.outdate();
         self.tell_tokenizers();
         Ok(joined)
     }
@@ -184,6 +190,7 @@ impl Fleet {
         let left: Vec<_> = roster.ranks_of(id).cloned().collect();
         self.publish(roster.without(id));
         drop(slots);
+        self.catalogue.outdate();
         for worker in &left {
             self.forget(worker.slot);
         }

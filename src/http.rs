@@ -2,11 +2,15 @@
 
 pub mod admin;
 mod admit;
+mod arrival;
 pub mod completions;
+mod destination;
 mod forward;
 pub mod gateway;
 pub mod models;
 mod panics;
+mod passthrough;
 mod retrying;
 pub mod routes;
 pub mod sender;
+mod usage;

@@ -20,6 +20,7 @@ pub mod progress;
 pub mod relay;
 pub mod sse;
 pub mod usage;
+pub mod without_usage;
 
 /// The most of a stream that is held back to see its first event.
 const BEGIN_MAX: usize = 64 * 1024;
@@ -138,7 +139,7 @@ impl Upstream {
         };
         let patience = Patience { until, idle: self.timeouts.idle };
         if !is_event_stream(&parts) {
-            let first = whole(&mut rest, patience).await.map_err(cut)?;
+            let first = whole(&mut rest, patience, held_back(&parts)).await.map_err(cut)?;
             return Ok(Answer { parts, first, rest });
         }
         match first_event(&mut rest, patience).await.map_err(cut)? {
@@ -158,8 +159,10 @@ async fn drain(rest: Inflow) {
 }
 
 fn is_event_stream(parts: &response::Parts) -> bool {
-    let content_type = parts.headers.get(header::CONTENT_TYPE);
-    content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+    let has = |name, value: &[u8]| parts.headers.get(name).is_some_and(|header| header.as_bytes().starts_with(value));
+    // One that is compressed cannot be read: it passes as any other answer does.
+    let is_plain = !parts.headers.contains_key(header::CONTENT_ENCODING) || has(header::CONTENT_ENCODING, b"identity");
+    is_plain && has(header::CONTENT_TYPE, b"text/event-stream")
 }
 
 /// How long data is waited for: the first until a moment, what follows it for so long each time.
@@ -197,12 +200,19 @@ async fn next_data(body: &mut Inflow) -> Result<Option<Bytes>, hyper::Error> {
     Ok(None)
 }
 
-/// A plain answer, or its beginning where it is long. None for an empty body.
-async fn whole(body: &mut Inflow, patience: Patience) -> Result<Option<Bytes>, Cut> {
+/// How much of an answer that is no stream of events is held back. Sound and the like may come as slowly as it is heard;
+/// as soon as there is some, the work is being done.
+fn held_back(parts: &response::Parts) -> usize {
+    let content_type = parts.headers.get(header::CONTENT_TYPE);
+    if content_type.is_none_or(|value| value.as_bytes().starts_with(b"application/json")) { WHOLE_MAX } else { 0 }
+}
+
+/// A plain answer, or its beginning where it has more than `max` bytes. None for an empty body.
+async fn whole(body: &mut Inflow, patience: Patience, max: usize) -> Result<Option<Bytes>, Cut> {
     let Some(first) = patience.first(body).await? else { return Ok(None) };
     let mut pieces = vec![first];
     let mut len = pieces[0].len();
-    while len <= WHOLE_MAX && !http_body::Body::is_end_stream(body) {
+    while len <= max && !http_body::Body::is_end_stream(body) {
         let Some(data) = patience.next(body).await? else { break };
         len += data.len();
         pieces.push(data);
@@ -262,7 +272,8 @@ const CONNECTION_HEADERS: [HeaderName; 11] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// A client's headers as a worker may see them: without those of the connection, and without names that are ours.
+/// A client's headers as a worker may see them: without those of the connection or for proxies, and without names that are
+/// ours.
 pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     strip_connection_headers(&mut headers);
     headers.remove(header::EXPECT);
@@ -274,7 +285,11 @@ pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
 }
 
 fn is_ours(name: &HeaderName) -> bool {
-    name.as_str().starts_with("x-warmpath-") || name == "x-tenant-id" || *name == RANK_HEADER
+    let name_text = name.as_str();
+    name_text.starts_with("x-warmpath-")
+        || name_text.starts_with("proxy-")
+        || name == "x-tenant-id"
+        || *name == RANK_HEADER
 }
 
 fn strip_connection_headers(headers: &mut HeaderMap) {
@@ -312,6 +327,12 @@ mod tests {
             ("x-tenant-id", "forged"),
             ("x-data-parallel-rank", "3"),
             ("host", "router"),
+            ("proxy-connection", "keep-alive"),
+            ("keep-alive", "5"),
+            ("te", "trailers"),
+            ("trailer", "x"),
+            ("upgrade", "h2c"),
+            ("proxy-authorization", "Basic eA=="),
         ]));
         assert_eq!(passed, headers(&[("authorization", "Bearer k"), ("x-custom", "2")]));
     }

@@ -9,6 +9,7 @@ use warmpath_core::ids::WorkerId;
 
 use super::StartError;
 use super::build::{self, setup};
+use super::offers::Offers;
 use super::probe::Probes;
 use super::scrape::Readers;
 use super::sources::Sources;
@@ -34,6 +35,7 @@ pub(super) struct Members {
     pub(super) probes: Probes,
     pub(super) readers: Readers,
     pub(super) links: Links,
+    pub(super) offers: Offers,
     pub(super) metrics: Metrics,
     pub(super) background: Tasks,
     pub(super) present: HashMap<WorkerId, Member>,
@@ -140,6 +142,7 @@ impl Members {
         }
         self.probes.start(ranks.clone(), &tasks);
         self.readers.start(ranks.clone(), &tasks);
+        self.offers.start(ranks.clone(), &tasks);
         tracing::info!(worker = %id, url = %described.url.value, model = described.model.value, "joined");
         self.present.insert(id.clone(), Member { described: described.clone(), ranks, tasks, listening });
         Ok(())

@@ -62,7 +62,7 @@ mod tests {
         let name = path.display();
         let url = format!("{name}:2:24: expected a URL such as http://10.0.0.1:8000, got `a`\n");
         let caret = format!("    workers: [{{id: a, url: a, model: m}}]\n    {:23}^\n", "");
-        let usage = "WARMPATH__USAGE:1:1: unknown value `never` (known: as_asked)\n";
+        let usage = "WARMPATH__USAGE:1:1: unknown value `never` (known: as_asked, always)\n";
         for (carets, expected) in [(false, format!("{url}{usage}")), (true, format!("{url}{caret}{usage}"))] {
             let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
             let code = report(&path, &environment, carets, &mut stdout, &mut stderr);

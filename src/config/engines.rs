@@ -1,10 +1,12 @@
 //! `engines`: what engines say of themselves, by which names, and how long it counts.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
 use super::quantity::Period;
 
-/// The engines' own metrics.
+/// The engines' own metrics and models.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Engines {
@@ -12,6 +14,10 @@ pub struct Engines {
     pub metrics_interval: Period,
     /// What a reading says counts half after this.
     pub half_life: Period,
+    /// Between two readings of a worker's `/v1/models`.
+    pub models_interval: Period,
+    /// LoRA adapters of a worker that are known; those that it names beyond are not.
+    pub adapters: NonZeroU32,
     /// The names that engines' versions use; of those whose names are there, the first counts.
     pub presets: Vec<MetricNames>,
 }
@@ -45,7 +51,13 @@ pub struct MetricNames {
 impl Default for Engines {
     fn default() -> Self {
         let presets = MetricNames::known().to_vec();
-        Self { metrics_interval: Period::seconds(1), half_life: Period::seconds(5), presets }
+        Self {
+            metrics_interval: Period::seconds(1),
+            half_life: Period::seconds(5),
+            models_interval: Period::seconds(5),
+            adapters: NonZeroU32::new(1024).expect("1024 is not 0"),
+            presets,
+        }
     }
 }
 

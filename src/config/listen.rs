@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::address::{Secret, socket};
+use super::passthrough::{self, PassedPath};
 use super::place::Spanned;
 use super::tls::Tls;
 
@@ -27,6 +28,8 @@ pub struct Listen {
     /// Whether answers carry `x-warmpath-worker`, `x-warmpath-overlap-tokens` and `x-warmpath-decision`. They tell
     /// clients what others have asked before, so they are off by default.
     pub routing_headers: bool,
+    /// Further paths of the data port: each goes to a worker by load, as it came.
+    pub passthrough: Vec<PassedPath>,
 }
 
 /// How metrics are named.
@@ -85,6 +88,7 @@ impl Default for Listen {
             admin_tls: Tls::default(),
             admin_token: None,
             routing_headers: false,
+            passthrough: passthrough::default(),
         }
     }
 }

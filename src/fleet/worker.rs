@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use tokio::sync::{Notify, watch};
 use warmpath_core::ids::{Rank, Slot, WorkerId};
@@ -12,6 +13,7 @@ use warmpath_core::workers::{Limits, Role, Target};
 
 use super::engine::Engine;
 use super::health::Health;
+use super::offer::Offer;
 use crate::link::Link;
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::WorkerMetrics;
@@ -40,6 +42,8 @@ pub struct Worker {
     pub hit_rate: HitRate,
     /// What its process said of itself.
     pub engine: Engine,
+    /// What it said that it serves, whether it is up or down since.
+    pub offer: ArcSwapOption<Offer>,
     /// Woken when its view is to be emptied, because an operator had the engine's cache emptied.
     pub view_reset: Notify,
     duty: watch::Sender<Duty>,
@@ -122,6 +126,7 @@ impl Worker {
             metrics: newcomer.metrics.clone(),
             hit_rate: HitRate::new(Instant::now()),
             engine: Engine::default(),
+            offer: ArcSwapOption::empty(),
             view_reset: Notify::new(),
             duty: watch::Sender::new(Duty::Active),
             health: Mutex::new(newcomer.health),

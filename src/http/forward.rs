@@ -24,6 +24,7 @@ use crate::tokenize::Prompts;
 use crate::upstream::progress::{Form, Progress, Promise, Ticket};
 use crate::upstream::relay::Relay;
 use crate::upstream::sse::SseScanner;
+use crate::upstream::without_usage::WithoutUsage;
 use crate::upstream::{Answer, Outgoing};
 
 const WORKER: HeaderName = HeaderName::from_static("x-warmpath-worker");
@@ -46,7 +47,22 @@ pub(super) struct Understood {
     /// can go by them.
     pub(super) texts: (Root, Vec<Vec<u32>>),
     pub(super) outgoing: Outgoing,
-    pub(super) streams: bool,
+    pub(super) relayed: Relayed,
+    /// The LoRA adapter that was asked for: only workers that have it will do.
+    pub(super) adapter: Option<Arc<str>>,
+}
+
+/// What becomes of an answer on its way to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relayed {
+    /// A stream of events.
+    Events,
+    /// The same, without the chunk of usage that the router has asked for.
+    EventsButUsage,
+    /// One document.
+    Whole,
+    /// Whatever it is: it passes unread.
+    Unread,
 }
 
 /// Places and sends until a worker answers. Nothing has gone to the client yet, so another worker may take over.
@@ -144,6 +160,15 @@ pub(super) fn place(
     let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
     let prompts = request.prompts.below(request.root);
     let texts = prompts_of(request.texts.0, &request.texts.1);
+    let mut lacking = SlotSet::new();
+    let avoid = match &request.adapter {
+        None => avoid,
+        Some(adapter) => {
+            lacking.clone_from(avoid);
+            roster.avoid_without(adapter, pool, &mut lacking);
+            &lacking
+        }
+    };
     let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, texts: &texts, avoid };
     let start = Instant::now();
     let placement = gateway
@@ -205,15 +230,21 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
             trust: Arc::clone(&placement.target.trust),
         }),
     };
-    let form = if request.streams && answer.is_event_stream() {
-        Form::Events(SseScanner::default())
-    } else {
-        Form::Whole { pieces: Vec::new(), len: 0 }
+    let is_stream = answer.is_event_stream();
+    let form = match request.relayed {
+        Relayed::Unread => Form::Unread,
+        Relayed::Events | Relayed::EventsButUsage if is_stream => Form::Events(SseScanner::default()),
+        _ => Form::Whole { pieces: Vec::new(), len: 0 },
     };
     let progress = Progress::new(placement.reservation, ticket, form);
     let idle = gateway.upstream.timeouts().idle;
     let relay = Relay::new(answer.first, answer.rest, progress, idle, request.deadline);
-    let mut response = Response::from_parts(answer.parts, Body::new(relay));
+    let body = if is_stream && request.relayed == Relayed::EventsButUsage {
+        Body::new(WithoutUsage::new(relay))
+    } else {
+        Body::new(relay)
+    };
+    let mut response = Response::from_parts(answer.parts, body);
     response.headers_mut().extend(decision);
     Ok(response)
 }

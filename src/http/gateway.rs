@@ -13,6 +13,7 @@ use warmpath_core::retry::RetryRules;
 use warmpath_core::scheduler::Scratch;
 
 use super::sender::Senders;
+use crate::config::PassedPath;
 use crate::door::{Intake, IntakeFault, read_whole};
 use crate::error::GatewayError;
 use crate::fleet::Fleet;
@@ -37,6 +38,8 @@ pub struct Gateway {
     pub behaviour: Behaviour,
     /// Requests that may have killed workers.
     pub guard: Arc<Guard>,
+    /// Paths that are passed through, beside those with a handler of their own.
+    pub passthrough: Vec<PassedPath>,
     keys: AtomicU64,
     scratches: Mutex<Vec<Scratch>>,
 }
@@ -62,6 +65,8 @@ pub struct Behaviour {
     pub expose_decisions: bool,
     /// How senders and their urgency are known.
     pub senders: Senders,
+    /// Whether streams whose clients do not ask for usage get the wish.
+    pub asks_usage: bool,
 }
 
 impl Gateway {
@@ -74,7 +79,13 @@ impl Gateway {
         behaviour: Behaviour,
     ) -> Self {
         let guard = Arc::new(Guard::new(behaviour.suspicion, behaviour.seed));
-        Self { fleet, index, upstream, metrics, behaviour, guard, keys: AtomicU64::new(0), scratches: Mutex::default() }
+        let (keys, scratches) = (AtomicU64::new(0), Mutex::default());
+        Self { fleet, index, upstream, metrics, behaviour, guard, passthrough: Vec::new(), keys, scratches }
+    }
+
+    /// The same, with these paths passed through.
+    pub fn with_passthrough(self, passthrough: Vec<PassedPath>) -> Self {
+        Self { passthrough, ..self }
     }
 
     /// A name for the next request.

@@ -1,45 +1,49 @@
-//! `/v1/models`: what can be asked for, from the configuration.
+//! `/v1/models`: what can be asked for, from the configuration and from what the workers say that they serve.
 
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::Value;
 
+use super::arrival::{Arrival, REQUEST_ID};
+use super::destination::unknown_model;
 use super::gateway::Gateway;
-use crate::error::GatewayError;
 
 #[derive(Serialize)]
-struct List {
+struct List<'a> {
     object: &'static str,
-    data: Vec<Model>,
+    data: Vec<&'a Value>,
 }
 
-#[derive(Serialize)]
-struct Model {
-    id: String,
-    object: &'static str,
-    created: u64,
-    owned_by: &'static str,
+/// Every model, every alias as a model of its own, and every adapter.
+pub async fn list(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+    let catalogue = gateway.fleet.catalogue();
+    let data = catalogue.entries().iter().map(|entry| &entry.json).collect();
+    let response = Json(List { object: "list", data }).into_response();
+    named(response, Arrival::now(&gateway, &headers))
 }
 
-fn model(id: &str) -> Model {
-    Model { id: id.to_owned(), object: "model", created: 0, owned_by: "warmpath" }
-}
-
-/// Every model, and every alias as a model of its own.
-pub async fn list(State(gateway): State<Arc<Gateway>>) -> Response {
-    let roster = gateway.fleet.roster();
-    let table = roster.table();
-    let names = table.pools().iter().flat_map(|pool| std::iter::once(&pool.model).chain(&pool.aliases));
-    Json(List { object: "list", data: names.map(|name| model(name)).collect() }).into_response()
-}
-
-/// One model; ids may contain slashes.
-pub async fn one(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>) -> Response {
-    match gateway.fleet.roster().table().pool(&id) {
-        Some(_) => Json(model(&id)).into_response(),
-        None => gateway.refuse(GatewayError::UnknownModel { model: id.chars().take(200).collect() }),
+/// One of them; ids may contain slashes.
+pub async fn one(
+    State(gateway): State<Arc<Gateway>>,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Response {
+    let arrival = Arrival::now(&gateway, &headers);
+    // What cannot be decoded is nobody's name.
+    let id = id.map(|Path(id)| id).unwrap_or_default();
+    match gateway.fleet.catalogue().entry(&id) {
+        Some(entry) => named(Json(&entry.json).into_response(), arrival),
+        None => arrival.refuse(&gateway, unknown_model(&id)),
     }
+}
+
+fn named(mut response: Response, arrival: Arrival) -> Response {
+    response.headers_mut().insert(REQUEST_ID, arrival.id);
+    response
 }

@@ -75,6 +75,8 @@ pub enum Form {
         /// Its length in bytes.
         len: usize,
     },
+    /// Anything: it passes unread, ends when it ends, and its times are nobody's first token.
+    Unread,
 }
 
 /// How an answer ended.
@@ -102,7 +104,9 @@ impl Progress {
     pub fn on_data(&mut self, data: &Bytes) {
         let now = Instant::now();
         if !std::mem::replace(&mut self.started, true) {
-            self.ticket.pool.metrics.ttft.record(now.saturating_duration_since(self.ticket.arrived));
+            if !matches!(self.form, Form::Unread) {
+                self.ticket.pool.metrics.ttft.record(now.saturating_duration_since(self.ticket.arrived));
+            }
             if let Some(reservation) = &mut self.reservation {
                 reservation.first_token(now);
             }
@@ -126,6 +130,7 @@ impl Progress {
                     pieces.push(data.clone());
                 }
             }
+            Form::Unread => {}
         }
     }
 
@@ -133,7 +138,7 @@ impl Progress {
     pub fn may_end(&self) -> bool {
         match &self.form {
             Form::Events(scanner) => scanner.seen().done,
-            Form::Whole { .. } => true,
+            Form::Whole { .. } | Form::Unread => true,
         }
     }
 
@@ -198,7 +203,7 @@ impl Progress {
                 [only] => usage::read(only),
                 pieces => usage::read(&pieces.concat()),
             },
-            Form::Whole { .. } => Usage::default(),
+            Form::Whole { .. } | Form::Unread => Usage::default(),
         }
     }
 

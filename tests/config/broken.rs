@@ -77,7 +77,15 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
         "routing: {seed: 18446744073709551616}",
         &["3:17: expected a whole number from 0 to 18446744073709551615, got `18446744073709551616`"],
     ),
-    ("usage: always", &["3:8: unknown value `always` (known: as_asked)"]),
+    (
+        "listen: {passthrough: [/v1/embeddings, /v1/*, /sleep]}",
+        &[
+            "3:40: `/v1/*` would pass /v1/completions through, which is served by Warmpath itself",
+            "3:47: `/sleep` would let clients at /sleep, by which an engine is controlled",
+        ],
+    ),
+    ("engines: {adapters: 0}", &["3:21: must be at least 1, got 0"]),
+    ("usage: never", &["3:8: unknown value `never` (known: as_asked, always)"]),
     ("log: {level: loud}", &["3:14: unknown value `loud` (known: error, warn, info, debug, trace)"]),
     ("timeouts: {connect: 5}", &["3:21: expected a duration such as 250ms, 5s, 2m or 1h, got `5`"]),
     ("timeouts: {total: 0s}", &["3:19: a duration is at least 1ms and at most 168h, got `0s`"]),

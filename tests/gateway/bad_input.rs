@@ -14,14 +14,14 @@ const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
 /// Status, type, param and code of a refusal whose body has OpenAI's shape and nothing else.
-fn refusal(answer: &Answered) -> (u16, &str, Option<&str>, Option<&str>) {
+pub(crate) fn refusal(answer: &Answered) -> (u16, &str, Option<&str>, Option<&str>) {
     let error = &answer.body["error"];
     let keys: Vec<&String> = error.as_object().unwrap_or_else(|| panic!("{answer:?}")).keys().collect();
     assert_eq!(keys, ["message", "type", "param", "code"]);
     assert_eq!(answer.body.as_object().unwrap().len(), 1);
     assert!(!error["message"].as_str().unwrap().is_empty());
     assert_eq!(answer.headers["content-type"], "application/json");
-    assert!(answer.headers.contains_key("x-request-id") || answer.status == 404 || answer.status == 405);
+    assert!(answer.headers.contains_key("x-request-id"));
     (answer.status, error["type"].as_str().unwrap(), error["param"].as_str(), error["code"].as_str())
 }
 
@@ -146,7 +146,7 @@ async fn deep_nesting_harms_nobody() {
 #[tokio::test]
 async fn unknown_paths_and_wrong_methods_are_refused_in_the_same_shape() {
     let fleet = fleet().engines(1).start().await;
-    for path in ["/", "/v1/embeddings", "/metrics", "/reset_prefix_cache", "/v1/completions/"] {
+    for path in ["/", "/v1/embedding", "/metrics", "/reset_prefix_cache", "/v1/completions/"] {
         let answer = fleet.post(path, &json!({})).await;
         assert_eq!(refusal(&answer), (404, "invalid_request_error", None, None), "{path}");
         assert_eq!(message(&answer), format!("unknown path `{path}`"));

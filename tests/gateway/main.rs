@@ -1,6 +1,7 @@
 //! The gateway end to end: real sockets, simulated engines behind HTTP, a real NATS server.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod adapters;
 mod approx;
 mod bad_input;
 mod breaker;
@@ -10,6 +11,7 @@ mod bursts;
 mod by_hand;
 mod chaos;
 mod chaos_proxy;
+mod conformance;
 mod credentials;
 mod cuts;
 mod discovery;
@@ -18,6 +20,7 @@ mod doctor_buses;
 mod door;
 mod door_tls;
 mod drain;
+mod endpoints;
 mod engine;
 mod events;
 mod faulty;
@@ -28,6 +31,7 @@ mod killed;
 mod limits;
 mod link;
 mod meddler;
+mod models;
 mod nats;
 mod nats_source;
 mod pyzmq;
@@ -47,6 +51,7 @@ mod stalled;
 mod streaming;
 mod tls;
 mod trust;
+mod usage;
 mod warm;
 mod zmq;
 mod zmq_engine;

@@ -38,7 +38,7 @@ impl Seen {
     }
 }
 
-/// The worker. It answers every GET with 200, so that it passes health checks.
+/// The worker. It is well, and answers what the router asks of itself; everything else gets the script.
 pub(crate) struct Scripted {
     pub(crate) address: SocketAddr,
     stage: Arc<Stage>,
@@ -52,10 +52,11 @@ struct Stage {
     hangups: AtomicUsize,
     signals: Semaphore,
     metrics: Mutex<Option<String>>,
+    models: Mutex<String>,
 }
 
 impl Scripted {
-    /// Listens, and plays `script` for every request that is no GET.
+    /// Listens, and plays `script` for every request of a client.
     pub(crate) async fn start(script: Vec<Step>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -66,6 +67,7 @@ impl Scripted {
             hangups: AtomicUsize::new(0),
             signals: Semaphore::new(0),
             metrics: Mutex::new(Some(String::new())),
+            models: Mutex::default(),
         });
         let tasks = Tasks::new();
         let (on_stage, more) = (Arc::clone(&stage), tasks.clone());
@@ -86,6 +88,11 @@ impl Scripted {
     /// What its `/metrics` say from now on; none: they never answer again.
     pub(crate) fn says(&self, metrics: Option<&str>) {
         *self.stage.metrics.lock().unwrap() = metrics.map(str::to_owned);
+    }
+
+    /// What its `/v1/models` answers from now on.
+    pub(crate) fn offers(&self, models: &str) {
+        models.clone_into(&mut self.stage.models.lock().unwrap());
     }
 
     /// Lets one [`Step::Await`] pass.
@@ -131,13 +138,15 @@ pub(crate) async fn until(what: &str, check: impl Fn() -> bool) {
 async fn serve(mut stream: TcpStream, stage: &Stage) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     while let Some(seen) = read_request(&mut stream).await? {
-        if seen.head.starts_with("GET ") {
+        let asks = |path: &str| seen.head.starts_with(&format!("GET {path} "));
+        if ["/health", "/metrics", "/v1/models"].into_iter().any(asks) {
             if seen.head.starts_with("GET /health") {
                 stage.checks.fetch_add(1, Ordering::SeqCst);
             }
             let metrics = stage.metrics.lock().unwrap().clone();
             let text = match metrics {
-                _ if !seen.head.starts_with("GET /metrics") => String::new(),
+                _ if asks("/v1/models") => stage.models.lock().unwrap().clone(),
+                _ if !asks("/metrics") => String::new(),
                 Some(text) => text,
                 None => std::future::pending().await,
             };

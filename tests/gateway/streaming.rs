@@ -246,6 +246,22 @@ async fn usage_is_read_of_answers_streamed_and_not() {
     assert!((fleet.metric("warmpath_cached_tokens_total", "source=\"reported\"").await - 36.0).abs() < 1e-9);
 }
 
+/// Nobody but the client can read it, so nobody else judges where it ends.
+#[tokio::test]
+async fn a_compressed_stream_passes_as_it_is() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n";
+    let (first, rest) = (b"\x1f\x8b\x08\n\n", b"\x00\xff");
+    let worker = Scripted::start(vec![Step::Send(head.into()), piece(first), Step::Await, piece(rest), end()]).await;
+    let fleet = only(&worker).start().await;
+    let mut answer = post(&fleet, streamed()).header("accept-encoding", "gzip").send().await.unwrap();
+    assert_eq!(answer.headers()["content-encoding"], "gzip");
+    assert_eq!(answer.chunk().await.unwrap().unwrap(), first.as_slice());
+    worker.go();
+    assert_eq!(answer.bytes().await.unwrap(), rest.as_slice());
+    assert_eq!(worker.seen()[0].header("accept-encoding"), ["gzip"]);
+    fleet.until_metric("warmpath_requests_total", "outcome=\"ok\"", 1.0).await;
+}
+
 /// A worker that keeps its connection gets the next request over it.
 #[tokio::test]
 async fn connections_to_workers_are_kept() {

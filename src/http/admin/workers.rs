@@ -41,6 +41,8 @@ struct Row {
     reasons: Vec<String>,
     last_event_age_s: Option<f64>,
     cached_tokens: CachedTokens,
+    /// LoRA adapters that it has.
+    adapters: Vec<Arc<str>>,
     engine: Option<Engine>,
 }
 
@@ -113,9 +115,15 @@ fn row(now: Instant, (worker, target): (&Worker, &Target), report: Report, index
             predicted: totals.promised,
             reported: totals.reported,
         },
+        adapters: adapters(worker),
         engine: worker
             .engine
             .last()
             .map(|(at, said)| Engine { age_s: now.saturating_duration_since(at).as_secs_f64(), said }),
     }
+}
+
+fn adapters(worker: &Worker) -> Vec<Arc<str>> {
+    let offer = worker.offer.load();
+    offer.iter().flat_map(|offer| offer.adapters()).map(|card| Arc::clone(&card.id)).collect()
 }

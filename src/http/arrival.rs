@@ -1,0 +1,99 @@
+//! A request that has just come: its name, its deadline, and the answer that is made of whatever becomes of it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::response::Response;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use warmpath_core::ids::RequestKey;
+
+use super::gateway::Gateway;
+use super::panics::caught;
+use super::sender::time_allowed;
+use crate::error::GatewayError;
+use crate::fleet::PoolState;
+
+/// The name of a request, as its client and its worker see it.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// What every request has before a byte of its body was read.
+pub(super) struct Arrival {
+    pub(super) key: RequestKey,
+    /// The client's own id, or one of ours.
+    pub(super) id: HeaderValue,
+    pub(super) at: Instant,
+    pub(super) deadline: Instant,
+}
+
+/// An error, and the pool that it concerns where the model is known.
+pub(super) struct Failure {
+    pub(super) error: GatewayError,
+    pub(super) pool: Option<Arc<PoolState>>,
+}
+
+impl From<GatewayError> for Failure {
+    fn from(error: GatewayError) -> Self {
+        Self { error, pool: None }
+    }
+}
+
+impl Arrival {
+    pub(super) fn now(gateway: &Gateway, headers: &HeaderMap) -> Self {
+        let (key, at) = (gateway.next_key(), Instant::now());
+        Self { key, id: request_id(headers, key), at, deadline: at + gateway.behaviour.total_timeout }
+    }
+
+    /// The same, with as much time as the client allows.
+    ///
+    /// # Errors
+    /// The answer to a client that says so in no number.
+    pub(super) fn hurried(mut self, gateway: &Gateway, headers: &HeaderMap) -> Result<Self, Response> {
+        match time_allowed(headers, gateway.behaviour.total_timeout) {
+            Ok(time) => {
+                self.deadline = self.at + time;
+                Ok(self)
+            }
+            Err(error) => Err(self.refuse(gateway, error)),
+        }
+    }
+
+    /// The answer of `handled`, or what is said of its failure, or of its being late.
+    pub(super) async fn conclude(
+        &self,
+        gateway: &Gateway,
+        handled: impl Future<Output = Result<Response, Failure>>,
+    ) -> Response {
+        let mut response = match tokio::time::timeout_at(self.deadline.into(), caught(handled)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(Failure { error, pool })) => {
+                tracing::info!(request = %self.key.0, error = %error, side = ?error.side(), "request failed");
+                match pool {
+                    Some(pool) => {
+                        pool.metrics.request(error.outcome());
+                        error.into_response()
+                    }
+                    None => gateway.refuse(error),
+                }
+            }
+            Err(_) => gateway.refuse(GatewayError::Deadline),
+        };
+        response.headers_mut().insert(REQUEST_ID, self.id.clone());
+        response
+    }
+
+    /// Refused without a look at its body.
+    pub(super) fn refuse(self, gateway: &Gateway, error: GatewayError) -> Response {
+        let mut response = gateway.refuse(error);
+        response.headers_mut().insert(REQUEST_ID, self.id);
+        response
+    }
+}
+
+fn request_id(headers: &HeaderMap, key: RequestKey) -> HeaderValue {
+    let own = || HeaderValue::from_str(&format!("wp-{:x}-{}", std::process::id(), key.0));
+    match headers.get(REQUEST_ID) {
+        Some(id) if !id.is_empty() && id.len() <= 128 => id.clone(),
+        _ => own().expect("digits and letters make a header"),
+    }
+}

@@ -1,0 +1,147 @@
+//! Requests of which only the model is understood: they go to one of its workers by load, and pass as they came.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::{HeaderMap, Method, header};
+use serde::Deserialize;
+use warmpath_core::shape::Shape;
+use warmpath_core::units::Tokens;
+
+use super::arrival::{Arrival, Failure, REQUEST_ID};
+use super::completions::BYTES_PER_TOKEN;
+use super::destination::Destination;
+use super::forward::{Relayed, Understood, forward};
+use super::gateway::Gateway;
+use crate::error::GatewayError;
+use crate::tokenize::Prompts;
+use crate::upstream::{Outgoing, end_to_end};
+
+mod multipart;
+
+/// What a worker may be asked to do; whether it does is for it to say.
+const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+const ALLOW: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
+
+/// Bytes of sound or image that cost an engine as much as a token, about: half a minute of speech is 1 500 of them for
+/// Whisper, and between 0.2 and 1 MB.
+const MEDIA_BYTES_PER_TOKEN: usize = 512;
+
+/// The one field of a body that is read.
+#[derive(Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow)]
+    model: Option<Cow<'a, str>>,
+}
+
+/// Any path that has no handler of its own.
+pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+    let arrival = Arrival::now(&gateway, request.headers());
+    let path = request.uri().path();
+    if !gateway.passthrough.iter().any(|passed| passed.covers(path)) {
+        let path = path.chars().take(200).collect();
+        return arrival.refuse(&gateway, GatewayError::UnknownPath { path });
+    }
+    if !METHODS.contains(request.method()) {
+        return arrival.refuse(&gateway, GatewayError::Method { allow: ALLOW });
+    }
+    let arrival = match arrival.hurried(&gateway, request.headers()) {
+        Ok(arrival) => arrival,
+        Err(refusal) => return refusal,
+    };
+    let handled = handle(&gateway, &arrival, request);
+    arrival.conclude(&gateway, handled).await
+}
+
+async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let body = gateway.read_body(body).await?;
+    let (model, bytes_per_token) = model(&parts.headers, &body)?;
+    let destination = Destination::of(gateway, model.as_deref())?;
+    let pool = Arc::clone(&destination.pool);
+    let senders = &gateway.behaviour.senders;
+    let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
+    let mut headers = end_to_end(parts.headers);
+    headers.insert(REQUEST_ID, arrival.id.clone());
+    let tokens = Tokens(u32::try_from(body.len() / bytes_per_token).unwrap_or(u32::MAX));
+    let root = destination.root(None, pool.block_size, gateway.behaviour.index_seed);
+    let path = parts.uri.into_parts().path_and_query;
+    let understood = Understood {
+        key: arrival.key,
+        arrived: arrival.at,
+        deadline: arrival.deadline,
+        shape: Shape { class, tenant, ..Shape::of(tokens, pool.block_size) },
+        root,
+        prompts: Prompts::Ids(Vec::new()),
+        texts: (root, Vec::new()),
+        relayed: Relayed::Unread,
+        adapter: destination.adapter,
+        pool: Arc::clone(&pool),
+        outgoing: Outgoing {
+            method: parts.method,
+            path: path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/")),
+            headers,
+            body: body.clone(),
+        },
+    };
+    forward(gateway, &understood).await.map_err(|error| Failure { error, pool: Some(pool) })
+}
+
+/// The model that a body names, if it does, and how many of its bytes count as a token. O(body).
+///
+/// # Errors
+/// Where two readers could disagree: it is JSON that is broken, or names a model twice.
+fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(Option<Cow<'a, str>>, usize), GatewayError> {
+    let content_type = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
+    if let Some(boundary) = multipart::boundary(content_type) {
+        let model = multipart::field(body, boundary, "model").map_err(twice)?;
+        return Ok((model.map(Cow::Borrowed), MEDIA_BYTES_PER_TOKEN));
+    }
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Ok((None, MEDIA_BYTES_PER_TOKEN));
+    }
+    let fields: Result<Fields<'a>, _> = serde_json::from_slice(body);
+    let Fields { model } = fields.map_err(|error| {
+        let what = if error.is_data() { "a valid request" } else { "valid JSON" };
+        GatewayError::bad_request(format!("the body is not {what}: {error}"), None)
+    })?;
+    Ok((model, BYTES_PER_TOKEN))
+}
+
+fn twice(_: multipart::Twice) -> GatewayError {
+    GatewayError::bad_request("`model` is there twice", Some("model"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(content_type: &'static str, body: &str) -> Result<(Option<String>, usize), String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+        let found = model(&headers, body.as_bytes()).map_err(|error| error.to_string())?;
+        Ok((found.0.map(Cow::into_owned), found.1))
+    }
+
+    #[test]
+    fn a_model_is_read_where_there_is_one() {
+        const JSON: &str = "application/json";
+        assert_eq!(named(JSON, r#" {"input":[[[1]]],"model":"a\u0062"}"#), Ok((Some("ab".to_owned()), 4)));
+        assert_eq!(named(JSON, r#"{"input":{"model":"x"},"model":null}"#), Ok((None, 4)));
+        assert_eq!(named(JSON, ""), Ok((None, 512)));
+        assert_eq!(named("audio/wav", "RIFF"), Ok((None, 512)));
+        let form = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nw\r\n--b--\r\n";
+        assert_eq!(named("multipart/form-data; boundary=b", form), Ok((Some("w".to_owned()), 512)));
+    }
+
+    #[test]
+    fn bodies_that_can_be_read_in_two_ways_are_refused() {
+        for body in [r#"{"model":"a","model":"b"}"#, r#"{"model":"a"} {}"#, r#"{"model":"#, r#"{"model":3}"#] {
+            assert!(named("application/json", body).is_err(), "{body}");
+        }
+        let deep = format!(r#"{{"x":{}1{},"model":"m"}}"#, "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(named("application/json", &deep), Ok((Some("m".to_owned()), 4)));
+    }
+}

@@ -1,0 +1,92 @@
+//! LoRA adapters: served by the workers that have them, with prefixes of their own.
+
+use serde_json::{Value, json};
+use warmpath_indexer::event::{CacheEvent, Stored};
+
+use crate::by_hand::{batch, stored};
+use crate::fleet::{Answered, TestFleet, fleet};
+use crate::models::{serves, until_listed};
+use crate::nats::NatsServer;
+use crate::scripted::{Scripted, whole};
+
+const CONFIG: &str = "engines: {models_interval: 20ms}";
+
+async fn ask(fleet: &TestFleet, model: &str) -> Answered {
+    let prompt: Vec<u32> = (0..40).collect();
+    fleet.post("/v1/completions", &json!({"model": model, "prompt": prompt})).await
+}
+
+async fn two(first: &[&str], second: &[&str]) -> [Scripted; 2] {
+    let workers =
+        [Scripted::start(vec![whole("200 OK", "{}")]).await, Scripted::start(vec![whole("200 OK", "{}")]).await];
+    workers[0].offers(&serves(4096, first));
+    workers[1].offers(&serves(4096, second));
+    workers
+}
+
+#[tokio::test]
+async fn only_workers_that_have_an_adapter_are_asked_for_it() {
+    let workers = two(&["both"], &["both", "second"]).await;
+    let builder = fleet().engines(0).stranger(workers[0].address).stranger(workers[1].address);
+    let fleet = builder.policy("round_robin").config(CONFIG).start().await;
+    until_listed(&fleet, &["m", "alias/of-m", "both", "second"]).await;
+    fleet
+        .eventually("both have said it", async |fleet| {
+            let known: Value = serde_json::from_str(&fleet.admin("/api/v1/workers").await.1).unwrap();
+            known["workers"][0]["adapters"] == json!(["both"])
+                && known["workers"][1]["adapters"] == json!(["both", "second"])
+        })
+        .await;
+    let mut chosen = Vec::new();
+    for model in ["second", "both", "both", "second", "both", "m:second"] {
+        let answer = ask(&fleet, model).await;
+        assert_eq!(answer.status, 200, "{model}: {answer:?}");
+        chosen.push((model, answer.worker));
+    }
+    assert!(chosen.iter().all(|(model, worker)| *model == "both" || worker == "stranger-2"), "{chosen:?}");
+    for worker in ["stranger-1", "stranger-2"] {
+        assert!(chosen.contains(&("both", worker.to_owned())), "{chosen:?}");
+    }
+    let embedding = fleet.post("/v1/embeddings", &json!({"model": "second", "input": "x"})).await;
+    assert_eq!((embedding.status, embedding.worker.as_str()), (200, "stranger-2"));
+    assert_eq!(ask(&fleet, "third").await.status, 404);
+    assert_eq!(ask(&fleet, "x:second").await.status, 404);
+    // Nobody else may take over.
+    workers[1].plays(vec![whole("503 Service Unavailable", "{}")]);
+    let asked = workers[0].seen().len();
+    assert_eq!(ask(&fleet, "second").await.status, 503);
+    assert_eq!(workers[0].seen().len(), asked);
+}
+
+#[tokio::test]
+async fn an_adapters_prefixes_and_its_models_never_match() {
+    let server = NatsServer::core();
+    let workers = two(&["sql", "law"], &["sql", "law"]).await;
+    let mut builder = fleet().engines(0).nats(server.url());
+    for worker in &workers {
+        builder = builder.stranger_with(worker.address, "events: nats, capacity_blocks: 1000");
+    }
+    let fleet = builder.config(CONFIG).start().await;
+    until_listed(&fleet, &["m", "alias/of-m", "law", "sql"]).await;
+    let bus = async_nats::connect(server.url()).await.unwrap();
+    let publish = async |worker: u32, adapter: Option<&str>| {
+        let CacheEvent::Stored(event) = stored(0, 10) else { panic!("it is a store") };
+        let event = Stored { adapter: adapter.map(Into::into), ..*event };
+        let payload = batch(Some(0), vec![event.into()]).into();
+        bus.publish(format!("warmpath.kv.m.stranger-{worker}.0"), payload).await.unwrap();
+        bus.flush().await.unwrap();
+        fleet.until_metric("warmpath_index_blocks", &format!("stranger-{worker}"), 10.0).await;
+    };
+    publish(2, Some("sql")).await;
+    for (model, predicted) in [("sql", 36), ("m:sql", 36), ("m", 0), ("law", 0), ("alias/of-m", 0)] {
+        let answer = ask(&fleet, model).await;
+        assert_eq!((answer.status, answer.predicted), (200, Some(predicted)), "{model}");
+        assert!(predicted == 0 || answer.worker == "stranger-2");
+    }
+    publish(1, None).await;
+    for (model, worker) in [("sql", "stranger-2"), ("m", "stranger-1"), ("alias/of-m", "stranger-1")] {
+        let answer = ask(&fleet, model).await;
+        assert_eq!((answer.worker.as_str(), answer.predicted), (worker, Some(36)), "{model}");
+    }
+    assert_eq!(ask(&fleet, "law").await.predicted, Some(0));
+}
