@@ -18,7 +18,7 @@ const FIELD_OVERHEAD: usize = 32;
 /// What is wrong, in the client's words.
 pub(super) fn judge<B>(request: &Request<B>, limits: &DoorLimits) -> Result<(), GatewayError> {
     if request.method() == Method::CONNECT {
-        return Err(GatewayError::Method);
+        return Err(GatewayError::Method { allow: "GET, HEAD, POST, PUT, PATCH, DELETE" });
     }
     let uri = request.uri();
     let target = uri.path_and_query().map_or(0, |target| target.as_str().len());

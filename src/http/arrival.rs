@@ -44,18 +44,13 @@ impl Arrival {
         Self { key, id: request_id(headers, key), at, deadline: at + gateway.behaviour.total_timeout }
     }
 
-    /// The same, with as much time as the client allows.
+    /// Takes note of how much time the client allows.
     ///
     /// # Errors
-    /// The answer to a client that says so in no number.
-    pub(super) fn hurried(mut self, gateway: &Gateway, headers: &HeaderMap) -> Result<Self, Response> {
-        match time_allowed(headers, gateway.behaviour.total_timeout) {
-            Ok(time) => {
-                self.deadline = self.at + time;
-                Ok(self)
-            }
-            Err(error) => Err(self.refuse(gateway, error)),
-        }
+    /// It says so in no number.
+    pub(super) fn hurry(&mut self, gateway: &Gateway, headers: &HeaderMap) -> Result<(), GatewayError> {
+        self.deadline = self.at + time_allowed(headers, gateway.behaviour.total_timeout)?;
+        Ok(())
     }
 
     /// The answer of `handled`, or what is said of its failure, or of its being late.

@@ -40,10 +40,10 @@ pub async fn chat_completions(State(gateway): State<Arc<Gateway>>, request: Requ
 }
 
 async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> Response {
-    let arrival = match Arrival::now(&gateway, request.headers()).hurried(&gateway, request.headers()) {
-        Ok(arrival) => arrival,
-        Err(refusal) => return refusal,
-    };
+    let mut arrival = Arrival::now(&gateway, request.headers());
+    if let Err(error) = arrival.hurry(&gateway, request.headers()) {
+        return arrival.refuse(&gateway, error);
+    }
     let handled = handle(&gateway, endpoint, &arrival, request);
     arrival.conclude(&gateway, handled).await
 }

@@ -38,7 +38,7 @@ struct Fields<'a> {
 
 /// Any path that has no handler of its own.
 pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    let arrival = Arrival::now(&gateway, request.headers());
+    let mut arrival = Arrival::now(&gateway, request.headers());
     let path = request.uri().path();
     if !gateway.passthrough.iter().any(|passed| passed.covers(path)) {
         let path = path.chars().take(200).collect();
@@ -47,10 +47,9 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
     if !METHODS.contains(request.method()) {
         return arrival.refuse(&gateway, GatewayError::Method { allow: ALLOW });
     }
-    let arrival = match arrival.hurried(&gateway, request.headers()) {
-        Ok(arrival) => arrival,
-        Err(refusal) => return refusal,
-    };
+    if let Err(error) = arrival.hurry(&gateway, request.headers()) {
+        return arrival.refuse(&gateway, error);
+    }
     let handled = handle(&gateway, &arrival, request);
     arrival.conclude(&gateway, handled).await
 }

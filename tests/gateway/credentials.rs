@@ -75,14 +75,14 @@ impl Drop for Folder {
 async fn user_and_password_let_in() {
     let server = NatsServer::guarded();
     let user = |password: &str| Credentials::User { user: "warm".to_owned(), password: password.to_owned() };
-    are_let_in("user: warm, password: path", settings(&server.url(), user("path"))).await;
+    Box::pin(are_let_in("user: warm, password: path", settings(&server.url(), user("path")))).await;
     is_kept_out(settings(&server.url(), user("cold")), "authorization violation").await;
 }
 
 #[tokio::test]
 async fn a_token_lets_in() {
     let server = NatsServer::configured(true, "authorization { token: t0ken }\n".to_owned());
-    are_let_in("token: t0ken", settings(&server.url(), Credentials::Token("t0ken".to_owned()))).await;
+    Box::pin(are_let_in("token: t0ken", settings(&server.url(), Credentials::Token("t0ken".to_owned())))).await;
     is_kept_out(settings(&server.url(), Credentials::Anonymous), "authorization violation").await;
 }
 
@@ -92,7 +92,7 @@ async fn an_nkey_lets_in() {
     let config = format!("authorization {{ users: [{{ nkey: {} }}] }}\n", ours.public_key());
     let server = NatsServer::configured(true, config);
     let seed = ours.seed().unwrap();
-    are_let_in(&format!("nkey_seed: {seed}"), settings(&server.url(), Credentials::Nkey(seed.clone()))).await;
+    Box::pin(are_let_in(&format!("nkey_seed: {seed}"), settings(&server.url(), Credentials::Nkey(seed.clone())))).await;
     let other = Credentials::Nkey(other.seed().unwrap());
     is_kept_out(settings(&server.url(), other), "authorization violation").await;
 }
@@ -143,7 +143,7 @@ async fn a_creds_file_lets_in() {
     let folder = Folder::new("creds");
     let file = folder.file("user.creds", &creds);
     let keys = format!("credentials: '${{file:{}}}'", file.display());
-    are_let_in(&keys, settings(&server.url(), Credentials::Creds(creds))).await;
+    Box::pin(are_let_in(&keys, settings(&server.url(), Credentials::Creds(creds)))).await;
     is_kept_out(settings(&server.url(), Credentials::Anonymous), "authorization violation").await;
 }
 
@@ -183,7 +183,7 @@ async fn an_authority_of_our_own_is_trusted_and_a_certificate_of_ours_is_shown()
     );
     let tls = Tls { authorities: Some(path("ca.pem")), identity: Some((path("client.pem"), path("client.key"))) };
     let anonymous = settings(&url, Credentials::Anonymous);
-    are_let_in(&keys, NatsSettings { tls: tls.clone(), ..anonymous.clone() }).await;
+    Box::pin(are_let_in(&keys, NatsSettings { tls: tls.clone(), ..anonymous.clone() })).await;
     is_kept_out(anonymous.clone(), "error").await;
     is_kept_out(NatsSettings { tls: Tls { identity: None, ..tls }, ..anonymous }, "error").await;
 }
