@@ -89,7 +89,7 @@ impl NatsBus {
         let mut messages = self.client.subscribe(line.subject.clone()).await?;
         if self.settings.jetstream && self.has_jetstream(losses).await? {
             drop(messages);
-            return self.follow_stream(line).await;
+            return Box::pin(self.follow_stream(line)).await;
         }
         if let Err(error) = self.client.flush().await {
             tracing::debug!(error = %error, "event bus not flushed");
@@ -119,7 +119,7 @@ impl NatsBus {
         let known = info.clone();
         let replaced = async {
             if is_new {
-                self.stream_is_replaced(known).await;
+                Box::pin(self.stream_is_replaced(known)).await;
             } else {
                 std::future::pending::<()>().await;
             }
