@@ -119,7 +119,7 @@ impl NatsBus {
         let known = info.clone();
         let replaced = async {
             if is_new {
-                self.stream_is_replaced(known).await;
+                Box::pin(self.stream_is_replaced(known)).await;
             } else {
                 std::future::pending::<()>().await;
             }
