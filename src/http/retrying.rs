@@ -79,9 +79,10 @@ impl<'a> Retrying<'a> {
 
     /// Takes note of a failed attempt, and says what to do about it.
     pub(super) fn judge(&mut self, attempt: &mut Attempt<'_>, error: &GatewayError) -> Next {
-        let GatewayError::Upstream { failure, retry_after, .. } = error else { return Next::Stop };
+        let GatewayError::Upstream { failure, retry_after, source, .. } = error else { return Next::Stop };
         let (worker, failure) = (&attempt.worker, *failure);
-        tracing::warn!(worker = %worker.id, request = self.request.key.0, failure = failure.label(), "attempt failed");
+        let (request, cause) = (self.request.key.0, source.as_ref().map(tracing::field::display));
+        tracing::warn!(worker = %worker.id, request, failure = failure.label(), cause, "attempt failed");
         attempt.side = if failure == Failure::Ejected { Side::Router } else { Side::Worker };
         self.gateway.fleet.request_failed(worker, failure);
         self.soonest = [self.soonest, *retry_after].into_iter().flatten().min();

@@ -46,13 +46,13 @@ struct State {
     backend: SocketAddr,
     /// Taken by the first request that comes.
     next: Mutex<Option<CutAt>>,
-    /// Connections on which nothing has passed for so long are closed.
+    /// Connections on which nothing has passed for so long after an answer are closed, as engines do.
     idle: Option<Duration>,
     connections: AtomicUsize,
 }
 
 impl ChaosProxy {
-    /// In front of `backend`; connections that are idle for so long are closed.
+    /// In front of `backend`; connections that are idle for so long after an answer are closed.
     pub(crate) async fn start(backend: SocketAddr, idle: Option<Duration>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -85,6 +85,7 @@ async fn carry(mut client: TcpStream, state: &State) -> std::io::Result<()> {
     let mut worker = TcpStream::connect(state.backend).await?;
     worker.set_nodelay(true)?;
     let mut cut: Option<CutAt> = None;
+    let mut is_idle = false;
     let (mut up, mut down) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
     loop {
         let passing = async {
@@ -93,7 +94,7 @@ async fn carry(mut client: TcpStream, state: &State) -> std::io::Result<()> {
                 read = worker.read(&mut down) => (false, read),
             }
         };
-        let passed = match state.idle {
+        let passed = match state.idle.filter(|_| is_idle) {
             Some(idle) => timeout(idle, passing).await,
             None => Ok(passing.await),
         };
@@ -103,6 +104,7 @@ async fn carry(mut client: TcpStream, state: &State) -> std::io::Result<()> {
         if read == 0 {
             return Ok(());
         }
+        is_idle = !is_request;
         if is_request {
             if up.starts_with(b"POST ") {
                 cut = state.next.lock().unwrap().take();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use warmpath::shutdown::Tasks;
 
 use crate::scripted::{Seen, Step, event, head, piece, read_request};
@@ -56,7 +56,7 @@ struct Stage {
 impl Faulty {
     /// Listens.
     pub(crate) async fn start(behaviour: impl Fn(&str, usize) -> Vec<Act> + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
+        let listener = listen(([127, 0, 0, 1], 0).into()).expect("loopback has free ports");
         let address = listener.local_addr().expect("a bound socket has an address");
         let stage = Stage { behaviour: Box::new(behaviour), healthy: true.into(), log: Mutex::default() };
         let stage = Arc::new(stage);
@@ -75,7 +75,7 @@ impl Faulty {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             // Somebody's outgoing connection may have been given the port in the meantime.
-            match TcpListener::bind(self.address).await {
+            match listen(self.address) {
                 Ok(listener) => break *self.tasks.lock().unwrap() = serve_all(listener, &self.stage),
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
             }
@@ -102,6 +102,14 @@ impl Faulty {
     pub(crate) fn left(&self, prompt: &str) -> Option<Instant> {
         self.stage.log.lock().unwrap().left.get(prompt).copied()
     }
+}
+
+/// With room for as many at once as engines have.
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(2048)
 }
 
 fn serve_all(listener: TcpListener, stage: &Arc<Stage>) -> Tasks {

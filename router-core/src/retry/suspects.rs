@@ -8,6 +8,9 @@ use crate::ids::Slot;
 /// How often workers may break under one request, within the time for which it is remembered.
 const BREAKS_MAX: usize = 2;
 
+/// No engine is up again so soon after it died: what breaks on the same worker within this time breaks for one reason.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// Requests that are remembered at most. Only those under which a connection broke are.
 const REQUESTS_MAX: usize = 4096;
 
@@ -36,7 +39,8 @@ impl Suspects {
     }
 
     /// A worker's connection, over which this request was `sent`, broke. Requests that were sent before a worker broke go
-    /// down with it, however many they are; one that was sent afterwards breaks it once more. O(1), O(remembered) where
+    /// down with it, however many they are, and those that are sent at once to what is left of it; one that was sent later
+    /// breaks it once more. O(1), O(remembered) where
     /// there are too many.
     pub fn broke(&mut self, (sent, now): (Instant, Instant), request: u64, slot: Slot) {
         if self.remembered.is_zero() {
@@ -46,7 +50,7 @@ impl Suspects {
             self.make_room(now);
         }
         let breaks = self.broke.entry(request).or_default();
-        if breaks.iter().flatten().any(|(other, at)| *other == slot && *at >= sent) {
+        if breaks.iter().flatten().any(|(other, at)| *other == slot && sent <= *at + AT_ONCE) {
             return;
         }
         // `None` is less than any time: an empty place goes first, then the oldest.
@@ -118,6 +122,8 @@ mod tests {
         }
         assert!(!suspects.is_blocked(seconds(at, 9), 7));
         suspects.broke((seconds(at, 6), seconds(at, 9)), 7, Slot(1));
+        assert!(!suspects.is_blocked(seconds(at, 9), 7));
+        suspects.broke((seconds(at, 7), seconds(at, 9)), 7, Slot(1));
         assert!(suspects.is_blocked(seconds(at, 9), 7));
     }
 
