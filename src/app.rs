@@ -1,6 +1,5 @@
 //! One gateway: from a configuration to bound sockets and running tasks, and back.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,10 +22,7 @@ use crate::telemetry::metrics::{Metrics, door};
 use crate::upstream::{Timeouts, Upstream};
 use members::{Members, Trouble};
 use muster::{Absent, muster};
-use offers::Offers;
-use probe::Probes;
 use report::report;
-use scrape::Readers;
 use sources::Sources;
 
 mod build;
@@ -103,18 +99,8 @@ impl App {
         let index = Arc::new(build::index(&config));
         let sources = Arc::new(Sources::connect(&config, local, (&fleet, &index), &metrics, &background).await?);
         let trouble = Trouble::default();
-        let members = Members {
-            config: Arc::clone(&config),
-            fleet: Arc::clone(&fleet),
-            sources: Arc::clone(&sources),
-            probes: Probes::new(&fleet, &config.timeouts),
-            readers: Readers::new((&fleet, &index), (&config.engines, &config.timeouts)),
-            links: build::links(&config, &background)?,
-            offers: Offers::new(&fleet, (&config.engines, &config.timeouts)),
-            metrics: metrics.clone(),
-            background: background.clone(),
-            present: HashMap::new(),
-        };
+        let links = build::links(&config, &background)?;
+        let members = Members::new(&config, (&fleet, &index), &sources, (links, metrics.clone()), &background);
         members.start(&trouble)?;
         let draining = Arc::new(AtomicBool::new(false));
         let upstream = Upstream::new(attempt_timeouts(&config));

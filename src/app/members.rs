@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use warmpath_core::ids::WorkerId;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::StartError;
 use super::build::{self, setup};
@@ -29,16 +30,16 @@ pub(super) type Trouble = Arc<Mutex<Vec<String>>>;
 
 /// All members, and what it takes to be one.
 pub(super) struct Members {
-    pub(super) config: Arc<Config>,
-    pub(super) fleet: Arc<Fleet>,
-    pub(super) sources: Arc<Sources>,
-    pub(super) probes: Probes,
-    pub(super) readers: Readers,
-    pub(super) links: Links,
-    pub(super) offers: Offers,
-    pub(super) metrics: Metrics,
-    pub(super) background: Tasks,
-    pub(super) present: HashMap<WorkerId, Member>,
+    config: Arc<Config>,
+    fleet: Arc<Fleet>,
+    sources: Arc<Sources>,
+    probes: Probes,
+    readers: Readers,
+    links: Links,
+    offers: Offers,
+    metrics: Metrics,
+    background: Tasks,
+    present: HashMap<WorkerId, Member>,
 }
 
 /// One member. Its tasks end with its membership.
@@ -51,6 +52,28 @@ pub(super) struct Member {
 }
 
 impl Members {
+    /// Nobody yet.
+    pub(super) fn new(
+        config: &Arc<Config>,
+        (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>),
+        sources: &Arc<Sources>,
+        (links, metrics): (Links, Metrics),
+        background: &Tasks,
+    ) -> Self {
+        Self {
+            config: Arc::clone(config),
+            fleet: Arc::clone(fleet),
+            sources: Arc::clone(sources),
+            probes: Probes::new(fleet, &config.timeouts),
+            readers: Readers::new((fleet, index), (&config.engines, &config.timeouts)),
+            links,
+            offers: Offers::new(fleet, (&config.engines, &config.timeouts)),
+            metrics,
+            background: background.clone(),
+            present: HashMap::new(),
+        }
+    }
+
     /// Takes in the workers of the configuration, then follows what the other sources find.
     ///
     /// # Errors

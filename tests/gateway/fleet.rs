@@ -17,6 +17,7 @@ use warmpath::sim::EngineConfig;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
+pub(crate) use crate::exposition::value_of;
 use crate::resting::Resting;
 use crate::sidecar::{bridge_settings, engine_source};
 
@@ -393,11 +394,4 @@ pub(crate) async fn restart(builder: &FleetBuilder, bus: &Bus, old: Tasks, engin
         }
     }
     tasks
-}
-
-/// See [`TestFleet::metric`].
-pub(crate) fn value_of(metrics: &str, name: &str, labels: &str) -> f64 {
-    let mut lines = metrics.lines().filter(|line| line.starts_with(name) && line.contains(labels));
-    let value = lines.find_map(|line| line.rsplit_once(' '));
-    value.map_or(0.0, |(_, value)| value.parse().expect("a number"))
 }

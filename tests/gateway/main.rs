@@ -23,6 +23,7 @@ mod drain;
 mod endpoints;
 mod engine;
 mod events;
+mod exposition;
 mod faulty;
 mod fleet;
 mod fountain;
