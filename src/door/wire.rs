@@ -102,8 +102,10 @@ impl Wire {
         drop(timeout(LINGER, self.shutdown()).await);
     }
 
-    /// Reads on for a while, so that the client gets what it was sent.
+    /// Says that nothing more comes, and reads on for a while, so that the client gets what it was sent: it learns at once
+    /// of an answer that breaks off.
     pub(super) async fn linger(mut self) {
+        drop(timeout(LINGER, self.shutdown()).await);
         if self.heard_end {
             return;
         }
