@@ -7,7 +7,9 @@
 # Ends at the first fault and prints its seed; `scripts/chaos.sh 1 SEED` repeats it. Prints figures for each sort of
 # fault and source. At most 100000 seeds, and at most an hour. Then the event bus itself: a nats-server that is down when
 # the router starts, one that is killed under load, and bursts that a subscriber is too slow for; their figures are the
-# lines that begin with R19, R20 and R21. Needs what scripts/check.sh needs.
+# lines that begin with R19, R20 and R21. Then clients at the door and workers that die, hang, refuse and cut, in full
+# counts, with OpenAI's SDK as a judge: R1 to R10, R12, R16, R32, R36. Needs what scripts/check.sh needs, and that it has
+# run once.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -42,4 +44,10 @@ fi
 echo "chaos: real servers: down at the start, killed under load, slower than a burst of 200 000 messages a second for 2 s"
 export WARMPATH_CHAOS_BURST=400000
 timeout 1200 cargo test --locked --test gateway -- r19_ r20_ r21_ --nocapture --test-threads 1 || failed
+echo "chaos: clients at the door"
+scripts/chaos/door.sh || failed
+echo "chaos: workers that die, hang, refuse and cut"
+export WARMPATH_TEST_PYTHON="${WARMPATH_TEST_PYTHON:-$PWD/.cache/venv/bin/python}"
+timeout 3600 cargo test --locked -p warmpath --test gateway chaos_ -- --ignored --nocapture --test-threads 1 \
+    --skip door:: --skip drain:: --skip stalled:: || failed
 echo "chaos: passed in $SECONDS s"
