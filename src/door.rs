@@ -21,7 +21,7 @@ use course::Course;
 
 pub use intake::{Intake, IntakeFault, read_whole};
 pub use listener::Listener;
-pub use tls::{Tls, TlsError, TlsFiles};
+pub use tls::{Tls, TlsFiles};
 
 mod alarm;
 mod answer;

@@ -34,7 +34,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["telemetry"],
     &["link"],
     &["config"],
-    &["error"],
+    &["error", "pem"],
     &["shutdown", "real"],
 ];
 

@@ -4,7 +4,7 @@
 //! they began with. rustls with ring, TLS 1.2 and 1.3, HTTP/2 by ALPN; where authorities of clients are given, a client
 //! must show a certificate of theirs.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -12,19 +12,16 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::pem::{self, PemError};
 use crate::telemetry::metrics::DoorMetrics;
 
 mod expiry;
-
-/// The most of a file that is read: a chain or a bundle of authorities is far smaller.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Where a certificate lies. All files are PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,35 +32,6 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// Authorities of clients' certificates. Where there are some, clients must show one.
     pub client_authorities: Option<PathBuf>,
-}
-
-/// Why a certificate cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read `{}`: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file holds nothing of the kind.
-    #[error("`{}` holds no {what} in PEM", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// What is not in it.
-        what: &'static str,
-    },
-    /// What the files hold does not go together.
-    #[error("`{}` cannot be used: {reason}", path.display())]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
 }
 
 /// A certificate in use.
@@ -93,7 +61,7 @@ impl Tls {
     ///
     /// # Errors
     /// They cannot be read, or do not go together.
-    pub fn load(files: TlsFiles, metrics: DoorMetrics) -> Result<Self, TlsError> {
+    pub fn load(files: TlsFiles, metrics: DoorMetrics) -> Result<Self, PemError> {
         let stamps = stamps(&files);
         let (config, expires) = read(&files)?;
         metrics.certificate_expires(expires);
@@ -169,12 +137,10 @@ fn stamps(files: &TlsFiles) -> [Option<Stamp>; 3] {
 }
 
 /// What the files make, and when the first of their certificates expires, in seconds since 1970.
-fn read(files: &TlsFiles) -> Result<(ServerConfig, Option<i64>), TlsError> {
-    let unusable = |path: &Path, reason: String| TlsError::Unusable { path: path.to_owned(), reason };
-    let chain = certificates(&files.certificate)?;
+fn read(files: &TlsFiles) -> Result<(ServerConfig, Option<i64>), PemError> {
+    let chain = certificates_in(&files.certificate)?;
     let expires = chain.iter().filter_map(|certificate| expiry::not_after(certificate)).min();
-    let key = PrivateKeyDer::from_pem_slice(&bytes(&files.key)?)
-        .map_err(|_| TlsError::Missing { path: files.key.clone(), what: "private key" })?;
+    let key = pem::private_key(&pem::read(&files.key)?, &files.key)?;
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -183,35 +149,21 @@ fn read(files: &TlsFiles) -> Result<(ServerConfig, Option<i64>), TlsError> {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let mut roots = rustls::RootCertStore::empty();
-            for authority in certificates(path)? {
-                roots.add(authority).map_err(|error| unusable(path, error.to_string()))?;
+            for authority in certificates_in(path)? {
+                roots.add(authority).map_err(|error| PemError::unusable(path, error))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| unusable(path, error.to_string()))?)
+            builder.with_client_cert_verifier(verifier.map_err(|error| PemError::unusable(path, error))?)
         }
     };
     let mut config =
-        builder.with_single_cert(chain, key).map_err(|error| unusable(&files.certificate, error.to_string()))?;
+        builder.with_single_cert(chain, key).map_err(|error| PemError::unusable(&files.certificate, error))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // Of its own: whoever resumes is not asked for a certificate again, and authorities may have changed.
-    config.ticketer = ring::Ticketer::new().map_err(|error| unusable(&files.certificate, error.to_string()))?;
+    config.ticketer = ring::Ticketer::new().map_err(|error| PemError::unusable(&files.certificate, error))?;
     Ok((config, expires))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let bytes = bytes(path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(TlsError::Missing { path: path.to_owned(), what: "certificate" }),
-    }
-}
-
-fn bytes(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
-    match read {
-        Ok(_) => Ok(bytes),
-        Err(source) => Err(TlsError::Unreadable { path: path.to_owned(), source }),
-    }
+fn certificates_in(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    pem::certificates(&pem::read(path)?, path)
 }

@@ -1,21 +1,16 @@
 //! TLS towards servers: whom we trust, and who we say we are. rustls with ring, TLS 1.2 and 1.3, HTTP/1.1 by ALPN; the
 //! server's name is always checked.
 
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::Shared;
-
-/// The most of a file that is read: a chain or a bundle of authorities is far smaller.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+use crate::pem::{self, PemError};
 
 /// Between two looks at whether the files have changed.
 const LOOK: Duration = Duration::from_secs(5);
@@ -32,30 +27,9 @@ pub struct TlsFiles {
 /// Why TLS cannot be spoken.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read `{}`: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file holds nothing of the kind.
-    #[error("`{}` holds no {what} in PEM", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// What is not in it.
-        what: &'static str,
-    },
-    /// What the files hold does not go together.
-    #[error("`{}` cannot be used: {reason}", path.display())]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
+    /// Files that cannot be used.
+    #[error(transparent)]
+    Files(#[from] PemError),
     /// Nobody is trusted.
     #[error("the system trusts no authority: set `upstream_tls.authorities`")]
     NoAuthorities,
@@ -150,8 +124,9 @@ pub(super) async fn keep_fresh(shared: Weak<Shared>) {
 
 impl Content {
     fn of(files: &TlsFiles) -> Result<Self, TlsError> {
-        let authorities = files.authorities.as_deref().map(bytes).transpose()?;
-        let identity = files.identity.as_ref().map(|(chain, key)| Ok((bytes(chain)?, bytes(key)?)));
+        let authorities = files.authorities.as_deref().map(pem::read).transpose()?;
+        let identity =
+            files.identity.as_ref().map(|(chain, key)| Ok::<_, PemError>((pem::read(chain)?, pem::read(key)?)));
         Ok(Self { authorities, identity: identity.transpose()? })
     }
 
@@ -162,10 +137,9 @@ impl Content {
             .with_root_certificates(self.roots(files)?);
         let mut config = match (&self.identity, &files.identity) {
             (Some((chain, key)), Some((chain_path, key_path))) => {
-                let chain = certificates(chain, chain_path)?;
-                let key = PrivateKeyDer::from_pem_slice(key)
-                    .map_err(|_| TlsError::Missing { path: key_path.clone(), what: "private key" })?;
-                builder.with_client_auth_cert(chain, key).map_err(|error| unusable(chain_path, &error))?
+                let chain = pem::certificates(chain, chain_path)?;
+                let key = pem::private_key(key, key_path)?;
+                builder.with_client_auth_cert(chain, key).map_err(|error| PemError::unusable(chain_path, error))?
             }
             _ => builder.with_no_client_auth(),
         };
@@ -177,8 +151,8 @@ impl Content {
         let mut roots = RootCertStore::empty();
         match (&self.authorities, &files.authorities) {
             (Some(authorities), Some(path)) => {
-                for authority in certificates(authorities, path)? {
-                    roots.add(authority).map_err(|error| unusable(path, &error))?;
+                for authority in pem::certificates(authorities, path)? {
+                    roots.add(authority).map_err(|error| PemError::unusable(path, error))?;
                 }
             }
             _ => {
@@ -190,22 +164,4 @@ impl Content {
         }
         Ok(roots)
     }
-}
-
-fn unusable(path: &Path, error: &rustls::Error) -> TlsError {
-    TlsError::Unusable { path: path.to_owned(), reason: error.to_string() }
-}
-
-fn bytes(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let unreadable = |source| TlsError::Unreadable { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok(bytes)
-}
-
-fn certificates(bytes: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let missing = || TlsError::Missing { path: path.to_owned(), what: "certificate" };
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
-    found.ok().filter(|found| !found.is_empty()).ok_or_else(missing)
 }
