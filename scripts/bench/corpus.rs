@@ -105,7 +105,7 @@ mod tests {
         let line = |json: &str| Line { json: json.to_owned(), within: 3, last: 2 };
         let corpus = Corpus { lines: vec![line("say \\\"a\\\""), line("and so it")], chat_overhead: 0 };
         let mut json = String::from("x");
-        assert_eq!(corpus.message(&mut Draws::started_at(1), 20, &mut json), 8);
+        assert_eq!(corpus.message(&mut Draws::started_at(1), 25, &mut json), 8);
         let parsed: String = serde_json::from_str(&format!("\"{json}\"")).unwrap();
         assert_eq!(parsed.lines().count(), 3);
     }

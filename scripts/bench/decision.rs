@@ -47,7 +47,7 @@ pub(crate) fn run(plan: &DecisionPlan) -> anyhow::Result<bool> {
         let world = World::new(workers, ENTRIES, &LENGTHS);
         report.row(format!("index/{workers}_workers"), vec![Figure::once("entries", "pairs", world.entries())]);
         for (at, &length) in LENGTHS.iter().enumerate() {
-            let times = if plan.quick { 200 } else { 4_000_000 / (length + 1_000) };
+            let times = if plan.quick { 200 } else { 3_000 };
             // The bound of the whole; users say that they would pay five times as much.
             let target = (workers == 100 && length == 100_000).then_some(1_000.0);
             steps(&mut report, &world, at, times, target);

@@ -16,17 +16,19 @@ pub(crate) struct Figure {
     rounds: Vec<f64>,
     /// What it should not exceed.
     target: Option<f64>,
+    /// Whether what was to be measured was done at all; without it, no target is met.
+    valid: bool,
 }
 
 impl Figure {
     /// A figure that was measured once.
     pub(crate) fn once(metric: &'static str, unit: &'static str, value: f64) -> Self {
-        Self { metric, unit, value, rounds: Vec::new(), target: None }
+        Self { metric, unit, value, rounds: Vec::new(), target: None, valid: true }
     }
 
     /// The median of several rounds.
     pub(crate) fn of(metric: &'static str, unit: &'static str, rounds: Vec<f64>) -> Self {
-        Self { metric, unit, value: median(&rounds), rounds, target: None }
+        Self { metric, unit, value: median(&rounds), rounds, target: None, valid: true }
     }
 
     /// With what it should not exceed.
@@ -34,8 +36,18 @@ impl Figure {
         Self { target, ..self }
     }
 
+    /// Meets its target only if what was to be measured was done.
+    pub(crate) fn only_if(self, valid: bool) -> Self {
+        Self { valid, ..self }
+    }
+
+    /// The figure itself.
+    pub(crate) fn value(&self) -> f64 {
+        self.value
+    }
+
     fn met(&self) -> Option<bool> {
-        self.target.map(|target| self.value <= target)
+        self.target.map(|target| self.valid && self.value <= target)
     }
 
     fn json(&self, row: &str) -> Value {
@@ -89,7 +101,7 @@ impl Report {
         let name = name.into();
         let metrics = |figures: &[Figure]| figures.iter().map(|figure| figure.metric).collect::<Vec<_>>();
         let continues = self.rows.last().is_some_and(|(_, last)| metrics(last) == metrics(&figures));
-        let widths = figures.iter().map(|figure| figure.metric.len().max(8 + 12 * usize::from(figure.unit == "x")));
+        let widths = figures.iter().map(|figure| figure.metric.len().max(if figure.target.is_some() { 20 } else { 7 }));
         let line = |first: &str, cells: &mut dyn Iterator<Item = String>| {
             let cells: Vec<String> = widths.clone().zip(cells).map(|(width, cell)| format!("{cell:>width$}")).collect();
             println!("{first:<34} {}", cells.join("  "));
@@ -166,6 +178,7 @@ mod tests {
         assert_eq!(told["name"], "short/round_robin/c32/cpu_ratio_to_nginx");
         assert_eq!(told["met"], true);
         assert_eq!(Figure::once("rss", "MB", 51.0).target(Some(50.0)).cell(), "51.0 <= 50 MISSED");
+        assert_eq!(Figure::once("rss", "MB", 49.0).target(Some(50.0)).only_if(false).cell(), "49.0 <= 50 MISSED");
         assert_eq!(Figure::once("rss", "MB", 51.0).json("a")["met"], Value::Null);
     }
 

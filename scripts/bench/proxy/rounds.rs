@@ -14,6 +14,9 @@ use crate::figures::{Figure, Report};
 /// Streams at once, where their chunks are counted.
 const STREAMS: usize = 128;
 
+/// The share of requests whose token ids a policy that goes by them may not know.
+const UNTOKENIZED_MAX: f64 = 0.01;
+
 /// Everything that takes turns.
 pub(super) struct Turns<'a> {
     pub(super) bench: &'a Bench<'a>,
@@ -36,6 +39,8 @@ enum Subject<'a> {
 /// What one turn measured.
 struct Turn {
     cpu_us: f64,
+    /// Requests of which the router did not know the token ids.
+    untokenized: f64,
     outcome: Outcome,
 }
 
@@ -158,29 +163,42 @@ impl<'a> Turns<'a> {
             spec.window_ms = spec.window_ms.max(1_100);
         }
         let mut client = Client::start(&spec)?;
+        let untokenized = || match subject {
+            Subject::Router { router, .. } => router.untokenized(),
+            Subject::Direct | Subject::Nginx => Ok(0.0),
+        };
+        let untokenized_before = untokenized()?;
         let before = cpu_us(&pids)?;
         client.go()?;
         let outcome = client.outcome()?;
         let cpu_us = cpu_us(&pids)? - before;
+        let untokenized = untokenized()? - untokenized_before;
         if outcome.failed > 0 || outcome.requests == 0 {
             let first = outcome.faults.join("; ");
             let lost = outcome.failed;
             self.report
                 .fault(format!("{who}, {kind:?} over {connections} connections: {lost} requests failed: {first}"));
         }
-        Ok(Turn { cpu_us, outcome })
+        Ok(Turn { cpu_us, untokenized, outcome })
     }
 
     fn report_answers(&mut self, name: &str, connections: usize, subjects: &[Subject<'_>], turns: &[Vec<Turn>]) {
         let cpu = |turn: &Turn| turn.cpu_us / real(turn.outcome.requests.max(1));
+        let unknown = |turn: &Turn| turn.untokenized / real(turn.outcome.requests.max(1));
         let per_second = |turn: &Turn| real(turn.outcome.requests) / turn.outcome.seconds;
         for (at, subject) in subjects.iter().enumerate().skip(2) {
             let Subject::Router { row, target, .. } = subject else { continue };
             let each = |of: &dyn Fn(&[Turn]) -> f64| turns.iter().map(|round| of(round)).collect::<Vec<f64>>();
+            // A router that sheds the work would look cheap.
+            let untokenized = Figure::of("untokenized", "share", each(&|round| unknown(&round[at])));
+            let all = *row == "round_robin" || untokenized.value() <= UNTOKENIZED_MAX;
             let figures = vec![
                 Figure::of("cpu_per_request", "us", each(&|round| cpu(&round[at]))),
                 Figure::of("nginx_cpu_per_request", "us", each(&|round| cpu(&round[1]))),
-                Figure::of("cpu_ratio_to_nginx", "x", each(&|round| cpu(&round[at]) / cpu(&round[1]))).target(*target),
+                Figure::of("cpu_ratio_to_nginx", "x", each(&|round| cpu(&round[at]) / cpu(&round[1])))
+                    .target(*target)
+                    .only_if(all),
+                untokenized,
                 Figure::of("p50_added", "us", each(&|r| r[at].outcome.p50_us - r[0].outcome.p50_us)),
                 Figure::of("nginx_p50_added", "us", each(&|r| r[1].outcome.p50_us - r[0].outcome.p50_us)),
                 Figure::of("p99_added", "us", each(&|r| r[at].outcome.p99_us - r[0].outcome.p99_us)),

@@ -86,6 +86,16 @@ impl Router {
         Ok(told["workers"].as_array().context("no list of workers")?.clone())
     }
 
+    /// How many requests it has routed without knowing their token ids.
+    ///
+    /// # Errors
+    /// When it does not tell.
+    pub(crate) fn untokenized(&self) -> anyhow::Result<f64> {
+        let text = self.get("/metrics")?;
+        let lines = text.lines().filter(|line| line.starts_with("warmpath_untokenized_total"));
+        Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+    }
+
     /// Stops it as an operator would.
     ///
     /// # Errors
@@ -113,13 +123,17 @@ impl Router {
     }
 
     fn ask(&self, path: &str) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&self.get(path)?)?)
+    }
+
+    fn get(&self, path: &str) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(self.admin)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         write!(stream, "GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin)?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         let (_, body) = text.split_once("\r\n\r\n").context("no answer from the admin port")?;
-        Ok(serde_json::from_str(body)?)
+        Ok(body.to_owned())
     }
 
     fn last_words(&self) -> String {
