@@ -3,7 +3,7 @@
 use serde_json::Value;
 use warmpath::real::real;
 
-use super::client::Outcome;
+use super::client::{Outcome, Spec};
 use super::nginx::Nginx;
 use super::process::{Client, cpu_us};
 use super::router::Router;
@@ -46,10 +46,7 @@ struct Turn {
 
 impl<'a> Turns<'a> {
     /// Answers in one piece over so many connections.
-    ///
-    /// # Errors
-    /// When a client cannot do its work at all.
-    pub(super) fn answers(&mut self, name: &'static str, kind: Kind, connections: usize) -> anyhow::Result<()> {
+    pub(super) fn answers(&mut self, name: &'static str, kind: Kind, connections: usize) {
         // One connection mostly measures how processes fall asleep and wake up, so no target is held against it.
         let gated = |target: f64| (connections >= 32).then_some(target);
         let through = |router: &'a Router, row, kind, target| Subject::Router { router, kind, row, target };
@@ -63,19 +60,15 @@ impl<'a> Turns<'a> {
                 subjects.push(through(self.kv, "kv_cold", Kind::ChatCold, gated(12.0)));
             }
         }
-        let turns = self.rounds(&subjects, kind, connections, false)?;
+        let turns = self.rounds(&subjects, kind, connections, false);
         self.report_answers(name, connections, &subjects, &turns);
-        Ok(())
     }
 
     /// Streams that have their events at a steady pace.
-    ///
-    /// # Errors
-    /// When a client cannot do its work at all.
-    pub(super) fn streams(&mut self) -> anyhow::Result<()> {
+    pub(super) fn streams(&mut self) {
         let through = |router, row| Subject::Router { router, kind: Kind::Short, row, target: Some(1.25) };
         let subjects = [Subject::Direct, Subject::Nginx, through(self.plain, "round_robin"), through(self.kv, "kv")];
-        let turns = self.rounds(&subjects, Kind::Short, STREAMS, true)?;
+        let turns = self.rounds(&subjects, Kind::Short, STREAMS, true);
         let chunks = real(u64::from(stream_pace().events));
         let cpu = |turn: &Turn| turn.cpu_us / (real(turn.outcome.requests.max(1)) * chunks);
         for (at, subject) in subjects.iter().enumerate().skip(2) {
@@ -96,7 +89,6 @@ impl<'a> Turns<'a> {
             ];
             self.report.row(format!("streams/{row}/c{STREAMS}"), figures);
         }
-        Ok(())
     }
 
     /// What the router predicted must be what the workers said, for else no exact look-up was measured.
@@ -125,13 +117,7 @@ impl<'a> Turns<'a> {
     }
 
     /// All turns of each round, in the order of `subjects`; every second round goes the other way round.
-    fn rounds(
-        &mut self,
-        subjects: &[Subject<'_>],
-        kind: Kind,
-        connections: usize,
-        streams: bool,
-    ) -> anyhow::Result<Vec<Vec<Turn>>> {
+    fn rounds(&mut self, subjects: &[Subject<'_>], kind: Kind, connections: usize, streams: bool) -> Vec<Vec<Turn>> {
         let mut rounds = Vec::new();
         for round in 0..self.bench.plan.rounds {
             let mut order: Vec<usize> = (0..subjects.len()).collect();
@@ -140,15 +126,15 @@ impl<'a> Turns<'a> {
             }
             let mut turns: Vec<(usize, Turn)> = Vec::new();
             for at in order {
-                turns.push((at, self.turn(subjects[at], kind, connections, streams)?));
+                turns.push((at, self.turn(subjects[at], kind, connections, streams)));
             }
             turns.sort_by_key(|(at, _)| *at);
             rounds.push(turns.into_iter().map(|(_, turn)| turn).collect());
         }
-        Ok(rounds)
+        rounds
     }
 
-    fn turn(&mut self, subject: Subject<'_>, kind: Kind, connections: usize, streams: bool) -> anyhow::Result<Turn> {
+    fn turn(&mut self, subject: Subject<'_>, kind: Kind, connections: usize, streams: bool) -> Turn {
         let (to, pids, kind, who) = match subject {
             Subject::Direct => (self.bench.workers.direct(), Vec::new(), kind, "direct"),
             Subject::Nginx if streams => (self.nginx.streams, self.nginx.pids(), kind, "nginx"),
@@ -162,24 +148,18 @@ impl<'a> Turns<'a> {
             // At least three streams, one after the other.
             spec.window_ms = spec.window_ms.max(1_100);
         }
-        let mut client = Client::start(&spec)?;
-        let untokenized = || match subject {
-            Subject::Router { router, .. } => router.untokenized(),
-            Subject::Direct | Subject::Nginx => Ok(0.0),
-        };
-        let untokenized_before = untokenized()?;
-        let before = cpu_us(&pids)?;
-        client.go()?;
-        let outcome = client.outcome()?;
-        let cpu_us = cpu_us(&pids)? - before;
-        let untokenized = untokenized()? - untokenized_before;
-        if outcome.failed > 0 || outcome.requests == 0 {
-            let first = outcome.faults.join("; ");
-            let lost = outcome.failed;
-            self.report
-                .fault(format!("{who}, {kind:?} over {connections} connections: {lost} requests failed: {first}"));
+        // Whatever went wrong, the other turns still tell something; the run fails at its end.
+        let turn = take(&spec, &pids, subject).unwrap_or_else(|error| {
+            let outcome = Outcome { faults: vec![format!("{error:#}")], ..Outcome::default() };
+            Turn { cpu_us: 0.0, untokenized: 0.0, outcome }
+        });
+        let Outcome { failed, requests, faults, .. } = &turn.outcome;
+        if *failed > 0 || *requests == 0 {
+            let first = faults.join("; ");
+            let place = format!("{who}, {kind:?} over {connections} connections");
+            self.report.fault(format!("{place}: {requests} requests answered, {failed} failed: {first}"));
         }
-        Ok(Turn { cpu_us, untokenized, outcome })
+        turn
     }
 
     fn report_answers(&mut self, name: &str, connections: usize, subjects: &[Subject<'_>], turns: &[Vec<Turn>]) {
@@ -209,4 +189,18 @@ impl<'a> Turns<'a> {
             self.report.row(format!("{name}/{row}/c{connections}"), figures);
         }
     }
+}
+
+/// Lets clients do as `spec` says, and reads what it cost the processes `pids`.
+fn take(spec: &Spec, pids: &[u32], subject: Subject<'_>) -> anyhow::Result<Turn> {
+    let mut client = Client::start(spec)?;
+    let untokenized = || match subject {
+        Subject::Router { router, .. } => router.untokenized(),
+        Subject::Direct | Subject::Nginx => Ok(0.0),
+    };
+    let (untokenized_before, before) = (untokenized()?, cpu_us(pids)?);
+    client.go()?;
+    let outcome = client.outcome()?;
+    let cpu_us = cpu_us(pids)? - before;
+    Ok(Turn { cpu_us, untokenized: untokenized()? - untokenized_before, outcome })
 }
