@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use crate::times::median;
 
+/// The load average of a machine that does something else.
+const BUSY: f64 = 1.5;
+
 /// One figure.
 pub(crate) struct Figure {
     metric: &'static str,
@@ -133,6 +136,9 @@ impl Report {
             figures().filter(|figure| figure.met() == Some(false)).count(),
         );
         let load = load_average();
+        if self.head["machine"]["load_average_at_start"].as_f64() > Some(BUSY) {
+            println!("\nthe machine was busy when this began: take no figure for the truth");
+        }
         println!(
             "\ntargets: {met} met, {missed} missed; load average {} at the start, {load:.1} at the end",
             self.head["machine"]["load_average_at_start"]
