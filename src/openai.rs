@@ -8,13 +8,16 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 mod field;
 mod nesting;
 mod prompt;
+mod raw;
+mod scan;
 
 pub use prompt::Prompt;
+pub use raw::Raw;
+use scan::Scanner;
 
 /// Levels of arrays and objects that a body may nest.
 pub const DEPTH_MAX: usize = 64;
@@ -92,15 +95,15 @@ pub enum Input<'a> {
 #[derive(Clone, Debug)]
 pub struct ChatView<'a> {
     /// The messages, at least one, each a JSON object.
-    pub messages: Vec<&'a RawValue>,
+    pub messages: Vec<Raw<'a>>,
     /// A JSON array.
-    pub tools: Option<&'a RawValue>,
+    pub tools: Option<Raw<'a>>,
     /// A JSON array.
-    pub documents: Option<&'a RawValue>,
+    pub documents: Option<Raw<'a>>,
     /// A template of the client's own; engines refuse it unless they are told to trust it.
-    pub chat_template: Option<&'a RawValue>,
+    pub chat_template: Option<Raw<'a>>,
     /// A JSON object of variables for the template.
-    pub chat_template_kwargs: Option<&'a RawValue>,
+    pub chat_template_kwargs: Option<Raw<'a>>,
     /// Whether the template opens the assistant's turn; by default it does.
     pub add_generation_prompt: bool,
     /// Whether the last message is left open, to be continued.
@@ -130,31 +133,37 @@ pub enum Side {
 }
 
 /// The routed keys as they lie in the body. Unknown keys are skipped, a key that occurs twice is an error.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Fields<'a> {
     #[serde(borrow)]
-    model: Option<&'a RawValue>,
-    prompt: Option<&'a RawValue>,
-    prompt_embeds: Option<&'a RawValue>,
-    messages: Option<&'a RawValue>,
-    tools: Option<&'a RawValue>,
-    documents: Option<&'a RawValue>,
-    chat_template: Option<&'a RawValue>,
-    chat_template_kwargs: Option<&'a RawValue>,
-    add_generation_prompt: Option<&'a RawValue>,
-    continue_final_message: Option<&'a RawValue>,
-    reasoning_effort: Option<&'a RawValue>,
-    add_special_tokens: Option<&'a RawValue>,
-    truncate_prompt_tokens: Option<&'a RawValue>,
-    truncation_side: Option<&'a RawValue>,
-    cache_salt: Option<&'a RawValue>,
-    stream: Option<&'a RawValue>,
-    stream_options: Option<&'a RawValue>,
-    n: Option<&'a RawValue>,
-    max_tokens: Option<&'a RawValue>,
-    max_completion_tokens: Option<&'a RawValue>,
-    priority: Option<&'a RawValue>,
-    user: Option<&'a RawValue>,
+    model: Option<Raw<'a>>,
+    prompt: Option<Raw<'a>>,
+    prompt_embeds: Option<Raw<'a>>,
+    messages: Option<Raw<'a>>,
+    tools: Option<Raw<'a>>,
+    documents: Option<Raw<'a>>,
+    chat_template: Option<Raw<'a>>,
+    chat_template_kwargs: Option<Raw<'a>>,
+    add_generation_prompt: Option<Raw<'a>>,
+    continue_final_message: Option<Raw<'a>>,
+    reasoning_effort: Option<Raw<'a>>,
+    add_special_tokens: Option<Raw<'a>>,
+    truncate_prompt_tokens: Option<Raw<'a>>,
+    truncation_side: Option<Raw<'a>>,
+    cache_salt: Option<Raw<'a>>,
+    stream: Option<Raw<'a>>,
+    stream_options: Option<Raw<'a>>,
+    n: Option<Raw<'a>>,
+    max_tokens: Option<Raw<'a>>,
+    max_completion_tokens: Option<Raw<'a>>,
+    priority: Option<Raw<'a>>,
+    user: Option<Raw<'a>>,
+    /// The elements of `messages`, where the scan has told them apart.
+    #[serde(skip)]
+    apart: Option<Vec<Raw<'a>>>,
+    /// The ids of `prompt`, where the scan has read them.
+    #[serde(skip)]
+    ids: Option<Vec<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -163,14 +172,77 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
+impl<'a> Fields<'a> {
+    /// Reads them in one pass; `None` where anything is wrong with the body, or might be.
+    fn scan(body: &'a [u8], items_max: usize) -> Option<Self> {
+        let mut fields = Self::default();
+        let mut seen: Vec<&'static str> = Vec::with_capacity(16);
+        scan::members(body, DEPTH_MAX, |name, scanner| {
+            let Some((name, _)) = fields.named(name) else { return scanner.value().map(drop) };
+            if seen.contains(&name) {
+                return None;
+            }
+            seen.push(name);
+            let raw = fields.read(name, scanner, items_max)?;
+            if raw.get() != "null" {
+                *fields.named(name)?.1 = Some(raw);
+            }
+            Some(())
+        })?;
+        Some(fields)
+    }
+
+    /// One value; of `messages` and `prompt` what is in it, too.
+    fn read(&mut self, name: &str, scanner: &mut Scanner<'a>, items_max: usize) -> Option<Raw<'a>> {
+        let start = scanner.place();
+        match name {
+            "messages" if scanner.at_array() => self.apart = Some(scanner.elements(items_max)?),
+            "prompt" if scanner.at_ids() => self.ids = Some(scanner.ids()?),
+            _ => return scanner.value(),
+        }
+        scanner.since(start)
+    }
+
+    /// The place of a routed key.
+    fn named(&mut self, name: &str) -> Option<(&'static str, &mut Option<Raw<'a>>)> {
+        Some(match name {
+            "model" => ("model", &mut self.model),
+            "prompt" => ("prompt", &mut self.prompt),
+            "prompt_embeds" => ("prompt_embeds", &mut self.prompt_embeds),
+            "messages" => ("messages", &mut self.messages),
+            "tools" => ("tools", &mut self.tools),
+            "documents" => ("documents", &mut self.documents),
+            "chat_template" => ("chat_template", &mut self.chat_template),
+            "chat_template_kwargs" => ("chat_template_kwargs", &mut self.chat_template_kwargs),
+            "add_generation_prompt" => ("add_generation_prompt", &mut self.add_generation_prompt),
+            "continue_final_message" => ("continue_final_message", &mut self.continue_final_message),
+            "reasoning_effort" => ("reasoning_effort", &mut self.reasoning_effort),
+            "add_special_tokens" => ("add_special_tokens", &mut self.add_special_tokens),
+            "truncate_prompt_tokens" => ("truncate_prompt_tokens", &mut self.truncate_prompt_tokens),
+            "truncation_side" => ("truncation_side", &mut self.truncation_side),
+            "cache_salt" => ("cache_salt", &mut self.cache_salt),
+            "stream" => ("stream", &mut self.stream),
+            "stream_options" => ("stream_options", &mut self.stream_options),
+            "n" => ("n", &mut self.n),
+            "max_tokens" => ("max_tokens", &mut self.max_tokens),
+            "max_completion_tokens" => ("max_completion_tokens", &mut self.max_completion_tokens),
+            "priority" => ("priority", &mut self.priority),
+            "user" => ("user", &mut self.user),
+            _ => return None,
+        })
+    }
+}
+
 impl<'a> RequestView<'a> {
-    /// Reads the view of a body. One pass over the body, a second one over `prompt` or `messages`; copies only texts that
-    /// have escapes. `items_max` bounds the messages of a chat and the prompts of a completion.
+    /// Reads the view of a body in one pass; copies only texts that have escapes. `items_max` bounds the messages of a chat and the prompts of a completion.
     ///
     /// # Errors
     /// [`BadRequest`] if the body is no JSON object, nests deeper than [`DEPTH_MAX`], has a routed key twice, or one of
     /// them has a value that no engine would take.
     pub fn parse(endpoint: Endpoint, body: &'a [u8], items_max: usize) -> Result<Self, BadRequest> {
+        if let Some(mut fields) = Fields::scan(body, items_max) {
+            return Self::from_fields(endpoint, &mut fields, items_max);
+        }
         if nesting::exceeds(body, DEPTH_MAX) {
             return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
         }
@@ -178,11 +250,11 @@ impl<'a> RequestView<'a> {
         if body.trim_ascii_start().starts_with(b"[") {
             return Err(BadRequest::body("the body must be a JSON object"));
         }
-        let fields: Fields<'a> = serde_json::from_slice(body).map_err(malformed)?;
-        Self::from_fields(endpoint, &fields, items_max)
+        let mut fields: Fields<'a> = serde_json::from_slice(body).map_err(malformed)?;
+        Self::from_fields(endpoint, &mut fields, items_max)
     }
 
-    fn from_fields(endpoint: Endpoint, fields: &Fields<'a>, items_max: usize) -> Result<Self, BadRequest> {
+    fn from_fields(endpoint: Endpoint, fields: &mut Fields<'a>, items_max: usize) -> Result<Self, BadRequest> {
         let model = field::text("model", fields.model)?;
         if model.as_deref() == Some("") {
             return Err(BadRequest::field("model", "you must provide a model"));
@@ -197,7 +269,10 @@ impl<'a> RequestView<'a> {
         let max_completion_tokens = field::count("max_completion_tokens", fields.max_completion_tokens)?;
         let (input, max_tokens) = match endpoint {
             Endpoint::Completions => {
-                (Input::Completion(Prompt::read(fields.prompt, fields.prompt_embeds, items_max)?), max_tokens)
+                let given = fields.ids.take().map(|ids| Prompt::Ids(vec![ids]));
+                let read = || Prompt::read(fields.prompt, fields.prompt_embeds, items_max);
+                let given = given.filter(|_| fields.prompt_embeds.is_none());
+                (Input::Completion(given.map_or_else(read, Ok)?), max_tokens)
             }
             Endpoint::Chat => (Input::Chat(ChatView::read(fields, items_max)?), max_completion_tokens.or(max_tokens)),
         };
@@ -230,9 +305,10 @@ impl RequestView<'_> {
 }
 
 impl<'a> ChatView<'a> {
-    fn read(fields: &Fields<'a>, items_max: usize) -> Result<Self, BadRequest> {
+    fn read(fields: &mut Fields<'a>, items_max: usize) -> Result<Self, BadRequest> {
+        let apart = fields.apart.take();
         Ok(Self {
-            messages: messages(fields.messages, items_max)?,
+            messages: messages(fields.messages, apart, items_max)?,
             tools: field::shaped("tools", b'[', fields.tools)?,
             documents: field::shaped("documents", b'[', fields.documents)?,
             chat_template: fields.chat_template,
@@ -245,10 +321,14 @@ impl<'a> ChatView<'a> {
     }
 }
 
-fn messages<'a>(raw: Option<&'a RawValue>, items_max: usize) -> Result<Vec<&'a RawValue>, BadRequest> {
+fn messages<'a>(
+    raw: Option<Raw<'a>>,
+    apart: Option<Vec<Raw<'a>>>,
+    items_max: usize,
+) -> Result<Vec<Raw<'a>>, BadRequest> {
     let raw = field::shaped("messages", b'[', raw)?
         .ok_or_else(|| BadRequest::field("messages", "you must provide `messages`"))?;
-    let messages: Vec<&'a RawValue> = field::list("messages", items_max, raw)?;
+    let messages: Vec<Raw<'a>> = apart.map_or_else(|| field::list("messages", items_max, raw), Ok)?;
     if messages.is_empty() {
         return Err(BadRequest::field("messages", "`messages` must have at least one message"));
     }
@@ -279,7 +359,7 @@ fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
     }
 }
 
-fn choices(raw: Option<&RawValue>) -> Result<u32, BadRequest> {
+fn choices(raw: Option<Raw<'_>>) -> Result<u32, BadRequest> {
     match field::integer("n", raw)? {
         None => Ok(1),
         Some(n) => match u32::try_from(n) {

@@ -44,7 +44,8 @@ async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> 
     if let Err(error) = arrival.hurry(&gateway, request.headers()) {
         return arrival.refuse(&gateway, error);
     }
-    let handled = handle(&gateway, endpoint, &arrival, request);
+    // In a box of its own, since the futures around it are moved several times, and this one is large.
+    let handled = Box::pin(handle(&gateway, endpoint, &arrival, request));
     arrival.conclude(&gateway, handled).await
 }
 

@@ -50,7 +50,8 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
     if let Err(error) = arrival.hurry(&gateway, request.headers()) {
         return arrival.refuse(&gateway, error);
     }
-    let handled = handle(&gateway, &arrival, request);
+    // In a box of its own, since the futures around it are moved several times, and this one is large.
+    let handled = Box::pin(handle(&gateway, &arrival, request));
     arrival.conclude(&gateway, handled).await
 }
 

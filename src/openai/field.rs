@@ -6,23 +6,22 @@ use std::marker::PhantomData;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 
-use super::BadRequest;
+use super::{BadRequest, Raw};
 
 /// A text, borrowed from the body unless it has escapes.
-pub(super) fn text<'a>(param: &'static str, raw: Option<&'a RawValue>) -> Result<Option<Cow<'a, str>>, BadRequest> {
+pub(super) fn text<'a>(param: &'static str, raw: Option<Raw<'a>>) -> Result<Option<Cow<'a, str>>, BadRequest> {
     let text: Option<Text<'a>> = value(param, "a string", raw)?;
     Ok(text.map(|text| text.0))
 }
 
 /// A boolean.
-pub(super) fn flag(param: &'static str, raw: Option<&RawValue>) -> Result<Option<bool>, BadRequest> {
+pub(super) fn flag(param: &'static str, raw: Option<Raw<'_>>) -> Result<Option<bool>, BadRequest> {
     value(param, "a boolean", raw)
 }
 
 /// An integer; `16.0` is one, as it is for engines.
-pub(super) fn integer(param: &'static str, raw: Option<&RawValue>) -> Result<Option<i64>, BadRequest> {
+pub(super) fn integer(param: &'static str, raw: Option<Raw<'_>>) -> Result<Option<i64>, BadRequest> {
     let number: Option<serde_json::Number> = value(param, "an integer", raw)?;
     let Some(number) = number else { return Ok(None) };
     let integer = number.as_i64().or_else(|| number.to_string().strip_suffix(".0")?.parse().ok());
@@ -30,7 +29,7 @@ pub(super) fn integer(param: &'static str, raw: Option<&RawValue>) -> Result<Opt
 }
 
 /// A count of tokens; more than `u32` holds counts as its maximum, since no engine takes that many.
-pub(super) fn count(param: &'static str, raw: Option<&RawValue>) -> Result<Option<u32>, BadRequest> {
+pub(super) fn count(param: &'static str, raw: Option<Raw<'_>>) -> Result<Option<u32>, BadRequest> {
     match integer(param, raw)? {
         None => Ok(None),
         Some(count) if count < 0 => Err(BadRequest::field(param, format!("`{param}` must be at least 0, got {count}"))),
@@ -39,11 +38,7 @@ pub(super) fn count(param: &'static str, raw: Option<&RawValue>) -> Result<Optio
 }
 
 /// Raw JSON that starts with `open`: an array or an object.
-pub(super) fn shaped<'a>(
-    param: &'static str,
-    open: u8,
-    raw: Option<&'a RawValue>,
-) -> Result<Option<&'a RawValue>, BadRequest> {
+pub(super) fn shaped<'a>(param: &'static str, open: u8, raw: Option<Raw<'a>>) -> Result<Option<Raw<'a>>, BadRequest> {
     match raw {
         Some(raw) if raw.get().as_bytes().first() != Some(&open) => {
             let shape = if open == b'[' { "an array" } else { "an object" };
@@ -57,7 +52,7 @@ pub(super) fn shaped<'a>(
 pub(super) fn value<'a, T: Deserialize<'a>>(
     param: &'static str,
     expected: &str,
-    raw: Option<&'a RawValue>,
+    raw: Option<Raw<'a>>,
 ) -> Result<Option<T>, BadRequest> {
     let Some(raw) = raw else { return Ok(None) };
     let value = serde_json::from_str(raw.get());
@@ -68,7 +63,7 @@ pub(super) fn value<'a, T: Deserialize<'a>>(
 pub(super) fn list<'a, T: Deserialize<'a>>(
     param: &'static str,
     limit: usize,
-    raw: &'a RawValue,
+    raw: Raw<'a>,
 ) -> Result<Vec<T>, BadRequest> {
     let mut json = serde_json::Deserializer::from_str(raw.get());
     AtMost { limit, element: PhantomData }.deserialize(&mut json).map_err(|error| {

@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::value::RawValue;
-
-use super::{BadRequest, field};
+use super::{BadRequest, Raw, field};
 
 /// What `/v1/completions` is to go on from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +17,8 @@ pub enum Prompt<'a> {
 
 impl<'a> Prompt<'a> {
     pub(super) fn read(
-        prompt: Option<&'a RawValue>,
-        embeddings: Option<&RawValue>,
+        prompt: Option<Raw<'a>>,
+        embeddings: Option<Raw<'_>>,
         items_max: usize,
     ) -> Result<Self, BadRequest> {
         if embeddings.is_some_and(|embeddings| embeddings.get() != "[]") {
@@ -64,7 +62,7 @@ mod tests {
     use super::*;
 
     fn read(json: &str) -> Result<Prompt<'static>, String> {
-        let raw: &RawValue = serde_json::from_str(json.to_owned().leak()).unwrap();
+        let raw: Raw<'_> = serde_json::from_str(json.to_owned().leak()).unwrap();
         Prompt::read(Some(raw), None, 100).map_err(|error| {
             assert_eq!(error.param, Some("prompt"));
             error.message
@@ -81,9 +79,9 @@ mod tests {
 
     #[test]
     fn embeddings_take_precedence_over_a_prompt() {
-        let raw: &RawValue = serde_json::from_str(r#""AAAA""#).unwrap();
+        let raw: Raw<'_> = serde_json::from_str(r#""AAAA""#).unwrap();
         assert_eq!(Prompt::read(None, Some(raw), 100), Ok(Prompt::Embeddings));
-        let none: &RawValue = serde_json::from_str("[]").unwrap();
+        let none: Raw<'_> = serde_json::from_str("[]").unwrap();
         assert_eq!(Prompt::read(None, Some(none), 100).unwrap_err().message, "you must provide a `prompt`");
     }
 

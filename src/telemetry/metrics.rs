@@ -14,12 +14,14 @@ use crate::real::real;
 pub use belief::Belief;
 pub use door::DoorMetrics;
 pub use queue::QueueMetrics;
+use reasons::Reasons;
 pub use tokenizer::TokenizerFigures;
 pub use worker::WorkerMetrics;
 
 mod belief;
 pub mod door;
 mod queue;
+mod reasons;
 mod tokenizer;
 mod worker;
 
@@ -138,6 +140,10 @@ pub struct Metrics {
     pub index_refused: Counter,
     /// Entries that the index let go.
     pub index_shed: Counter,
+    retries: Reasons,
+    fallbacks: Reasons,
+    untokenized: Reasons,
+    refused: Reasons,
 }
 
 struct Registry {
@@ -149,8 +155,9 @@ struct Registry {
 /// Handles of one model.
 #[derive(Clone)]
 pub struct ModelMetrics {
-    metrics: Metrics,
+    registry: Arc<Registry>,
     model: String,
+    requests: Reasons,
     /// Arrival to first token.
     pub ttft: Histogram,
     /// Arrival to end.
@@ -172,8 +179,21 @@ impl Metrics {
         let index_bytes = registry.gauge(&INDEX_BYTES, Vec::new());
         let index_refused = registry.counter(&INDEX_REFUSED, Vec::new());
         let index_shed = registry.counter(&INDEX_SHED, Vec::new());
-        let workers = Arc::default();
-        Self { registry, workers, routing_latency, bus_up, unmatched_topics, index_bytes, index_refused, index_shed }
+        let of_no_model = vec![Label::new("model", "none")];
+        Self {
+            retries: Reasons::new(&registry, &RETRIES, "reason", Vec::new()),
+            fallbacks: Reasons::new(&registry, &FALLBACK, "reason", Vec::new()),
+            untokenized: Reasons::new(&registry, &UNTOKENIZED, "reason", Vec::new()),
+            refused: Reasons::new(&registry, &REQUESTS, "outcome", of_no_model),
+            registry,
+            workers: Arc::default(),
+            routing_latency,
+            bus_up,
+            unmatched_topics,
+            index_bytes,
+            index_refused,
+            index_shed,
+        }
     }
 
     /// The exposition text: each metric once, with the series of all registries.
@@ -221,8 +241,9 @@ impl Metrics {
             duration: self.registry.histogram(&DURATION, labels()),
             balance: self.registry.gauge(&BALANCE, labels()),
             queue: QueueMetrics::new(&self.registry, model),
+            requests: Reasons::new(&self.registry, &REQUESTS, "outcome", labels()),
             model: model.to_owned(),
-            metrics: self.clone(),
+            registry: Arc::clone(&self.registry),
         }
     }
 
@@ -248,31 +269,29 @@ impl Metrics {
 
     /// An attempt on another worker.
     pub fn retry(&self, reason: &'static str) {
-        self.registry.counter(&RETRIES, vec![Label::new("reason", reason)]).increment(1);
+        self.retries.count(reason);
     }
 
     /// A placement that the policy left to the fallback.
     pub fn fallback(&self, reason: &'static str) {
-        self.registry.counter(&FALLBACK, vec![Label::new("reason", reason)]).increment(1);
+        self.fallbacks.count(reason);
     }
 
     /// A request whose token ids could not be had.
     pub fn untokenized(&self, reason: &'static str) {
-        self.registry.counter(&UNTOKENIZED, vec![Label::new("reason", reason)]).increment(1);
+        self.untokenized.count(reason);
     }
 
     /// A request that was refused before any model was known.
     pub fn refused(&self, outcome: &'static str) {
-        let labels = vec![Label::new("model", "none"), Label::new("outcome", outcome)];
-        self.registry.counter(&REQUESTS, labels).increment(1);
+        self.refused.count(outcome);
     }
 }
 
 impl ModelMetrics {
     /// A request ended.
     pub fn request(&self, outcome: &'static str) {
-        let labels = vec![Label::new("model", self.model.clone()), Label::new("outcome", outcome)];
-        self.metrics.registry.counter(&REQUESTS, labels).increment(1);
+        self.requests.count(outcome);
     }
 }
 

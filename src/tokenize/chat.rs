@@ -14,10 +14,9 @@ use std::time::SystemTime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value, escape_formatter};
-use serde_json::value::RawValue;
 
 use super::Reason;
-use crate::openai::ChatView;
+use crate::openai::{ChatView, Raw};
 
 mod date;
 mod json;
@@ -217,7 +216,7 @@ fn variables(chat: &ChatView<'_>) -> Result<Vec<(Value, Value)>, Reason> {
     Ok(pairs)
 }
 
-fn parse(raw: &RawValue) -> Result<Value, Reason> {
+fn parse(raw: Raw<'_>) -> Result<Value, Reason> {
     let value: Value = serde_json::from_str(raw.get()).map_err(|_| Reason::TemplateError)?;
     if matches!(value.kind(), ValueKind::Map | ValueKind::Seq) { Ok(value) } else { Err(Reason::TemplateError) }
 }

@@ -10,11 +10,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use http::{HeaderValue, header};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use super::Reason;
 use crate::link::{Ask, Link};
-use crate::openai::{ChatView, Input, Prompt, RequestView};
+use crate::openai::{ChatView, Input, Prompt, Raw, RequestView};
 
 /// Texts of one request that are sent to `/tokenize`, one after the other.
 const TEXTS_MAX: usize = 8;
@@ -39,14 +38,14 @@ struct TextBody<'a> {
 #[derive(Serialize)]
 struct ChatBody<'a> {
     model: Option<&'a str>,
-    messages: &'a [&'a RawValue],
+    messages: &'a [Raw<'a>],
     add_generation_prompt: bool,
     continue_final_message: bool,
     add_special_tokens: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tools: Option<&'a RawValue>,
+    tools: Option<Raw<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    chat_template_kwargs: Option<&'a RawValue>,
+    chat_template_kwargs: Option<Raw<'a>>,
 }
 
 #[derive(Deserialize)]

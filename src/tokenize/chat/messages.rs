@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
-use serde_json::value::RawValue;
 
+use crate::openai::Raw;
 use crate::tokenize::Reason;
 use crate::tokenize::byte_cache::{ByteCache, Weigh};
 use crate::tokenize::keys::Keys;
@@ -119,12 +119,12 @@ const PART_KEYS: [&str; 20] = [
 /// # Errors
 /// [`Reason::Media`] if a part is no text, [`Reason::TemplateError`] if a message has a form that engines refuse.
 pub(super) fn normalise(
-    raw: &[&RawValue],
+    raw: &[Raw<'_>],
     format: Format,
     knows_developer: bool,
     remembered: Option<&Remembered<'_>>,
 ) -> Result<Vec<Arc<Parsed>>, Reason> {
-    let read = |(place, raw): (usize, &&RawValue)| match remembered {
+    let read = |(place, raw): (usize, &Raw<'_>)| match remembered {
         Some(remembered) => remembered.read(place, raw.get(), format),
         None => Ok(Arc::new(Message::read(raw.get(), format)?.into())),
     };
@@ -390,7 +390,7 @@ mod tests {
 
     /// The messages as JSON, in the form that a template sees.
     fn shown(messages: &str, format: Format, knows_developer: bool) -> Result<String, Reason> {
-        let raw: Vec<&RawValue> = serde_json::from_str(messages).unwrap();
+        let raw: Vec<Raw<'_>> = serde_json::from_str(messages).unwrap();
         let messages = normalise(&raw, format, knows_developer, None)?;
         let values: Vec<Value> = messages.iter().map(|parsed| parsed.value.clone()).collect();
         let options = minijinja::value::Kwargs::from_iter(Vec::<(String, Value)>::new());

@@ -3,16 +3,16 @@
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
-use serde_json::value::RawValue;
 
 use super::messages::given;
+use crate::openai::Raw;
 use crate::tokenize::Reason;
 
 /// The variable `tools`.
 ///
 /// # Errors
 /// [`Reason::TemplateError`] if engines refuse the list.
-pub(super) fn normalise(raw: &RawValue) -> Result<Value, Reason> {
+pub(super) fn normalise(raw: Raw<'_>) -> Result<Value, Reason> {
     let tools: Vec<Value> = serde_json::from_str(raw.get()).map_err(|_| Reason::TemplateError)?;
     let tools: Result<Vec<Value>, Reason> = tools.iter().map(tool).collect();
     Ok(Value::from(tools?))
@@ -46,9 +46,9 @@ mod tests {
     use crate::tokenize::chat::json::tojson;
 
     fn shown(tools: &str) -> Result<String, Reason> {
-        let raw: Box<RawValue> = serde_json::from_str(tools).unwrap();
+        let raw: Raw<'_> = serde_json::from_str(tools).unwrap();
         let options = minijinja::value::Kwargs::from_iter(Vec::<(String, Value)>::new());
-        Ok(tojson(&normalise(&raw)?, options).unwrap())
+        Ok(tojson(&normalise(raw)?, options).unwrap())
     }
 
     #[test]
