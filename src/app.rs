@@ -27,6 +27,7 @@ use sources::Sources;
 
 mod build;
 mod doors;
+mod load;
 mod members;
 mod muster;
 mod offers;

@@ -17,6 +17,7 @@ use crate::sim::{Engine, EngineConfig};
 use crate::telemetry::metrics::DoorMetrics;
 use driver::Driver;
 use exposition::Exposition;
+use ranks::{Ranks, Seat};
 use voice::Voice;
 use wire::{Wire, WireSettings};
 
@@ -24,6 +25,7 @@ mod answer;
 mod api;
 mod driver;
 mod exposition;
+mod ranks;
 mod voice;
 mod wire;
 
@@ -41,8 +43,8 @@ pub struct MockSettings {
     pub model: String,
     /// The engine.
     pub engine: EngineConfig,
-    /// Where its events go.
-    pub bus: Bus,
+    /// Where events go, of each data-parallel rank: one at least. Each rank has a cache and a scheduler of its own.
+    pub ranks: Vec<Bus>,
     /// How they are written.
     pub form: encode::Form,
     /// How the engine's names for blocks are written.
@@ -67,9 +69,32 @@ struct Shared {
     model: String,
     longest: usize,
     voice: Voice,
-    commands: driver::Commands,
-    exposition: Arc<Exposition>,
+    ranks: Ranks,
+    exposition: Exposition,
     requests: AtomicU64,
+}
+
+impl MockSettings {
+    /// Starts one rank.
+    fn seat(&self, rank: u32, bus: Bus, exposition: &Exposition, tasks: &Tasks) -> Result<Seat, BoxError> {
+        let seed = self.engine.seed.wrapping_add(rank.into());
+        let config = EngineConfig { seed, ..self.engine.clone() };
+        let wire = WireSettings {
+            form: self.form,
+            hashes: self.hashes,
+            block_size: config.block_size,
+            faults: self.faults,
+            seed,
+            rank,
+        };
+        let engine = Engine::new(config.clone())?;
+        let levels = Arc::new(exposition.rank(rank, config.block_size.get(), config.blocks));
+        let (wire, delaying) = Wire::new(Publisher::new(bus, &self.model, &self.worker, rank), wire);
+        tasks.spawn(delaying);
+        let (commands, queue) = driver::commands();
+        tasks.spawn(Driver::new((engine, config), queue, wire, levels, self.speedup).run());
+        Ok(Seat::new(commands))
+    }
 }
 
 impl MockEngine {
@@ -80,33 +105,20 @@ impl MockEngine {
     pub async fn start(settings: MockSettings, tasks: &Tasks) -> Result<Self, BoxError> {
         let listener = Listener::bind(settings.listen)?;
         let address = listener.address();
-        settings.bus.each_nats(&mut |bus| {
+        let first = settings.ranks.first().ok_or("an engine has one rank at least")?;
+        // All ranks publish to one server.
+        first.each_nats(&mut |bus| {
             let bus = bus.clone();
             tasks.spawn(async move { bus.prepare().await });
         });
-        let longest = settings.engine.longest();
-        let (block_size, blocks) = (settings.engine.block_size, settings.engine.blocks);
-        let wire = WireSettings {
-            form: settings.form,
-            hashes: settings.hashes,
-            block_size,
-            faults: settings.faults,
-            seed: settings.engine.seed,
-        };
-        let engine = Engine::new(settings.engine.clone())?;
-        let exposition = Arc::new(Exposition::new(&settings.model, block_size.get(), blocks));
-        let publisher = Publisher::new(settings.bus, &settings.model, &settings.worker, 0);
-        let (wire, delaying) = Wire::new(publisher, wire);
-        tasks.spawn(delaying);
-        let (commands, queue) = driver::commands();
-        tasks.spawn(
-            Driver::new((engine, settings.engine), queue, wire, Arc::clone(&exposition), settings.speedup).run(),
-        );
+        let exposition = Exposition::new(&settings.model);
+        let seat = |(rank, bus): (u32, &Bus)| settings.seat(rank, bus.clone(), &exposition, tasks);
+        let seats = (0..).zip(&settings.ranks).map(seat).collect::<Result<Vec<_>, _>>()?;
         let shared = Shared {
-            model: settings.model,
-            longest,
+            longest: settings.engine.longest(),
             voice: Voice::load(settings.tokenizer.as_deref())?,
-            commands,
+            ranks: Ranks::new(seats),
+            model: settings.model,
             exposition,
             requests: AtomicU64::new(0),
         };

@@ -10,11 +10,12 @@ use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::StartError;
 use super::build::{self, setup};
+use super::load;
 use super::offers::Offers;
 use super::probe::Probes;
 use super::scrape::Readers;
 use super::sources::Sources;
-use crate::config::{Config, Worker as Described};
+use crate::config::{Config, EventSource, Worker as Described};
 use crate::fleet::discovery::{Found, Origin, Union, dns, file, nats::Registrations};
 use crate::fleet::health::Health;
 use crate::fleet::{Fleet, Worker};
@@ -165,6 +166,9 @@ impl Members {
         }
         self.probes.start(ranks.clone(), &tasks);
         self.readers.start(ranks.clone(), &tasks);
+        if let (EventSource::Nats, Some(bus)) = (self.config.event_source(described), self.sources.nats()) {
+            load::start(&self.readers, bus, ranks.clone(), &tasks);
+        }
         self.offers.start(ranks.clone(), &tasks);
         tracing::info!(worker = %id, url = %described.url.value, model = described.model.value, "joined");
         self.present.insert(id.clone(), Member { described: described.clone(), ranks, tasks, listening });

@@ -16,6 +16,13 @@ use crate::fleet::{Fleet, Worker};
 use crate::link::Ask;
 use crate::shutdown::Tasks;
 
+/// Readings that are further apart than this can not have overtaken each other: an engine's process may have been started
+/// with its clock set back, and counters may begin anew.
+const OVERTAKES_WITHIN: Duration = Duration::from_secs(2);
+
+/// A target, and what was in flight there at some moment.
+pub(super) type Seen = (Target, InFlight);
+
 /// How engines' metrics are read, and whom they are told.
 #[derive(Clone)]
 pub(super) struct Readers {
@@ -62,7 +69,7 @@ impl Readers {
     }
 
     /// The target, and the router's own account of it, just before the engine is asked.
-    fn look(&self, worker: &Worker) -> Option<(Target, InFlight)> {
+    pub(super) fn look(&self, worker: &Worker) -> Option<Seen> {
         let target = self.fleet.roster().table().get(worker.slot).cloned()?;
         target.trust.heard(Instant::now(), worker.metrics.belief.heard());
         let load = target.account.read();
@@ -70,17 +77,26 @@ impl Readers {
     }
 
     /// What becomes of an engine's answer.
-    fn take(&self, worker: &Worker, seen: Option<(Target, InFlight)>, text: Option<&str>) -> &'static str {
-        let (Some((target, before)), Some(text)) = (seen, text) else { return "failed" };
+    fn take(&self, worker: &Worker, seen: Option<Seen>, text: Option<&str>) -> &'static str {
+        let (Some(seen), Some(text)) = (seen, text) else { return "failed" };
         let Some(scrape) = Scrape::read(text, worker.rank, &self.presets) else { return "unknown_names" };
+        self.note(worker, &seen, &scrape)
+    }
+
+    /// Takes note of what an engine said after its target was `seen`. Returns what became of that: `ok`, or `late` where
+    /// something newer has overtaken it on another way.
+    pub(super) fn note(&self, worker: &Worker, (target, before): &Seen, scrape: &Scrape) -> &'static str {
+        let now = Instant::now();
+        if worker.engine.last().is_some_and(|last| is_overtaken(scrape, now, &last)) {
+            return "late";
+        }
         let own = before.most(target.account.read());
-        target.account.report(Instant::now(), said(&scrape, &target), own);
-        self.learn(worker, &target, &scrape);
+        target.account.report(now, said(scrape, target), own);
+        self.learn(now, worker, target, scrape);
         "ok"
     }
 
-    fn learn(&self, worker: &Worker, target: &Target, scrape: &Scrape) {
-        let now = Instant::now();
+    fn learn(&self, now: Instant, worker: &Worker, target: &Target, scrape: &Scrape) {
         if worker.engine.take(now, scrape.clone()) {
             tracing::info!(worker = %worker.id, "the engine's process is another one");
             target.trust.restarted(now);
@@ -101,10 +117,45 @@ impl Readers {
     }
 }
 
+/// Whether `last`, which was heard before, says more: of a later process, or of later totals of the same one. What came over
+/// NATS may have been asked for before what was read here.
+fn is_overtaken(scrape: &Scrape, now: Instant, (at, last): &(Instant, Scrape)) -> bool {
+    let is_less = |new: Option<u64>, known: Option<u64>| new.zip(known).is_some_and(|(new, known)| new < known);
+    now.saturating_duration_since(*at) < OVERTAKES_WITHIN
+        && (is_less(scrape.process_start_ms, last.process_start_ms)
+            || scrape.process_start_ms == last.process_start_ms && is_less(scrape.prefix_queries, last.prefix_queries))
+}
+
 fn said(scrape: &Scrape, target: &Target) -> Said {
     Said {
         running: scrape.running.unwrap_or_default(),
         waiting: scrape.waiting.unwrap_or_default(),
         blocks: scrape.blocks_in_use(target.limits.blocks),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said_at(process_start_ms: Option<u64>, prefix_queries: Option<u64>) -> Scrape {
+        Scrape { process_start_ms, prefix_queries, ..Scrape::default() }
+    }
+
+    #[test]
+    fn what_is_older_by_the_engines_own_reckoning_was_overtaken() {
+        let at = Instant::now();
+        let last = (at, said_at(Some(5), Some(100)));
+        let overtaken = |scrape: Scrape| is_overtaken(&scrape, at + Duration::from_millis(1999), &last);
+        assert!(overtaken(said_at(Some(4), Some(900))) && overtaken(said_at(Some(5), Some(99))));
+        assert!(!overtaken(said_at(Some(5), Some(100))) && !overtaken(said_at(Some(6), Some(0))));
+        assert!(!overtaken(said_at(None, None)) && !overtaken(said_at(Some(5), None)));
+    }
+
+    #[test]
+    fn what_comes_after_a_pause_is_a_new_beginning() {
+        let at = Instant::now();
+        let last = (at, said_at(Some(5), Some(100)));
+        assert!(!is_overtaken(&said_at(Some(4), Some(0)), at + Duration::from_secs(2), &last));
     }
 }

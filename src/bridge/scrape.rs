@@ -3,6 +3,7 @@
 
 use crate::events::nats::load::RankLoad;
 use crate::fleet::prometheus::{Sample, samples};
+use crate::fleet::scrape::count;
 
 /// Ranks that are read at most.
 const RANKS_MAX: usize = 1024;
@@ -37,6 +38,12 @@ impl Scrape {
                 "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" | "sglang:token_usage" => {
                     scrape.rank(&sample).usage = amount(value);
                 }
+                "vllm:prefix_cache_queries_total"
+                | "vllm:gpu_prefix_cache_queries_total"
+                | "sglang:prompt_tokens_total" => add(&mut scrape.rank(&sample).queries, value),
+                "vllm:prefix_cache_hits_total" | "vllm:gpu_prefix_cache_hits_total" | "sglang:cached_tokens_total" => {
+                    add(&mut scrape.rank(&sample).hits, value);
+                }
                 _ => {}
             }
         }
@@ -59,6 +66,13 @@ fn figure(sample: &Sample<'_>, label: &str) -> Option<u32> {
     sample.label(label)?.parse().ok()
 }
 
+/// SGLang tells what it has found by where it lay.
+fn add(total: &mut Option<u64>, value: f64) {
+    if let Some(more) = count(value) {
+        *total = Some(total.unwrap_or_default().saturating_add(more));
+    }
+}
+
 fn amount(value: f64) -> Option<f64> {
     Some(value).filter(|value| value.is_finite() && *value >= 0.0)
 }
@@ -76,7 +90,14 @@ mod tests {
     #[test]
     fn a_real_engines_metrics_are_understood() {
         let scrape = Scrape::read(include_str!("../../tests/data/engines/metrics-0.32.0.txt"));
-        let rank = RankLoad { rank: 0, running: Some(0.0), waiting: Some(0.0), usage: Some(0.0) };
+        let rank = RankLoad {
+            rank: 0,
+            running: Some(0.0),
+            waiting: Some(0.0),
+            usage: Some(0.0),
+            queries: Some(13_031),
+            hits: Some(1_280),
+        };
         let expected =
             Scrape { started_ms: Some(1_795_224_792_390), block_size: Some(32), blocks: Some(129), ranks: vec![rank] };
         assert_eq!(scrape, expected);
@@ -89,8 +110,10 @@ mod tests {
         let zero = RankLoad { rank: 0, usage: Some(0.5), ..RankLoad::default() };
         let one = RankLoad { rank: 1, running: Some(2.0), ..RankLoad::default() };
         assert_eq!(Scrape::read(text).ranks, [zero, one]);
-        let text = "sglang:num_running_reqs{model_name=\"m\"} 3\nsglang:num_queue_reqs 1\nsglang:token_usage 0.25\n";
-        let rank = RankLoad { rank: 0, running: Some(3.0), waiting: Some(1.0), usage: Some(0.25) };
+        let text = "sglang:num_running_reqs{model_name=\"m\"} 3\nsglang:num_queue_reqs 1\nsglang:token_usage 0.25\n\
+                    sglang:cached_tokens_total{cache_source=\"device\"} 7\nsglang:cached_tokens_total{cache_source=\"host\"} 2\n";
+        let load = RankLoad { running: Some(3.0), waiting: Some(1.0), usage: Some(0.25), ..RankLoad::default() };
+        let rank = RankLoad { hits: Some(9), ..load };
         assert_eq!(Scrape::read(text).ranks, [rank]);
     }
 

@@ -40,7 +40,7 @@ use crate::telemetry::metrics::Metrics;
 /// routers see the gap.
 #[derive(Debug, Args)]
 pub struct BridgeArgs {
-    /// Where the engine answers; its /health and /metrics are asked once a second.
+    /// Where the engine answers; its /health and /metrics are asked twice a second.
     #[arg(long, value_name = "URL", env = "WARMPATH_BRIDGE_ENGINE")]
     engine: String,
     /// Where routers reach the engine, if that is another address.

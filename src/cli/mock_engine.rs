@@ -51,6 +51,11 @@ pub struct MockEngineArgs {
     zmq: ZmqArgs,
     #[command(flatten)]
     faults: FaultArgs,
+    /// Data-parallel ranks behind the address, each with a cache and a scheduler of its own. Requests name one by the header
+    /// X-data-parallel-rank, or go where the fewest are. Over ZeroMQ each speaks from a port of its own: that of the rank
+    /// before and one more, so keep the ports of events and replays further apart than this.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    dp_ranks: u16,
     /// Tokens in a block.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     block_size: u32,
@@ -163,13 +168,16 @@ impl MockEngineArgs {
 
     async fn settings(self, tasks: &Tasks) -> anyhow::Result<MockSettings> {
         let block_size = BlockSize::new(self.block_size).context("--block-size must be at least 1")?;
-        let mut buses = Vec::new();
+        let mut ranks = vec![Vec::new(); usize::from(self.dp_ranks)];
         if let Some(url) = self.bus {
             let bus = NatsBus::connect(NatsSettings::publisher(url, self.prefix)).await;
-            buses.push(Bus::Nats(Box::new(bus.map_err(anyhow::Error::from_boxed)?)));
+            let bus = Bus::Nats(Box::new(bus.map_err(anyhow::Error::from_boxed)?));
+            ranks.iter_mut().for_each(|buses| buses.push(bus.clone()));
         }
         if self.zmq.zmq.is_some() || self.zmq.zmq_connect.is_some() {
-            buses.push(Bus::Zmq(self.zmq.start(tasks).await?));
+            ensure!(self.dp_ranks == 1 || self.zmq.zmq_connect.is_none(), "--zmq-connect speaks for one rank alone");
+            let publishers = self.zmq.start(ranks.len(), tasks).await?;
+            ranks.iter_mut().zip(publishers).for_each(|(buses, publisher)| buses.push(Bus::Zmq(publisher)));
         } else {
             ensure!(self.zmq.zmq_replay.is_none(), "--zmq-replay needs --zmq or --zmq-connect");
         }
@@ -188,7 +196,7 @@ impl MockEngineArgs {
                 seed: self.seed,
                 ..EngineConfig::default()
             },
-            bus: Bus::Several(buses),
+            ranks: ranks.into_iter().map(Bus::Several).collect(),
             hashes: match self.hashes {
                 Hashes::Int => HashForm::Int,
                 Hashes::Bytes => HashForm::Bytes,
@@ -210,8 +218,9 @@ impl MockEngineArgs {
 }
 
 impl ZmqArgs {
-    async fn start(self, tasks: &Tasks) -> anyhow::Result<ZmqPublisher> {
-        let outlet = ZmqOutlet {
+    /// The sockets of each rank, at ports that follow those of the first.
+    async fn start(self, ranks: usize, tasks: &Tasks) -> anyhow::Result<Vec<ZmqPublisher>> {
+        let first = ZmqOutlet {
             bind: self.zmq,
             connect: self.zmq_connect,
             replay: self.zmq_replay,
@@ -222,12 +231,26 @@ impl ZmqArgs {
             kept: self.replay_buffer,
             topic: self.topic,
         };
-        let publisher = ZmqPublisher::start(outlet, tasks).await.context("the ZeroMQ sockets could not be bound")?;
-        for (what, at) in [("events", &publisher.events), ("replays", &publisher.replay)] {
-            if let Some(at) = at {
-                eprintln!("{what} over ZeroMQ from {at}");
+        let mut publishers: Vec<ZmqPublisher> = Vec::new();
+        for rank in (0..).take(ranks) {
+            let mut outlet = first.clone();
+            if let Some(first) = publishers.first() {
+                let next = |place: &Option<ZmqEndpoint>| {
+                    let next = place.as_ref().map(|place| place.for_rank(rank).context("only ports can be counted on"));
+                    next.transpose()
+                };
+                (outlet.bind, outlet.replay) = (next(&first.events)?, next(&first.replay)?);
             }
+            let publisher = ZmqPublisher::start(outlet, tasks).await;
+            let publisher =
+                publisher.with_context(|| format!("the ZeroMQ sockets of rank {rank} could not be bound"))?;
+            for (what, at) in [("events", &publisher.events), ("replays", &publisher.replay)] {
+                if let Some(at) = at {
+                    eprintln!("{what} over ZeroMQ from {at}");
+                }
+            }
+            publishers.push(publisher);
         }
-        Ok(publisher)
+        Ok(publishers)
     }
 }

@@ -55,13 +55,13 @@ pub struct Nats {
     pub connect_timeout: Period,
     /// Bound on the pause between two attempts to connect. They never end: a bus may be down for hours.
     pub reconnect_delay_max: Period,
-    /// Messages that may wait, for each subscription. Beyond it they are dropped, and the gap is seen as such. Not fewer
-    /// than a server sends of a stream at once, or catching up takes for ever.
+    /// Messages that may wait, for each subscription. Beyond it they are dropped, and the gap is seen as such; of a stream
+    /// no more are asked for than there is room.
     #[serde(deserialize_with = "queue_messages")]
     pub queue_messages: NonZeroU32,
 }
 
-/// The fewest messages that a subscription has room for: as much is read of a stream between two drops.
+/// The fewest messages that a subscription has room for: of a stream up to 768 are on their way.
 const QUEUE_MESSAGES_MIN: u32 = 1024;
 
 fn queue_messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::Error> {

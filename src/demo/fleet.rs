@@ -53,7 +53,7 @@ impl DemoFleet {
                 worker: format!("engine-{number}"),
                 model: MODEL.to_owned(),
                 engine: engine(options, number),
-                bus: bus.clone(),
+                ranks: vec![bus.clone()],
                 hashes: encode::HashForm::Int,
                 faults: EventFaults::default(),
                 form: encode::Form::Map,

@@ -102,7 +102,7 @@ impl Scrape {
 }
 
 /// A count that was written as a real number: none where it is none.
-fn count(value: f64) -> Option<u64> {
+pub(crate) fn count(value: f64) -> Option<u64> {
     #[expect(clippy::as_conversions, reason = "finite and at least 0; what is larger than a u64 becomes the largest")]
     let count = value as u64;
     (value.is_finite() && value >= 0.0).then_some(count)

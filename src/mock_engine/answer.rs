@@ -12,6 +12,7 @@ use warmpath_core::ids::TokenId;
 
 use super::Shared;
 use super::driver::{Command, Commands};
+use super::ranks::{Seat, Seated};
 use crate::openai::{Endpoint, RequestView};
 use crate::sim::{FinishReason, RequestId, TokenOut};
 
@@ -21,11 +22,12 @@ pub(super) struct Part {
     tokens: mpsc::Receiver<TokenOut>,
     commands: Commands,
     finished: bool,
+    _seated: Seated,
 }
 
 impl Part {
-    pub(super) fn new(id: RequestId, tokens: mpsc::Receiver<TokenOut>, commands: Commands) -> Self {
-        Self { id, tokens, commands, finished: false }
+    pub(super) fn new(id: RequestId, tokens: mpsc::Receiver<TokenOut>, seat: &Seat) -> Self {
+        Self { id, tokens, commands: seat.commands.clone(), finished: false, _seated: seat.take() }
     }
 }
 

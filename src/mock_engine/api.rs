@@ -18,6 +18,7 @@ use warmpath_core::ids::TokenId;
 use super::Shared;
 use super::answer::{Answer, Answering, Part};
 use super::driver::{Command, NotQueued, Submission};
+use super::ranks::Seat;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::ReplayFault;
 use crate::openai::{Endpoint, RequestView};
@@ -73,8 +74,7 @@ async fn models(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn reset(State(shared): State<Arc<Shared>>) -> Response {
-    let (answer, done) = oneshot::channel();
-    if shared.commands.send(Command::Reset(answer)).await.is_ok() && done.await.unwrap_or(false) {
+    if shared.ranks.command(Command::Reset).await.into_iter().all(|emptied| emptied == Some(true)) {
         StatusCode::OK.into_response()
     } else {
         refuse(StatusCode::INTERNAL_SERVER_ERROR, "requests are running")
@@ -120,15 +120,15 @@ async fn faults(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
         ReplayAnswer::Refused => ReplayFault::Refused,
         ReplayAnswer::MissingStart => ReplayFault::MissingStart,
     };
-    match shared.commands.send(Command::Fault(events, replay)).await {
-        Ok(()) => StatusCode::OK.into_response(),
-        Err(_) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the engine is shutting down"),
+    if shared.ranks.command(|answer| Command::Fault(events, replay, answer)).await.iter().all(Option::is_some) {
+        StatusCode::OK.into_response()
+    } else {
+        refuse(StatusCode::SERVICE_UNAVAILABLE, "the engine is shutting down")
     }
 }
 
 async fn restart(State(shared): State<Arc<Shared>>) -> Response {
-    let (answer, done) = oneshot::channel();
-    if shared.commands.send(Command::Restart(answer)).await.is_ok() && done.await.is_ok() {
+    if shared.ranks.command(Command::Restart).await.iter().all(Option::is_some) {
         StatusCode::OK.into_response()
     } else {
         refuse(StatusCode::SERVICE_UNAVAILABLE, "the engine is shutting down")
@@ -176,10 +176,15 @@ async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, 
         let message = format!("prompts times `n` are {sequences} sequences; one request may have {SEQUENCES_MAX}");
         return refuse(StatusCode::BAD_REQUEST, &message);
     }
+    let seat = match shared.ranks.choose(headers) {
+        Ok(seat) => seat,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
     let number = shared.requests.fetch_add(1, Ordering::Relaxed);
     let name = headers.get("x-request-id").and_then(|id| id.to_str().ok()).map_or(number.to_string(), str::to_owned);
     let answer = Answer::new(endpoint, &name, &shared.model, &view, &prompts);
-    match submit(&shared, &view, prompts, number).await {
+    let submitted = submit((seat, shared.longest), &view, prompts, number).await;
+    match submitted {
         Ok(parts) if view.stream => {
             let body = Body::new(Answering::new(shared, answer, parts));
             ([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], body).into_response()
@@ -192,7 +197,7 @@ async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, 
 
 /// Queues every sequence of every prompt, all before the first answer, so that they can run side by side.
 async fn submit(
-    shared: &Arc<Shared>,
+    (seat, longest): (&Seat, usize),
     view: &RequestView<'_>,
     prompts: Vec<Vec<TokenId>>,
     number: u64,
@@ -203,7 +208,7 @@ async fn submit(
         for _ in 0..view.n {
             let place = u64::try_from(parts.len()).unwrap_or(0);
             let id = RequestId((number << 20) | place);
-            let room = shared.longest.saturating_sub(prompt.len()).min(max_tokens).max(1);
+            let room = longest.saturating_sub(prompt.len()).min(max_tokens).max(1);
             let (tokens, out) = mpsc::channel(room);
             let (queued, result) = oneshot::channel();
             let request = SimRequest {
@@ -214,9 +219,9 @@ async fn submit(
             };
             let submission = Box::new(Submission { request, tokens, queued });
             // Dropped on the way out, it aborts what was queued.
-            parts.push(Part::new(id, out, shared.commands.clone()));
+            parts.push(Part::new(id, out, seat));
             results.push(result);
-            shared.commands.send(Command::Submit(submission)).await.map_err(|_| NotQueued::Gone)?;
+            seat.commands.send(Command::Submit(submission)).await.map_err(|_| NotQueued::Gone)?;
         }
     }
     for result in results {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::exposition::Exposition;
+use super::exposition::RankMetrics;
 use super::wire::Wire;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::ReplayFault;
@@ -30,7 +30,7 @@ pub(super) enum Command {
     /// Start anew with an empty cache, as a new process would: what runs is lost, batches count from 0.
     Restart(oneshot::Sender<()>),
     /// What goes wrong with events from now on.
-    Fault(EventFaults, ReplayFault),
+    Fault(EventFaults, ReplayFault, oneshot::Sender<()>),
 }
 
 /// A request and where its tokens go.
@@ -71,7 +71,7 @@ pub(super) struct Driver {
     config: EngineConfig,
     commands: mpsc::Receiver<Command>,
     wire: Wire,
-    exposition: Arc<Exposition>,
+    exposition: Arc<RankMetrics>,
     clients: HashMap<RequestId, mpsc::Sender<TokenOut>>,
     clock: Clock,
 }
@@ -103,7 +103,7 @@ impl Driver {
         (engine, config): (Engine, EngineConfig),
         commands: mpsc::Receiver<Command>,
         wire: Wire,
-        exposition: Arc<Exposition>,
+        exposition: Arc<RankMetrics>,
         speedup: f64,
     ) -> Self {
         let clock = Clock { start: Instant::now(), speedup, now: Ms::ZERO };
@@ -153,7 +153,10 @@ impl Driver {
                 self.restart();
                 let _ = answer.send(());
             }
-            Command::Fault(events, replay) => self.wire.set_faults(events, replay),
+            Command::Fault(events, replay, answer) => {
+                self.wire.set_faults(events, replay);
+                let _ = answer.send(());
+            }
         }
     }
 

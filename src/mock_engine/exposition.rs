@@ -13,9 +13,15 @@ const SECONDS: [f64; 16] =
     [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 60.0];
 const METADATA: Metadata<'static> = Metadata::new("mock_engine", Level::INFO, None);
 
-/// Handles of every metric that routers read.
+/// The metrics of all ranks.
 pub(super) struct Exposition {
+    recorder: PrometheusRecorder,
     handle: PrometheusHandle,
+    model: String,
+}
+
+/// Handles of every metric of one rank that routers read.
+pub(super) struct RankMetrics {
     running: Gauge,
     waiting: Gauge,
     usage: Gauge,
@@ -42,11 +48,13 @@ struct Life {
 struct Registry<'a> {
     recorder: &'a PrometheusRecorder,
     model: &'a str,
+    rank: u32,
 }
 
 impl Registry<'_> {
     fn key(&self, name: &str, more: &[(&'static str, String)]) -> Key {
-        let mut labels = vec![Label::new("model_name", self.model.to_owned()), Label::new("engine", "0")];
+        let mut labels =
+            vec![Label::new("model_name", self.model.to_owned()), Label::new("engine", self.rank.to_string())];
         labels.extend(more.iter().map(|(name, value)| Label::new(*name, value.clone())));
         Key::from_parts(format!("vllm:{name}"), labels)
     }
@@ -65,17 +73,23 @@ impl Registry<'_> {
 }
 
 impl Exposition {
-    /// The metrics of an engine that serves `model` from `blocks` blocks.
-    pub(super) fn new(model: &str, block_size: u32, blocks: u32) -> Self {
+    /// The metrics of an engine that serves `model`.
+    pub(super) fn new(model: &str) -> Self {
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
             .expect("bounds are not empty");
         let recorder = builder.build_recorder();
-        let registry = Registry { recorder: &recorder, model };
+        Self { handle: recorder.handle(), recorder, model: model.to_owned() }
+    }
+
+    /// Those of one rank, which has `blocks` blocks.
+    pub(super) fn rank(&self, rank: u32, block_size: u32, blocks: u32) -> RankMetrics {
+        let Self { recorder, model, .. } = self;
+        let registry = Registry { recorder, model, rank };
         let sizes = [("block_size", block_size.to_string()), ("num_gpu_blocks", blocks.to_string())];
         recorder.register_gauge(&registry.key("cache_config_info", &sizes), &METADATA).set(1.0);
         let finished = [("finished_reason", "length".to_owned())];
-        Self {
+        RankMetrics {
             running: registry.gauge("num_requests_running"),
             waiting: registry.gauge("num_requests_waiting"),
             usage: registry.gauge("kv_cache_usage_perc"),
@@ -90,7 +104,6 @@ impl Exposition {
             e2e: registry.histogram("e2e_request_latency_seconds"),
             queue: registry.histogram("request_queue_time_seconds"),
             lives: Mutex::default(),
-            handle: recorder.handle(),
         }
     }
 
@@ -99,7 +112,9 @@ impl Exposition {
         self.handle.run_upkeep();
         self.handle.render()
     }
+}
 
+impl RankMetrics {
     /// A request was queued.
     pub(super) fn arrived(&self, id: RequestId, now: Ms) {
         self.lives().insert(id, Life { arrived: now, last: None });

@@ -20,6 +20,7 @@ pub(super) struct Wire {
     form: encode::Form,
     hashes: HashForm,
     block_size: BlockSize,
+    rank: u32,
     way: FaultyWay<Message>,
     late: mpsc::Sender<(Instant, Message)>,
     epoch: u64,
@@ -33,6 +34,7 @@ pub(super) struct WireSettings {
     pub block_size: BlockSize,
     pub faults: EventFaults,
     pub seed: u64,
+    pub rank: u32,
 }
 
 /// Batches that are on a slow way at once; more are lost.
@@ -41,7 +43,7 @@ const LATE_MAX: usize = 65_536;
 impl Wire {
     /// A wire of an engine process that starts now, and the work of the slow way.
     pub(super) fn new(publisher: Publisher, settings: WireSettings) -> (Self, impl Future<Output = ()> + use<>) {
-        let WireSettings { form, hashes, block_size, faults, seed } = settings;
+        let WireSettings { form, hashes, block_size, faults, seed, rank } = settings;
         let (late, mut queue) = mpsc::channel::<(Instant, Message)>(LATE_MAX);
         let to = publisher.clone();
         let delaying = async move {
@@ -51,7 +53,7 @@ impl Wire {
             }
         };
         let way = FaultyWay::new(faults, seed);
-        (Self { publisher, form, hashes, block_size, way, late, epoch: epoch(), next: 0 }, delaying)
+        (Self { publisher, form, hashes, block_size, rank, way, late, epoch: epoch(), next: 0 }, delaying)
     }
 
     /// The engine's process starts anew.
@@ -75,7 +77,7 @@ impl Wire {
         let ts = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let batch = EventBatch {
             ts: Some(ts),
-            dp_rank: Some(0),
+            dp_rank: Some(self.rank),
             events: events.iter().map(|event| self.wire_event(event)).collect(),
             ..EventBatch::default()
         };

@@ -90,6 +90,7 @@ definitions! {
     ENGINE_WAITING = "engine_requests_waiting", Kind::Gauge, "Waiting requests as the engine last said.";
     ENGINE_USAGE = "engine_kv_usage", Kind::Gauge, "Share of its cache in use as the engine last said.";
     ENGINE_AGE = "engine_metrics_age_seconds", Kind::Gauge, "Time since the engine's metrics were read.";
+    ENGINE_REPORTS = "engine_load_reports_total", Kind::Counter, "Bridges' reports of the engine's load, by outcome.";
     ENGINE_SCRAPES = "engine_scrapes_total", Kind::Counter, "Attempts to read the engine's metrics, by outcome.";
     EVENTS = "kv_events_total", Kind::Counter, "KV-cache events, by what became of them.";
     EVENT_GAPS = "kv_event_gaps_total", Kind::Counter, "Losses of events that emptied a worker's view.";

@@ -8,10 +8,11 @@ use futures_util::StreamExt;
 use nkeys::KeyPair;
 use serde_json::{Value, json};
 use warmpath::bridge::{Bridge, BridgeSettings};
-use warmpath::events::Heard;
 use warmpath::events::nats::{Credentials, NatsBus, NatsSettings, Tls};
+use warmpath::events::{Heard, Message};
 
 use crate::bridge::{Played, until_published};
+use crate::by_hand::{batch, stored};
 use crate::fleet::fleet;
 use crate::nats::NatsServer;
 use crate::sidecar::bridge_settings;
@@ -233,9 +234,14 @@ async fn under_the_example_configuration_bridge_and_router_work() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(registered, "the router sees the registration");
-    let gateway = fleet().engines(0).names("m", "worker").stranger_with(played.address, "events: nats");
+    let gateway = fleet().engines(0).config("discovery: {nats: {enabled: true}}");
     let gateway = gateway.nats(server.url()).credentials("user: router, password: r").start().await;
     assert_eq!(gateway.health().await["status"], "ok");
+    // Of the worker that it found in the bucket it reads the stream, and hears the load.
+    gateway.until_metric("warmpath_engine_load_reports_total", "worker=\"worker-1\",outcome=\"ok", 1.0).await;
+    let message = Message { payload: batch(Some(0), vec![stored(0, 10)]).into(), seq: Some(1), epoch: None };
+    played.says(Heard::Live(message)).await;
+    gateway.until_metric("warmpath_index_blocks", "worker=\"worker-1\"", 10.0).await;
 }
 
 #[tokio::test]

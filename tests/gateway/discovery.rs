@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::kv;
 use serde_json::json;
 use tokio::net::UdpSocket;
-use warmpath::fleet::discovery::registration::{self, Registration};
+use warmpath::events::nats::{NatsBus, NatsSettings};
+use warmpath::events::publish::Bus;
+use warmpath::fleet::discovery::registration::{self, RegisteredEvents, Registration};
 use warmpath::shutdown::Tasks;
 
+use crate::doctor::{anywhere, mock};
 use crate::fleet::{TestFleet, fleet};
 use crate::nats::NatsServer;
 use crate::scripted::{Scripted, good_stream};
@@ -267,4 +270,56 @@ async fn a_registration_that_is_none_is_refused_and_said() {
     until_degraded(&fleet, "worker `y` registered for `other`, and no model is named so").await;
     put(&store, &registered("y", a.address, 1)).await;
     until_answered_by(&fleet, "y").await;
+}
+
+/// R25. A worker that had registered is killed: its lease ends, and nothing of it is left, three times over. Whoever else
+/// is there stays as it was.
+#[tokio::test]
+async fn r25_a_leased_worker_that_is_killed_leaves_nothing_behind() {
+    let nats = NatsServer::jetstream();
+    let settings = "timeouts: {health_interval: 5ms}\ndiscovery: {nats: {enabled: true, lease: 1s}}";
+    let fleet = fleet().engines(1).nats(nats.url()).config(settings).start().await;
+    assert_eq!(fleet.complete((0..400).collect::<Vec<u32>>().into()).await.status, 200);
+    fleet.until_metric("warmpath_index_blocks", "engine-1", 100.0).await;
+    let (bytes, store) =
+        (async |fleet: &TestFleet| fleet.metric("warmpath_index_bytes", "").await, bucket(&nats).await);
+    let before = bytes(&fleet).await;
+    let mut tasks_before = None;
+    for round in 1..=3_u32 {
+        let (engine, leased) = (Tasks::new(), Tasks::new());
+        let bus = NatsBus::connect(NatsSettings::publisher(nats.url(), "warmpath".to_owned())).await.unwrap();
+        let address = mock(anywhere(), Bus::Nats(Box::new(bus)), &engine).await;
+        let entry = Registration { events: RegisteredEvents::Nats, ..registered("e", address, round.into()) };
+        let refreshed = store.clone();
+        leased.spawn(async move {
+            loop {
+                put(&refreshed, &entry).await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        });
+        fleet.until_metric("warmpath_worker_up", "worker=\"e\"", 1.0).await;
+        for family in 1..=18 {
+            let prompt: Vec<u32> = (family * 1000 + round..family * 1000 + round + 400).collect();
+            let body = json!({"model": "m", "prompt": prompt, "max_tokens": 2});
+            let sent = fleet.client.post(format!("http://{address}/v1/completions")).json(&body).send().await.unwrap();
+            assert_eq!(sent.status(), 200);
+        }
+        fleet.until_metric("warmpath_index_blocks", "worker=\"e\"", 1800.0).await;
+        let own = fleet.metric("warmpath_index_worker_bytes", "worker=\"e\"").await;
+        let full = bytes(&fleet).await;
+        assert!(own > 1800.0 * 12.0 && full > before + 1800.0 * 12.0, "{own} of {full} bytes, {before} before");
+        engine.drain(Duration::ZERO).await;
+        leased.drain(Duration::ZERO).await;
+        let killed = Instant::now();
+        let is_gone = async |fleet: &TestFleet| !fleet.admin("/metrics").await.1.contains("worker=\"e\"");
+        fleet.eventually("no series of it is left", is_gone).await;
+        assert!(killed.elapsed() < Duration::from_secs(3), "its lease of a second ended after {:?}", killed.elapsed());
+        let after = bytes(&fleet).await;
+        assert!(after <= before * 1.05, "round {round}: {after} bytes, {before} before");
+        assert_eq!(fleet.metric("warmpath_index_blocks", "engine-1").await, 100.0);
+        let tasks = fleet.app.tasks_alive();
+        // Kept connections to the other one come and go.
+        assert!(tasks <= *tasks_before.get_or_insert(tasks) + 2, "round {round}: {tasks} tasks");
+        println!("\nR25: {before} bytes before, {full} with it, {after} after its lease");
+    }
 }

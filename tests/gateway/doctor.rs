@@ -25,9 +25,10 @@ struct Patient {
     sockets: ZmqPublisher,
 }
 
-pub(crate) async fn mock(address: SocketAddr, bus: Bus, tasks: &Tasks) -> SocketAddr {
-    let settings = MockSettings {
-        listen: address,
+/// An engine that publishes nothing.
+pub(crate) fn settings() -> MockSettings {
+    MockSettings {
+        listen: anywhere(),
         worker: "e".to_owned(),
         model: "m".to_owned(),
         engine: EngineConfig {
@@ -37,13 +38,17 @@ pub(crate) async fn mock(address: SocketAddr, bus: Bus, tasks: &Tasks) -> Socket
             vocabulary: 97..123,
             ..EngineConfig::default()
         },
-        bus,
+        ranks: vec![Bus::Silent],
         form: Form::Map,
         hashes: HashForm::Int,
         faults: EventFaults::default(),
         speedup: 1.0,
         tokenizer: None,
-    };
+    }
+}
+
+pub(crate) async fn mock(address: SocketAddr, bus: Bus, tasks: &Tasks) -> SocketAddr {
+    let settings = MockSettings { listen: address, ranks: vec![bus], ..settings() };
     MockEngine::start(settings, tasks).await.unwrap().address
 }
 

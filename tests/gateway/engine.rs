@@ -68,7 +68,7 @@ impl Setup {
                 seed: 1,
                 ..EngineConfig::default()
             },
-            bus: Bus::Local(bus),
+            ranks: vec![Bus::Local(bus)],
             hashes: HashForm::Int,
             faults: EventFaults::default(),
             form: self.form,

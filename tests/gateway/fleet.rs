@@ -208,7 +208,7 @@ impl FleetBuilder {
                 vocabulary: 97..123,
                 ..EngineConfig::default()
             },
-            bus,
+            ranks: vec![bus],
             hashes: encode::HashForm::Int,
             faults: EventFaults::default(),
             form: if number.is_multiple_of(2) { encode::Form::Array } else { encode::Form::Map },

@@ -31,6 +31,7 @@ mod health;
 mod killed;
 mod limits;
 mod link;
+mod load;
 mod meddler;
 mod models;
 mod nats;

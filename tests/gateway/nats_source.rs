@@ -261,7 +261,7 @@ async fn a_bridge_hands_out_its_blocks_chunk_by_chunk() {
 }
 
 #[tokio::test]
-async fn load_is_told_every_second() {
+async fn load_is_told_twice_a_second() {
     let server = NatsServer::core();
     let client = async_nats::connect(server.url()).await.unwrap();
     let mut reports = client.subscribe("warmpath.load.w").await.unwrap();
@@ -269,9 +269,13 @@ async fn load_is_told_every_second() {
     let (played, feed) = crate::bridge::Played::start().await;
     let settings = bridge_settings(played.address, "m", "w", &server.url());
     let _bridge = Bridge::start(settings, vec![feed]).await.unwrap();
-    for _ in 0..2 {
+    let mut told = Vec::new();
+    for _ in 0..3 {
         let message = tokio::time::timeout(Duration::from_secs(5), reports.next()).await.unwrap().unwrap();
         let report = LoadReport::read("w", &message.payload).unwrap();
-        assert_eq!((report.blocks, report.ranks.len(), report.ranks[0].running), (Some(129), 1, Some(2.0)));
+        assert_eq!((report.blocks, report.block_size, report.started_ms), (Some(129), Some(16), Some(1_000_000)));
+        assert_eq!((report.ranks.len(), report.ranks[0].running), (1, Some(2.0)));
+        told.push(report.at_ms);
     }
+    assert!((900..2000).contains(&(told[2] - told[0])), "{told:?}");
 }

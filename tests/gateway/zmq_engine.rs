@@ -30,7 +30,7 @@ async fn a_gateway_follows_an_engine_over_zeromq() {
             vocabulary: 97..123,
             ..EngineConfig::default()
         },
-        bus: Bus::Zmq(publisher.clone()),
+        ranks: vec![Bus::Zmq(publisher.clone())],
         form: Form::Array,
         hashes: HashForm::Bytes,
         faults: EventFaults::default(),

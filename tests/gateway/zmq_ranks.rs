@@ -1,22 +1,26 @@
 //! Engines with two data-parallel ranks, each of which publishes on a port of its own: what one rank holds is credited to
 //! it, and not to the other.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::timeout;
 use warmpath::bridge::{Bridge, RankFeed};
 use warmpath::config::ZmqEndpoint;
+use warmpath::events::nats::{NatsBus, NatsSettings};
+use warmpath::events::publish::Bus;
 use warmpath::events::publish::zmq::{ZmqOutlet, ZmqPublisher};
 use warmpath::events::source::source;
 use warmpath::events::zmq::ZmqEngine;
 use warmpath::events::{Abilities, Message};
+use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
 
 use crate::bridge::Played;
 use crate::by_hand::{batch, stored};
-use crate::fleet::{TestFleet, fleet};
+use crate::fleet::{TestFleet, fleet, value_of};
 use crate::nats::NatsServer;
 use crate::scripted::{Scripted, whole};
 use crate::sidecar::{ABILITIES, bridge_settings};
@@ -107,4 +111,67 @@ async fn over_a_bridge_each_rank_is_credited_with_what_it_said() {
         let stopped = timeout(Duration::from_secs(10), bridge.stop(Duration::from_secs(5))).await;
         assert!(stopped.unwrap());
     }
+}
+
+/// A prompt, and how much of it the engine finds on the rank that is named.
+async fn finds(fleet: &TestFleet, engine: SocketAddr, rank: &str, family: u32) -> (u16, Value) {
+    let prompt: Vec<u32> = (family * 1000..family * 1000 + 40).collect();
+    let body = serde_json::json!({"model": "m", "prompt": prompt, "max_tokens": 2});
+    let request = fleet.client.post(format!("http://{engine}/v1/completions")).header("x-data-parallel-rank", rank);
+    let response = request.json(&body).send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+/// The whole way: what one rank of an engine was given by somebody else is found there, and nowhere else.
+async fn a_prompt_goes_to_the_rank_that_holds_it(fleet: &TestFleet, engine: SocketAddr) {
+    for (family, rank) in [(1, "1"), (2, "0"), (3, "1")] {
+        assert_eq!(finds(fleet, engine, rank, family).await.0, 200);
+    }
+    fleet.eventually("both ranks' blocks are known", async |fleet| blocks(fleet).await == [(0, 10), (1, 20)]).await;
+    for family in [1, 2, 3, 1, 2, 3] {
+        let prompt: Vec<u32> = (family * 1000..family * 1000 + 40).collect();
+        let answer = fleet.complete(prompt.into()).await;
+        assert_eq!((answer.status, answer.predicted, answer.cached()), (200, Some(36), 36), "family {family}");
+    }
+    let metrics = fleet.get(format!("http://{engine}/metrics")).await.1;
+    let hits = |rank: u32| value_of(&metrics, "vllm:prefix_cache_hits_total", &format!("engine=\"{rank}\""));
+    assert_eq!((hits(0), hits(1)), (72.0, 144.0));
+    // A prompt that nobody knows is learned where it was sent.
+    let first = fleet.complete((9000..9040).collect::<Vec<u32>>().into()).await;
+    assert_eq!((first.predicted, first.cached()), (Some(0), 0));
+    fleet
+        .eventually("it is predicted as it is reported", async |fleet| {
+            let again = fleet.complete((9000..9040).collect::<Vec<u32>>().into()).await;
+            (again.predicted, again.cached()) == (Some(36), 36)
+        })
+        .await;
+    assert_eq!(fleet.metric("warmpath_predictions_total", "over").await, 0.0);
+    let (status, refusal) = finds(fleet, engine, "2", 1).await;
+    assert_eq!((status, &refusal["error"]["message"]), (400, &"data_parallel_rank 2 is out of range [0, 2).".into()));
+}
+
+async fn mock(ranks: Vec<Bus>, tasks: &Tasks) -> SocketAddr {
+    let settings = MockSettings { ranks, worker: "stranger-1".to_owned(), ..crate::doctor::settings() };
+    MockEngine::start(settings, tasks).await.unwrap().address
+}
+
+#[tokio::test]
+async fn of_a_simulated_engine_over_zeromq_each_rank_is_asked_for_what_it_holds() {
+    let tasks = Tasks::new();
+    let (place, ranks) = two_ranks(&tasks).await;
+    let engine = mock(ranks.iter().cloned().map(Bus::Zmq).collect(), &tasks).await;
+    let settings = format!("events: zmq, zmq_endpoint: '{place}', dp_ranks: 2, capacity_blocks: 2000");
+    let fleet = fleet().engines(0).stranger_with(engine, &settings).start().await;
+    a_prompt_goes_to_the_rank_that_holds_it(&fleet, engine).await;
+}
+
+#[tokio::test]
+async fn of_a_simulated_engine_over_nats_each_rank_is_asked_for_what_it_holds() {
+    let (server, tasks) = (NatsServer::jetstream(), Tasks::new());
+    let nats = NatsSettings::publisher(server.url(), "warmpath".to_owned());
+    let bus = Bus::Nats(Box::new(NatsBus::connect(nats).await.unwrap()));
+    let engine = mock(vec![bus.clone(), bus], &tasks).await;
+    let settings = "events: nats, dp_ranks: 2, capacity_blocks: 2000";
+    let fleet = fleet().engines(0).nats(server.url()).stranger_with(engine, settings).start().await;
+    a_prompt_goes_to_the_rank_that_holds_it(&fleet, engine).await;
 }

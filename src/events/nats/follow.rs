@@ -7,8 +7,8 @@ use async_nats::jetstream::stream::Info;
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 
-use super::link::Missing;
-use super::reader::{Drops, Next, Reader};
+use super::link::{Drops, Missing};
+use super::reader::{Read, Reader};
 use super::replay::Marks;
 use super::{NatsBus, RETRY, stream};
 use crate::events::source::{self, Ask, Heard};
@@ -34,7 +34,7 @@ impl NatsBus {
     /// for; the future ends when nobody listens any more.
     ///
     /// [`Heard::Connected`] is told once the way is there and, with JetStream, all that the stream has kept was handed on;
-    /// and again after each lost connection and whenever the client had to drop something.
+    /// and again after each lost connection and, without JetStream, whenever the client had to drop something.
     pub fn follow(
         self,
         (model, worker, rank): (&str, &str, u32),
@@ -132,7 +132,7 @@ impl NatsBus {
         }
         let read = same.map_or(0, |(_, read)| read);
         let Line { subject, marks, to, .. } = line;
-        let mut reader = Reader::open(self, stream, subject, read).await?;
+        let mut reader = Reader::open(stream, subject, read).await?;
         let mut behind = reader.pending > 0;
         line.missing = None;
         to.send(Heard::History(true)).await?;
@@ -145,19 +145,14 @@ impl NatsBus {
                 next = reader.next() => next?,
                 () = &mut replaced => return Ok(()),
             };
-            match next {
-                Next::Message(message, place, pending) => {
-                    let batch = stream::batch(&message.payload, message.headers.as_ref());
-                    marks.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, place);
-                    to.send(Heard::Live(batch)).await?;
-                    *read = place;
-                    if behind && pending == 0 {
-                        behind = false;
-                        to.send(Heard::Connected).await?;
-                    }
-                }
-                Next::Drops => to.send(Heard::Connected).await?,
-                Next::End => return Ok(()),
+            let Some(Read { message, place, pending }) = next else { return Ok(()) };
+            let batch = stream::batch(&message.payload, message.headers.as_ref());
+            marks.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, place);
+            to.send(Heard::Live(batch)).await?;
+            *read = place;
+            if behind && pending == 0 {
+                behind = false;
+                to.send(Heard::Connected).await?;
             }
         }
     }

@@ -2,8 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_nats::Event;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::NatsBus;
+
+/// How often drops are told of at most: a burst has thousands, and each telling begins a repair.
+const DROPS_APART: Duration = Duration::from_millis(100);
 
 /// How the connection is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +54,34 @@ impl Link {
                 self.trouble = Some(trouble).filter(|_| !self.up);
             }
         }
+    }
+}
+
+/// Tells of messages that the client had no room for, seldom.
+pub(super) struct Drops {
+    link: watch::Receiver<Link>,
+    told: u64,
+    next: Instant,
+}
+
+impl Drops {
+    /// Of those from now on.
+    pub(super) fn new(bus: &NatsBus) -> Self {
+        let link = bus.link.clone();
+        let told = link.borrow().drops;
+        Self { link, told, next: Instant::now() }
+    }
+
+    /// Waits for drops that were not told of. Cancelling it loses none.
+    pub(super) async fn more(&mut self) {
+        let told = self.told;
+        sleep_until(self.next).await;
+        let drops = self.link.wait_for(|link| link.drops != told).await.map(|link| link.drops);
+        match drops {
+            Ok(drops) => self.told = drops,
+            Err(_) => std::future::pending().await,
+        }
+        self.next = Instant::now() + DROPS_APART;
     }
 }
 

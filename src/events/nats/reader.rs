@@ -1,76 +1,45 @@
-//! Reading a part of the stream in order, however fast the server sends it and however little the client may hold.
+//! Reading a part of the stream in order, however fast it could be sent and however little the client may hold.
+//!
+//! Messages are asked for in parts that the client has room for. Of what a server sends by itself, as fast as it can, a
+//! small client drops most, finds that out by silence, and begins anew behind the little that it has got.
 
 use std::time::Duration;
 
 use async_nats::jetstream::Message;
-use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::push::{Ordered, OrderedConfig};
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::{Info, Stream};
 use futures_util::StreamExt;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
 
-use super::NatsBus;
-use super::link::Link;
+/// Messages that are asked for at once. More are asked for when half of them have come, so that one and a half as many are
+/// on their way at most: fewer than the smallest subscription has room for (`events.nats.queue_messages`).
+const PART: usize = 512;
 
-/// How often drops are told of at most: a burst has thousands, and each telling begins a repair.
-const DROPS_APART: Duration = Duration::from_millis(100);
+/// How long the server waits with what was asked for, and how often it says that it does. Two times that without a word,
+/// and the reading has failed.
+const ASKED_FOR: Duration = Duration::from_secs(30);
+const ALIVE: Duration = Duration::from_secs(5);
 
-/// After drops, a reading that is silent for so long is begun anew behind what it has brought. By itself the client would
-/// find out with the server's next heartbeat, up to five seconds later, and again for each part that it has room for.
-const STALLED: Duration = Duration::from_millis(25);
-
-/// Tells of messages that the client had no room for, seldom.
-pub(super) struct Drops {
-    link: watch::Receiver<Link>,
-    told: u64,
-    next: Instant,
-}
-
-impl Drops {
-    /// Of those from now on.
-    pub(super) fn new(bus: &NatsBus) -> Self {
-        let link = bus.link.clone();
-        let told = link.borrow().drops;
-        Self { link, told, next: Instant::now() }
-    }
-
-    /// Waits for drops that were not told of. Cancelling it loses none.
-    pub(super) async fn more(&mut self) {
-        let told = self.told;
-        sleep_until(self.next).await;
-        let drops = self.link.wait_for(|link| link.drops != told).await.map(|link| link.drops);
-        match drops {
-            Ok(drops) => self.told = drops,
-            Err(_) => std::future::pending().await,
-        }
-        self.next = Instant::now() + DROPS_APART;
-    }
-}
+/// How long the server remembers a reading for which nobody asks.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 
 /// One subject's messages in the stream, from some place on.
 pub(super) struct Reader<'a, I = Info> {
-    bus: &'a NatsBus,
     stream: Stream<I>,
     subject: &'a str,
-    messages: Ordered,
+    messages: pull::Stream,
     /// The place of the last message.
     read: u64,
+    /// Messages since the reading began, as the server counts them.
+    count: u64,
     /// Messages that were there already when the reading began.
     pub(super) pending: u64,
-    drops: Drops,
-    /// When, after drops, silence means that no more comes.
-    stalled: Option<Instant>,
 }
 
-/// What comes next.
-pub(super) enum Next {
-    /// A message, its place in the stream, and how many follow it there.
-    Message(Box<Message>, u64, u64),
-    /// The client had no room for some; they come again.
-    Drops,
-    /// Nobody brings any more.
-    End,
+/// A message, its place in the stream, and how many follow it there.
+pub(super) struct Read {
+    pub(super) message: Message,
+    pub(super) place: u64,
+    pub(super) pending: u64,
 }
 
 impl<'a, I> Reader<'a, I> {
@@ -78,69 +47,49 @@ impl<'a, I> Reader<'a, I> {
     ///
     /// # Errors
     /// When the server refuses, or does not answer.
-    pub(super) async fn open(
-        bus: &'a NatsBus,
-        stream: Stream<I>,
-        subject: &'a str,
-        read: u64,
-    ) -> Result<Self, async_nats::Error> {
-        let drops = Drops::new(bus);
-        let (messages, pending) = consume(bus, &stream, subject, read).await?;
-        Ok(Self { bus, stream, subject, messages, read, pending, drops, stalled: None })
+    pub(super) async fn open(stream: Stream<I>, subject: &'a str, read: u64) -> Result<Self, async_nats::Error> {
+        let (messages, pending) = consume(&stream, subject, read).await?;
+        Ok(Self { stream, subject, messages, read, count: 0, pending })
     }
 
-    /// What comes next. May be dropped and called again.
+    /// What comes next; none when nobody brings any more. May be dropped and called again.
     ///
     /// # Errors
-    /// When the server refuses, or does not answer.
-    pub(super) async fn next(&mut self) -> Result<Next, async_nats::Error> {
+    /// When the server refuses, or is silent.
+    pub(super) async fn next(&mut self) -> Result<Option<Read>, async_nats::Error> {
         loop {
-            let stalled = self.stalled;
-            let silent = async {
-                match stalled {
-                    Some(stalled) => sleep_until(stalled).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                message = self.messages.next() => {
-                    let Some(message) = message.transpose()? else { return Ok(Next::End) };
-                    let (place, pending) = message.info().map(|info| (info.stream_sequence, info.pending))?;
-                    self.read = place;
-                    self.stalled = self.stalled.map(|_| Instant::now() + STALLED);
-                    return Ok(Next::Message(Box::new(message), place, pending));
-                }
-                () = self.drops.more() => {
-                    self.stalled = Some(Instant::now() + STALLED);
-                    return Ok(Next::Drops);
-                }
-                () = silent => {
-                    (self.messages, _) = consume(self.bus, &self.stream, self.subject, self.read).await?;
-                    self.stalled = None;
-                }
+            let Some(message) = self.messages.next().await.transpose()? else { return Ok(None) };
+            let (place, pending, number) =
+                message.info().map(|info| (info.stream_sequence, info.pending, info.consumer_sequence))?;
+            if number == self.count + 1 {
+                (self.read, self.count) = (place, number);
+                return Ok(Some(Read { message, place, pending }));
             }
+            // Something was lost on the way: once more from behind what has come.
+            (self.messages, _) = consume(&self.stream, self.subject, self.read).await?;
+            self.count = 0;
         }
     }
 }
 
 /// All messages of `subject` behind a place, and how many there are now.
-async fn consume<I>(
-    bus: &NatsBus,
-    stream: &Stream<I>,
-    subject: &str,
-    read: u64,
-) -> Result<(Ordered, u64), async_nats::Error> {
+async fn consume<I>(stream: &Stream<I>, subject: &str, read: u64) -> Result<(pull::Stream, u64), async_nats::Error> {
     let consumer = stream
-        .create_consumer(OrderedConfig {
-            deliver_subject: bus.client.new_inbox(),
+        .create_consumer(pull::Config {
             filter_subject: subject.to_owned(),
             deliver_policy: match read {
                 0 => DeliverPolicy::All,
                 read => DeliverPolicy::ByStartSequence { start_sequence: read + 1 },
             },
-            ..OrderedConfig::default()
+            ack_policy: AckPolicy::None,
+            inactive_threshold: FORGOTTEN_AFTER,
+            num_replicas: 1,
+            memory_storage: true,
+            ..pull::Config::default()
         })
         .await?;
     let pending = consumer.cached_info().num_pending;
-    Ok((consumer.messages().await?, pending))
+    let messages =
+        consumer.stream().max_messages_per_batch(PART).expires(ASKED_FOR).heartbeat(ALIVE).messages().await?;
+    Ok((messages, pending))
 }

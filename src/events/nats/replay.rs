@@ -10,7 +10,7 @@ use async_nats::jetstream::stream::DirectGetErrorKind;
 use tokio::time::timeout;
 
 use super::follow::Line;
-use super::reader::{Next, Reader};
+use super::reader::{Read, Reader};
 use super::{NatsBus, stream};
 use crate::events::source::{AskId, Heard, Message};
 use crate::events::subject;
@@ -66,13 +66,8 @@ impl NatsBus {
         let context = jetstream::new(self.client.clone());
         let stream = context.get_stream_no_info(subject::stream_name(&self.settings.prefix)).await?;
         let read = start.map_or(0, |start| start.saturating_sub(1));
-        let mut reader = Reader::open(self, stream, &line.subject, read).await?;
-        loop {
-            let (message, place) = match timeout(SILENCE_MAX, reader.next()).await?? {
-                Next::Message(message, place, _) => (message, place),
-                Next::Drops => continue,
-                Next::End => break,
-            };
+        let mut reader = Reader::open(stream, &line.subject, read).await?;
+        while let Some(Read { message, place, .. }) = timeout(SILENCE_MAX, reader.next()).await?? {
             let batch = stream::batch(&message.payload, message.headers.as_ref());
             if batch.epoch == epoch && batch.seq.is_none_or(|seq| seq >= from) {
                 line.to.send(Heard::Replayed(id, batch)).await?;

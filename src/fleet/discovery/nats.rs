@@ -12,7 +12,7 @@ use async_nats::Client;
 use async_nats::connection::State;
 use async_nats::jetstream::kv::{Entry, Operation, Store};
 use async_nats::jetstream::{self, Context, stream};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc::Sender;
 use tokio::time::{MissedTickBehavior, timeout};
 
@@ -86,10 +86,17 @@ impl Registrations {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.tell.is_closed() {
             tokio::select! {
-                entry = entries.next() => match entry {
-                    Some(entry) => self.take(&entry?),
-                    None => return Err("the watch ended".into()),
-                },
+                entry = entries.next() => {
+                    let (mut next, mut is_news) = (Some(entry), false);
+                    // Those that are there already are told together with it, and none waits for a tick.
+                    while let Some(entry) = next {
+                        is_news |= self.take(&entry.ok_or("the watch ended")??);
+                        next = entries.next().now_or_never();
+                    }
+                    if is_news {
+                        self.report().await;
+                    }
+                }
                 _ = ticks.tick() => {
                     if !self.is_up() {
                         return Err("the connection is lost".into());
@@ -102,27 +109,30 @@ impl Registrations {
         Ok(())
     }
 
-    fn take(&mut self, entry: &Entry) {
+    /// Returns whether somebody came, went or changed.
+    fn take(&mut self, entry: &Entry) -> bool {
         self.refused.remove(&entry.key);
         if entry.operation != Operation::Put {
-            self.leases.remove(&entry.key);
-            return;
+            return self.leases.remove(&entry.key);
         }
         match Registration::read(&entry.key, &entry.value) {
-            Ok(registration) => drop(self.leases.heard(Instant::now(), entry.revision, registration)),
+            Ok(registration) => return self.leases.heard(Instant::now(), entry.revision, registration),
             Err(error) if self.refused.len() < REFUSALS_MAX => {
                 let key: String = entry.key.chars().take(128).collect();
                 self.refused.insert(key.clone(), format!("the registration under `{key}` is refused: {error}"));
             }
             Err(_) => {}
         }
+        false
     }
 
     /// Lets those go that were not heard for a lease, unless the bucket has something else of them.
     async fn let_go(&mut self, store: &Store) -> Result<(), BoxError> {
         for (key, revision) in self.leases.overdue(Instant::now()) {
             match timeout(PATIENCE, store.entry(key.as_str())).await?? {
-                Some(entry) if entry.revision != revision && entry.operation == Operation::Put => self.take(&entry),
+                Some(entry) if entry.revision != revision && entry.operation == Operation::Put => {
+                    self.take(&entry);
+                }
                 _ => {
                     self.leases.remove(&key);
                     self.refused.remove(&key);

@@ -8,8 +8,8 @@ use metrics::{Counter, Gauge, Label};
 use warmpath_core::trust::{EventsHeard, Reason, Report};
 
 use super::{
-    ENGINE_AGE, ENGINE_RUNNING, ENGINE_SCRAPES, ENGINE_USAGE, ENGINE_WAITING, PREDICTION_ERROR, Registry, TOKEN_PARITY,
-    TRUST_REASON, TRUST_WEIGHT,
+    ENGINE_AGE, ENGINE_REPORTS, ENGINE_RUNNING, ENGINE_SCRAPES, ENGINE_USAGE, ENGINE_WAITING, PREDICTION_ERROR,
+    Registry, TOKEN_PARITY, TRUST_REASON, TRUST_WEIGHT,
 };
 
 /// Handles of one worker.
@@ -66,6 +66,11 @@ impl Belief {
     /// Its metrics were asked for.
     pub fn scraped(&self, outcome: &'static str) {
         self.registry.counter(&ENGINE_SCRAPES, and(&self.labels, "outcome", outcome)).increment(1);
+    }
+
+    /// A bridge told its load.
+    pub fn reported(&self, outcome: &'static str) {
+        self.registry.counter(&ENGINE_REPORTS, and(&self.labels, "outcome", outcome)).increment(1);
     }
 
     /// What its events have come to so far.
