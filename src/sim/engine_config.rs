@@ -6,6 +6,7 @@ use warmpath_core::ids::TokenId;
 use warmpath_core::units::BlockSize;
 
 use super::blocks::{PoolConfig, Reuse};
+use super::cache::Profile;
 use super::timing::Timing;
 
 /// Blocks that one engine may have for requests: about 0.5 GB of bookkeeping.
@@ -14,7 +15,9 @@ pub const MAX_BLOCKS: u32 = 1 << 24;
 /// How an engine is set up. The fields are named as vLLM's options are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
-    /// Tokens in a block.
+    /// Whose cache it has.
+    pub profile: Profile,
+    /// Tokens in a block, or in a page of SGLang's cache.
     pub block_size: BlockSize,
     /// Blocks in the cache, the null block included; requests get 1 to [`MAX_BLOCKS`].
     pub blocks: u32,
@@ -22,7 +25,7 @@ pub struct EngineConfig {
     pub null_block: bool,
     /// Whether blocks are cached for later requests.
     pub prefix_caching: bool,
-    /// What stays reusable.
+    /// What stays reusable, in vLLM's cache.
     pub reuse: Reuse,
     /// Requests that run at once.
     pub max_num_seqs: usize,
@@ -46,6 +49,7 @@ impl Default for EngineConfig {
     /// vLLM's API server with an 8B model on one H100.
     fn default() -> Self {
         Self {
+            profile: Profile::Vllm,
             block_size: BlockSize::new(16).expect("16 is not 0"),
             blocks: 24_000,
             null_block: true,
@@ -128,7 +132,8 @@ impl EngineConfig {
         }
     }
 
-    fn usable_blocks(&self) -> u32 {
+    /// Blocks that requests can use.
+    pub(super) fn usable_blocks(&self) -> u32 {
         self.blocks.saturating_sub(u32::from(self.null_block))
     }
 }

@@ -1,70 +1,18 @@
-//! vLLM's scheduler (v1) over the block pool: a queue, the running requests, and one step at a time.
+//! vLLM's scheduler (v1) over a cache: a queue, the running requests, and one step at a time.
 
 use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::FixedState;
-use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::ids::EngineHash;
 
-use super::blocks::{BlockEvent, BlockPool, CacheInUse};
+use super::blocks::{BlockEvent, CacheInUse};
+use super::cache::Cache;
 use super::clock::Ms;
 use super::engine_config::{ConfigError, EngineConfig};
-use super::free_queue::BlockId;
-use super::request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
-use super::sequence::Sequence;
+use super::job::{Job, Place};
+use super::request::{FirstToken, Refused, RequestId, SimRequest, TokenOut};
 use super::timing::{Chunk, StepLoad};
 use crate::real::real_len;
-
-/// A request's place in the queue: priority, then arrival. A preempted request keeps its place, so that without
-/// priorities it stands in front of all who never ran.
-type Place = (i32, u64);
-
-/// A queued or running request.
-#[derive(Debug)]
-struct Request {
-    id: RequestId,
-    place: Place,
-    sequence: Sequence,
-    seed: u64,
-    stop: Vec<TokenId>,
-    max_tokens: usize,
-    /// Tokens generated so far, which are the last of `sequence`.
-    generated: usize,
-    /// Leading tokens whose KV is there.
-    computed: usize,
-    /// Tokens that the step at hand computes.
-    scheduled: usize,
-    submitted: Ms,
-    /// Set when it was first admitted.
-    first: Option<FirstToken>,
-}
-
-impl Request {
-    /// Whether the step at hand computes its newest generated token and nothing else.
-    fn decodes(&self) -> bool {
-        self.generated > 0 && self.scheduled == 1 && self.computed + 1 == self.sequence.len()
-    }
-
-    /// Whether the step at hand ends with a token from it.
-    fn emits(&self) -> bool {
-        self.scheduled > 0 && self.computed + self.scheduled == self.sequence.len()
-    }
-
-    /// Generates the next token.
-    fn generate(&mut self, config: &EngineConfig) -> TokenOut {
-        let index = self.generated;
-        let token = output_token(self.seed, index, &config.vocabulary);
-        self.sequence.push(token);
-        self.generated += 1;
-        let finished = if self.stop.contains(&token) {
-            Some(FinishReason::Stop)
-        } else if self.generated >= self.max_tokens || self.sequence.len() >= config.longest() {
-            Some(FinishReason::Length)
-        } else {
-            None
-        };
-        TokenOut { id: self.id, token, index, first: self.first.filter(|_| index == 0), finished }
-    }
-}
 
 /// What one step did.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +21,8 @@ pub struct Step {
     pub duration: Ms,
     /// The generated tokens, at most one a request, in order of admission.
     pub tokens: Vec<TokenOut>,
-    /// What changed in the cache, in the order in which it happened; all of it before the step's computation begins.
+    /// What changed in the cache by the step's end, in the order in which it happened. vLLM's cache names a block when it
+    /// is scheduled, before it is computed; SGLang's when it is.
     pub events: Vec<BlockEvent>,
 }
 
@@ -108,15 +57,14 @@ pub struct EngineStats {
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
-    pool: BlockPool,
-    waiting: BTreeMap<Place, Request>,
+    cache: Cache,
+    waiting: BTreeMap<Place, Job>,
     /// In order of admission.
-    running: Vec<Request>,
+    running: Vec<Job>,
     places: HashMap<RequestId, Place, FixedState>,
     arrivals: u64,
     totals: EngineStats,
     load: StepLoad,
-    hits: Vec<BlockId>,
 }
 
 impl Engine {
@@ -128,7 +76,7 @@ impl Engine {
         config.check()?;
         let load = StepLoad { max_running: config.max_num_seqs, ..StepLoad::default() };
         Ok(Self {
-            pool: BlockPool::new(config.pool()),
+            cache: Cache::new(&config),
             config,
             waiting: BTreeMap::new(),
             running: Vec::new(),
@@ -136,7 +84,6 @@ impl Engine {
             arrivals: 0,
             totals: EngineStats::default(),
             load,
-            hits: Vec::new(),
         })
     }
 
@@ -161,10 +108,10 @@ impl Engine {
         let place = (request.priority, self.arrivals);
         self.arrivals += 1;
         self.places.insert(request.id, place);
-        let queued = Request {
+        let queued = Job {
             id: request.id,
             place,
-            sequence: self.pool.sequence(request.prompt, request.salt, request.adapter),
+            sequence: self.cache.sequence(request.prompt, request.salt, request.adapter),
             seed: request.seed,
             stop: request.stop,
             max_tokens: request.max_tokens,
@@ -184,7 +131,8 @@ impl Engine {
         if self.waiting.remove(&place).is_none()
             && let Some(at) = self.running.iter().position(|request| request.id == id)
         {
-            self.pool.free(&mut self.running.remove(at).sequence);
+            let mut job = self.running.remove(at);
+            self.cache.finish(&mut job.sequence, job.computed);
         }
         self.totals.aborted += 1;
         true
@@ -203,8 +151,8 @@ impl Engine {
         }
         self.weigh();
         let duration = self.config.timing.step(&self.load);
-        let events = self.pool.take_events();
-        Some(Step { duration, tokens: self.finish_step(), events })
+        let tokens = self.finish_step();
+        Some(Step { duration, tokens, events: self.cache.take_events() })
     }
 
     /// Whether no request waits or runs.
@@ -217,7 +165,7 @@ impl Engine {
     /// # Errors
     /// [`CacheInUse`] while any request runs.
     pub fn clear(&mut self) -> Result<(), CacheInUse> {
-        self.pool.clear()
+        self.cache.clear()
     }
 
     /// The counters.
@@ -225,7 +173,7 @@ impl Engine {
         EngineStats {
             running: self.running.len(),
             waiting: self.waiting.len(),
-            kv_usage: self.pool.usage(),
+            kv_usage: self.cache.usage(),
             ..self.totals
         }
     }
@@ -237,7 +185,7 @@ impl Engine {
 
     /// All cached blocks with their numbers of copies, in no particular order: the truth that events tell of.
     pub fn cached(&self) -> impl Iterator<Item = (EngineHash, usize)> + '_ {
-        self.pool.cached()
+        self.cache.cached()
     }
 
     /// Gives the running requests their tokens and blocks, in order of admission. Returns the budget that is left, none
@@ -249,7 +197,7 @@ impl Engine {
             && let Some(request) = self.running.get_mut(at)
         {
             let want = self.config.chunk(request.sequence.len() - request.computed).min(budget);
-            if self.pool.allocate(&mut request.sequence, &[], request.computed + want).is_ok() {
+            if self.cache.grow(&mut request.sequence, request.computed + want).is_ok() {
                 request.scheduled = want;
                 budget -= want;
                 at += 1;
@@ -266,7 +214,7 @@ impl Engine {
     fn preempt(&mut self, from: usize) {
         let Some(at) = (from..self.running.len()).max_by_key(|at| self.running[*at].place) else { return };
         let mut request = self.running.remove(at);
-        self.pool.free(&mut request.sequence);
+        self.cache.release(&mut request.sequence);
         request.computed = 0;
         self.totals.preemptions += 1;
         self.waiting.insert(request.place, request);
@@ -279,14 +227,13 @@ impl Engine {
             && let Some(mut entry) = self.waiting.first_entry()
         {
             let request = entry.get_mut();
-            self.pool.lookup(&request.sequence, &mut self.hits);
-            let cached = self.hits.len() * self.config.block_size.len();
+            let cached = self.cache.lookup(&request.sequence, self.config.block_size.len());
             let want = self.config.chunk(request.sequence.len() - cached);
             if want > budget && !self.config.chunked_prefill {
                 break;
             }
             let want = want.min(budget);
-            if self.pool.allocate(&mut request.sequence, &self.hits, cached + want).is_err() {
+            if self.cache.admit(&mut request.sequence, cached + want).is_err() {
                 break;
             }
             let mut request = entry.remove();
@@ -332,10 +279,13 @@ impl Engine {
     /// Ends the step: what reached its length gives a token, what gave its last is gone.
     fn finish_step(&mut self) -> Vec<TokenOut> {
         let mut tokens = Vec::with_capacity(self.load.emitting);
-        let (config, pool, places, totals) = (&self.config, &mut self.pool, &mut self.places, &mut self.totals);
+        let (config, cache, places, totals) = (&self.config, &mut self.cache, &mut self.places, &mut self.totals);
         self.running.retain_mut(|request| {
-            let emits = request.emits();
+            let (emits, decodes) = (request.emits(), request.decodes());
             request.computed += std::mem::take(&mut request.scheduled);
+            if !decodes {
+                cache.computed(&mut request.sequence, request.computed);
+            }
             if !emits {
                 return true;
             }
@@ -350,7 +300,7 @@ impl Engine {
             }
             totals.finished += 1;
             places.remove(&request.id);
-            pool.free(&mut request.sequence);
+            cache.finish(&mut request.sequence, request.computed);
             false
         });
         tokens
@@ -365,7 +315,9 @@ mod tests {
 
     use super::*;
     use crate::sim::Timing;
+    use crate::sim::blocks::BlockPool;
     use crate::sim::check::Replica;
+    use crate::sim::request::{FinishReason, output_token};
 
     /// A small engine: blocks of 4, no null block, one millisecond a computed token.
     fn engine_with(blocks: u32, change: impl FnOnce(&mut EngineConfig)) -> Engine {
@@ -417,8 +369,13 @@ mod tests {
         engine.waiting.values().map(|request| request.id.0).collect()
     }
 
+    fn pool(engine: &Engine) -> &BlockPool {
+        let Cache::Blocks { pool, .. } = &engine.cache else { panic!("vLLM's cache") };
+        pool
+    }
+
     fn free(engine: &Engine) -> Vec<u32> {
-        engine.pool.free_blocks().map(|id| id.0).collect()
+        pool(engine).free_blocks().map(|id| id.0).collect()
     }
 
     fn chunks(engine: &Engine) -> Vec<(usize, usize)> {
@@ -755,7 +712,7 @@ mod tests {
                 now += step.duration;
                 assert!(step.duration > Ms::ZERO, "every step computes something");
                 let owners: Vec<_> = engine.running.iter().map(|request| &request.sequence).collect();
-                replica.check(&engine.pool, &step.events, &owners);
+                replica.check(pool(&engine), &step.events, &owners);
                 steps.push(step);
             }
         }
