@@ -4,6 +4,7 @@
 //! - [`Engine`]: vLLM's scheduler. [`Engine::submit`] queues a request, [`Engine::step`] runs one forward pass and says
 //!   how long it lasts, which tokens it gave and which cache events it caused.
 //! - [`BlockPool`]: vLLM's block manager, which decides what is cached, what is evicted and which events are sent.
+//! - [`Tiers`]: host memory below the cache, and below it a [`SharedTier`] that engines of a fleet refer to.
 //! - [`Timing`]: how long a step lasts.
 //! - [`RadixCache`]: SGLang's radix cache. [`NanoPool`]: nano-vllm's block manager, with its own hash and append rule.
 //! - [`Cache`]: the one of the three that an engine has, as its [`Profile`] says.
@@ -25,6 +26,7 @@ pub mod radix;
 pub mod request;
 pub mod scheduler;
 pub mod sequence;
+pub mod tiers;
 pub mod timing;
 
 pub use blocks::{BlockEvent, BlockPool, CacheInUse, OutOfBlocks, PoolConfig, Reuse};
@@ -37,4 +39,5 @@ pub use radix::RadixCache;
 pub use request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
 pub use scheduler::{Engine, EngineStats, Step};
 pub use sequence::{Naming, Sequence};
-pub use timing::{Timing, TimingError};
+pub use tiers::{LinkSpec, PrefetchPolicy, SharedTier, Tiers, WritePolicy};
+pub use timing::{DecodePoint, FitError, PrefillPoint, Roofline, Timing, TimingError};

@@ -7,6 +7,7 @@ use warmpath_core::units::BlockSize;
 
 use super::blocks::{PoolConfig, Reuse};
 use super::cache::Profile;
+use super::tiers::Tiers;
 use super::timing::Timing;
 
 /// Blocks that one engine may have for requests: about 0.5 GB of bookkeeping.
@@ -43,6 +44,8 @@ pub struct EngineConfig {
     pub timing: Timing,
     /// The engine's own seed of block names.
     pub seed: u64,
+    /// What lies below the cache; none by default.
+    pub tiers: Option<Tiers>,
 }
 
 impl Default for EngineConfig {
@@ -63,6 +66,7 @@ impl Default for EngineConfig {
             vocabulary: 0..32_000,
             timing: Timing::default(),
             seed: 0,
+            tiers: None,
         }
     }
 }
@@ -82,6 +86,19 @@ pub enum ConfigError {
         /// The limit's name.
         field: &'static str,
     },
+    /// The tiers below have no place, or too many to keep in memory.
+    #[error(
+        "a tier has at most {MAX_BLOCKS} pages and the host at least 1, got {host} in the host and {shared} shared"
+    )]
+    Tiers {
+        /// Pages of the host.
+        host: u32,
+        /// Pages of shared storage.
+        shared: u32,
+    },
+    /// nano-vllm's cache has no tiers below it.
+    #[error("the profile `nano` has no tiers below its cache")]
+    NanoTiers,
     /// There is no token to generate.
     #[error("the vocabulary is empty")]
     NoVocabulary,
@@ -109,6 +126,15 @@ impl EngineConfig {
         ];
         if let Some((field, _)) = limits.into_iter().find(|(_, limit)| *limit == 0) {
             return Err(ConfigError::Zero { field });
+        }
+        if let Some(tiers) = &self.tiers {
+            let (host, shared) = (tiers.host_pages, tiers.own_shared_pages);
+            if host == 0 || host.max(shared) > MAX_BLOCKS {
+                return Err(ConfigError::Tiers { host, shared });
+            }
+            if self.profile == Profile::Nano {
+                return Err(ConfigError::NanoTiers);
+            }
         }
         if self.vocabulary.is_empty() { Err(ConfigError::NoVocabulary) } else { Ok(()) }
     }

@@ -42,6 +42,11 @@ impl Job {
         self.scheduled > 0 && self.computed + self.scheduled == self.sequence.len()
     }
 
+    /// Tokens of its prompt.
+    pub(super) fn prompt_len(&self) -> usize {
+        self.sequence.len() - self.generated
+    }
+
     /// Generates the next token.
     pub(super) fn generate(&mut self, config: &EngineConfig) -> TokenOut {
         let index = self.generated;
