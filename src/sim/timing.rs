@@ -158,15 +158,15 @@ impl FromStr for Timing {
     type Err = TimingError;
 
     fn from_str(text: &str) -> Result<Self, TimingError> {
+        if let Some((_, ms_per_token)) = MEASURED.iter().find(|(name, _)| *name == text) {
+            return Ok(Self::Linear { computed: *ms_per_token, cached: Ms::ZERO });
+        }
         if let Some(numbers) = text.strip_prefix("linear:") {
             return linear(numbers).ok_or_else(|| TimingError::Linear { numbers: excerpt(numbers) });
         }
         if let Some(spec) = text.strip_prefix("roofline:") {
             let roofline = Roofline::parse(spec).map(Self::Roofline);
             return roofline.ok_or_else(|| TimingError::Roofline { text: excerpt(spec) });
-        }
-        if let Some((_, ms_per_token)) = MEASURED.iter().find(|(name, _)| *name == text) {
-            return Ok(Self::Linear { computed: *ms_per_token, cached: Ms::ZERO });
         }
         Self::named()
             .find(|timing| timing.to_string() == text)
