@@ -327,7 +327,8 @@ impl RadixCache {
         self.heads.remove(&pages[0]);
         self.cached -= pages.len();
         self.vacant.push(leaf);
-        self.events.extend(pages.into_iter().map(|hash| BlockEvent::Removed { hash, tier: Tier::Device }));
+        // The last page first, so that no listener knows a page without what comes before it.
+        self.events.extend(pages.into_iter().rev().map(|hash| BlockEvent::Removed { hash, tier: Tier::Device }));
         if let Some(parent) = parent {
             let node = self.node_mut(parent);
             node.children -= 1;
@@ -358,4 +359,4 @@ pub(super) fn reusable(sequence: &Sequence, page: usize) -> &[EngineHash] {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::sim) mod tests;

@@ -402,6 +402,9 @@ impl Engine {
 }
 
 #[cfg(test)]
+mod stress;
+
+#[cfg(test)]
 mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
