@@ -268,7 +268,8 @@ impl Hierarchy {
         if first.checked_sub(1).is_some_and(|before| !self.pages.contains_key(&names[before])) {
             return;
         }
-        self.host.touch(&names[..first]);
+        // What lies there already must not make room for the others.
+        self.host.touch(names);
         for (at, key) in (first..).zip(keys) {
             let parent = at.checked_sub(1).map(|before| names[before]);
             let tokens = &sequence.tokens()[at * self.page()..(at + 1) * self.page()];
