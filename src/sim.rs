@@ -26,6 +26,7 @@ pub mod radix;
 pub mod request;
 pub mod scheduler;
 pub mod sequence;
+pub mod stats;
 pub mod tiers;
 pub mod timing;
 
@@ -37,7 +38,8 @@ pub use free_queue::{BlockId, FreeQueue};
 pub use nano::{NanoError, NanoPool};
 pub use radix::RadixCache;
 pub use request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
-pub use scheduler::{Engine, EngineStats, Step};
+pub use scheduler::{Engine, Step};
 pub use sequence::{Naming, Sequence};
+pub use stats::EngineStats;
 pub use tiers::{LinkSpec, PrefetchPolicy, SharedTier, Tiers, WritePolicy};
 pub use timing::{DecodePoint, FitError, PrefillPoint, Roofline, Timing, TimingError};

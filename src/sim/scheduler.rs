@@ -12,6 +12,7 @@ use super::clock::Ms;
 use super::engine_config::{ConfigError, EngineConfig};
 use super::job::{Job, Place};
 use super::request::{FirstToken, Refused, RequestId, SimRequest, TokenOut};
+use super::stats::EngineStats;
 use super::tiers::{Beside, Hierarchy, SharedTier};
 use super::timing::{Chunk, StepLoad};
 use crate::real::real_len;
@@ -26,33 +27,6 @@ pub struct Step {
     /// What changed in the cache by the step's end, in the order in which it happened. vLLM's cache names a block when it
     /// is scheduled, before it is computed; SGLang's when it is.
     pub events: Vec<BlockEvent>,
-}
-
-/// What the engine counts, for its metrics. Totals are since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct EngineStats {
-    /// Requests that run.
-    pub running: usize,
-    /// Requests that wait, preempted ones included.
-    pub waiting: usize,
-    /// Share of the blocks in use, 0 to 1; cached but idle blocks are free.
-    pub kv_usage: f64,
-    /// Tokens of admitted prompts that were looked up in the cache. A preempted request counts once.
-    pub prefix_queries: usize,
-    /// Those of them that were found.
-    pub prefix_hits: usize,
-    /// Those of the found ones that were loaded from the tiers below.
-    pub loaded: usize,
-    /// Prompt tokens of requests that got their first token.
-    pub prompt_tokens: usize,
-    /// Tokens generated.
-    pub generation_tokens: usize,
-    /// Requests that ended by themselves.
-    pub finished: usize,
-    /// Times that a request lost its blocks to another.
-    pub preemptions: usize,
-    /// Requests that were aborted.
-    pub aborted: usize,
 }
 
 /// A simulated engine. Deterministic: the same calls give the same results.

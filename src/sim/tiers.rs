@@ -19,9 +19,11 @@ use super::request::RequestId;
 use super::sequence::{Naming, Sequence};
 use crate::real::real_len;
 use link::{Link, TransferId};
+use page::Page;
 use shelf::Shelf;
 
 pub mod link;
+mod page;
 pub mod plan;
 pub mod shared;
 mod shelf;
@@ -35,24 +37,6 @@ pub(super) type Beside<'a> = Option<&'a mut SharedTier>;
 
 /// How long an engine that only waits for storage goes on without looking at new requests.
 const LOOK: Ms = Ms(1.0);
-
-/// A page that the GPU or the host holds.
-#[derive(Clone, Debug)]
-struct Page {
-    parent: Option<EngineHash>,
-    tokens: Arc<[TokenId]>,
-    salt: Option<Arc<str>>,
-    adapter: Option<Arc<str>>,
-    /// Its name in shared storage; none if a page before it was unknown.
-    key: Option<EngineHash>,
-    /// Pages before it.
-    depth: usize,
-    /// Copies on the GPU.
-    device: usize,
-    uses: u32,
-    /// Whether it holds generated tokens that no prompt has repeated yet.
-    output: bool,
-}
 
 /// What is being fetched for a waiting request.
 #[derive(Clone, Debug)]
