@@ -146,7 +146,7 @@ mod tests {
         let (prefill, decode) = ("2048:141.48".parse().unwrap(), "1x1024:8.45".parse().unwrap());
         let fitted = rounded(Roofline::PRESETS[0].fitted(&prefill, &decode).unwrap());
         let expected = "prefill  2048 tokens in 141.48 ms, 14476 tokens/s\ndecode   1 at 1024 tokens in 8.45 ms\nfitted   \
-                        8b-h100: mfu 0.2464, mbu 0.7494, overhead 2 ms\n\n--timing roofline:8b-h100,mfu=0.2464,mbu=0.7494\n";
+                        8b-h100: mfu 0.2464, mbu 0.7495, overhead 2 ms\n\n--timing roofline:8b-h100,mfu=0.2464,mbu=0.7495\n";
         assert_eq!(text(&fitted, &prefill, &decode), expected);
         let timing = document(&fitted, &prefill, &decode)["timing"].as_str().unwrap().parse::<Timing>().unwrap();
         assert_eq!(timing, Timing::Roofline(fitted));
