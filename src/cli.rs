@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod bridge;
+pub mod calibrate;
 pub mod check;
 pub mod demo;
 pub mod doctor;
@@ -40,6 +41,8 @@ enum Command {
     },
     /// Examine every worker's wiring: address, model, blocks, events, tokens, replay, predictions.
     Doctor(doctor::DoctorArgs),
+    /// Fit the timing of simulated engines to a real one, from one prefill and one decode.
+    Calibrate(calibrate::CalibrateArgs),
     /// Look at KV-cache events.
     #[command(subcommand)]
     Events(events::EventsCommand),
@@ -58,6 +61,7 @@ impl Cli {
             Command::Bridge(args) => args.run(),
             Command::Check { file } => Ok(check::run(&file)),
             Command::Doctor(args) => args.run(),
+            Command::Calibrate(args) => args.run(),
             Command::Events(command) => command.run(),
         }
     }

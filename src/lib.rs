@@ -5,6 +5,7 @@
 
 pub mod app;
 pub mod bridge;
+pub mod calibrate;
 pub mod cli;
 pub mod config;
 pub mod demo;

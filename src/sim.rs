@@ -4,31 +4,42 @@
 //! - [`Engine`]: vLLM's scheduler. [`Engine::submit`] queues a request, [`Engine::step`] runs one forward pass and says
 //!   how long it lasts, which tokens it gave and which cache events it caused.
 //! - [`BlockPool`]: vLLM's block manager, which decides what is cached, what is evicted and which events are sent.
+//! - [`Tiers`]: host memory below the cache, and below it a [`SharedTier`] that engines of a fleet refer to.
 //! - [`Timing`]: how long a step lasts.
-//! - [`NanoPool`]: the block manager of nano-vllm, with its own hash and append rule.
+//! - [`RadixCache`]: SGLang's radix cache. [`NanoPool`]: nano-vllm's block manager, with its own hash and append rule.
+//! - [`Cache`]: the one of the three that an engine has, as its [`Profile`] says.
 //!
 //! A driver's loop: `while let Some(step) = engine.step(now) { now += step.duration; deliver(step); }`, submitting what
 //! arrives before `now` between the steps. The cache events of a step are known when it begins, as in the real engine: it
 //! announces a block when it schedules it.
 
 pub mod blocks;
+pub mod cache;
 #[cfg(test)]
 mod check;
 pub mod clock;
 pub mod engine_config;
 pub mod free_queue;
+mod job;
 pub mod nano;
+pub mod radix;
 pub mod request;
 pub mod scheduler;
 pub mod sequence;
+pub mod stats;
+pub mod tiers;
 pub mod timing;
 
 pub use blocks::{BlockEvent, BlockPool, CacheInUse, OutOfBlocks, PoolConfig, Reuse};
+pub use cache::{Cache, Profile};
 pub use clock::Ms;
 pub use engine_config::{ConfigError, EngineConfig};
 pub use free_queue::{BlockId, FreeQueue};
-pub use nano::{NanoError, NanoPool, NanoSequence};
+pub use nano::{NanoError, NanoPool};
+pub use radix::RadixCache;
 pub use request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
-pub use scheduler::{Engine, EngineStats, Step};
+pub use scheduler::{Engine, Step};
 pub use sequence::{Naming, Sequence};
-pub use timing::{Timing, TimingError};
+pub use stats::EngineStats;
+pub use tiers::{LinkSpec, PrefetchPolicy, SharedTier, Tiers, WritePolicy};
+pub use timing::{DecodePoint, FitError, PrefillPoint, Roofline, Timing, TimingError};

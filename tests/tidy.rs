@@ -19,7 +19,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["cli"],
     &["demo"],
     &["app"],
-    &["bridge", "doctor"],
+    &["bridge", "calibrate", "doctor"],
     &["mock_engine"],
     &["http"],
     &["door"],

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use warmpath_core::units::{BlockSize, Tier};
+use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{self, HashForm};
 use warmpath_indexer::event::{Attention, CacheEvent, Content, EventBatch, Removed, Stored};
 
@@ -100,12 +100,12 @@ impl Wire {
 
     fn wire_event(&self, event: &BlockEvent) -> CacheEvent {
         match event {
-            BlockEvent::Stored { hashes, parent, tokens, salt, adapter } => Stored {
+            BlockEvent::Stored { hashes, parent, tokens, salt, adapter, tier } => Stored {
                 hashes: hashes.clone(),
                 parent: *parent,
                 content: Content::Tokens(tokens.clone()),
                 block_size: Some(self.block_size.get()),
-                tier: Tier::Device,
+                tier: *tier,
                 group: Some(0),
                 attention: Attention::Prefix,
                 adapter: adapter.clone(),
@@ -114,9 +114,9 @@ impl Wire {
                 cut: 0,
             }
             .into(),
-            BlockEvent::Removed { hash } => CacheEvent::Removed(Removed {
+            BlockEvent::Removed { hash, tier } => CacheEvent::Removed(Removed {
                 hashes: [*hash].into_iter().collect(),
-                tier: Tier::Device,
+                tier: *tier,
                 group: Some(0),
                 remaining_copy_counts: None,
             }),

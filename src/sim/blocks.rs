@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 use warmpath_core::ids::{EngineHash, TokenId};
-use warmpath_core::units::BlockSize;
+use warmpath_core::units::{BlockSize, Tier};
 
 use super::free_queue::{BlockId, FreeQueue};
 use super::sequence::{Naming, Sequence};
@@ -59,13 +59,17 @@ pub enum BlockEvent {
         salt: Option<Arc<str>>,
         /// The request's adapter.
         adapter: Option<Arc<str>>,
+        /// Where they lie.
+        tier: Tier,
     },
     /// One copy of a block was evicted. Other copies of it may remain.
     Removed {
         /// Name of the block.
         hash: EngineHash,
+        /// Where the copy lay.
+        tier: Tier,
     },
-    /// The cache was reset.
+    /// The device's cache was reset.
     Cleared,
 }
 
@@ -260,6 +264,7 @@ impl BlockPool {
             tokens: sequence.tokens()[from * size..to * size].to_vec(),
             salt: sequence.salt.clone(),
             adapter: sequence.adapter.clone(),
+            tier: Tier::Device,
         });
         sequence.registered = to;
     }
@@ -273,7 +278,7 @@ impl BlockPool {
                 self.cached.remove(&hash);
             }
         }
-        self.events.push(BlockEvent::Removed { hash });
+        self.events.push(BlockEvent::Removed { hash, tier: Tier::Device });
     }
 }
 
@@ -334,6 +339,7 @@ mod tests {
             tokens: sequence.tokens()[from * 4..(from + count) * 4].to_vec(),
             salt: None,
             adapter: None,
+            tier: Tier::Device,
         }
     }
 
@@ -380,7 +386,7 @@ mod tests {
         assert_eq!(hits, [BlockId(0), BlockId(1), BlockId(2)]);
         assert_eq!(admit(&mut pool, &mut third), Ok(3));
         assert_eq!((table(&third), free(&pool)), (vec![0, 1, 2, 7, 8, 9, 4, 3], vec![6, 5]));
-        let removed = BlockEvent::Removed { hash: text(&pool, "ABCDEFGHIJKLMNOP").hashes()[3] };
+        let removed = BlockEvent::Removed { hash: text(&pool, "ABCDEFGHIJKLMNOP").hashes()[3], tier: Tier::Device };
         assert_eq!(pool.take_events(), [removed, stored(&third, 3, 4)]);
     }
 
@@ -469,7 +475,8 @@ mod tests {
         let mut long = text(&pool, "abcdefghijklmnopqrstuvwxyz012345");
         admit(&mut pool, &mut long).unwrap();
         let events = pool.take_events();
-        assert_eq!(events[0], BlockEvent::Removed { hash: second.hashes()[1] }, "one copy went");
+        let removed = BlockEvent::Removed { hash: second.hashes()[1], tier: Tier::Device };
+        assert_eq!(events[0], removed, "one copy went");
         assert_eq!(pool.copies(second.hashes()[1]), [BlockId(2)], "the other stayed");
     }
 

@@ -47,7 +47,7 @@ impl Replica {
                     *self.cached.entry(*hash).or_default() += 1;
                 }
             }
-            BlockEvent::Removed { hash } => {
+            BlockEvent::Removed { hash, .. } => {
                 let copies = self.cached.get_mut(hash).expect("only what was stored is removed");
                 *copies -= 1;
                 if *copies == 0 {

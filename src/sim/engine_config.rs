@@ -6,6 +6,8 @@ use warmpath_core::ids::TokenId;
 use warmpath_core::units::BlockSize;
 
 use super::blocks::{PoolConfig, Reuse};
+use super::cache::Profile;
+use super::tiers::Tiers;
 use super::timing::Timing;
 
 /// Blocks that one engine may have for requests: about 0.5 GB of bookkeeping.
@@ -14,7 +16,9 @@ pub const MAX_BLOCKS: u32 = 1 << 24;
 /// How an engine is set up. The fields are named as vLLM's options are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
-    /// Tokens in a block.
+    /// Whose cache it has.
+    pub profile: Profile,
+    /// Tokens in a block, or in a page of SGLang's cache.
     pub block_size: BlockSize,
     /// Blocks in the cache, the null block included; requests get 1 to [`MAX_BLOCKS`].
     pub blocks: u32,
@@ -22,7 +26,7 @@ pub struct EngineConfig {
     pub null_block: bool,
     /// Whether blocks are cached for later requests.
     pub prefix_caching: bool,
-    /// What stays reusable.
+    /// What stays reusable, in vLLM's cache.
     pub reuse: Reuse,
     /// Requests that run at once.
     pub max_num_seqs: usize,
@@ -40,12 +44,15 @@ pub struct EngineConfig {
     pub timing: Timing,
     /// The engine's own seed of block names.
     pub seed: u64,
+    /// What lies below the cache; none by default.
+    pub tiers: Option<Tiers>,
 }
 
 impl Default for EngineConfig {
     /// vLLM's API server with an 8B model on one H100.
     fn default() -> Self {
         Self {
+            profile: Profile::Vllm,
             block_size: BlockSize::new(16).expect("16 is not 0"),
             blocks: 24_000,
             null_block: true,
@@ -59,6 +66,7 @@ impl Default for EngineConfig {
             vocabulary: 0..32_000,
             timing: Timing::default(),
             seed: 0,
+            tiers: None,
         }
     }
 }
@@ -78,6 +86,19 @@ pub enum ConfigError {
         /// The limit's name.
         field: &'static str,
     },
+    /// The tiers below have no place, or too many to keep in memory.
+    #[error(
+        "a tier has at most {MAX_BLOCKS} pages and the host at least 1, got {host} in the host and {shared} shared"
+    )]
+    Tiers {
+        /// Pages of the host.
+        host: u32,
+        /// Pages of shared storage.
+        shared: u32,
+    },
+    /// nano-vllm's cache has no tiers below it.
+    #[error("the profile `nano` has no tiers below its cache")]
+    NanoTiers,
     /// There is no token to generate.
     #[error("the vocabulary is empty")]
     NoVocabulary,
@@ -106,6 +127,15 @@ impl EngineConfig {
         if let Some((field, _)) = limits.into_iter().find(|(_, limit)| *limit == 0) {
             return Err(ConfigError::Zero { field });
         }
+        if let Some(tiers) = &self.tiers {
+            let (host, shared) = (tiers.host_pages, tiers.own_shared_pages);
+            if host == 0 || host.max(shared) > MAX_BLOCKS {
+                return Err(ConfigError::Tiers { host, shared });
+            }
+            if self.profile == Profile::Nano {
+                return Err(ConfigError::NanoTiers);
+            }
+        }
         if self.vocabulary.is_empty() { Err(ConfigError::NoVocabulary) } else { Ok(()) }
     }
 
@@ -128,7 +158,8 @@ impl EngineConfig {
         }
     }
 
-    fn usable_blocks(&self) -> u32 {
+    /// Blocks that requests can use.
+    pub(super) fn usable_blocks(&self) -> u32 {
         self.blocks.saturating_sub(u32::from(self.null_block))
     }
 }

@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use warmpath_core::ids::TokenId;
-use warmpath_core::units::BlockSize;
+use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::units::{BlockSize, Tier};
 use xxhash_rust::xxh64::xxh64;
 
+use super::blocks::{BlockEvent, CacheInUse};
 use super::free_queue::{BlockId, FreeQueue};
+use super::sequence::Sequence;
+use crate::real::real_len;
 
 /// The name of the block with these tokens after `parent`: xxh64 over the parent's name as 8 little-endian bytes, if
 /// there is one, then each token as an 8-byte little-endian integer.
@@ -16,46 +19,6 @@ pub fn nano_hash(parent: Option<u64>, tokens: &[TokenId]) -> u64 {
     bytes.extend(parent.into_iter().flat_map(u64::to_le_bytes));
     bytes.extend(tokens.iter().flat_map(|token| u64::from(*token).to_le_bytes()));
     xxh64(&bytes, 0)
-}
-
-/// A request's tokens and its block table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NanoSequence {
-    tokens: Vec<TokenId>,
-    table: Vec<BlockId>,
-    cached_tokens: usize,
-}
-
-impl NanoSequence {
-    /// A request that has no blocks yet.
-    pub fn new(prompt: Vec<TokenId>) -> Self {
-        Self { tokens: prompt, ..Self::default() }
-    }
-
-    /// Adds a generated token.
-    pub fn push(&mut self, token: TokenId) {
-        self.tokens.push(token);
-    }
-
-    /// How many tokens it has.
-    pub fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-
-    /// Its blocks, in order of the tokens.
-    pub fn table(&self) -> &[BlockId] {
-        &self.table
-    }
-
-    /// Tokens that were found in the cache.
-    pub fn cached_tokens(&self) -> usize {
-        self.cached_tokens
-    }
 }
 
 /// Why a call changed nothing.
@@ -85,31 +48,40 @@ struct Block {
 }
 
 /// nano-vllm's `BlockManager`, in its newer form: a block that is taken anew loses its old name, and the last block of a
-/// prompt is never looked up, so that something is left to compute.
+/// prompt is never looked up, so that something is left to compute. It knows neither salts nor adapters.
+///
+/// nano-vllm itself announces nothing; here events tell which names can be found, so that a router can follow it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NanoPool {
     block_size: BlockSize,
+    prefix_caching: bool,
     blocks: Vec<Block>,
     by_hash: HashMap<u64, BlockId, FixedState>,
     free: FreeQueue,
+    events: Vec<BlockEvent>,
 }
 
 impl NanoPool {
     /// A pool of empty blocks, free in order of their ids. O(blocks).
-    pub fn new(blocks: u32, block_size: BlockSize) -> Self {
+    pub fn new(blocks: u32, block_size: BlockSize, prefix_caching: bool) -> Self {
         let mut free = FreeQueue::new(blocks);
         (0..blocks).for_each(|id| {
             free.push_back(BlockId(id));
         });
         let blocks = vec![Block::default(); BlockId(blocks).index()];
-        Self { block_size, blocks, by_hash: HashMap::default(), free }
+        Self { block_size, prefix_caching, blocks, by_hash: HashMap::default(), free, events: Vec::new() }
+    }
+
+    /// A request's tokens, without blocks yet.
+    pub fn sequence(prompt: Vec<TokenId>) -> Sequence {
+        Sequence::new(prompt, None, None, None)
     }
 
     /// Gives a sequence all its blocks, cached ones first, and caches the others that are full.
     ///
     /// # Errors
     /// [`NanoError::AlreadyAllocated`] or [`NanoError::OutOfBlocks`]; nothing is changed.
-    pub fn allocate(&mut self, sequence: &mut NanoSequence) -> Result<(), NanoError> {
+    pub fn allocate(&mut self, sequence: &mut Sequence) -> Result<(), NanoError> {
         if !sequence.table.is_empty() {
             return Err(NanoError::AlreadyAllocated);
         }
@@ -123,21 +95,29 @@ impl NanoPool {
             self.free.remove(*id);
             self.blocks[id.index()].refs += 1;
         }
-        sequence.cached_tokens = hits.len() * self.block_size.len();
+        sequence.registered = hits.len();
+        let mut parent = hits.last().copied();
         sequence.table = hits;
-        for tokens in sequence.tokens[sequence.cached_tokens..].chunks(self.block_size.len()) {
-            let parent = sequence.table.last().copied();
+        let mut fresh = Vec::new();
+        for tokens in sequence.tokens()[sequence.registered * self.block_size.len()..].chunks(self.block_size.len()) {
             let id = self.take().expect("counted above");
-            sequence.table.push(id);
+            fresh.push(id);
             if tokens.len() == self.block_size.len() {
                 self.register(id, parent, tokens);
             }
+            parent = Some(id);
         }
+        sequence.table.append(&mut fresh);
         Ok(())
     }
 
+    /// How many leading tokens of a sequence would be found.
+    pub fn cached_tokens(&self, sequence: &Sequence) -> usize {
+        self.lookup(sequence).len() * self.block_size.len()
+    }
+
     /// Whether there is room for the newest token of a sequence.
-    pub fn can_append(&self, sequence: &NanoSequence) -> bool {
+    pub fn can_append(&self, sequence: &Sequence) -> bool {
         !self.begins_block(sequence) || !self.free.is_empty()
     }
 
@@ -146,7 +126,7 @@ impl NanoPool {
     ///
     /// # Errors
     /// [`NanoError::NotAllocated`] or [`NanoError::OutOfBlocks`]; nothing is changed.
-    pub fn may_append(&mut self, sequence: &mut NanoSequence) -> Result<(), NanoError> {
+    pub fn may_append(&mut self, sequence: &mut Sequence) -> Result<(), NanoError> {
         let Some(mut last) = sequence.table.last().copied() else { return Err(NanoError::NotAllocated) };
         if self.begins_block(sequence) {
             last = self.take().ok_or(NanoError::OutOfBlocks { needed: 1, free: 0 })?;
@@ -154,13 +134,13 @@ impl NanoPool {
         }
         if sequence.len().is_multiple_of(self.block_size.len()) {
             let parent = sequence.table.iter().rev().nth(1).copied();
-            self.register(last, parent, &sequence.tokens[sequence.len() - self.block_size.len()..]);
+            self.register(last, parent, &sequence.tokens()[sequence.len() - self.block_size.len()..]);
         }
         Ok(())
     }
 
     /// Takes all blocks from a sequence, the last one first. Those that no one else holds become free, and stay cached.
-    pub fn deallocate(&mut self, sequence: &mut NanoSequence) {
+    pub fn deallocate(&mut self, sequence: &mut Sequence) {
         for id in std::mem::take(&mut sequence.table).into_iter().rev() {
             let block = &mut self.blocks[id.index()];
             block.refs -= 1;
@@ -168,7 +148,7 @@ impl NanoPool {
                 self.free.push_back(id);
             }
         }
-        sequence.cached_tokens = 0;
+        sequence.registered = 0;
     }
 
     /// The free blocks in the order in which they will be taken.
@@ -186,18 +166,47 @@ impl NanoPool {
         self.blocks.get(id.index())?.hash
     }
 
-    /// How many names are cached.
-    pub fn cached(&self) -> usize {
-        self.by_hash.len()
+    /// All names that can be found, in no particular order.
+    pub fn cached(&self) -> impl Iterator<Item = EngineHash> + '_ {
+        self.by_hash.keys().map(|hash| EngineHash(*hash))
+    }
+
+    /// Forgets all that is cached.
+    ///
+    /// # Errors
+    /// [`CacheInUse`] while any block is in use.
+    pub fn clear(&mut self) -> Result<(), CacheInUse> {
+        let used = self.blocks.len() - self.free.len();
+        if used > 0 {
+            return Err(CacheInUse { used });
+        }
+        self.by_hash.clear();
+        for block in &mut self.blocks {
+            block.hash = None;
+        }
+        if self.prefix_caching {
+            self.events.push(BlockEvent::Cleared);
+        }
+        Ok(())
+    }
+
+    /// The events since the last call, in the order in which they happened.
+    pub fn take_events(&mut self) -> Vec<BlockEvent> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Share of the blocks that is in use, 0 to 1; cached but idle blocks are free.
+    pub fn usage(&self) -> f64 {
+        if self.blocks.is_empty() { 0.0 } else { 1.0 - real_len(self.free.len()) / real_len(self.blocks.len()) }
     }
 
     /// The cached run from the start of the sequence, its last block left out. A hit needs equal tokens, not only an
     /// equal name.
-    fn lookup(&self, sequence: &NanoSequence) -> Vec<BlockId> {
+    fn lookup(&self, sequence: &Sequence) -> Vec<BlockId> {
         let reusable = sequence.len().saturating_sub(1) / self.block_size.len();
         let mut hits = Vec::new();
         let mut parent = None;
-        for tokens in sequence.tokens.chunks(self.block_size.len()).take(reusable) {
+        for tokens in sequence.tokens().chunks(self.block_size.len()).take(reusable) {
             let hash = nano_hash(parent, tokens);
             let hit = self.by_hash.get(&hash).filter(|id| self.blocks[id.index()].tokens == tokens);
             let Some(id) = hit else { break };
@@ -217,22 +226,36 @@ impl NanoPool {
             && self.by_hash.get(&hash) == Some(&id)
         {
             self.by_hash.remove(&hash);
+            self.events.push(BlockEvent::Removed { hash: EngineHash(hash), tier: Tier::Device });
         }
         Some(id)
     }
 
     /// Caches a full block.
     fn register(&mut self, id: BlockId, parent: Option<BlockId>, tokens: &[TokenId]) {
-        let hash = nano_hash(parent.and_then(|parent| self.hash(parent)), tokens);
+        if !self.prefix_caching {
+            return;
+        }
+        let parent = parent.and_then(|parent| self.hash(parent));
+        let hash = nano_hash(parent, tokens);
         let block = &mut self.blocks[id.index()];
         block.hash = Some(hash);
         block.tokens.clear();
         block.tokens.extend_from_slice(tokens);
-        self.by_hash.insert(hash, id);
+        if self.by_hash.insert(hash, id).is_none() {
+            self.events.push(BlockEvent::Stored {
+                hashes: vec![EngineHash(hash)],
+                parent: parent.map(EngineHash),
+                tokens: tokens.to_vec(),
+                salt: None,
+                adapter: None,
+                tier: Tier::Device,
+            });
+        }
     }
 
     /// Whether the newest token of a sequence is the first of a block.
-    fn begins_block(&self, sequence: &NanoSequence) -> bool {
+    fn begins_block(&self, sequence: &Sequence) -> bool {
         sequence.len() > sequence.table.len() * self.block_size.len()
     }
 }
@@ -242,17 +265,21 @@ mod tests {
     use super::*;
 
     fn pool(blocks: u32, block_size: u32) -> NanoPool {
-        NanoPool::new(blocks, BlockSize::new(block_size).unwrap())
+        NanoPool::new(blocks, BlockSize::new(block_size).unwrap(), true)
     }
 
-    fn allocated(pool: &mut NanoPool, prompt: impl IntoIterator<Item = u32>) -> NanoSequence {
-        let mut sequence = NanoSequence::new(prompt.into_iter().collect());
+    fn allocated(pool: &mut NanoPool, prompt: impl IntoIterator<Item = u32>) -> Sequence {
+        let mut sequence = NanoPool::sequence(prompt.into_iter().collect());
         pool.allocate(&mut sequence).unwrap();
         sequence
     }
 
     fn ids<'a>(ids: impl IntoIterator<Item = &'a BlockId>) -> Vec<u32> {
         ids.into_iter().map(|id| id.0).collect()
+    }
+
+    fn table(sequence: &Sequence) -> Vec<u32> {
+        ids(sequence.table())
     }
 
     fn free(pool: &NanoPool) -> Vec<u32> {
@@ -277,14 +304,14 @@ mod tests {
     fn two_prompts_share_their_common_block_and_free_from_the_end() {
         let mut pool = pool(4, 4);
         let mut a = allocated(&mut pool, [1, 2, 3, 4, 5, 6]);
-        assert_eq!((ids(a.table()), a.cached_tokens()), (vec![0, 1], 0));
+        assert_eq!((ids(a.table()), a.registered * 4), (vec![0, 1], 0));
         let mut b = allocated(&mut pool, [1, 2, 3, 4, 7, 8]);
-        assert_eq!((ids(b.table()), b.cached_tokens()), (vec![0, 2], 4));
+        assert_eq!((ids(b.table()), b.registered * 4), (vec![0, 2], 4));
         assert_eq!((pool.refs(BlockId(0)), free(&pool)), (2, vec![3]));
         pool.deallocate(&mut a);
         assert_eq!((free(&pool), a.table().len()), (vec![3, 1], 0));
         pool.deallocate(&mut b);
-        assert_eq!((free(&pool), b.cached_tokens()), (vec![3, 1, 2, 0], 0));
+        assert_eq!((free(&pool), b.registered * 4), (vec![3, 1, 2, 0], 0));
     }
 
     #[test]
@@ -302,7 +329,7 @@ mod tests {
         let mut pool = pool(4, 4);
         allocated(&mut pool, [1, 2, 3, 4, 5, 6]);
         assert_eq!(pool.hash(BlockId(0)), Some(8_356_527_653_647_720_045));
-        assert_eq!((pool.hash(BlockId(1)), pool.cached()), (None, 1));
+        assert_eq!((pool.hash(BlockId(1)), pool.cached().count()), (None, 1));
     }
 
     #[test]
@@ -310,7 +337,7 @@ mod tests {
         let mut pool = pool(4, 4);
         let mut sequence = allocated(&mut pool, 0..3);
         assert_eq!(pool.allocate(&mut sequence), Err(NanoError::AlreadyAllocated));
-        assert_eq!(pool.may_append(&mut NanoSequence::new(vec![1])), Err(NanoError::NotAllocated));
+        assert_eq!(pool.may_append(&mut NanoPool::sequence(vec![1])), Err(NanoError::NotAllocated));
     }
 
     #[test]
@@ -319,7 +346,7 @@ mod tests {
         let mut sequence = allocated(&mut pool, 0..5);
         pool.deallocate(&mut sequence);
         pool.blocks[0].tokens = vec![9, 9, 9, 9];
-        assert_eq!(allocated(&mut pool, 0..5).cached_tokens(), 0);
+        assert_eq!(allocated(&mut pool, 0..5).registered * 4, 0);
     }
 
     #[test]
@@ -329,7 +356,7 @@ mod tests {
         pool.deallocate(&mut sequence);
         let second = pool.hash(BlockId(1)).unwrap();
         pool.by_hash.remove(&second);
-        assert_eq!(allocated(&mut pool, 0..13).cached_tokens(), 4, "blocks 0 and 2 are cached");
+        assert_eq!(allocated(&mut pool, 0..13).registered * 4, 4, "blocks 0 and 2 are cached");
     }
 
     #[test]
@@ -337,7 +364,7 @@ mod tests {
         let mut pool = pool(8, 4);
         let mut sequence = allocated(&mut pool, 0..8);
         pool.deallocate(&mut sequence);
-        assert_eq!(allocated(&mut pool, 0..8).cached_tokens(), 4);
+        assert_eq!(allocated(&mut pool, 0..8).registered * 4, 4);
     }
 
     #[test]
@@ -346,9 +373,9 @@ mod tests {
         let mut sequence = allocated(&mut pool, 0..5);
         pool.deallocate(&mut sequence);
         let mut other = allocated(&mut pool, 10..18);
-        assert_eq!(pool.cached(), 2, "the two of the other one");
+        assert_eq!(pool.cached().count(), 2, "the two of the other one");
         pool.deallocate(&mut other);
-        assert_eq!(allocated(&mut pool, 0..5).cached_tokens(), 0);
+        assert_eq!(allocated(&mut pool, 0..5).registered * 4, 0);
     }
 
     #[test]
@@ -360,7 +387,7 @@ mod tests {
             sequence.push(token);
             assert!(pool.can_append(&sequence));
             pool.may_append(&mut sequence).unwrap();
-            seen.push((sequence.len(), free(&pool).len(), pool.cached()));
+            seen.push((sequence.len(), free(&pool).len(), pool.cached().count()));
         }
         assert_eq!(seen, [(255, 3, 0), (256, 3, 1), (257, 2, 1), (258, 2, 1)]);
     }
@@ -383,11 +410,11 @@ mod tests {
         let mut pool = pool(1, 256);
         let mut sequence = allocated(&mut pool, 0..256);
         sequence.push(256);
-        let before = (pool.clone(), sequence.clone());
+        let before = (pool.clone(), table(&sequence));
         assert!(!pool.can_append(&sequence));
         assert_eq!(pool.may_append(&mut sequence), Err(NanoError::OutOfBlocks { needed: 1, free: 0 }));
-        let mut other = NanoSequence::new(vec![1]);
+        let mut other = NanoPool::sequence(vec![1]);
         assert_eq!(pool.allocate(&mut other), Err(NanoError::OutOfBlocks { needed: 1, free: 0 }));
-        assert_eq!((pool, sequence), before);
+        assert_eq!((pool, table(&sequence)), before);
     }
 }

@@ -1,70 +1,21 @@
-//! vLLM's scheduler (v1) over the block pool: a queue, the running requests, and one step at a time.
+//! vLLM's scheduler (v1) over a cache: a queue, the running requests, and one step at a time.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 use foldhash::fast::FixedState;
-use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::ids::EngineHash;
 
-use super::blocks::{BlockEvent, BlockPool, CacheInUse};
+use super::blocks::{BlockEvent, CacheInUse};
+use super::cache::Cache;
 use super::clock::Ms;
 use super::engine_config::{ConfigError, EngineConfig};
-use super::free_queue::BlockId;
-use super::request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
-use super::sequence::Sequence;
+use super::job::{Job, Place};
+use super::request::{FirstToken, Refused, RequestId, SimRequest, TokenOut};
+use super::stats::EngineStats;
+use super::tiers::{Beside, Hierarchy, SharedTier};
 use super::timing::{Chunk, StepLoad};
 use crate::real::real_len;
-
-/// A request's place in the queue: priority, then arrival. A preempted request keeps its place, so that without
-/// priorities it stands in front of all who never ran.
-type Place = (i32, u64);
-
-/// A queued or running request.
-#[derive(Debug)]
-struct Request {
-    id: RequestId,
-    place: Place,
-    sequence: Sequence,
-    seed: u64,
-    stop: Vec<TokenId>,
-    max_tokens: usize,
-    /// Tokens generated so far, which are the last of `sequence`.
-    generated: usize,
-    /// Leading tokens whose KV is there.
-    computed: usize,
-    /// Tokens that the step at hand computes.
-    scheduled: usize,
-    submitted: Ms,
-    /// Set when it was first admitted.
-    first: Option<FirstToken>,
-}
-
-impl Request {
-    /// Whether the step at hand computes its newest generated token and nothing else.
-    fn decodes(&self) -> bool {
-        self.generated > 0 && self.scheduled == 1 && self.computed + 1 == self.sequence.len()
-    }
-
-    /// Whether the step at hand ends with a token from it.
-    fn emits(&self) -> bool {
-        self.scheduled > 0 && self.computed + self.scheduled == self.sequence.len()
-    }
-
-    /// Generates the next token.
-    fn generate(&mut self, config: &EngineConfig) -> TokenOut {
-        let index = self.generated;
-        let token = output_token(self.seed, index, &config.vocabulary);
-        self.sequence.push(token);
-        self.generated += 1;
-        let finished = if self.stop.contains(&token) {
-            Some(FinishReason::Stop)
-        } else if self.generated >= self.max_tokens || self.sequence.len() >= config.longest() {
-            Some(FinishReason::Length)
-        } else {
-            None
-        };
-        TokenOut { id: self.id, token, index, first: self.first.filter(|_| index == 0), finished }
-    }
-}
 
 /// What one step did.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,33 +24,9 @@ pub struct Step {
     pub duration: Ms,
     /// The generated tokens, at most one a request, in order of admission.
     pub tokens: Vec<TokenOut>,
-    /// What changed in the cache, in the order in which it happened; all of it before the step's computation begins.
+    /// What changed in the cache by the step's end, in the order in which it happened. vLLM's cache names a block when it
+    /// is scheduled, before it is computed; SGLang's when it is.
     pub events: Vec<BlockEvent>,
-}
-
-/// What the engine counts, for its metrics. Totals are since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct EngineStats {
-    /// Requests that run.
-    pub running: usize,
-    /// Requests that wait, preempted ones included.
-    pub waiting: usize,
-    /// Share of the blocks in use, 0 to 1; cached but idle blocks are free.
-    pub kv_usage: f64,
-    /// Tokens of admitted prompts that were looked up in the cache. A preempted request counts once.
-    pub prefix_queries: usize,
-    /// Those of them that were found.
-    pub prefix_hits: usize,
-    /// Prompt tokens of requests that got their first token.
-    pub prompt_tokens: usize,
-    /// Tokens generated.
-    pub generation_tokens: usize,
-    /// Requests that ended by themselves.
-    pub finished: usize,
-    /// Times that a request lost its blocks to another.
-    pub preemptions: usize,
-    /// Requests that were aborted.
-    pub aborted: usize,
 }
 
 /// A simulated engine. Deterministic: the same calls give the same results.
@@ -108,15 +35,17 @@ pub struct EngineStats {
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
-    pool: BlockPool,
-    waiting: BTreeMap<Place, Request>,
+    cache: Cache,
+    waiting: BTreeMap<Place, Job>,
     /// In order of admission.
-    running: Vec<Request>,
+    running: Vec<Job>,
     places: HashMap<RequestId, Place, FixedState>,
     arrivals: u64,
     totals: EngineStats,
     load: StepLoad,
-    hits: Vec<BlockId>,
+    tiers: Option<Box<Hierarchy>>,
+    /// Shared storage that no other engine refers to.
+    own: Option<Box<SharedTier>>,
 }
 
 impl Engine {
@@ -127,8 +56,12 @@ impl Engine {
     pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let load = StepLoad { max_running: config.max_num_seqs, ..StepLoad::default() };
+        let plan = config.tiers;
+        let own = plan.map(|plan| plan.own_shared_pages).filter(|pages| *pages > 0);
         Ok(Self {
-            pool: BlockPool::new(config.pool()),
+            tiers: plan.map(|plan| Box::new(Hierarchy::new(plan, config.block_size))),
+            own: own.map(|pages| Box::new(SharedTier::new(pages))),
+            cache: Cache::new(&config),
             config,
             waiting: BTreeMap::new(),
             running: Vec::new(),
@@ -136,7 +69,6 @@ impl Engine {
             arrivals: 0,
             totals: EngineStats::default(),
             load,
-            hits: Vec::new(),
         })
     }
 
@@ -145,6 +77,21 @@ impl Engine {
     /// # Errors
     /// [`Refused`] if it could never run, or if one of its name is here already.
     pub fn submit(&mut self, now: Ms, request: SimRequest) -> Result<(), Refused> {
+        let mut own = self.own.take();
+        let result = self.enqueue(now, request, own.as_deref_mut());
+        self.own = own;
+        result
+    }
+
+    /// As [`submit`](Self::submit), with the storage that the fleet shares instead of the engine's own.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_with(&mut self, now: Ms, request: SimRequest, shared: &mut SharedTier) -> Result<(), Refused> {
+        self.enqueue(now, request, Some(shared))
+    }
+
+    fn enqueue(&mut self, now: Ms, request: SimRequest, shared: Beside<'_>) -> Result<(), Refused> {
         let (tokens, limit) = (request.prompt.len(), self.config.longest());
         if tokens == 0 {
             return Err(Refused::EmptyPrompt);
@@ -161,10 +108,10 @@ impl Engine {
         let place = (request.priority, self.arrivals);
         self.arrivals += 1;
         self.places.insert(request.id, place);
-        let queued = Request {
+        let queued = Job {
             id: request.id,
             place,
-            sequence: self.pool.sequence(request.prompt, request.salt, request.adapter),
+            sequence: self.cache.sequence(request.prompt, request.salt, request.adapter),
             seed: request.seed,
             stop: request.stop,
             max_tokens: request.max_tokens,
@@ -174,6 +121,10 @@ impl Engine {
             submitted: now,
             first: None,
         };
+        if let (Some(tiers), Some(shared)) = (&mut self.tiers, shared) {
+            let found = self.cache.lookup(&queued.sequence, self.config.block_size.len());
+            tiers.arrive(now, queued.id, &queued.sequence, found / self.config.block_size.len(), shared);
+        }
         self.waiting.insert(place, queued);
         Ok(())
     }
@@ -181,10 +132,14 @@ impl Engine {
     /// Ends a request early and frees its blocks, which stay cached. Returns false if there is none of this name.
     pub fn abort(&mut self, id: RequestId) -> bool {
         let Some(place) = self.places.remove(&id) else { return false };
+        if let Some(tiers) = &mut self.tiers {
+            tiers.leave(id);
+        }
         if self.waiting.remove(&place).is_none()
             && let Some(at) = self.running.iter().position(|request| request.id == id)
         {
-            self.pool.free(&mut self.running.remove(at).sequence);
+            let mut job = self.running.remove(at);
+            self.cache.finish(&mut job.sequence, job.computed);
         }
         self.totals.aborted += 1;
         true
@@ -193,18 +148,37 @@ impl Engine {
     /// Runs the step that begins at `now`; none while there is nothing to do. When it returns, the engine is as it is at
     /// the step's end: what finished in it is gone.
     pub fn step(&mut self, now: Ms) -> Option<Step> {
+        let mut own = self.own.take();
+        let step = self.step_beside(now, own.as_deref_mut());
+        self.own = own;
+        step
+    }
+
+    /// As [`step`](Self::step), with the storage that the fleet shares instead of the engine's own.
+    pub fn step_with(&mut self, now: Ms, shared: &mut SharedTier) -> Option<Step> {
+        self.step_beside(now, Some(shared))
+    }
+
+    fn step_beside(&mut self, now: Ms, mut shared: Beside<'_>) -> Option<Step> {
         if self.is_idle() {
             return None;
         }
         self.load.admitted = 0;
         self.load.cached_tokens = 0;
-        if let Some(budget) = self.schedule_running() {
-            self.admit(now, budget);
+        if let Some(tiers) = &mut self.tiers {
+            // What was generated by a request that was aborted, or a reset.
+            tiers.absorb(now, self.cache.take_events(), 0, shared.as_deref_mut());
         }
-        self.weigh();
-        let duration = self.config.timing.step(&self.load);
-        let events = self.pool.take_events();
-        Some(Step { duration, tokens: self.finish_step(), events })
+        if let Some(budget) = self.schedule_running(now, shared.as_deref_mut()) {
+            self.admit(now, budget, shared.as_deref_mut());
+        }
+        let duration = self.weigh(now);
+        let tokens = self.finish_step(now, shared);
+        let events = match &mut self.tiers {
+            Some(tiers) => tiers.take_events(),
+            None => self.cache.take_events(),
+        };
+        Some(Step { duration, tokens, events })
     }
 
     /// Whether no request waits or runs.
@@ -217,7 +191,7 @@ impl Engine {
     /// # Errors
     /// [`CacheInUse`] while any request runs.
     pub fn clear(&mut self) -> Result<(), CacheInUse> {
-        self.pool.clear()
+        self.cache.clear()
     }
 
     /// The counters.
@@ -225,7 +199,7 @@ impl Engine {
         EngineStats {
             running: self.running.len(),
             waiting: self.waiting.len(),
-            kv_usage: self.pool.usage(),
+            kv_usage: self.cache.usage(),
             ..self.totals
         }
     }
@@ -235,24 +209,32 @@ impl Engine {
         &self.config
     }
 
+    /// All pages that the tier below the cache holds, in no particular order.
+    pub fn cached_in_host(&self) -> impl Iterator<Item = EngineHash> + '_ {
+        self.tiers.iter().flat_map(|tiers| tiers.host_pages())
+    }
+
     /// All cached blocks with their numbers of copies, in no particular order: the truth that events tell of.
     pub fn cached(&self) -> impl Iterator<Item = (EngineHash, usize)> + '_ {
-        self.pool.cached()
+        self.cache.cached()
     }
 
     /// Gives the running requests their tokens and blocks, in order of admission. Returns the budget that is left, none
     /// if a request had to be preempted: then nothing is admitted in this step.
-    fn schedule_running(&mut self) -> Option<usize> {
+    fn schedule_running(&mut self, now: Ms, mut shared: Beside<'_>) -> Option<usize> {
         let mut budget = self.config.max_num_batched_tokens;
         let (mut at, mut preempted) = (0, false);
         while budget > 0
             && let Some(request) = self.running.get_mut(at)
         {
             let want = self.config.chunk(request.sequence.len() - request.computed).min(budget);
-            if self.pool.allocate(&mut request.sequence, &[], request.computed + want).is_ok() {
+            if self.cache.grow(&mut request.sequence, request.computed + want).is_ok() {
                 request.scheduled = want;
                 budget -= want;
                 at += 1;
+                if let Some(tiers) = &mut self.tiers {
+                    tiers.absorb(now, self.cache.take_events(), request.prompt_len(), shared.as_deref_mut());
+                }
             } else {
                 self.preempt(at);
                 preempted = true;
@@ -266,48 +248,66 @@ impl Engine {
     fn preempt(&mut self, from: usize) {
         let Some(at) = (from..self.running.len()).max_by_key(|at| self.running[*at].place) else { return };
         let mut request = self.running.remove(at);
-        self.pool.free(&mut request.sequence);
+        self.cache.release(&mut request.sequence);
         request.computed = 0;
         self.totals.preemptions += 1;
         self.waiting.insert(request.place, request);
     }
 
-    /// Admits from the front of the queue while there is room; never skips a request.
-    fn admit(&mut self, now: Ms, mut budget: usize) {
+    /// Admits from the front of the queue while there is room; skips only those that wait for storage.
+    fn admit(&mut self, now: Ms, mut budget: usize, mut shared: Beside<'_>) {
+        let size = self.config.block_size.len();
+        let mut behind = Bound::Unbounded;
         while budget > 0
             && self.running.len() < self.config.max_num_seqs
-            && let Some(mut entry) = self.waiting.first_entry()
+            && let Some((&place, request)) = self.waiting.range_mut((behind, Bound::Unbounded)).next()
         {
-            let request = entry.get_mut();
-            self.pool.lookup(&request.sequence, &mut self.hits);
-            let cached = self.hits.len() * self.config.block_size.len();
+            if let Some(tiers) = &mut self.tiers
+                && !tiers.ready(now, request.id, &request.sequence)
+            {
+                behind = Bound::Excluded(place);
+                continue;
+            }
+            let found = self.cache.lookup(&request.sequence, size);
+            let below = self.tiers.as_ref().map_or(0, |tiers| tiers.below(now, &request.sequence, found / size));
+            let cached = found + below * size;
             let want = self.config.chunk(request.sequence.len() - cached);
             if want > budget && !self.config.chunked_prefill {
                 break;
             }
             let want = want.min(budget);
-            if self.pool.allocate(&mut request.sequence, &self.hits, cached + want).is_err() {
+            if self.cache.admit(&mut request.sequence, cached + want).is_err() {
                 break;
             }
-            let mut request = entry.remove();
+            if let Some(tiers) = &mut self.tiers {
+                tiers.admitted(now, &request.sequence, (found / size, below), shared.as_deref_mut());
+                tiers.absorb(now, self.cache.take_events(), request.prompt_len(), shared.as_deref_mut());
+            }
+            let Some(mut request) = self.waiting.remove(&place) else { break };
             request.computed = cached;
             request.scheduled = want;
             budget -= want;
-            self.load.admitted += 1;
-            self.load.cached_tokens += cached;
-            if request.first.is_none() {
-                request.first = Some(FirstToken { cached_tokens: cached, queued: now - request.submitted });
-                if self.config.prefix_caching {
-                    self.totals.prefix_queries += request.sequence.len();
-                    self.totals.prefix_hits += cached;
-                }
-            }
+            self.count_admitted(now, &mut request, (cached, below * size));
             self.running.push(request);
         }
     }
 
-    /// Sums up what the step at hand has to compute.
-    fn weigh(&mut self) {
+    fn count_admitted(&mut self, now: Ms, request: &mut Job, (cached, loaded): (usize, usize)) {
+        self.load.admitted += 1;
+        self.load.cached_tokens += cached;
+        if request.first.is_none() {
+            request.first = Some(FirstToken { cached_tokens: cached, queued: now - request.submitted });
+            if self.config.prefix_caching {
+                self.totals.prefix_queries += request.sequence.len();
+                self.totals.prefix_hits += cached;
+                self.totals.loaded += loaded;
+            }
+        }
+    }
+
+    /// Sums up what the step at hand has to compute. Returns how long that and what it loads take together; or how long to
+    /// wait where all requests wait for storage.
+    fn weigh(&mut self, now: Ms) -> Ms {
         let load = &mut self.load;
         load.chunks.clear();
         load.decodes.clear();
@@ -327,15 +327,32 @@ impl Engine {
         }
         let capacity = f64::from(self.config.blocks) * f64::from(self.config.block_size.get());
         load.kv_use = (real_len(emitting_context) / capacity).min(1.0);
+        let duration = self.config.timing.step(load);
+        match &mut self.tiers {
+            Some(tiers) if self.running.is_empty() => tiers.wait(now),
+            Some(tiers) => tiers.overlapped(duration),
+            None => duration,
+        }
     }
 
     /// Ends the step: what reached its length gives a token, what gave its last is gone.
-    fn finish_step(&mut self) -> Vec<TokenOut> {
+    fn finish_step(&mut self, now: Ms, mut shared: Beside<'_>) -> Vec<TokenOut> {
         let mut tokens = Vec::with_capacity(self.load.emitting);
-        let (config, pool, places, totals) = (&self.config, &mut self.pool, &mut self.places, &mut self.totals);
+        let (config, cache, places, totals) = (&self.config, &mut self.cache, &mut self.places, &mut self.totals);
+        let tiers = &mut self.tiers;
         self.running.retain_mut(|request| {
-            let emits = request.emits();
+            let (emits, decodes) = (request.emits(), request.decodes());
             request.computed += std::mem::take(&mut request.scheduled);
+            if !decodes {
+                cache.computed(&mut request.sequence, request.computed);
+            }
+            let prompt = request.prompt_len();
+            let mut absorb = |cache: &mut Cache| {
+                if let Some(tiers) = tiers {
+                    tiers.absorb(now, cache.take_events(), prompt, shared.as_deref_mut());
+                }
+            };
+            absorb(cache);
             if !emits {
                 return true;
             }
@@ -350,12 +367,16 @@ impl Engine {
             }
             totals.finished += 1;
             places.remove(&request.id);
-            pool.free(&mut request.sequence);
+            cache.finish(&mut request.sequence, request.computed);
+            absorb(cache);
             false
         });
         tokens
     }
 }
+
+#[cfg(test)]
+mod stress;
 
 #[cfg(test)]
 mod tests {
@@ -365,7 +386,9 @@ mod tests {
 
     use super::*;
     use crate::sim::Timing;
+    use crate::sim::blocks::BlockPool;
     use crate::sim::check::Replica;
+    use crate::sim::request::{FinishReason, output_token};
 
     /// A small engine: blocks of 4, no null block, one millisecond a computed token.
     fn engine_with(blocks: u32, change: impl FnOnce(&mut EngineConfig)) -> Engine {
@@ -417,8 +440,13 @@ mod tests {
         engine.waiting.values().map(|request| request.id.0).collect()
     }
 
+    fn pool(engine: &Engine) -> &BlockPool {
+        let Cache::Blocks { pool, .. } = &engine.cache else { panic!("vLLM's cache") };
+        pool
+    }
+
     fn free(engine: &Engine) -> Vec<u32> {
-        engine.pool.free_blocks().map(|id| id.0).collect()
+        pool(engine).free_blocks().map(|id| id.0).collect()
     }
 
     fn chunks(engine: &Engine) -> Vec<(usize, usize)> {
@@ -755,7 +783,7 @@ mod tests {
                 now += step.duration;
                 assert!(step.duration > Ms::ZERO, "every step computes something");
                 let owners: Vec<_> = engine.running.iter().map(|request| &request.sequence).collect();
-                replica.check(&engine.pool, &step.events, &owners);
+                replica.check(pool(&engine), &step.events, &owners);
                 steps.push(step);
             }
         }

@@ -7,6 +7,7 @@ use warmpath_core::units::BlockSize;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::free_queue::BlockId;
+use super::radix::NodeId;
 
 /// How one engine names blocks: a chained hash over (parent, tokens), rooted in adapter and salt.
 ///
@@ -45,7 +46,7 @@ impl Naming {
 
 /// One request's tokens, prompt and output, with the names of its full blocks and its block table.
 ///
-/// Only [`BlockPool`](super::blocks::BlockPool) makes one and changes its table. Dropping it does not give its blocks back.
+/// Only a [`Cache`](super::cache::Cache) makes one and changes what it holds. Dropping it does not give its blocks back.
 #[derive(Debug)]
 pub struct Sequence {
     tokens: Vec<TokenId>,
@@ -61,6 +62,10 @@ pub struct Sequence {
     pub(super) table: Vec<BlockId>,
     /// How many leading blocks are in the cache under their names.
     pub(super) registered: usize,
+    /// In a tree: the node in which the registered blocks end, which it keeps from being evicted.
+    pub(super) node: Option<NodeId>,
+    /// In a tree: blocks that it holds beside it.
+    pub(super) private: usize,
 }
 
 impl Sequence {
@@ -71,8 +76,9 @@ impl Sequence {
         adapter: Option<Arc<str>>,
     ) -> Self {
         let root = naming.map_or(0, |naming| naming.root(salt.as_deref(), adapter.as_deref()));
+        let (hashes, table) = (Vec::new(), Vec::new());
         let mut sequence =
-            Self { tokens, hashes: Vec::new(), naming, root, salt, adapter, table: Vec::new(), registered: 0 };
+            Self { tokens, hashes, naming, root, salt, adapter, table, registered: 0, node: None, private: 0 };
         sequence.name_full_blocks();
         sequence
     }

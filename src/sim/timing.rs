@@ -6,9 +6,11 @@ use std::str::FromStr;
 use super::clock::Ms;
 use crate::real::real_len;
 
+mod fit;
 mod per_token;
 mod roofline;
 
+pub use fit::{DecodePoint, FitError, PrefillPoint};
 pub use per_token::PerToken;
 pub use roofline::Roofline;
 
@@ -69,6 +71,10 @@ pub enum Timing {
     },
 }
 
+/// Prefill rates that were published for whole machines, as `linear`: Qwen3-Coder at 10 000 tokens a second, and DeepSeek
+/// at 32 200.
+const MEASURED: [(&str, Ms); 2] = [("linear:qwen3-coder", Ms(0.1)), ("linear:deepseek", Ms(1.0 / 32.2))];
+
 impl Default for Timing {
     fn default() -> Self {
         Self::Roofline(Roofline::PRESETS[0])
@@ -92,6 +98,7 @@ impl Timing {
     /// Every name that can be parsed, the default first.
     pub fn known() -> String {
         let mut names: Vec<_> = Self::named().map(|timing| timing.to_string()).collect();
+        names.extend(MEASURED.map(|(name, _)| name.to_owned()));
         names.push("linear:MS_PER_COMPUTED_TOKEN,MS_PER_CACHED_TOKEN".to_owned());
         names.join(", ")
     }
@@ -127,6 +134,16 @@ pub enum TimingError {
         /// The text.
         name: String,
     },
+    /// What stands behind `roofline:` is no preset with its constants.
+    #[error(
+        "`roofline:{text}` is no preset ({}) or gives something else than mfu and mbu above 0 and overhead of at least 0, \
+         in ms (example: roofline:8b-h100,mfu=0.4,mbu=0.8,overhead=3)",
+        Roofline::PRESETS.map(|preset| preset.name).join(", ")
+    )]
+    Roofline {
+        /// What stands behind the colon.
+        text: String,
+    },
     /// The two numbers of `linear` are not two numbers.
     #[error(
         "`linear:{numbers}` does not give two times in milliseconds, finite and at least 0 (example: linear:0.1,0.01)"
@@ -141,12 +158,19 @@ impl FromStr for Timing {
     type Err = TimingError;
 
     fn from_str(text: &str) -> Result<Self, TimingError> {
+        if let Some((_, ms_per_token)) = MEASURED.iter().find(|(name, _)| *name == text) {
+            return Ok(Self::Linear { computed: *ms_per_token, cached: Ms::ZERO });
+        }
         if let Some(numbers) = text.strip_prefix("linear:") {
             return linear(numbers).ok_or_else(|| TimingError::Linear { numbers: excerpt(numbers) });
         }
-        let named = Roofline::PRESETS.into_iter().map(Self::Roofline);
-        let mut named = named.chain([Self::Polynomial]).chain(PerToken::PRESETS.into_iter().map(Self::PerToken));
-        named.find(|timing| timing.to_string() == text).ok_or_else(|| TimingError::Unknown { name: excerpt(text) })
+        if let Some(spec) = text.strip_prefix("roofline:") {
+            let roofline = Roofline::parse(spec).map(Self::Roofline);
+            return roofline.ok_or_else(|| TimingError::Roofline { text: excerpt(spec) });
+        }
+        Self::named()
+            .find(|timing| timing.to_string() == text)
+            .ok_or_else(|| TimingError::Unknown { name: excerpt(text) })
     }
 }
 
@@ -164,7 +188,7 @@ fn linear(numbers: &str) -> Option<Timing> {
 impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Roofline(hardware) => write!(f, "roofline:{}", hardware.name),
+            Self::Roofline(hardware) => write!(f, "roofline:{hardware}"),
             Self::Polynomial => f.write_str("polynomial"),
             Self::PerToken(constants) if *constants == PerToken::PRESETS[0] => f.write_str("per_token"),
             Self::PerToken(constants) => write!(f, "per_token:{}", constants.name),
@@ -226,6 +250,7 @@ mod tests {
             "roofline:8b-h100",
             "roofline:70b-h100x4",
             "roofline:70b-h100x8",
+            "roofline:70b-h100x8,mfu=0.4,mbu=0.81,overhead=3.5",
             "polynomial",
             "per_token",
             "per_token:70b-h100x8",
@@ -240,12 +265,38 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_known_ones() {
-        let error = "roofline:9b".parse::<Timing>().unwrap_err();
+        let error = "rooflin:9b".parse::<Timing>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown timing model `roofline:9b` (known: roofline:8b-h100, roofline:70b-h100x4, roofline:70b-h100x8, \
-             polynomial, per_token, per_token:70b-h100x8, linear:MS_PER_COMPUTED_TOKEN,MS_PER_CACHED_TOKEN)"
+            "unknown timing model `rooflin:9b` (known: roofline:8b-h100, roofline:70b-h100x4, roofline:70b-h100x8, \
+             polynomial, per_token, per_token:70b-h100x8, linear:qwen3-coder, linear:deepseek, linear:MS_PER_COMPUTED_TOKEN,MS_PER_CACHED_TOKEN)"
         );
+    }
+
+    #[test]
+    fn a_preset_takes_other_constants_and_nothing_else() {
+        let timing: Timing = "roofline:8b-h100,mfu=0.4,overhead=3".parse().unwrap();
+        let expected = Roofline { mfu: 0.4, overhead: Ms(3.0), ..Roofline::PRESETS[0] };
+        assert_eq!(timing, Timing::Roofline(expected));
+        let bad = [
+            "9b",
+            "8b-h100,",
+            "8b-h100,mfu",
+            "8b-h100,mfu=0",
+            "8b-h100,mbu=inf",
+            "8b-h100,overhead=-1",
+            "8b-h100,layers=3",
+        ];
+        for text in bad {
+            let error = format!("roofline:{text}").parse::<Timing>().unwrap_err();
+            assert_eq!(error, TimingError::Roofline { text: text.to_owned() });
+        }
+    }
+
+    #[test]
+    fn published_rates_are_linear_in_computed_tokens() {
+        let us = |name: &str| (name.parse::<Timing>().unwrap().step(&prefill(1)).0 * 1e3).round();
+        assert_eq!((us("linear:qwen3-coder"), us("linear:deepseek")), (100.0, 31.0));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod bridge;
 mod bridge_process;
 mod bursts;
 mod by_hand;
+mod calibrate;
 mod chaos;
 mod chaos_proxy;
 mod conformance;

@@ -1,5 +1,7 @@
 //! Flops and bytes of a step against what the hardware does: the longer of the two, plus fixed costs.
 
+use std::fmt;
+
 use super::{Ms, StepLoad};
 use crate::real::real_len;
 
@@ -84,6 +86,36 @@ impl Roofline {
 
     /// How long a step lasts. A decode counts as one token that attends to its whole context.
     pub fn step(&self, load: &StepLoad) -> Ms {
+        let Work { flops, bytes } = self.work(load);
+        let compute = flops / (self.flops_at_most() * self.mfu);
+        let memory = bytes / (self.bytes_at_most() * self.mbu);
+        Ms(self.fixed().0 + 1000.0 * compute.max(memory))
+    }
+
+    /// The preset that a text names, with other constants where it gives any: `8b-h100,mfu=0.4,mbu=0.8,overhead=3`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(',');
+        let name = parts.next()?;
+        let mut roofline = Self::PRESETS.into_iter().find(|preset| preset.name == name)?;
+        for part in parts {
+            let (constant, value) = part.split_once('=')?;
+            let value: f64 = value.trim().parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)?;
+            match constant.trim() {
+                "mfu" if value > 0.0 => roofline.mfu = value,
+                "mbu" if value > 0.0 => roofline.mbu = value,
+                "overhead" => roofline.overhead = Ms(value),
+                _ => return None,
+            }
+        }
+        Some(roofline)
+    }
+
+    /// Its preset as it is published.
+    fn preset(&self) -> Option<Self> {
+        Self::PRESETS.into_iter().find(|preset| preset.name == self.name)
+    }
+
+    pub(super) fn work(&self, load: &StepLoad) -> Work {
         let (mut attended, mut read) = (0.0, 0.0);
         for chunk in &load.chunks {
             let (tokens, context) = (real_len(chunk.tokens), real_len(chunk.context));
@@ -96,11 +128,49 @@ impl Roofline {
         }
         let tokens = real_len(load.prefill_tokens() + load.decodes.len());
         let attention = 4.0 * self.layers * self.query_heads * self.head_size * attended;
-        let flops = 2.0 * self.parameters * tokens + attention;
-        let bytes = self.parameters * self.parameter_bytes + self.kv_bytes * read;
-        let compute = flops / (self.tensor_parallel * self.gpu_flops * self.mfu);
-        let memory = bytes / (self.tensor_parallel * self.gpu_bytes * self.mbu);
-        Ms(self.overhead.0 + 1000.0 * compute.max(memory) + 2.0 * self.layers * self.all_reduce.0)
+        Work {
+            flops: 2.0 * self.parameters * tokens + attention,
+            bytes: self.parameters * self.parameter_bytes + self.kv_bytes * read,
+        }
+    }
+
+    /// What a step costs whatever it does.
+    pub(super) fn fixed(&self) -> Ms {
+        Ms(self.overhead.0 + 2.0 * self.layers * self.all_reduce.0)
+    }
+
+    /// Floating-point operations a second that the hardware could do.
+    pub(super) fn flops_at_most(&self) -> f64 {
+        self.tensor_parallel * self.gpu_flops
+    }
+
+    /// Bytes a second that its memory could give.
+    pub(super) fn bytes_at_most(&self) -> f64 {
+        self.tensor_parallel * self.gpu_bytes
+    }
+}
+
+/// What a step has to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    pub(super) flops: f64,
+    pub(super) bytes: f64,
+}
+
+impl fmt::Display for Roofline {
+    /// Its name, and its constants where they are not its preset's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        let preset = self.preset().unwrap_or(Self::PRESETS[0]);
+        let constants = [
+            ("mfu", self.mfu, preset.mfu),
+            ("mbu", self.mbu, preset.mbu),
+            ("overhead", self.overhead.0, preset.overhead.0),
+        ];
+        for (name, value, _) in constants.into_iter().filter(|(_, value, preset)| value != preset) {
+            write!(f, ",{name}={value}")?;
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,154 @@
+//! `warmpath calibrate`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde_json::json;
+
+use super::runtime;
+use crate::calibrate::{Measuring, measure};
+use crate::real::real_len;
+use crate::sim::{DecodePoint, Ms, PrefillPoint, Roofline, Timing};
+
+/// The share of its hardware that an engine reaches, from one prefill and one decode; as text, or as what `--timing` of
+/// simulated engines takes. Both points are given, or measured on a live engine that has nothing else to do.
+#[derive(Debug, Args)]
+pub struct CalibrateArgs {
+    /// A cold prompt and how long it took to its first token, as TOKENS:MS, e.g. 2048:70.7.
+    #[arg(long, value_name = "TOKENS:MS", requires = "decode", required_unless_present = "url")]
+    prefill: Option<PrefillPoint>,
+    /// A decode step and how long it took, as BATCHxCONTEXT:MS, e.g. 8x1024:8.9.
+    #[arg(long, value_name = "BATCHxCONTEXT:MS", requires = "prefill")]
+    decode: Option<DecodePoint>,
+    /// Measure both on the engine here instead.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["prefill", "decode"])]
+    url: Option<String>,
+    /// The model and its hardware: `8b-h100`, `70b-h100x4` or `70b-h100x8`.
+    #[arg(long, default_value = "8b-h100")]
+    preset: String,
+    /// What every step costs besides, in ms; the preset's by default.
+    #[arg(long, value_name = "MS")]
+    overhead: Option<f64>,
+    /// The model to ask for; by default the first that the engine lists.
+    #[arg(long)]
+    model: Option<String>,
+    /// What the engine wants as a bearer token.
+    #[arg(long, env = "WARMPATH_ENGINE_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// Tokens of the prompts that are measured.
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
+    prefill_tokens: u32,
+    /// Tokens of the prompts behind which decoding is measured.
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    context: u32,
+    /// How often each is measured; the middle one counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl CalibrateArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let preset = self.preset()?;
+        let (prefill, decode) = match (self.prefill, self.decode) {
+            (Some(prefill), Some(decode)) => (prefill, decode),
+            _ => self.measured()?,
+        };
+        let fitted = rounded(preset.fitted(&prefill, &decode)?);
+        let mut stdout = std::io::stdout();
+        if self.json {
+            writeln!(stdout, "{}", serde_json::to_string_pretty(&document(&fitted, &prefill, &decode))?)?;
+        } else {
+            write!(stdout, "{}", text(&fitted, &prefill, &decode))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn preset(&self) -> anyhow::Result<Roofline> {
+        let Timing::Roofline(mut preset) = format!("roofline:{}", self.preset).parse()? else {
+            bail!("`{}` is no roofline", self.preset)
+        };
+        if let Some(overhead) = self.overhead {
+            anyhow::ensure!(overhead.is_finite() && overhead >= 0.0, "--overhead must be at least 0");
+            preset.overhead = Ms(overhead);
+        }
+        Ok(preset)
+    }
+
+    fn measured(&self) -> anyhow::Result<(PrefillPoint, DecodePoint)> {
+        let url = self.url.as_deref().context("--prefill and --decode, or --url, are needed")?;
+        let measuring = Measuring {
+            base: url.trim_end_matches('/').to_owned(),
+            model: self.model.clone(),
+            api_key: self.api_key.clone(),
+            prefill_tokens: usize::try_from(self.prefill_tokens)?,
+            context: usize::try_from(self.context)?,
+            rounds: usize::try_from(self.rounds)?,
+            patience: Duration::from_secs(300),
+        };
+        let points = runtime()?.block_on(measure(&measuring)).map_err(anyhow::Error::from_boxed);
+        points.with_context(|| format!("{url} could not be measured"))
+    }
+}
+
+/// To four digits: what is measured is worth no more.
+fn rounded(fitted: Roofline) -> Roofline {
+    let four = |share: f64| (share * 1e4).round() / 1e4;
+    Roofline { mfu: four(fitted.mfu), mbu: four(fitted.mbu), ..fitted }
+}
+
+fn document(fitted: &Roofline, prefill: &PrefillPoint, decode: &DecodePoint) -> serde_json::Value {
+    json!({
+        "preset": fitted.name,
+        "mfu": fitted.mfu,
+        "mbu": fitted.mbu,
+        "overhead_ms": fitted.overhead.0,
+        "timing": Timing::Roofline(*fitted).to_string(),
+        "prefill": {"tokens": prefill.tokens, "ms": prefill.time.0},
+        "decode": {"batch": decode.batch, "context": decode.context, "ms": decode.time.0},
+    })
+}
+
+fn text(fitted: &Roofline, prefill: &PrefillPoint, decode: &DecodePoint) -> String {
+    let rate = 1e3 * real_len(prefill.tokens) / prefill.time.0;
+    let beyond = if fitted.mfu > 1.0 || fitted.mbu > 1.0 {
+        "more than the preset's hardware can do: is it another model, or fewer bits?\n"
+    } else {
+        ""
+    };
+    format!(
+        "prefill  {} tokens in {:.2} ms, {rate:.0} tokens/s\ndecode   {} at {} tokens in {:.2} ms\nfitted   {}: mfu {}, \
+         mbu {}, overhead {} ms\n{beyond}\n--timing {}\n",
+        prefill.tokens,
+        prefill.time.0,
+        decode.batch,
+        decode.context,
+        decode.time.0,
+        fitted.name,
+        fitted.mfu,
+        fitted.mbu,
+        fitted.overhead.0,
+        Timing::Roofline(*fitted),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fit_is_told_as_text_and_as_what_engines_take() {
+        let (prefill, decode) = ("2048:141.48".parse().unwrap(), "1x1024:8.45".parse().unwrap());
+        let fitted = rounded(Roofline::PRESETS[0].fitted(&prefill, &decode).unwrap());
+        let expected = "prefill  2048 tokens in 141.48 ms, 14476 tokens/s\ndecode   1 at 1024 tokens in 8.45 ms\nfitted   \
+                        8b-h100: mfu 0.2464, mbu 0.7495, overhead 2 ms\n\n--timing roofline:8b-h100,mfu=0.2464,mbu=0.7495\n";
+        assert_eq!(text(&fitted, &prefill, &decode), expected);
+        let timing = document(&fitted, &prefill, &decode)["timing"].as_str().unwrap().parse::<Timing>().unwrap();
+        assert_eq!(timing, Timing::Roofline(fitted));
+    }
+}

@@ -1,0 +1,28 @@
+//! What an engine counts.
+
+/// What the engine counts, for its metrics. Totals are since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineStats {
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait, preempted ones included.
+    pub waiting: usize,
+    /// Share of the blocks in use, 0 to 1; cached but idle blocks are free.
+    pub kv_usage: f64,
+    /// Tokens of admitted prompts that were looked up in the cache. A preempted request counts once.
+    pub prefix_queries: usize,
+    /// Those of them that were found.
+    pub prefix_hits: usize,
+    /// Those of the found ones that were loaded from the tiers below.
+    pub loaded: usize,
+    /// Prompt tokens of requests that got their first token.
+    pub prompt_tokens: usize,
+    /// Tokens generated.
+    pub generation_tokens: usize,
+    /// Requests that ended by themselves.
+    pub finished: usize,
+    /// Times that a request lost its blocks to another.
+    pub preemptions: usize,
+    /// Requests that were aborted.
+    pub aborted: usize,
+}

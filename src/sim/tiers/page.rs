@@ -1,0 +1,23 @@
+//! What the tiers know of a page.
+
+use std::sync::Arc;
+
+use warmpath_core::ids::{EngineHash, TokenId};
+
+/// A page that the GPU or the host holds.
+#[derive(Clone, Debug)]
+pub(super) struct Page {
+    pub(super) parent: Option<EngineHash>,
+    pub(super) tokens: Arc<[TokenId]>,
+    pub(super) salt: Option<Arc<str>>,
+    pub(super) adapter: Option<Arc<str>>,
+    /// Its name in shared storage; none if a page before it was unknown.
+    pub(super) key: Option<EngineHash>,
+    /// Pages before it.
+    pub(super) depth: usize,
+    /// Copies on the GPU.
+    pub(super) device: usize,
+    pub(super) uses: u32,
+    /// Whether it holds generated tokens that no prompt has repeated yet.
+    pub(super) output: bool,
+}
