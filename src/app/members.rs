@@ -163,9 +163,9 @@ impl Members {
             self.metrics.forget_worker(id.as_str());
             return Err(error);
         }
-        self.probes.start(ranks.clone(), &tasks);
-        self.readers.start(ranks.clone(), &tasks);
-        self.offers.start(ranks.clone(), &tasks);
+        self.probes.start(ranks.clone(), (&tasks, self.metrics.restarts("probe")));
+        self.readers.start(ranks.clone(), (&tasks, self.metrics.restarts("scrape")));
+        self.offers.start(ranks.clone(), (&tasks, self.metrics.restarts("offers")));
         tracing::info!(worker = %id, url = %described.url.value, model = described.model.value, "joined");
         self.present.insert(id.clone(), Member { described: described.clone(), ranks, tasks, listening });
         Ok(())

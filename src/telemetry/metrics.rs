@@ -11,6 +11,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use warmpath_core::ids::Rank;
 
 use crate::real::real;
+use crate::shutdown::Restarts;
 pub use belief::Belief;
 pub use door::DoorMetrics;
 pub use queue::QueueMetrics;
@@ -117,6 +118,7 @@ definitions! {
     HANDSHAKE_FAILURES = "tls_handshake_failures_total", Kind::Counter, "TLS handshakes that failed, by reason.";
     CERTIFICATE_READS = "tls_certificate_reads_total", Kind::Counter, "Times that a changed certificate was read: renewed or refused.";
     CERTIFICATE_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Kind::Gauge, "When the certificate in use expires, since 1970.";
+    RESTARTS = "task_restarts_total", Kind::Counter, "Background tasks that panicked and began again, by task.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 
@@ -261,6 +263,11 @@ impl Metrics {
         self.registry.counter(&UNTOKENIZED, vec![Label::new("reason", reason)]).increment(1);
     }
 
+    /// How often background tasks of this sort began again.
+    pub fn restarts(&self, task: &'static str) -> Restarts {
+        Restarts::new(task, self.registry.counter(&RESTARTS, vec![Label::new("task", task)]))
+    }
+
     /// A request that was refused before any model was known.
     pub fn refused(&self, outcome: &'static str) {
         let labels = vec![Label::new("model", "none"), Label::new("outcome", outcome)];
@@ -269,6 +276,11 @@ impl Metrics {
 }
 
 impl ModelMetrics {
+    /// See [`Metrics::restarts`].
+    pub fn restarts(&self, task: &'static str) -> Restarts {
+        self.metrics.restarts(task)
+    }
+
     /// A request ended.
     pub fn request(&self, outcome: &'static str) {
         let labels = vec![Label::new("model", self.model.clone()), Label::new("outcome", outcome)];
