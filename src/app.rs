@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use warmpath_core::retry::RetryRules;
 
-use crate::config::{Config, HeaderField, ReadyWhen, Usage};
+use crate::config::{Config, HeaderField, Predict, ReadyWhen, Usage};
 use crate::door::{Door, Intake};
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
@@ -279,6 +279,7 @@ fn behaviour(config: &Config) -> Behaviour {
         total_timeout: config.timeouts.total.get(),
         retries: RetryRules { attempts: config.retries.attempts, server_errors: config.retries.server_errors },
         suspicion: config.retries.suspicion.get(),
+        reads_prompts: config.routing.predict == Predict::Always || !config.routing.policy.is_baseline(),
         index_seed: config.index.seed,
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,

@@ -157,6 +157,9 @@ struct Fields<'a> {
     user: Option<&'a RawValue>,
 }
 
+/// How a prompt is read, given with its embeddings and the most prompts that there may be.
+type ReadPrompt<'a> = fn(Option<&'a RawValue>, Option<&RawValue>, usize) -> Result<Prompt<'a>, BadRequest>;
+
 #[derive(Deserialize)]
 struct StreamOptions {
     #[serde(default)]
@@ -171,6 +174,18 @@ impl<'a> RequestView<'a> {
     /// [`BadRequest`] if the body is no JSON object, nests deeper than [`DEPTH_MAX`], has a routed key twice, or one of
     /// them has a value that no engine would take.
     pub fn parse(endpoint: Endpoint, body: &'a [u8], items_max: usize) -> Result<Self, BadRequest> {
+        Self::read(endpoint, body, items_max, Prompt::read)
+    }
+
+    /// The same for those who need no prompt but its size: [`Prompt::Unread`]. One pass over the body.
+    ///
+    /// # Errors
+    /// Those of [`RequestView::parse`], but that texts and ids are not judged.
+    pub fn sketch(endpoint: Endpoint, body: &'a [u8], items_max: usize) -> Result<Self, BadRequest> {
+        Self::read(endpoint, body, items_max, Prompt::count)
+    }
+
+    fn read(endpoint: Endpoint, body: &'a [u8], items_max: usize, prompt: ReadPrompt<'a>) -> Result<Self, BadRequest> {
         if nesting::exceeds(body, DEPTH_MAX) {
             return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
         }
@@ -179,10 +194,15 @@ impl<'a> RequestView<'a> {
             return Err(BadRequest::body("the body must be a JSON object"));
         }
         let fields: Fields<'a> = serde_json::from_slice(body).map_err(malformed)?;
-        Self::from_fields(endpoint, &fields, items_max)
+        Self::from_fields(endpoint, &fields, items_max, prompt)
     }
 
-    fn from_fields(endpoint: Endpoint, fields: &Fields<'a>, items_max: usize) -> Result<Self, BadRequest> {
+    fn from_fields(
+        endpoint: Endpoint,
+        fields: &Fields<'a>,
+        items_max: usize,
+        prompt: ReadPrompt<'a>,
+    ) -> Result<Self, BadRequest> {
         let model = field::text("model", fields.model)?;
         if model.as_deref() == Some("") {
             return Err(BadRequest::field("model", "you must provide a model"));
@@ -197,7 +217,7 @@ impl<'a> RequestView<'a> {
         let max_completion_tokens = field::count("max_completion_tokens", fields.max_completion_tokens)?;
         let (input, max_tokens) = match endpoint {
             Endpoint::Completions => {
-                (Input::Completion(Prompt::read(fields.prompt, fields.prompt_embeds, items_max)?), max_tokens)
+                (Input::Completion(prompt(fields.prompt, fields.prompt_embeds, items_max)?), max_tokens)
             }
             Endpoint::Chat => (Input::Chat(ChatView::read(fields, items_max)?), max_completion_tokens.or(max_tokens)),
         };
@@ -224,6 +244,7 @@ impl RequestView<'_> {
         match &self.input {
             Input::Completion(Prompt::Texts(texts)) => texts.len(),
             Input::Completion(Prompt::Ids(lists)) => lists.len(),
+            Input::Completion(Prompt::Unread { prompts, .. }) => *prompts,
             Input::Completion(Prompt::Embeddings) | Input::Chat(_) => 1,
         }
     }

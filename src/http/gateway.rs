@@ -60,6 +60,8 @@ pub struct Behaviour {
     pub retries: RetryRules,
     /// How long a request under which two workers broke is refused.
     pub suspicion: Duration,
+    /// Whether the prompts of requests are read: for their policy, or for what is predicted.
+    pub reads_prompts: bool,
     /// Seed of `index.seed`.
     pub index_seed: u64,
     /// Seed of chance in decisions.

@@ -71,7 +71,7 @@ definitions! {
     TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its first token.";
     DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its end.";
     BALANCE = "load_balance_score", Kind::Gauge, "Deviation of the workers' kv_load over its mean.";
-    HIT_RATE = "kv_hit_rate", Kind::Gauge, "Predicted overlap over prompt tokens, last five minutes.";
+    HIT_RATE = "kv_hit_rate", Kind::Gauge, "Predicted overlap over prompt tokens, last five minutes; as reported where prompts are not read.";
     KV_LOAD = "kv_load", Kind::Gauge, "Blocks in flight over the blocks of the worker's cache.";
     PLACED = "placed_requests_total", Kind::Counter, "Requests that the router chose the worker for.";
     IN_FLIGHT = "in_flight_requests", Kind::Gauge, "Requests sent to the worker and not finished.";
