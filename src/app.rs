@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use warmpath_core::retry::RetryRules;
 
-use crate::config::{Config, HeaderField, ReadyWhen, Usage};
+use crate::config::{Config, HeaderField, Predict, ReadyWhen, Usage};
 use crate::door::{Door, Intake};
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
@@ -53,6 +53,8 @@ pub struct App {
     tasks: Tasks,
     background: Tasks,
     grace: Duration,
+    /// Whether it guards a port, so that SIGHUP has a meaning.
+    has_certificates: bool,
     draining: Arc<AtomicBool>,
     /// Cancelled when workers are waited for no longer.
     absent: (CancellationToken, Arc<OnceLock<Absent>>),
@@ -94,6 +96,7 @@ impl App {
         let data = doors::bind(config.listen.data.value, door::DATA, &config.listen.data_tls, &metrics)?;
         let admin = doors::bind(config.listen.admin.value, door::ADMIN, &config.listen.admin_tls, &metrics)?;
         let certificates: Vec<_> = [&data, &admin].into_iter().filter_map(|port| port.tls().cloned()).collect();
+        let has_certificates = !certificates.is_empty();
         let background = Tasks::new();
         let config = Arc::new(config);
         let fleet = Arc::new(build::fleet(&config, &metrics, &background));
@@ -141,6 +144,7 @@ impl App {
             tasks,
             background,
             grace: config.timeouts.shutdown_grace.get(),
+            has_certificates,
             draining,
             absent,
         })
@@ -181,6 +185,15 @@ impl App {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         true
+    }
+
+    /// From now on SIGHUP does not end the process: that is for a router that runs by itself, not for one that ends with
+    /// its terminal.
+    ///
+    /// # Errors
+    /// The signal cannot be had.
+    pub fn hear_hangups(&self) -> Result<(), StartError> {
+        if self.has_certificates { Ok(()) } else { doors::hear_hangups(&self.background) }
     }
 
     /// Serves until SIGINT or SIGTERM, then drains; a second signal ends it at once.
@@ -262,10 +275,12 @@ fn behaviour(config: &Config) -> Behaviour {
             timeout: config.timeouts.body_read.get(),
             bytes_per_second: config.limits.body_rate.bytes(),
         },
+        all_body_bytes: config.limits.all_body_bytes.bytes().max(config.limits.body_bytes.bytes()),
         messages_max: usize::try_from(config.limits.messages.get()).unwrap_or(usize::MAX),
         total_timeout: config.timeouts.total.get(),
         retries: RetryRules { attempts: config.retries.attempts, server_errors: config.retries.server_errors },
         suspicion: config.retries.suspicion.get(),
+        reads_prompts: config.routing.predict == Predict::Always || !config.routing.policy.is_baseline(),
         index_seed: config.index.seed,
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,

@@ -49,7 +49,7 @@ pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use queue::{ClassWeights, HeaderField, Queue};
 pub use reading::Reading;
-pub use routing::{ApproxLru, ApproxTree, Routing, Trust};
+pub use routing::{ApproxLru, ApproxTree, Predict, Routing, Trust};
 pub use tls::Tls;
 pub use tokenize::Tokenize;
 pub use upstream_tls::UpstreamTls;

@@ -20,6 +20,7 @@ use crate::events::wiring::{nats_settings, nats_source, zmq_settings, zmq_source
 use crate::events::zmq::{Gate, ZmqBus};
 use crate::link::Links;
 use crate::shutdown::Tasks;
+use crate::telemetry::metrics::Metrics;
 
 use corpus::Sample;
 use engine::Engine;
@@ -158,6 +159,7 @@ async fn listen<'a>(
     let zmq = zmq_settings(&config.events.zmq);
     let entrance = ZmqBus::new(zmq.clone());
     let gate = config.events.zmq.bind.as_ref().map(|bind| Arc::new(Gate::new(&entrance, bind.value.clone())));
+    let restarts = Metrics::new("warmpath").restarts("event_source");
     let mut all = HashMap::new();
     for (worker, rank) in workers.iter().flat_map(|worker| ranks(worker).map(move |rank| (*worker, rank))) {
         let Some(model) = model_of(config, worker) else { continue };
@@ -165,7 +167,7 @@ async fn listen<'a>(
         let heard = match config.event_source(worker) {
             EventSource::None | EventSource::Local => continue,
             EventSource::Nats => nats.clone().map(|bus| {
-                let source = nats_source(&bus, &known, config, tasks);
+                let source = nats_source(&bus, &known, config, (tasks, &restarts));
                 (Bus::Nats(Box::new(bus)), source)
             }),
             EventSource::Zmq => {
@@ -174,7 +176,7 @@ async fn listen<'a>(
                     None => Bus::Gate(entrance.clone()),
                 };
                 let (Bus::Zmq(sockets) | Bus::Gate(sockets)) = &bus else { continue };
-                let source = zmq_source((sockets, gate.as_ref()), (&known, worker), config, tasks);
+                let source = zmq_source((sockets, gate.as_ref()), (&known, worker), config, (tasks, &restarts));
                 source.map(|source| (bus.clone(), source)).map_err(|error| error.to_string())
             }
         };

@@ -21,6 +21,7 @@ use course::Course;
 
 pub use intake::{Intake, IntakeFault, read_whole};
 pub use listener::Listener;
+pub use room::Room;
 pub use tls::{Tls, TlsFiles};
 
 mod alarm;
@@ -32,6 +33,7 @@ mod guard;
 mod intake;
 mod listener;
 mod refusal;
+mod room;
 mod service;
 mod stream;
 mod tls;

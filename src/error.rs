@@ -56,6 +56,9 @@ pub enum GatewayError {
         /// `limits.body`.
         limit: u64,
     },
+    /// The bodies of all requests together are as large as they may be.
+    #[error("the router holds too many request bodies")]
+    NoRoom,
     /// The client's body came too slowly.
     #[error("the request body did not arrive in time")]
     BodyTimeout,
@@ -159,7 +162,7 @@ impl GatewayError {
             Self::BodyTimeout | Self::HeadTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::UriTooLong { .. } => StatusCode::URI_TOO_LONG,
             Self::HeadTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::TooManyConnections | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyConnections | Self::NoRoom | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Self::UnknownPath { .. } | Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Place { .. } | Self::NoSuchSlot => StatusCode::SERVICE_UNAVAILABLE,
@@ -188,6 +191,7 @@ impl GatewayError {
             | Self::Internal
             | Self::Queue { .. }
             | Self::TooManyConnections
+            | Self::NoRoom
             | Self::Stopping => Side::Router,
             _ => Side::Client,
         }
@@ -201,6 +205,7 @@ impl GatewayError {
             Self::Queue { .. } => "queue_refused",
             Self::Deadline => "deadline",
             Self::TooManyConnections => "too_many_connections",
+            Self::NoRoom => "no_room",
             Self::Stopping => "shutting_down",
             Self::Upstream { .. } | Self::NoTurn { .. } => "upstream_error",
             Self::Suspect => "suspect",
@@ -224,6 +229,7 @@ impl GatewayError {
                 Refusal::Expired => ("service_unavailable", Some("queue_timeout")),
             },
             Self::TooManyConnections => ("service_unavailable", Some("too_many_connections")),
+            Self::NoRoom => ("service_unavailable", Some("too_many_bodies")),
             Self::Stopping => ("service_unavailable", Some("shutting_down")),
             Self::Deadline => ("upstream_error", Some("deadline_exceeded")),
             Self::Upstream { failure: Failure::Silent, .. } => ("upstream_error", Some("upstream_timeout")),

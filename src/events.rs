@@ -16,6 +16,7 @@ use warmpath_indexer::view::Applied;
 use crate::fleet::engine::Process;
 use crate::fleet::{PoolState, Worker};
 use crate::real::real_len;
+use crate::shutdown::Lasting;
 use restore::Restoring;
 use snapshots::{SnapshotFolder, Warming};
 
@@ -51,6 +52,17 @@ pub struct EventTask {
     restored: bool,
     /// Whether a batch came without a number: nothing would tell what was missed while no router ran.
     unnumbered: bool,
+    /// Whether it is being worked on; if so when work begins, it has panicked.
+    at_work: bool,
+}
+
+impl Lasting for EventTask {
+    async fn work(&mut self) {
+        if std::mem::replace(&mut self.at_work, true) {
+            self.recover(Instant::now());
+        }
+        self.follow().await;
+    }
 }
 
 /// Why a message was left out.
@@ -83,6 +95,7 @@ impl EventTask {
             warming: None,
             restored: false,
             unnumbered: false,
+            at_work: false,
         }
     }
 
@@ -94,6 +107,7 @@ impl EventTask {
 
     /// Works until the bus is closed, or until there is a time in `stop`: what is to be done after that ends by then.
     pub async fn run(self, mut stop: watch::Receiver<Option<Instant>>) {
+        let restarts = self.pool.metrics.restarts("events");
         let Some(mut task) = self.warmed().await else { return };
         let stopped = async {
             let until = stop.wait_for(Option::is_some).await.ok().and_then(|until| *until);
@@ -104,7 +118,7 @@ impl EventTask {
             until
         };
         let until = tokio::select! {
-            () = task.follow() => None,
+            () = restarts.outlive(&mut task) => None,
             until = stopped => until,
         };
         if let (Some(until), Some(folder)) = (until, task.kept.take()) {
@@ -117,6 +131,14 @@ impl EventTask {
                 tracing::error!(%error, "a snapshot was not written");
             }
         }
+    }
+
+    /// What a panic has left of order and view is not trusted: both begin again, and what was missed is asked for.
+    fn recover(&mut self, now: Instant) {
+        self.steps.clear();
+        self.restoring.give_up();
+        self.index.forget();
+        self.repair.start_over(now, &mut self.steps);
     }
 
     async fn follow(&mut self) {
@@ -174,6 +196,8 @@ impl EventTask {
     }
 
     fn receive(&mut self, message: &Message, replayed: Option<AskId>, now: Instant) {
+        #[cfg(test)]
+        tests::buggify(message);
         let (stamp, batch) = match self.read(message) {
             Ok(read) => read,
             Err(refusal) => {
@@ -339,5 +363,101 @@ impl EventTask {
         for (outcome, count) in outcomes {
             self.worker.metrics.events(outcome, u64::try_from(count).unwrap_or(u64::MAX));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warmpath_core::ids::Slot;
+    use warmpath_core::namespace::Namespace;
+    use warmpath_core::units::BlockSize;
+    use warmpath_core::workers::{Limits, Role};
+    use warmpath_indexer::concurrent::ConcurrentIndex;
+    use warmpath_indexer::feed::Patience;
+    use warmpath_indexer::view::ViewSettings;
+
+    use super::source::{Line, source};
+    use super::*;
+    use crate::fleet::Newcomer;
+    use crate::fleet::health::Health;
+    use crate::link::{ClientTls, LinkLimits, Links};
+    use crate::shutdown::Tasks;
+    use crate::telemetry::metrics::Metrics;
+
+    const POISON: &[u8] = b"poison";
+
+    /// A message that is made to kill whoever reads it.
+    pub(super) fn buggify(message: &Message) {
+        assert_ne!(message.payload, POISON, "on purpose");
+    }
+
+    fn worker() -> Arc<Worker> {
+        let second = Duration::from_secs(1);
+        let links = Links::new(LinkLimits { connect: second, idle: second }, ClientTls::default(), Tasks::new());
+        let link = links.link(&http::uri::Scheme::HTTP, &"127.0.0.1:1".parse().unwrap()).unwrap();
+        Arc::new(Worker::new(
+            Slot(0),
+            &Newcomer {
+                id: "w".into(),
+                rank: None,
+                tells_rank: false,
+                model: "m".into(),
+                link: Arc::clone(&link),
+                control: link,
+                authorization: None,
+                metrics: Metrics::new("w").worker("w", None),
+                limits: Limits { blocks: None, sequences: 1 },
+                role: Role::default(),
+                health: Health::presumed(),
+                silence: None,
+            },
+        ))
+    }
+
+    /// Batch `seq` stores block `seq` behind the one before it.
+    fn stored(seq: u64) -> Message {
+        let parent = if seq == 0 { "null".to_owned() } else { (seq - 1).to_string() };
+        let payload = format!(
+            r#"{{"worker_id":"w","event":{{"event_id":{seq},"data":{{"stored":{{"parent_hash":{parent},
+                "blocks":[{{"block_hash":{seq},"tokens_hash":{}}}]}}}}}}}}"#,
+            seq + 1_000
+        );
+        Message { payload: payload.into(), seq: Some(seq), epoch: None }
+    }
+
+    /// The engine's end: answers every replay with all that was sent.
+    async fn answer(line: Line, sent: u64) {
+        while let Some(Ask::Replay { id, from }) = line.asked.recv().await {
+            for seq in from..sent {
+                line.tell.send(Heard::Replayed(id, stored(seq))).await.unwrap();
+            }
+            line.tell.send(Heard::ReplayEnded(id)).await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r34_an_event_task_that_panics_begins_again_and_knows_all_again() {
+        let (tasks, worker) = (Tasks::new(), worker());
+        let pool = Arc::new(PoolState::listening("m", BlockSize::new(4).unwrap()));
+        let index = Arc::new(ConcurrentIndex::new(100));
+        let namespace = Namespace::plain("m", BlockSize::new(4).unwrap());
+        let writer = index.writer(Slot(0), &ViewSettings { pool: namespace, seed: 1, blocks: 0 });
+        let (source, line) = source(Abilities { patience: Patience::NONE, replays: true, snapshots: false }, 64);
+        let trust = Arc::<Trust>::default();
+        let (_stop, stopped) = watch::channel(None);
+        tasks.spawn(EventTask::new((worker, pool, Arc::clone(&trust)), writer, source).run(stopped));
+        tasks.spawn(answer(line.clone(), 3));
+        let settle = || tokio::time::sleep(Duration::from_secs(1));
+        line.tell.send(Heard::Connected).await.unwrap();
+        settle().await;
+        assert_eq!((index.entries(Slot(0)), trust.view()), (3, ViewState::Current));
+        let poison = Message { payload: POISON.into(), seq: Some(3), epoch: None };
+        line.tell.send(Heard::Live(poison)).await.unwrap();
+        settle().await;
+        assert_eq!((index.entries(Slot(0)), trust.view()), (3, ViewState::Current), "a second later all is there");
+        line.tell.send(Heard::Live(stored(3))).await.unwrap();
+        settle().await;
+        assert_eq!(index.entries(Slot(0)), 4);
+        assert_eq!(tasks.len(), 2);
     }
 }

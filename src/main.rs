@@ -7,6 +7,7 @@ use clap::Parser;
 use warmpath::cli::Cli;
 
 fn main() -> ExitCode {
+    warmpath::telemetry::panics::say_briefly();
     match Cli::parse().run() {
         Ok(code) => code,
         Err(error) => {

@@ -166,6 +166,15 @@ struct Fields<'a> {
     ids: Option<Vec<u32>>,
 }
 
+/// How much of a prompt is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// All of it.
+    Whole,
+    /// How large it is.
+    Size,
+}
+
 #[derive(Deserialize)]
 struct StreamOptions {
     #[serde(default)]
@@ -174,7 +183,7 @@ struct StreamOptions {
 
 impl<'a> Fields<'a> {
     /// Reads them in one pass; `None` where anything is wrong with the body, or might be.
-    fn scan(body: &'a [u8], items_max: usize) -> Option<Self> {
+    fn scan(body: &'a [u8], items_max: usize, reading: Reading) -> Option<Self> {
         let mut fields = Self::default();
         let mut seen: Vec<&'static str> = Vec::with_capacity(16);
         scan::members(body, DEPTH_MAX, |name, scanner| {
@@ -183,7 +192,7 @@ impl<'a> Fields<'a> {
                 return None;
             }
             seen.push(name);
-            let raw = fields.read(name, scanner, items_max)?;
+            let raw = fields.read(name, scanner, items_max, reading)?;
             if raw.get() != "null" {
                 *fields.named(name)?.1 = Some(raw);
             }
@@ -193,11 +202,17 @@ impl<'a> Fields<'a> {
     }
 
     /// One value; of `messages` and `prompt` what is in it, too.
-    fn read(&mut self, name: &str, scanner: &mut Scanner<'a>, items_max: usize) -> Option<Raw<'a>> {
+    fn read(
+        &mut self,
+        name: &str,
+        scanner: &mut Scanner<'a>,
+        items_max: usize,
+        reading: Reading,
+    ) -> Option<Raw<'a>> {
         let start = scanner.place();
         match name {
             "messages" if scanner.at_array() => self.apart = Some(scanner.elements(items_max)?),
-            "prompt" if scanner.at_ids() => self.ids = Some(scanner.ids()?),
+            "prompt" if reading == Reading::Whole && scanner.at_ids() => self.ids = Some(scanner.ids()?),
             _ => return scanner.value(),
         }
         scanner.since(start)
@@ -240,8 +255,20 @@ impl<'a> RequestView<'a> {
     /// [`BadRequest`] if the body is no JSON object, nests deeper than [`DEPTH_MAX`], has a routed key twice, or one of
     /// them has a value that no engine would take.
     pub fn parse(endpoint: Endpoint, body: &'a [u8], items_max: usize) -> Result<Self, BadRequest> {
-        if let Some(mut fields) = Fields::scan(body, items_max) {
-            return Self::from_fields(endpoint, &mut fields, items_max);
+        Self::read(endpoint, body, items_max, Reading::Whole)
+    }
+
+    /// The same for those who need no prompt but its size: [`Prompt::Unread`].
+    ///
+    /// # Errors
+    /// Those of [`RequestView::parse`], but that texts and ids are not judged.
+    pub fn sketch(endpoint: Endpoint, body: &'a [u8], items_max: usize) -> Result<Self, BadRequest> {
+        Self::read(endpoint, body, items_max, Reading::Size)
+    }
+
+    fn read(endpoint: Endpoint, body: &'a [u8], items_max: usize, reading: Reading) -> Result<Self, BadRequest> {
+        if let Some(mut fields) = Fields::scan(body, items_max, reading) {
+            return Self::from_fields(endpoint, &mut fields, items_max, reading);
         }
         if nesting::exceeds(body, DEPTH_MAX) {
             return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
@@ -251,10 +278,15 @@ impl<'a> RequestView<'a> {
             return Err(BadRequest::body("the body must be a JSON object"));
         }
         let mut fields: Fields<'a> = serde_json::from_slice(body).map_err(malformed)?;
-        Self::from_fields(endpoint, &mut fields, items_max)
+        Self::from_fields(endpoint, &mut fields, items_max, reading)
     }
 
-    fn from_fields(endpoint: Endpoint, fields: &mut Fields<'a>, items_max: usize) -> Result<Self, BadRequest> {
+    fn from_fields(
+        endpoint: Endpoint,
+        fields: &mut Fields<'a>,
+        items_max: usize,
+        reading: Reading,
+    ) -> Result<Self, BadRequest> {
         let model = field::text("model", fields.model)?;
         if model.as_deref() == Some("") {
             return Err(BadRequest::field("model", "you must provide a model"));
@@ -269,10 +301,13 @@ impl<'a> RequestView<'a> {
         let max_completion_tokens = field::count("max_completion_tokens", fields.max_completion_tokens)?;
         let (input, max_tokens) = match endpoint {
             Endpoint::Completions => {
-                let given = fields.ids.take().map(|ids| Prompt::Ids(vec![ids]));
-                let read = || Prompt::read(fields.prompt, fields.prompt_embeds, items_max);
-                let given = given.filter(|_| fields.prompt_embeds.is_none());
-                (Input::Completion(given.map_or_else(read, Ok)?), max_tokens)
+                let (prompt, embeddings) = (fields.prompt, fields.prompt_embeds);
+                let prompt = match (fields.ids.take(), reading) {
+                    (Some(ids), _) if embeddings.is_none() => Prompt::Ids(vec![ids]),
+                    (_, Reading::Whole) => Prompt::read(prompt, embeddings, items_max)?,
+                    (_, Reading::Size) => Prompt::count(prompt, embeddings, items_max)?,
+                };
+                (Input::Completion(prompt), max_tokens)
             }
             Endpoint::Chat => (Input::Chat(ChatView::read(fields, items_max)?), max_completion_tokens.or(max_tokens)),
         };
@@ -299,6 +334,7 @@ impl RequestView<'_> {
         match &self.input {
             Input::Completion(Prompt::Texts(texts)) => texts.len(),
             Input::Completion(Prompt::Ids(lists)) => lists.len(),
+            Input::Completion(Prompt::Unread { prompts, .. }) => *prompts,
             Input::Completion(Prompt::Embeddings) | Input::Chat(_) => 1,
         }
     }

@@ -11,6 +11,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use lasting::{Lasting, Restarts};
+
+mod lasting;
+
 /// The only way to start a task: what starts here is waited for, and cancelled if it does not end by itself.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
@@ -63,6 +67,11 @@ impl Tasks {
             Some(parent) => parent.spawn(self.tracker.track_future(task)),
             None => self.tracker.spawn(task),
         };
+    }
+
+    /// Starts a task that begins again where it panics. Otherwise as [`Tasks::spawn`].
+    pub fn supervise(&self, restarts: Restarts, mut work: impl Lasting + 'static) {
+        self.spawn(async move { restarts.outlive(&mut work).await });
     }
 
     /// A part of these tasks that can be drained by itself; draining the whole ends it, too.

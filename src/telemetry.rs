@@ -12,6 +12,7 @@ use crate::config::LogFormat;
 
 pub mod hit_rate;
 pub mod metrics;
+pub mod panics;
 
 /// Libraries that tell each of their attempts; what they mean is logged here, once.
 const CHATTY: [&str; 2] = ["async_nats", "hyper_util"];

@@ -72,6 +72,8 @@ pub enum Prompts {
     Hashed(Vec<Arc<Hashed>>),
     /// The ids cannot be told; route by load.
     Unknown(Reason),
+    /// The policy needs none: so many tokens, about.
+    Unread(Tokens),
 }
 
 impl Prompts {
@@ -85,15 +87,16 @@ impl Prompts {
         match self {
             Self::Ids(prompts) => Some(prompts.len()),
             Self::Hashed(prompts) => Some(prompts.len()),
-            Self::Unknown(_) => None,
+            Self::Unknown(_) | Self::Unread(_) => None,
         }
     }
 
-    /// Their tokens together, if they are known; saturating.
+    /// Their tokens together, if they are known, or about as many; saturating.
     pub fn tokens(&self) -> Option<Tokens> {
         let total = match self {
             Self::Ids(prompts) => prompts.iter().map(|ids| u32::try_from(ids.len()).unwrap_or(u32::MAX)).fold(0, sum),
             Self::Hashed(prompts) => prompts.iter().map(|hashed| hashed.tokens).fold(0, sum),
+            Self::Unread(tokens) => return Some(*tokens),
             Self::Unknown(_) => return None,
         };
         Some(Tokens(total))
@@ -107,6 +110,8 @@ impl Prompts {
             Self::Hashed(prompts) => {
                 prompts.iter().map(|hashed| Prompt::hashed(root, &hashed.blocks, Tokens(hashed.tokens))).collect()
             }
+            // One prompt without blocks: nobody is known to hold anything of it.
+            Self::Unread(tokens) => vec![Prompt::hashed(root, &[], *tokens)],
             Self::Unknown(_) => Vec::new(),
         }
     }

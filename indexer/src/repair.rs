@@ -135,6 +135,14 @@ impl<T> Repair<T> {
         self
     }
 
+    /// Begins again with an empty view, over the same source: what was known is not to be trusted, for the task that kept it
+    /// has failed. Answers to earlier questions do not matter any more.
+    pub fn start_over(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
+        let Self { means, last_id, process_start, told, .. } = *self;
+        *self = Self { last_id, process_start, told, ..Self::new(means) };
+        self.connected(now, steps);
+    }
+
     /// From now on the source sends batches again, or not.
     pub fn set_replays(&mut self, replays: bool) {
         self.means.replays = replays;

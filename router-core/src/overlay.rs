@@ -65,7 +65,7 @@ impl Overlay {
     /// it, at most `cap`, where that is longer; then all of it counts as on the device. Slots beyond `held` are left out.
     /// O(forks × (log blocks + slots / 64) + workers).
     pub fn raise(&self, now: Instant, prompt: &[SequenceHash], cap: Blocks, held: &mut [TierBlocks]) {
-        if self.credit.is_zero() {
+        if self.credit.is_zero() || prompt.is_empty() {
             return;
         }
         let mut state = self.state();

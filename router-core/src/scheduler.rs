@@ -12,7 +12,7 @@ use crate::observe::{Event, Observation};
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
 use crate::policy::Policy;
-use crate::shape::{Request, Shape};
+use crate::shape::{Prompt, Request, Shape};
 use crate::units::{BlockSize, Blocks, Tokens};
 use crate::workers::{Pool, Target, WorkerTable};
 
@@ -354,15 +354,16 @@ fn asked<'a>(request: &'a Request<'a>, hashes: &'a [SequenceHash], text_hashes: 
 /// The request's share of a worker on which `new_tokens` are missing.
 fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
     let Shape { prompt, block_size, sequences, .. } = request.shape;
-    let open = |tokens: Tokens, size: BlockSize| tokens.blocks_occupied(size).0 - tokens.whole_blocks(size).0;
+    // Blocks that are hashed are counted where they are shared; of a prompt that was not read, none is.
+    let open = |prompt: &Prompt<'_>, size: BlockSize| {
+        let hashed = u32::try_from(prompt.full_blocks()).unwrap_or(u32::MAX);
+        prompt.len().blocks_occupied(size).0.saturating_sub(hashed)
+    };
     let (tail, room) = match request.prompts {
         [] => (prompt.blocks_occupied(block_size).0, free_room(prompt, block_size)),
-        [only] => {
-            let tokens = only.len();
-            (open(tokens, block_size), free_room(tokens, block_size))
-        }
+        [only] => (open(only, block_size), free_room(only.len(), block_size)),
         several => {
-            let tails = several.iter().map(|prompt| open(prompt.len(), block_size));
+            let tails = several.iter().map(|prompt| open(prompt, block_size));
             (tails.fold(0, u32::saturating_add), Tokens(0))
         }
     };

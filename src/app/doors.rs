@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::StartError;
 use crate::config::{Config, Tls as TlsConfig};
@@ -63,13 +63,28 @@ impl Port {
     }
 }
 
+/// SIGHUP asks for certificates to be read again. Where there are none it would end the process, unless it is heard.
+pub(super) fn hear_hangups(tasks: &Tasks) -> Result<(), StartError> {
+    let mut hangups = hangups()?;
+    tasks.spawn(async move {
+        while hangups.recv().await.is_some() {
+            tracing::info!("SIGHUP: there is no certificate to be read again");
+        }
+    });
+    Ok(())
+}
+
+fn hangups() -> Result<Signal, StartError> {
+    signal(SignalKind::hangup())
+        .map_err(|source| StartError::Setup { what: "SIGHUP".to_owned(), source: source.into() })
+}
+
 /// Reads certificates again when their files change, and on SIGHUP.
 pub(super) fn keep_fresh(certificates: Vec<Arc<Tls>>, tasks: &Tasks) -> Result<(), StartError> {
     if certificates.is_empty() {
         return Ok(());
     }
-    let mut hangups = signal(SignalKind::hangup())
-        .map_err(|source| StartError::Setup { what: "SIGHUP".to_owned(), source: Box::new(source) })?;
+    let mut hangups = hangups()?;
     tasks.spawn(async move {
         loop {
             let asked = tokio::select! {

@@ -164,12 +164,12 @@ impl Members {
             self.metrics.forget_worker(id.as_str());
             return Err(error);
         }
-        self.probes.start(ranks.clone(), &tasks);
-        self.readers.start(ranks.clone(), &tasks);
+        self.probes.start(ranks.clone(), (&tasks, self.metrics.restarts("probe")));
+        self.readers.start(ranks.clone(), (&tasks, self.metrics.restarts("scrape")));
         if let (EventSource::Nats, Some(bus)) = (self.config.event_source(described), self.sources.nats()) {
             load::start(&self.readers, bus, ranks.clone(), &tasks);
         }
-        self.offers.start(ranks.clone(), &tasks);
+        self.offers.start(ranks.clone(), (&tasks, self.metrics.restarts("offers")));
         tracing::info!(worker = %id, url = %described.url.value, model = described.model.value, "joined");
         self.present.insert(id.clone(), Member { described: described.clone(), ranks, tasks, listening });
         Ok(())

@@ -11,7 +11,7 @@ use crate::config::{Engines, Timeouts};
 use crate::fleet::offer::{ANSWER_MAX, Offer};
 use crate::fleet::{Fleet, Worker};
 use crate::link::Ask;
-use crate::shutdown::Tasks;
+use crate::shutdown::{Restarts, Tasks};
 
 /// How workers are asked, and whom it is told.
 #[derive(Clone)]
@@ -29,8 +29,9 @@ impl Offers {
     }
 
     /// Starts to ask one worker, for all its ranks.
-    pub(super) fn start(&self, ranks: Vec<Arc<Worker>>, tasks: &Tasks) {
-        tasks.spawn(self.clone().follow(ranks));
+    pub(super) fn start(&self, ranks: Vec<Arc<Worker>>, (tasks, restarts): (&Tasks, Restarts)) {
+        let this = self.clone();
+        tasks.supervise(restarts, move || this.clone().follow(ranks.clone()));
     }
 
     async fn follow(self, ranks: Vec<Arc<Worker>>) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::config::{ReadyWhen, Timeouts};
 use crate::fleet::{Fleet, Worker};
 use crate::link::Ask;
-use crate::shutdown::Tasks;
+use crate::shutdown::{Restarts, Tasks};
 
 /// The most of an answer that is read; only its status counts.
 const ANSWER_MAX: usize = 64 * 1024;
@@ -26,8 +26,9 @@ impl Probes {
     }
 
     /// Starts to ask one worker, for all its ranks.
-    pub(super) fn start(&self, ranks: Vec<Arc<Worker>>, tasks: &Tasks) {
-        tasks.spawn(self.clone().watch(ranks));
+    pub(super) fn start(&self, ranks: Vec<Arc<Worker>>, (tasks, restarts): (&Tasks, Restarts)) {
+        let this = self.clone();
+        tasks.supervise(restarts, move || this.clone().watch(ranks.clone()));
     }
 
     async fn watch(self, ranks: Vec<Arc<Worker>>) {

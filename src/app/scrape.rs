@@ -14,7 +14,7 @@ use crate::fleet::prometheus::METRICS_MAX;
 use crate::fleet::scrape::Scrape;
 use crate::fleet::{Fleet, Worker};
 use crate::link::Ask;
-use crate::shutdown::Tasks;
+use crate::shutdown::{Restarts, Tasks};
 
 /// Readings that are further apart than this can not have overtaken each other: an engine's process may have been started
 /// with its clock set back, and counters may begin anew.
@@ -44,8 +44,9 @@ impl Readers {
     }
 
     /// Starts to read the metrics of one worker, for all its ranks.
-    pub(super) fn start(&self, ranks: Vec<Arc<Worker>>, tasks: &Tasks) {
-        tasks.spawn(self.clone().read(ranks));
+    pub(super) fn start(&self, ranks: Vec<Arc<Worker>>, (tasks, restarts): (&Tasks, Restarts)) {
+        let this = self.clone();
+        tasks.supervise(restarts, move || this.clone().read(ranks.clone()));
     }
 
     async fn read(self, ranks: Vec<Arc<Worker>>) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use warmpath_core::namespace::Namespace;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
@@ -16,17 +16,21 @@ use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::events::nats::NatsBus;
 use crate::events::snapshots::SnapshotFolder;
+use crate::events::source::Line;
 use crate::events::source::source;
 use crate::events::wiring::{nats_settings, nats_source, zmq_settings, zmq_source};
 use crate::events::zmq::{Gate, ZmqBus};
-use crate::events::{Abilities, EventTask, Heard, Source};
+use crate::events::{Abilities, EventTask, Heard, Message, Source};
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::real::real_len;
-use crate::shutdown::Tasks;
+use crate::shutdown::{Lasting, Restarts, Tasks};
 use crate::telemetry::metrics::Metrics;
 
 /// The most that is set aside at shutdown for writing views down.
 const WRITING_MAX: Duration = Duration::from_secs(5);
+
+/// What the tasks that receive events are called.
+const SOURCE: &str = "event_source";
 
 /// Starts and ends the event tasks, and sees them from outside.
 pub(super) struct Sources {
@@ -66,7 +70,8 @@ impl Sources {
         let zmq = ZmqBus::new(zmq_settings(&config.events.zmq));
         let gate = config.events.zmq.bind.as_ref().map(|bind| Arc::new(Gate::new(&zmq, bind.value.clone())));
         if let Some(gate) = &gate {
-            background.spawn(Arc::clone(gate).run(background.clone()));
+            let (gate, tasks) = (Arc::clone(gate), background.clone());
+            background.supervise(metrics.restarts(SOURCE), move || Arc::clone(&gate).run(tasks.clone()));
         }
         Ok(Self {
             config: Arc::clone(config),
@@ -98,6 +103,8 @@ impl Sources {
         (tasks, listening): (&Tasks, &Tasks),
     ) -> Result<(), StartError> {
         let kind = self.config.event_source(described);
+        let restarts = self.metrics.restarts(SOURCE);
+        let tasks = (tasks, &restarts);
         let source = match kind {
             EventSource::None => return Ok(()),
             EventSource::Local => local_source(self.local.as_ref(), worker, tasks)?,
@@ -218,18 +225,32 @@ fn cannot_be_heard(worker: &Worker, source: &str, why: impl Into<BoxError>) -> S
     setup(&format!("worker `{}` has `events: {source}`", worker.id), why)
 }
 
-fn local_source(local: Option<&LocalBus>, worker: &Worker, tasks: &Tasks) -> Result<Source, StartError> {
+fn local_source(
+    local: Option<&LocalBus>,
+    worker: &Worker,
+    (tasks, restarts): (&Tasks, &Restarts),
+) -> Result<Source, StartError> {
     let bus = local.ok_or_else(|| {
         cannot_be_heard(worker, "local", "there is no engine inside this process; use `nats` or `none`")
     })?;
-    let mut queue = bus.subscribe(worker.id.as_str(), worker.rank.unwrap_or_default().0);
+    let queue = bus.subscribe(worker.id.as_str(), worker.rank.unwrap_or_default().0);
     let (source, line) = source(Abilities { patience: Patience::NONE, replays: false, snapshots: false }, 1);
-    tasks.spawn(async move {
-        while let Some(message) = queue.recv().await {
-            if line.tell.send(Heard::Live(message)).await.is_err() {
+    tasks.supervise(restarts.clone(), Passing { queue, line });
+    Ok(source)
+}
+
+/// Hands on what a local engine publishes.
+struct Passing {
+    queue: mpsc::Receiver<Message>,
+    line: Line,
+}
+
+impl Lasting for Passing {
+    async fn work(&mut self) {
+        while let Some(message) = self.queue.recv().await {
+            if self.line.tell.send(Heard::Live(message)).await.is_err() {
                 return;
             }
         }
-    });
-    Ok(source)
+    }
 }

@@ -11,7 +11,8 @@ use crate::app::App;
 use crate::config::Config;
 use crate::telemetry;
 
-/// Runs the router until it is interrupted; then it drains: not ready, no new connections, streams may finish.
+/// Runs the router until it is interrupted; then it drains: not ready, no new connections, streams may finish. SIGHUP has
+/// certificates read again.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// The configuration; `config/warmpath.yaml` explains every key.
@@ -31,6 +32,7 @@ impl ServeArgs {
         telemetry::log_to_stderr(config.log.format, config.log.level.into());
         runtime()?.block_on(async {
             let app = App::start(config, None).await.context("the router could not start")?;
+            app.hear_hangups()?;
             eprintln!("serving on http://{}, admin on http://{}", app.data_address(), app.admin_address());
             app.run_until_signal().await?;
             Ok(ExitCode::SUCCESS)

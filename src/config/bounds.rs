@@ -14,6 +14,8 @@ use super::quantity::{Allowance, ByteSize, Period};
 pub struct Limits {
     /// A request's body; beyond it 413.
     pub body_bytes: ByteSize,
+    /// All requests' bodies at once, at least one of `body_bytes`; beyond it 503.
+    pub all_body_bytes: ByteSize,
     /// A request's head, all lines together; beyond it 431.
     #[serde(deserialize_with = "header_bytes")]
     pub header_bytes: ByteSize,
@@ -104,6 +106,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body_bytes: ByteSize::mib(16),
+            all_body_bytes: ByteSize::mib(1024),
             header_bytes: ByteSize::kib(64),
             headers: NonZeroU32::new(100).expect("100 is not 0"),
             uri_bytes: ByteSize::kib(8),

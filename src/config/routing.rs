@@ -24,6 +24,8 @@ pub struct Routing {
     /// `policy` prefers none. A baseline: it needs neither tokens nor events, and so always has an answer.
     #[serde(deserialize_with = "baseline")]
     pub fallback: PolicyName,
+    /// When it is predicted what a worker has cached of a prompt.
+    pub predict: Predict,
     /// What happens to a request while every worker computes as many as it can.
     pub on_all_busy: OnAllBusy,
     /// Makes every random choice repeatable; `None`: the operating system's chance. Replicas with equal seeds choose
@@ -41,6 +43,17 @@ pub struct Routing {
     pub approx_tree: ApproxTree,
     /// Weights and bounds of the policy `approx_lru`.
     pub approx_lru: ApproxLru,
+}
+
+/// When it is predicted what workers have cached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Predict {
+    /// For policies that go by it.
+    #[default]
+    Needed,
+    /// Under baselines, too, which do not look at it: at the cost of reading, tokenising and looking up every prompt.
+    Always,
 }
 
 /// When a worker's view is doubted.
@@ -121,6 +134,7 @@ impl Default for Routing {
         Self {
             policy: PolicyName::Kv,
             fallback: PolicyName::LeastRequests,
+            predict: Predict::default(),
             on_all_busy: OnAllBusy::Queue,
             seed: None,
             tiers: TierWeights::default(),

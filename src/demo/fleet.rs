@@ -140,7 +140,7 @@ fn yaml(options: &DemoOptions, policy: PolicyName, prefix: &str, addresses: &[So
     let mut text = format!(
         "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
          models: [{{name: {MODEL}, tokenizer: bytes, block_size: {}}}]\n\
-         routing: {{policy: {policy}, seed: {}, on_all_busy: least_loaded}}\n",
+         routing: {{policy: {policy}, predict: always, seed: {}, on_all_busy: least_loaded}}\n",
         tally::BLOCK,
         options.seed,
     );

@@ -195,6 +195,7 @@ fn begins(stored: &Stored, sought: &[TokenId]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use warmpath_core::ids::EngineHash;
     use warmpath_core::units::Tier;
     use warmpath_indexer::codec::encode::{Form, HashForm, encode};
@@ -283,7 +284,7 @@ mod tests {
             assert_eq!(bench.bus.asked.recv().await, Some(Ask::Replay { id: AskId::default(), from: 0 }));
             bench.own.send(Ask::Replay { id: AskId::default(), from: 5 }).await.unwrap();
             tokio::task::yield_now().await;
-            assert!(bench.bus.asked.try_recv().is_err());
+            assert!(bench.bus.asked.recv().now_or_never().is_none());
             bench.bus.tell.send(Heard::ReplayEnded(AskId::default())).await.unwrap();
             assert!(matches!(bench.task.heard.recv().await, Some(Heard::ReplayEnded(_))));
             assert_eq!(bench.bus.asked.recv().await, Some(Ask::Replay { id: AskId::default(), from: 5 }));

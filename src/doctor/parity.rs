@@ -67,6 +67,7 @@ async fn tokenize(model: &Model, handle: &TokenizerHandle, samples: &[Sample]) -
             Prompts::Ids(mut lists) => Ok(lists.pop().unwrap_or_default()),
             Prompts::Hashed(_) => Err("hashes instead of ids"),
             Prompts::Unknown(reason) => Err(reason.label()),
+            Prompts::Unread(_) => Err("not read"),
         });
     }
     all

@@ -79,6 +79,9 @@ impl http_body::Body for Answer {
                 if this.open.course().is_cut() {
                     return this.part(events);
                 }
+                if this.pace.is_none() && this.open.course().holds_back() {
+                    return Poll::Pending;
+                }
             }
             State::Last => {}
             State::Parting(end) => {
@@ -89,8 +92,11 @@ impl http_body::Body for Answer {
             State::Over => return Poll::Ready(None),
         }
         let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
-        if let (Some(Ok(_)), Some(pace)) = (&frame, &this.pace) {
-            pace.gave();
+        if let Some(Ok(frame)) = &frame {
+            match &this.pace {
+                Some(pace) => pace.gave(),
+                None => this.open.course().gave(frame.data_ref().map_or(0, Bytes::len)),
+            }
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
@@ -110,6 +116,10 @@ impl http_body::Body for Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures_util::FutureExt;
+    use futures_util::task::{ArcWake, waker};
     use http_body::Body as _;
     use http_body_util::{BodyExt, StreamBody};
 
@@ -121,6 +131,15 @@ mod tests {
             futures_util::stream::repeat_with(|| Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"data: a\n\n"))));
         let response = Response::builder().header(header::CONTENT_TYPE, kind).body(Body::new(StreamBody::new(pieces)));
         Answer::of(response.unwrap(), course.begin()).into_body()
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl ArcWake for Woken {
+        fn wake_by_ref(this: &Arc<Self>) {
+            this.0.store(true, Ordering::Relaxed);
+        }
     }
 
     async fn next(answer: &mut Answer) -> Result<Bytes, String> {
@@ -150,6 +169,23 @@ mod tests {
         course.cut();
         assert_eq!(next(&mut answer).await.unwrap_err(), "the router is shutting down");
         assert!(answer.is_end_stream());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_waits_until_what_went_before_has_left() {
+        let course = Course::new(Instant::now());
+        let mut answer = answer(&course, "application/json");
+        let piece = next(&mut answer).await.unwrap().len();
+        let mut given = piece;
+        while let Some(frame) = answer.frame().now_or_never() {
+            given += frame.unwrap().unwrap().into_data().unwrap().len();
+        }
+        assert!((16 * 1024..16 * 1024 + piece).contains(&given), "{given}");
+        let woken = Arc::new(Woken::default());
+        course.watch(&waker(Arc::clone(&woken)));
+        course.flushed();
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert!(answer.frame().now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]

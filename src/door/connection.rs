@@ -27,7 +27,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const BUFFER_MIN: usize = 8192;
 
 /// What of an answer is kept for a client that is slow, in each stream of HTTP/2; beside it the kernel keeps some.
-const STREAM_BUFFER: usize = 64 * 1024;
+const STREAM_BUFFER: usize = 16 * 1024;
 
 /// What a client may send ahead: of one request, and of all on a connection.
 const STREAM_WINDOW: u32 = 512 * 1024;

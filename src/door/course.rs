@@ -1,7 +1,7 @@
 //! What is known of one connection by all who serve it: the wire that carries its bytes, the service that answers its
 //! requests, and the task that watches the clock.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -10,6 +10,9 @@ use tokio::time::Instant;
 
 use super::DoorLimits;
 use super::stream::Pace;
+
+/// What of an answer is given to HTTP/1 before what went before has left.
+const AHEAD_MAX: usize = 16 * 1024;
 
 /// One connection. Of HTTP/1 all of it is seen by one task; of HTTP/2 requests have tasks of their own, which wake the
 /// connection's.
@@ -27,6 +30,10 @@ pub(super) struct Course {
     blocked_since: Moment,
     /// Whether what was answered may not have left yet.
     unsent: AtomicBool,
+    /// Bytes of answers that were given to HTTP/1 since all that it was given had left.
+    ahead: AtomicUsize,
+    /// Whether an answer waits until all has left.
+    held_back: AtomicBool,
     /// Whether it carries many requests at once.
     multiplexed: AtomicBool,
     stopping: AtomicBool,
@@ -84,6 +91,8 @@ impl Course {
             idle_since: Moment::default(),
             blocked_since: Moment::default(),
             unsent: AtomicBool::new(false),
+            ahead: AtomicUsize::new(0),
+            held_back: AtomicBool::new(false),
             multiplexed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             cut: AtomicBool::new(false),
@@ -147,8 +156,26 @@ impl Course {
         }
     }
 
+    /// So many bytes of an answer were given to HTTP/1.
+    pub(super) fn gave(&self, bytes: usize) {
+        self.ahead.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether an answer must wait until what was given of it has left: HTTP/1 would take four times as much ahead, and keep
+    /// it for every client that is slow. Whoever waits is the connection's task, which is woken.
+    pub(super) fn holds_back(&self) -> bool {
+        let holds_back = self.ahead.load(Ordering::Relaxed) >= AHEAD_MAX;
+        self.held_back.store(holds_back, Ordering::Relaxed);
+        holds_back
+    }
+
     /// Everything that was written has left.
     pub(super) fn flushed(&self) {
+        self.ahead.store(0, Ordering::Relaxed);
+        if self.held_back.load(Ordering::Relaxed) {
+            self.held_back.store(false, Ordering::Relaxed);
+            self.waker.wake();
+        }
         if self.open.load(Ordering::Relaxed) == 0 {
             self.unsent.store(false, Ordering::Relaxed);
         }

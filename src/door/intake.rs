@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
+
+use super::room::Room;
 
 /// Before a body must be as fast as it should: connections start slowly.
 const START: Duration = Duration::from_secs(5);
 
 /// Room that a length in a head is trusted for; beyond it memory follows what has come.
-const TRUSTED: u64 = 256 * 1024;
+const TRUSTED: usize = 256 * 1024;
 
 /// Bounds on bodies.
 #[derive(Clone, Copy, Debug)]
@@ -29,17 +31,20 @@ pub struct Intake {
 pub enum IntakeFault {
     /// It is larger than it may be. Known before anything is read where its head says so.
     TooLarge,
+    /// There is no room for it beside those of other requests.
+    NoRoom,
     /// It took longer than it may.
     TooSlow,
     /// It broke off, or was framed badly.
     Broken,
 }
 
-/// All of `body`. One that comes in one piece is not copied.
+/// All of `body`, which takes what memory it needs out of `room` until its last copy is dropped. One that comes in one piece
+/// is not copied.
 ///
 /// # Errors
-/// Its client's fault; the rest is left unread.
-pub async fn read_whole<B>(mut body: B, intake: &Intake) -> Result<Bytes, IntakeFault>
+/// Its client's fault, or there is no room; the rest is left unread.
+pub async fn read_whole<B>(mut body: B, intake: &Intake, room: &Room) -> Result<Bytes, IntakeFault>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -48,8 +53,12 @@ where
     if announced > intake.bytes_max {
         return Err(IntakeFault::TooLarge);
     }
+    if !room.has(announced) {
+        return Err(IntakeFault::NoRoom);
+    }
+    let mut held = room.hold();
     let mut first = Bytes::new();
-    let mut whole = BytesMut::new();
+    let mut whole = Vec::new();
     let mut len = 0;
     loop {
         let frame = timeout_at(start + intake.allowed(len), body.frame()).await.map_err(|_| IntakeFault::TooSlow)?;
@@ -62,15 +71,32 @@ where
         }
         if whole.is_empty() && first.is_empty() {
             first = data;
+            if !held.grow_to(first.len()) {
+                return Err(IntakeFault::NoRoom);
+            }
             continue;
         }
-        if whole.is_empty() {
-            whole.reserve(usize::try_from(announced.min(TRUSTED)).unwrap_or(0).max(first.len() + data.len()));
-            whole.extend_from_slice(&std::mem::take(&mut first));
+        let begun = whole.len().max(first.len());
+        if begun + data.len() > whole.capacity() {
+            let capacity = capacity(begun, data.len(), announced);
+            if !held.grow_to(capacity) {
+                return Err(IntakeFault::NoRoom);
+            }
+            whole.reserve_exact(capacity - whole.len());
         }
+        whole.extend_from_slice(&std::mem::take(&mut first));
         whole.extend_from_slice(&data);
     }
-    Ok(if whole.is_empty() { first } else { whole.freeze() })
+    Ok(held.keep(if whole.is_empty() { first } else { Bytes::from(whole) }))
+}
+
+/// Room for `more` bytes behind `begun`, so that a long body is seldom moved: twice as much as there is, but no more than
+/// was announced.
+fn capacity(begun: usize, more: usize, announced: u64) -> usize {
+    let announced = usize::try_from(announced).unwrap_or(usize::MAX);
+    let doubled = begun.saturating_mul(2);
+    let wanted = if announced > 0 { doubled.max(TRUSTED).min(announced) } else { doubled };
+    wanted.max(begun + more)
 }
 
 impl Intake {
@@ -102,7 +128,7 @@ mod tests {
     }
 
     async fn read(pieces: usize, bytes: usize, pause: Duration) -> Result<usize, IntakeFault> {
-        read_whole(body(pieces, bytes, pause), &INTAKE).await.map(|body| body.len())
+        read_whole(body(pieces, bytes, pause), &INTAKE, &Room::new(1 << 20)).await.map(|body| body.len())
     }
 
     #[tokio::test(start_paused = true)]
@@ -111,7 +137,7 @@ mod tests {
             assert_eq!(read(pieces, bytes, Duration::ZERO).await, Ok(pieces * bytes));
         }
         let bytes = Bytes::from_static(b"all at once");
-        let whole = read_whole(Full::new(bytes.clone()), &INTAKE).await.unwrap();
+        let whole = read_whole(Full::new(bytes.clone()), &INTAKE, &Room::new(11)).await.unwrap();
         assert_eq!((whole.as_ptr(), whole.len()), (bytes.as_ptr(), bytes.len()), "it is not copied");
     }
 
@@ -119,7 +145,7 @@ mod tests {
     async fn one_byte_too_many_is_too_large() {
         assert_eq!(read(10_001, 1, Duration::ZERO).await, Err(IntakeFault::TooLarge));
         let announced = Full::new(Bytes::from(vec![0; 10_001]));
-        assert_eq!(read_whole(announced, &INTAKE).await, Err(IntakeFault::TooLarge));
+        assert_eq!(read_whole(announced, &INTAKE, &Room::new(1 << 20)).await, Err(IntakeFault::TooLarge));
     }
 
     #[tokio::test(start_paused = true)]
@@ -133,5 +159,21 @@ mod tests {
         let start = Instant::now();
         assert_eq!(read(50, 200, Duration::from_secs(1)).await, Err(IntakeFault::TooSlow));
         assert_eq!(start.elapsed(), INTAKE.timeout);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_finds_no_room_is_not_read_on_and_gives_back_what_it_had() {
+        let room = Room::new(700);
+        let read = |pieces, bytes| read_whole(body(pieces, bytes, Duration::ZERO), &INTAKE, &room);
+        let held = [read(2, 100).await.unwrap(), read(2, 100).await.unwrap(), read(2, 100).await.unwrap()];
+        assert!(room.has(100) && !room.has(101));
+        assert_eq!(read(2, 100).await, Err(IntakeFault::NoRoom));
+        assert!(room.has(100), "what had come of it is let go");
+        let announced = Full::new(Bytes::from(vec![0; 9_999]));
+        assert!(read_whole(announced, &INTAKE, &Room::new(9_999)).await.is_ok());
+        let announced = Full::new(Bytes::from(vec![0; 9_999]));
+        assert_eq!(read_whole(announced, &INTAKE, &Room::new(9_998)).await, Err(IntakeFault::NoRoom));
+        drop(held);
+        assert!(room.has(700));
     }
 }

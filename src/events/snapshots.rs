@@ -4,6 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -226,7 +227,8 @@ impl EventTask {
         let Some(folder) = self.kept.clone() else { return Some(self) };
         let turn = folder.turn().await;
         let restoring = tokio::task::spawn_blocking(move || {
-            self.take_up(&folder);
+            // What a panic leaves is not trusted.
+            self.at_work = catch_unwind(AssertUnwindSafe(|| self.take_up(&folder))).is_err();
             drop(turn);
             self.warming = None;
             self

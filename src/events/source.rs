@@ -1,7 +1,9 @@
 //! What a task hears of one (worker, rank), and what it can ask for: the same for every bus.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use warmpath_indexer::feed::Patience;
 pub use warmpath_indexer::repair::AskId;
 
@@ -82,14 +84,25 @@ const ASKS: usize = 8;
 pub fn source(abilities: Abilities, heard_max: usize) -> (Source, Line) {
     let (tell, heard) = mpsc::channel(heard_max);
     let (asks, asked) = mpsc::channel(ASKS);
-    (Source { heard, asks, abilities }, Line { tell, asked })
+    (Source { heard, asks, abilities }, Line { tell, asked: Asked(Arc::new(Mutex::new(asked))) })
 }
 
-/// The bus's end of a [`Source`].
-#[derive(Debug)]
+/// The bus's end of a [`Source`]. Clones are the same end: whoever takes over from a task that panicked has one.
+#[derive(Clone, Debug)]
 pub struct Line {
     /// Takes what is told.
     pub tell: mpsc::Sender<Heard>,
     /// What is asked for.
-    pub asked: mpsc::Receiver<Ask>,
+    pub asked: Asked,
+}
+
+/// What a [`Source`] is asked for.
+#[derive(Clone, Debug)]
+pub struct Asked(Arc<Mutex<mpsc::Receiver<Ask>>>);
+
+impl Asked {
+    /// The next one; none once nobody asks any more. Cancelling it loses nothing.
+    pub async fn recv(&self) -> Option<Ask> {
+        self.0.lock().await.recv().await
+    }
 }

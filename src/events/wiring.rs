@@ -11,7 +11,7 @@ use super::zmq::{Gate, ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings};
 use super::{Abilities, Source};
 use crate::config::{self, Config, JetStream, Nats, Secret, Spanned, Zmq, ZmqEndpoint};
 use crate::fleet::Worker;
-use crate::shutdown::Tasks;
+use crate::shutdown::{Restarts, Tasks};
 
 /// A worker whose sockets the configuration does not name, where nothing waits for it to connect either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,14 +53,22 @@ fn patience(config: &Config) -> Patience {
 }
 
 /// The events of one (worker, rank) over NATS.
-pub fn nats_source(bus: &NatsBus, worker: &Worker, config: &Config, tasks: &Tasks) -> Source {
+pub fn nats_source(
+    bus: &NatsBus,
+    worker: &Arc<Worker>,
+    config: &Config,
+    (tasks, restarts): (&Tasks, &Restarts),
+) -> Source {
     // Without JetStream, or without a bridge, what is asked for ends at once, with nothing.
     let replays = config.events.nats.jetstream == JetStream::Auto;
     let abilities = Abilities { patience: patience(config), replays, snapshots: true };
     let waiting = usize::try_from(config.events.nats.queue_messages.get()).unwrap_or(usize::MAX);
     let (source, line) = source(abilities, waiting);
     let rank = worker.rank.unwrap_or_default().0;
-    tasks.spawn(bus.clone().follow((&worker.model, worker.id.as_str(), rank), line));
+    let (bus, worker) = (bus.clone(), Arc::clone(worker));
+    tasks.supervise(restarts.clone(), move || {
+        bus.clone().follow((&worker.model, worker.id.as_str(), rank), line.clone())
+    });
     source
 }
 
@@ -88,7 +96,7 @@ pub fn zmq_source(
     (bus, gate): (&ZmqBus, Option<&Arc<Gate>>),
     (worker, described): (&Arc<Worker>, &config::Worker),
     config: &Config,
-    tasks: &Tasks,
+    (tasks, restarts): (&Tasks, &Restarts),
 ) -> Result<Source, NoPlace> {
     let rank = worker.rank.unwrap_or_default().0;
     let of_rank = |endpoint: Option<ZmqEndpoint>| endpoint.and_then(|endpoint| endpoint.for_rank(rank));
@@ -98,12 +106,19 @@ pub fn zmq_source(
     let waiting = usize::try_from(config.events.zmq.queue_messages.get()).unwrap_or(usize::MAX);
     let (source, line) = source(abilities, waiting);
     match (of_rank(config.zmq_events(described)), gate) {
-        (Some(events), _) => tasks.spawn(bus.follow(&worker.as_ref().into(), ZmqEngine { events, replay }, line)),
+        (Some(events), _) => {
+            let (bus, worker, engine) = (bus.clone(), worker.as_ref().into(), ZmqEngine { events, replay });
+            tasks.supervise(restarts.clone(), move || bus.follow(&worker, engine.clone(), line.clone()));
+        }
         (None, Some(gate)) => {
             let model = config.models.iter().find(|model| model.name.value == *worker.model);
             let aliases = model.into_iter().flat_map(|model| &model.aliases).map(|alias| alias.value.as_str());
-            let models: Vec<_> = std::iter::once(&*worker.model).chain(aliases).collect();
-            tasks.spawn(gate.expect(&worker.as_ref().into(), &models, replay, line));
+            let models: Vec<_> = std::iter::once(&*worker.model).chain(aliases).map(str::to_owned).collect();
+            let (gate, worker) = (Arc::clone(gate), worker.as_ref().into());
+            tasks.supervise(restarts.clone(), move || {
+                let models: Vec<_> = models.iter().map(String::as_str).collect();
+                gate.expect(&worker, &models, replay.clone(), line.clone())
+            });
         }
         (None, None) => return Err(NoPlace),
     }

@@ -17,7 +17,7 @@ use super::gateway::Gateway;
 use super::usage;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
-use crate::openai::{Endpoint, RequestView};
+use crate::openai::{Endpoint, Input, Prompt, RequestView};
 use crate::tokenize::Prompts;
 use crate::tokenize::characters::characters;
 use crate::upstream::{Outgoing, end_to_end};
@@ -57,13 +57,18 @@ async fn handle(
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
-    let parsed = RequestView::parse(endpoint, &body, gateway.behaviour.messages_max);
+    let parse = if gateway.behaviour.reads_prompts { RequestView::parse } else { RequestView::sketch };
+    let parsed = parse(endpoint, &body, gateway.behaviour.messages_max);
     let mut view = parsed.map_err(|fault| GatewayError::bad_request(fault.message, fault.param))?;
     let destination = Destination::of(gateway, view.model.as_deref())?;
     let pool = Arc::clone(&destination.pool);
     let seed = gateway.behaviour.index_seed;
     let root = destination.root(view.cache_salt.as_deref(), pool.block_size, seed);
-    let prompts = pool.tokenizer.prompts(&body, &mut view, &root).await;
+    let prompts = if gateway.behaviour.reads_prompts {
+        pool.tokenizer.prompts(&body, &mut view, &root).await
+    } else {
+        Prompts::Unread(estimate(&view, body.len()))
+    };
     if let Prompts::Unknown(reason) = &prompts {
         gateway.metrics.untokenized(reason.label());
     }
@@ -107,6 +112,15 @@ fn relayed(gateway: &Gateway, view: &RequestView<'_>, body: &[u8]) -> (Relayed, 
     (if asking.is_some() { Relayed::EventsButUsage } else { Relayed::Events }, asking)
 }
 
+/// About how many tokens a request has whose ids are not known: of ids that were only counted just as many.
+fn estimate(view: &RequestView<'_>, body_len: usize) -> Tokens {
+    let counted = match view.input {
+        Input::Completion(Prompt::Unread { tokens, .. }) => tokens,
+        _ => None,
+    };
+    Tokens(u32::try_from(counted.unwrap_or(body_len / BYTES_PER_TOKEN)).unwrap_or(u32::MAX))
+}
+
 fn shape(
     view: &RequestView<'_>,
     (class, tenant): (Class, Option<TenantId>),
@@ -114,7 +128,6 @@ fn shape(
     pool: &PoolState,
     body_len: usize,
 ) -> Shape {
-    let estimate = || Tokens(u32::try_from(body_len / BYTES_PER_TOKEN).unwrap_or(u32::MAX));
     let count = prompts.count().unwrap_or_else(|| view.prompt_count());
     let sequences = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(view.n.max(1));
     Shape {
@@ -122,7 +135,7 @@ fn shape(
         expected_output: view.max_tokens.map(Tokens),
         class,
         tenant,
-        ..Shape::of(prompts.tokens().unwrap_or_else(estimate), pool.block_size)
+        ..Shape::of(prompts.tokens().unwrap_or_else(|| estimate(view, body_len)), pool.block_size)
     }
 }
 

@@ -179,7 +179,7 @@ pub(super) fn place(
     }
     let worker = roster.worker(placement.target.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
     worker.metrics.placed.increment(1);
-    if !prompts.is_empty() {
+    if request.prompts.count().is_some_and(|count| count > 0) {
         worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
         worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
         worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
@@ -223,6 +223,7 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
         fingerprint: gateway.guard.fingerprint(&request.outgoing),
         arrived: request.arrived,
         sent: attempt_began,
+        counted: request.prompts.count().is_some(),
         promise: comparable.then(|| Promise {
             sent: attempt_began,
             prompt: request.shape.prompt,

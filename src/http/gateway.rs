@@ -14,7 +14,7 @@ use warmpath_core::scheduler::Scratch;
 
 use super::sender::Senders;
 use crate::config::PassedPath;
-use crate::door::{Intake, IntakeFault, read_whole};
+use crate::door::{Intake, IntakeFault, Room, read_whole};
 use crate::error::GatewayError;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
@@ -40,6 +40,7 @@ pub struct Gateway {
     pub guard: Arc<Guard>,
     /// Paths that are passed through, beside those with a handler of their own.
     pub passthrough: Vec<PassedPath>,
+    room: Room,
     keys: AtomicU64,
     scratches: Mutex<Vec<Scratch>>,
 }
@@ -49,6 +50,8 @@ pub struct Gateway {
 pub struct Behaviour {
     /// Bounds on a request's body.
     pub intake: Intake,
+    /// Bytes of all requests' bodies at once.
+    pub all_body_bytes: u64,
     /// Messages of a chat, or prompts of a completion.
     pub messages_max: usize,
     /// Time for a whole request, retries included.
@@ -57,6 +60,8 @@ pub struct Behaviour {
     pub retries: RetryRules,
     /// How long a request under which two workers broke is refused.
     pub suspicion: Duration,
+    /// Whether the prompts of requests are read: for their policy, or for what is predicted.
+    pub reads_prompts: bool,
     /// Seed of `index.seed`.
     pub index_seed: u64,
     /// Seed of chance in decisions.
@@ -80,7 +85,8 @@ impl Gateway {
     ) -> Self {
         let guard = Arc::new(Guard::new(behaviour.suspicion, behaviour.seed));
         let (keys, scratches) = (AtomicU64::new(0), Mutex::default());
-        Self { fleet, index, upstream, metrics, behaviour, guard, passthrough: Vec::new(), keys, scratches }
+        let room = Room::new(behaviour.all_body_bytes);
+        Self { fleet, index, upstream, metrics, behaviour, guard, passthrough: Vec::new(), room, keys, scratches }
     }
 
     /// The same, with these paths passed through.
@@ -115,10 +121,11 @@ impl Gateway {
     /// The whole body, within its limits.
     ///
     /// # Errors
-    /// When it is too large, too slow or broken.
+    /// When it is too large, too slow or broken, or there are too many others.
     pub async fn read_body(&self, body: Body) -> Result<Bytes, GatewayError> {
-        read_whole(body, &self.behaviour.intake).await.map_err(|fault| match fault {
+        read_whole(body, &self.behaviour.intake, &self.room).await.map_err(|fault| match fault {
             IntakeFault::TooLarge => GatewayError::BodyTooLarge { limit: self.behaviour.intake.bytes_max },
+            IntakeFault::NoRoom => GatewayError::NoRoom,
             IntakeFault::TooSlow => GatewayError::BodyTimeout,
             IntakeFault::Broken => GatewayError::Body,
         })

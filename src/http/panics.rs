@@ -12,11 +12,8 @@ use crate::error::GatewayError;
 pub(super) async fn caught<T, E: From<GatewayError>>(answering: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     match AssertUnwindSafe(answering).catch_unwind().await {
         Ok(answered) => answered,
-        Err(_) => {
-            // The panic hook has said where.
-            tracing::error!("a request panicked");
-            Err(GatewayError::Internal.into())
-        }
+        // The panic hook has said where.
+        Err(_) => Err(GatewayError::Internal.into()),
     }
 }
 

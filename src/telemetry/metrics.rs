@@ -11,6 +11,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use warmpath_core::ids::Rank;
 
 use crate::real::real;
+use crate::shutdown::Restarts;
 pub use belief::Belief;
 pub use door::DoorMetrics;
 pub use queue::QueueMetrics;
@@ -72,7 +73,7 @@ definitions! {
     TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its first token.";
     DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its end.";
     BALANCE = "load_balance_score", Kind::Gauge, "Deviation of the workers' kv_load over its mean.";
-    HIT_RATE = "kv_hit_rate", Kind::Gauge, "Predicted overlap over prompt tokens, last five minutes.";
+    HIT_RATE = "kv_hit_rate", Kind::Gauge, "Predicted overlap over prompt tokens, last five minutes; as reported where prompts are not read.";
     KV_LOAD = "kv_load", Kind::Gauge, "Blocks in flight over the blocks of the worker's cache.";
     PLACED = "placed_requests_total", Kind::Counter, "Requests that the router chose the worker for.";
     IN_FLIGHT = "in_flight_requests", Kind::Gauge, "Requests sent to the worker and not finished.";
@@ -120,6 +121,7 @@ definitions! {
     HANDSHAKE_FAILURES = "tls_handshake_failures_total", Kind::Counter, "TLS handshakes that failed, by reason.";
     CERTIFICATE_READS = "tls_certificate_reads_total", Kind::Counter, "Times that a changed certificate was read: renewed or refused.";
     CERTIFICATE_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Kind::Gauge, "When the certificate in use expires, since 1970.";
+    RESTARTS = "task_restarts_total", Kind::Counter, "Background tasks that panicked and began again, by task.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 
@@ -283,6 +285,11 @@ impl Metrics {
         self.untokenized.count(reason);
     }
 
+    /// How often background tasks of this sort began again.
+    pub fn restarts(&self, task: &'static str) -> Restarts {
+        Restarts::new(task, self.registry.counter(&RESTARTS, vec![Label::new("task", task)]))
+    }
+
     /// A request that was refused before any model was known.
     pub fn refused(&self, outcome: &'static str) {
         self.refused.count(outcome);
@@ -290,6 +297,11 @@ impl Metrics {
 }
 
 impl ModelMetrics {
+    /// See [`Metrics::restarts`].
+    pub fn restarts(&self, task: &'static str) -> Restarts {
+        self.metrics.restarts(task)
+    }
+
     /// A request ended.
     pub fn request(&self, outcome: &'static str) {
         self.requests.count(outcome);

@@ -142,7 +142,7 @@ impl Frame {
 pub(super) fn texts<'a>(prompt: &'a Prompt<'_>) -> Result<Vec<Cow<'a, str>>, Reason> {
     match prompt {
         Prompt::Texts(texts) => Ok(texts.iter().map(|text| Cow::Borrowed(text.as_ref())).collect()),
-        Prompt::Ids(_) | Prompt::Embeddings => Err(Reason::Embeddings),
+        Prompt::Ids(_) | Prompt::Embeddings | Prompt::Unread { .. } => Err(Reason::Embeddings),
     }
 }
 

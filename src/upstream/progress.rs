@@ -47,6 +47,8 @@ pub struct Ticket {
     pub arrived: Instant,
     /// When it was sent to its worker.
     pub sent: Instant,
+    /// Whether the tokens of its prompt were known and counted when it was placed.
+    pub counted: bool,
     /// What was promised, where it can be compared with what the engine says: one prompt with known token ids, one
     /// sequence.
     pub promise: Option<Promise>,
@@ -211,6 +213,10 @@ impl Progress {
         let metrics = &self.ticket.worker.metrics;
         if let Some(reported) = usage.cached {
             metrics.cached_reported.increment(u64::from(reported.0));
+        }
+        if let (false, Some(counted)) = (self.ticket.counted, usage.prompt) {
+            metrics.prompt_tokens.increment(u64::from(counted.0));
+            self.ticket.worker.hit_rate.add(now, counted.0, usage.cached.unwrap_or_default().0);
         }
         let Some(Promise { sent, prompt, cached, trust }) = &self.ticket.promise else { return };
         if let Some(reported) = usage.cached {

@@ -305,3 +305,69 @@ async fn beyond_the_budget_a_retry_is_refused() {
     assert_eq!(codes, ["too_many_retries", "too_many_retries", "too_many_retries", "upstream_failed"]);
     assert!(answers.iter().all(|answer| answer.status == 503));
 }
+
+/// R5: a worker that is still loading says 503. It is left alone until two checks have passed, and then not flooded.
+async fn a_worker_that_loads(loading: Duration, ramp: Duration) {
+    const CHECKS: Duration = Duration::from_millis(200);
+    let pause = || vec![Act::Pause(Duration::from_millis(10))];
+    let ready = Arc::new(AtomicBool::new(false));
+    let is_ready = Arc::clone(&ready);
+    let loads = Faulty::start(move |_, _| {
+        if is_ready.load(Ordering::SeqCst) {
+            [pause(), stream(1)].concat()
+        } else {
+            refusal("503 Service Unavailable", "")
+        }
+    });
+    let (loads, other) = (loads.await, Faulty::start(move |_, _| [pause(), stream(1)].concat()).await);
+    loads.set_healthy(false);
+    let config = format!(
+        "timeouts: {{health_interval: {}ms}}\nhealth: {{ramp: {}ms, ramp_from: 1}}",
+        CHECKS.as_millis(),
+        ramp.as_millis()
+    );
+    let fleet = before(&[&loads, &other]).config(&config).start().await;
+    let over = AtomicBool::new(false);
+    let url = fleet.url("/v1/completions");
+    let lanes = (0..16).map(|lane| {
+        let (url, over, client) = (&url, &over, &fleet.client);
+        async move {
+            let mut saw = Vec::new();
+            while !over.load(Ordering::SeqCst) {
+                saw.push(ask(client, url, &format!("{lane}-{}", saw.len())).await);
+            }
+            saw
+        }
+    });
+    let watching = async {
+        fleet.eventually("it is out", async |fleet| !up(fleet, "stranger-1").await).await;
+        let tried = loads.count();
+        tokio::time::sleep(loading).await;
+        assert_eq!(loads.count(), tried, "nobody goes where checks fail");
+        ready.store(true, Ordering::SeqCst);
+        let (since, others) = (Instant::now(), other.count());
+        loads.set_healthy(true);
+        fleet.eventually("it is tried", async |_| loads.count() > tried).await;
+        assert!(since.elapsed() >= CHECKS / 2, "two checks are that far apart: {:?}", since.elapsed());
+        let back = other.count() - others;
+        tokio::time::sleep(ramp).await;
+        let (own, all) = (loads.count() - tried, loads.count() - tried + other.count() - others - back);
+        println!("R5: {own} of {all} requests while it warms up, of two workers");
+        assert!(own * 4 <= all * 3, "{own} of {all}: more than one and a half times its share");
+        over.store(true, Ordering::SeqCst);
+    };
+    let (saw, ()) = tokio::join!(futures_util::future::join_all(lanes), watching);
+    let failed: Vec<Saw> = saw.into_iter().flatten().filter(|saw| *saw != Saw::Whole).collect();
+    assert_eq!(failed, []);
+}
+
+#[tokio::test]
+async fn r5_a_worker_that_loads_is_left_alone_and_then_not_flooded() {
+    a_worker_that_loads(Duration::from_millis(600), Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+#[ignore = "scripts/chaos.sh runs it"]
+async fn chaos_r5_five_seconds_of_loading_and_thirty_of_warming_up() {
+    a_worker_that_loads(Duration::from_secs(5), Duration::from_secs(30)).await;
+}

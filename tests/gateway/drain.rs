@@ -11,7 +11,7 @@ use crate::door::{http2, streamed};
 use crate::fleet::fleet;
 use crate::fountain::{Flow, Fountain};
 use crate::raw::{MODELS, ask, completion, connect, exchange, streamed_text, until_closed};
-use crate::scripted::{Scripted, Step, end, event, head, piece, until};
+use crate::scripted::{Scripted, Step, end, event, head, piece, until, whole};
 use crate::serving::Serving;
 
 /// What comes over HTTP/2, and whether it ends cleanly.
@@ -170,4 +170,17 @@ async fn r045_a_router_whose_workers_come_is_ready_at_the_next_look() {
     let waiting = "ready_when: all\ntimeouts: {start: 10s, start_interval: 50ms}";
     let fleet = fleet().engines(0).stranger(worker.address).config(waiting).start().await;
     fleet.eventually("it is ready", async |fleet| fleet.admin("/readyz").await.0 == 200).await;
+}
+
+/// SIGHUP asks for certificates; where there are none it changes nothing.
+#[tokio::test]
+async fn a_hangup_does_not_end_a_router_without_certificates() {
+    let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let mut serving = Serving::start("hangup", worker.address, "");
+    for _ in 0..3 {
+        serving.signal("HUP");
+        assert_eq!(exchange(serving.data, MODELS.as_bytes()).await.unwrap().status, 200);
+    }
+    serving.signal("TERM");
+    assert_eq!(serving.ended(Duration::from_secs(10)).await.code(), Some(0));
 }

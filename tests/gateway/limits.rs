@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::fleet::fleet;
 use crate::raw::{answer, connect, exchange, post};
-use crate::scripted::{Scripted, whole};
+use crate::scripted::{Scripted, Step, until, whole};
 use crate::serving::Serving;
 
 /// A completion of exactly so many bytes.
@@ -163,4 +163,45 @@ async fn a_body_that_drips_is_408() {
     assert_eq!((slow.status, slow.refusal().as_str()), (408, "the request body did not arrive in time"));
     assert_eq!(fast.status, 200);
     assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
+}
+
+/// R13: bodies of all requests together are bounded. What finds no room is 503 and not read; what is answered or given up
+/// makes room again.
+#[tokio::test]
+async fn r13_bodies_of_all_requests_together_are_bounded() {
+    const BODY: usize = 4 << 20;
+    let worker = Scripted::start(vec![Step::Hold]).await;
+    let limits = "limits: {body_bytes: 5MiB, all_body_bytes: 16MiB}";
+    let serving = Serving::start("r13-all", worker.address, limits);
+    let body = format!("{{\"model\":\"m\",\"prompt\":\"x\",\"pad\":\"{}\"}}", " ".repeat(BODY - 64));
+    let announced = post(&body);
+    let (before, _) = serving.memory();
+    let mut held = Vec::new();
+    for number in 1..=4 {
+        let mut client = connect(serving.data).await;
+        client.write_all(announced.as_bytes()).await.unwrap();
+        held.push(client);
+        until("the worker has it", || worker.seen().len() == number).await;
+    }
+    // Whether they say how long they are or not.
+    let mut in_chunks = connect(serving.data).await;
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: r\r\ntransfer-encoding: chunked\r\n\r\n";
+    in_chunks.write_all(format!("{head}{:x}\r\n", BODY).as_bytes()).await.unwrap();
+    let (mut reader, mut writer) = in_chunks.split();
+    let writing = async { drop(writer.write_all(body.as_bytes()).await) };
+    let (refused, ()) = tokio::join!(answer(&mut reader), writing);
+    for refused in [refused.unwrap(), exchange(serving.data, announced.as_bytes()).await.unwrap()] {
+        assert_eq!(refused.status, 503);
+        assert_eq!(refused.refusal(), "the router holds too many request bodies");
+        assert!(refused.head.to_lowercase().contains("\r\nretry-after: 1\r\n"), "{refused:?}");
+    }
+    let (_, most) = serving.memory();
+    let grown = most.saturating_sub(before);
+    assert!(grown <= (16 + 16) * 1024, "{grown} KiB more than before");
+    assert_eq!(worker.seen().len(), 4);
+    held.remove(0);
+    until("its worker is given up", || worker.hangups() == 1).await;
+    let mut client = connect(serving.data).await;
+    client.write_all(announced.as_bytes()).await.unwrap();
+    until("the worker has it", || worker.seen().len() == 5).await;
 }

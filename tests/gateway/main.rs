@@ -4,6 +4,7 @@
 mod adapters;
 mod approx;
 mod bad_input;
+mod balanced;
 mod breaker;
 mod bridge;
 mod bridge_process;

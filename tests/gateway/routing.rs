@@ -32,6 +32,29 @@ async fn round_robin_does_not_care() {
     assert_eq!(workers, ["engine-1", "engine-2", "engine-1", "engine-2"]);
 }
 
+/// Policies that look at no cache do without the prompts: what engines report is counted, and nothing is predicted unless
+/// it is asked for.
+#[tokio::test]
+async fn a_baseline_reads_no_prompts_unless_it_is_to_predict() {
+    for (predict, promised, shown) in [("needed", 0, 0.0), ("always", 36, 36.0)] {
+        let config = format!("routing: {{policy: round_robin, predict: {predict}}}");
+        let fleet = fleet().engines(1).config(&config).start().await;
+        fleet.complete(tokens(40)).await;
+        fleet.until_metric("warmpath_index_blocks", "engine-1", 10.0).await;
+        let again = fleet.complete(tokens(40)).await;
+        assert_eq!((again.predicted, again.cached()), (Some(promised), 36), "{predict}");
+        fleet.until_metric("warmpath_cached_tokens_total", "reported", 36.0).await;
+        let predicted = fleet.metric("warmpath_cached_tokens_total", "predicted").await;
+        let counted = fleet.metric("warmpath_prompt_tokens_total", "engine-1").await;
+        assert_eq!((predicted, counted), (shown, 80.0), "{predict}");
+        let hit_rate = fleet.metric("warmpath_kv_hit_rate", "engine-1").await;
+        assert!((hit_rate - 0.45).abs() < 1e-9, "{predict}: {hit_rate}");
+        let chat = json!({"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2});
+        assert_eq!(fleet.post("/v1/chat/completions", &chat).await.status, 200);
+        assert_eq!(fleet.metric("warmpath_untokenized_total", "").await, 0.0);
+    }
+}
+
 /// R-083 end to end: of a prompt of ten whole blocks nine are promised and nine are hit.
 #[tokio::test]
 async fn the_promise_is_what_the_engine_keeps() {

@@ -22,9 +22,18 @@ impl Serving {
 
     /// The same with so many file descriptors.
     pub(crate) fn limited(name: &str, worker: SocketAddr, more: &str, descriptors: usize) -> Self {
+        Self::on((0, 0), (name, worker, more), descriptors)
+    }
+
+    /// The same on these ports, for clients and for operators.
+    pub(crate) fn on(
+        (data, admin): (u16, u16),
+        (name, worker, more): (&str, SocketAddr, &str),
+        descriptors: usize,
+    ) -> Self {
         let config = std::env::temp_dir().join(format!("warmpath-serving-{}-{name}.yaml", std::process::id()));
         let text = format!(
-            "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0'}}\nmodels: [{{name: m}}]\n\
+            "listen: {{data: '127.0.0.1:{data}', admin: '127.0.0.1:{admin}'}}\nmodels: [{{name: m}}]\n\
              workers: [{{id: w, url: 'http://{worker}', model: m, events: none}}]\n{more}\n"
         );
         std::fs::write(&config, text).unwrap();

@@ -35,7 +35,7 @@ pub(crate) fn bridge_settings(address: SocketAddr, model: &str, worker: &str, na
 
 /// The events of a simulated engine as they come from a real one: numbered, without an epoch, and again if asked for.
 pub(crate) fn engine_source(bus: &LocalBus, model: &str, worker: &str) -> RankFeed {
-    let (source, Line { tell, mut asked }) = source(ABILITIES, 64);
+    let (source, Line { tell, asked }) = source(ABILITIES, 64);
     let mut events = bus.subscribe(worker, 0);
     // It outlives the engine's own tasks, which a restart ends.
     Tasks::new().spawn(async move {

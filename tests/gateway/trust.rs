@@ -72,6 +72,8 @@ impl Bench {
     async fn ask(&self) -> Answered {
         let answered = self.fleet.complete((0..40).collect::<Vec<u32>>().into()).await;
         assert_eq!(answered.status, 200, "{answered:?}");
+        // Its end is seen by the router a moment after its client has it; one in flight would move the next elsewhere.
+        self.fleet.eventually("it has ended", async |fleet| fleet.app.in_flight() == 0).await;
         answered
     }
 

@@ -11,7 +11,7 @@ use super::link::{Drops, Missing};
 use super::reader::{Read, Reader};
 use super::replay::Marks;
 use super::{NatsBus, RETRY, stream};
-use crate::events::source::{self, Ask, Heard};
+use crate::events::source::{self, Ask, Asked, Heard};
 use crate::events::subject;
 
 /// By then nobody makes a stream any more who found none when we did.
@@ -168,7 +168,7 @@ impl NatsBus {
     }
 
     /// Does what is asked for, one thing after the other. While the connection is down nothing can be had.
-    async fn answer(&self, line: Line, mut asked: mpsc::Receiver<Ask>) {
+    async fn answer(&self, line: Line, asked: Asked) {
         while let Some(ask) = asked.recv().await {
             let (up, losses) = {
                 let link = self.link.borrow();
