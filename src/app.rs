@@ -275,5 +275,10 @@ fn behaviour(config: &Config) -> Behaviour {
 
 fn senders(config: &Config) -> Senders {
     let name = |field: &Option<HeaderField>| field.as_ref().map(|field| field.name().clone());
-    Senders::new(name(&config.queue.tenant_header), name(&config.queue.class_header))
+    let senders = Senders::new(name(&config.queue.tenant_header), name(&config.queue.class_header));
+    let sessions = &config.routing.sessions;
+    match sessions.rule() {
+        Some(_) => senders.with_sessions(name(&sessions.header), sessions.field),
+        None => senders,
+    }
 }

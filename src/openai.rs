@@ -12,8 +12,10 @@ use serde_json::value::RawValue;
 
 mod field;
 mod nesting;
+mod opening;
 mod prompt;
 
+pub use opening::opening;
 pub use prompt::Prompt;
 
 /// Levels of arrays and objects that a body may nest.
@@ -77,6 +79,8 @@ pub struct RequestView<'a> {
     pub priority: i64,
     /// The end user, as the client names it.
     pub user: Option<Cow<'a, str>>,
+    /// What the client says that its requests have in common.
+    pub prompt_cache_key: Option<Cow<'a, str>>,
 }
 
 /// What a request asks the model to go on from.
@@ -155,6 +159,7 @@ struct Fields<'a> {
     max_completion_tokens: Option<&'a RawValue>,
     priority: Option<&'a RawValue>,
     user: Option<&'a RawValue>,
+    prompt_cache_key: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -214,6 +219,8 @@ impl<'a> RequestView<'a> {
             max_tokens,
             priority: field::integer("priority", fields.priority)?.unwrap_or(0),
             user: field::text("user", fields.user)?,
+            // Engines do not read it: whatever else it is, it is no key.
+            prompt_cache_key: field::text("prompt_cache_key", fields.prompt_cache_key).unwrap_or_default(),
         })
     }
 }

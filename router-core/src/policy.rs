@@ -169,7 +169,11 @@ impl Policy {
             PolicyName::Chwbl => {
                 let chwbl = Arc::new(Chwbl::new(weights.chwbl));
                 let policy = plain(Arc::clone(&chwbl) as Arc<dyn CostFunction>, Pick::CheapestLowestSlot);
-                Self { enrol: Some(chwbl), needs: Needs { opening: true, ..Needs::default() }, ..policy }
+                Self {
+                    enrol: Some(chwbl),
+                    needs: Needs { opening: Some(weights.chwbl.prefix_characters), ..Needs::default() },
+                    ..policy
+                }
             }
             PolicyName::Preble => {
                 let preble = Arc::new(Preble::new(weights.preble));
@@ -192,7 +196,8 @@ impl Policy {
 
     /// Whether it can place a request of which no token ids are known.
     pub fn goes_by_text(&self, request: &Request<'_>) -> bool {
-        (self.history.is_some() && !request.texts.is_empty()) || (self.needs.opening && request.shape.opening.is_some())
+        (self.history.is_some() && !request.texts.is_empty())
+            || (self.needs.opening.is_some() && request.shape.opening.is_some())
     }
 
     /// The same with a memory of what each worker was sent.

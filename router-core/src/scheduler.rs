@@ -246,11 +246,6 @@ impl Scheduler {
         self.needs
     }
 
-    /// Whether any of its policies goes by what was sent before, and so by texts where token ids are unknown.
-    pub fn has_history(&self) -> bool {
-        self.histories().next().is_some()
-    }
-
     /// The pool's policy.
     pub fn policy(&self) -> &Policy {
         &self.policy

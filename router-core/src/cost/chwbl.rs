@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use xxhash_rust::xxh64::xxh64;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight};
 use crate::ids::{Roll, Slot};
 use crate::observe::{Enrol, Enrolled};
 use crate::shape::Shape;
@@ -53,8 +53,8 @@ fn points<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::E
 }
 
 /// From the prompt's key clockwise, the first worker with `requests + 1 ≤ max(load_min, load_factor·(total + 1)/n)`; if
-/// there is none, the first one. The cost is the number of workers passed on the way, and `n` more for who is
-/// above the bound; who lies behind the one that is found is not looked for, and counts as `n` away.
+/// there is none, the first one. The cost is the number of workers passed on the way; who is above the bound comes
+/// behind all others, and who lies behind the one that is found is not looked for, and counts as `n` away.
 ///
 /// The key is [`Shape::opening`]; a ring point is the xxh64 of a worker's name and the point's number in decimal digits.
 #[derive(Debug, Default)]
@@ -123,7 +123,7 @@ impl Bound {
     }
 
     fn penalty(self, candidate: &Candidate) -> f64 {
-        if self.is_exceeded(candidate) { self.workers } else { 0.0 }
+        if self.is_exceeded(candidate) { BEHIND } else { 0.0 }
     }
 }
 
@@ -152,9 +152,9 @@ impl CostFunction for Chwbl {
         }
     }
 
-    /// One step.
+    /// More than all others that could be passed.
     fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
-        1.0
+        65_536.0
     }
 }
 
@@ -243,7 +243,8 @@ mod tests {
         let mut loads = [0; 3];
         (loads[order[0]], loads[order[1]], loads[order[2]]) = (3, 3, 2);
         let spilt = costs(&chwbl, points[0].0, &fleet(&loads));
-        assert_eq!([spilt[order[0]], spilt[order[1]], spilt[order[2]]], [Cost(3.0), Cost(4.0), Cost(2.0)]);
+        let spilt = [spilt[order[0]], spilt[order[1]], spilt[order[2]]];
+        assert_eq!(spilt, [Cost(BEHIND), Cost(1.0 + BEHIND), Cost(2.0)]);
     }
 
     /// In an idle fleet 1.25·1/3 would let nobody take a first request, and one in flight would be too many.
@@ -266,7 +267,7 @@ mod tests {
         fleet[order[1]].requests = 0;
         fleet[order[1]].standing = Standing::Full;
         let costs = costs(&chwbl, points[0].0, &fleet);
-        assert_eq!([costs[order[0]], costs[order[2]]], [Cost(3.0), Cost(4.0)]);
+        assert_eq!([costs[order[0]], costs[order[2]]], [Cost(BEHIND), Cost(1.0 + BEHIND)]);
     }
 
     /// at a mean load of 4 nobody has more than 5.

@@ -171,8 +171,10 @@ impl CostFunction for Preble {
         }
     }
 
+    /// All that one request costs: the sums are over many, and the rule for holders looks at no sums.
     fn prompt_worth(&self, shape: &Shape, _candidate: &Candidate) -> f64 {
-        f64::from(shape.prompt.0) * self.weights.prefill_ms.get()
+        let answer = f64::from(self.weights.output_tokens) * self.weights.gap_ms.get();
+        f64::from(shape.prompt.0) * self.weights.prefill_ms.get() + answer
     }
 }
 

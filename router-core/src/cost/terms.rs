@@ -1,5 +1,7 @@
 //! What a cost is made of, told only to who asks.
 
+use std::num::NonZeroU32;
+
 /// What a term counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
@@ -77,13 +79,13 @@ pub fn combined(terms: &[Term]) -> f64 {
 pub struct Needs {
     /// [`Candidate::added_blocks`](super::Candidate::added_blocks).
     pub added_blocks: bool,
-    /// [`Shape::opening`](crate::shape::Shape::opening).
-    pub opening: bool,
+    /// [`Shape::opening`](crate::shape::Shape::opening), of so many characters where the text is known.
+    pub opening: Option<NonZeroU32>,
 }
 
 impl Needs {
     /// What either needs.
     pub fn or(self, other: Needs) -> Needs {
-        Needs { added_blocks: self.added_blocks || other.added_blocks, opening: self.opening || other.opening }
+        Needs { added_blocks: self.added_blocks || other.added_blocks, opening: self.opening.or(other.opening) }
     }
 }

@@ -31,7 +31,7 @@ impl Scheduler {
             find_added(request, &self.overlay, workers.slots(), scratch);
         }
         scratch.text_hashes.clear();
-        if request.prompts.is_empty() && self.goes_by_history() {
+        if request.prompts.is_empty() && self.policy.history.is_some() {
             request.texts.iter().for_each(|text| text.hash_into(&mut scratch.text_hashes));
         }
         recall(self.policy.history.as_deref(), request, workers.slots(), scratch);
@@ -44,8 +44,10 @@ impl Scheduler {
                 targets.map(|target| Enrolled { slot: target.slot, worker: &target.worker, rank: target.rank });
             enrol.enrol(workers.roll(pool), &mut targets);
         }
-        let opening =
-            request.shape.opening.or_else(|| opening(request, &scratch.hashes).filter(|_| self.needs.opening));
+        let opening = request
+            .shape
+            .opening
+            .or_else(|| opening(request, &scratch.hashes).filter(|_| self.needs.opening.is_some()));
         Shape { opening, ..request.shape }
     }
 
@@ -86,10 +88,6 @@ impl Scheduler {
                 known: scratch.known.get(place).copied().unwrap_or_default(),
             });
         }
-    }
-
-    fn goes_by_history(&self) -> bool {
-        self.shadows.iter().chain([&self.policy]).any(|policy| policy.history.is_some())
     }
 }
 
