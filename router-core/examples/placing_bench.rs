@@ -85,12 +85,8 @@ impl World {
         };
         let policy = |name| Policy::new(name, &weights);
         // Spread over all workers, as a fleet under load is.
-        let scheduler = Scheduler::new(
-            policy(name),
-            policy(PolicyName::LeastRequests),
-            OnAllBusy::LeastLoaded,
-        )
-        .with_in_flight_credit(Duration::from_secs(3_600));
+        let scheduler = Scheduler::new(policy(name), policy(PolicyName::LeastRequests), OnAllBusy::LeastLoaded)
+            .with_in_flight_credit(Duration::from_secs(3_600));
         Self {
             scheduler,
             workers: WorkerTable::new(targets.collect(), vec![pool]),
@@ -185,7 +181,12 @@ fn policies(workers: u16) {
             drop(placed);
             let start = Instant::now();
             costs.clear();
-            let _ = cost.score(start, &Shape { opening: Some(Opening(hashes[0].0)), ..shape }, scratch.candidates(), &mut costs);
+            let _ = cost.score(
+                start,
+                &Shape { opening: Some(Opening(hashes[0].0)), ..shape },
+                scratch.candidates(),
+                &mut costs,
+            );
             std::hint::black_box(pick.choose(scratch.candidates(), &costs, &mut rng));
             if round >= 500 {
                 placing.push(taken);

@@ -179,8 +179,7 @@ impl Tree {
         self.alive.iter().for_each(|slot| each(slot, count(depth)));
     }
 
-    /// Tells for every worker how many leading blocks of `prompt` are in flight there; a worker that shares more than one
-    /// node again for each, the most last. O(holders of the nodes on the way).
+    /// Tells for every worker how many leading blocks of `prompt` are in flight there, the most last. O(holders on the way).
     pub(super) fn shared(&self, prompt: &[SequenceHash], mut each: impl FnMut(Slot, u32)) {
         let (mut depth, mut parent) = (0, ROOT);
         while let Some(first) = prompt.get(depth)
