@@ -187,12 +187,11 @@ impl Tree {
         {
             let node = &self.nodes[at];
             let common = common(&node.blocks, &prompt[depth..]);
-            depth += common;
-            node.holders.iter().for_each(|holder| each(holder.slot, count(depth)));
+            node.holders.iter().for_each(|holder| each(holder.slot, count(depth + common)));
             if common < node.blocks.len() {
                 return;
             }
-            parent = at;
+            (depth, parent) = (depth + common, at);
         }
     }
 
