@@ -1,8 +1,8 @@
 //! What a placement and its end cost, by the prompt's length, the number of workers, and what is in flight with the same
 //! system prompt. Prints a table; `--threads N` lets N threads place at once.
 //!
-//! With `--policies [WORKERS]` instead, for each policy: a placement where the index answers at once, and of it the cost and
-//! the pick alone.
+//! With `--policies [WORKERS]` instead, for each policy: a placement where the index answers at once; one without overlaps, so
+//! candidates, cost, pick and reservation alone; and cost and pick alone.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -159,7 +159,9 @@ fn run(blocks: u32, workers: u16, in_flight: u32, threads: u32) {
 
 /// What a decision costs under each policy: 512 blocks, four requests in flight on each worker.
 fn policies(workers: u16) {
-    println!("policy           place p50       p99   cost+pick p50       p99   (microseconds, {workers} workers)");
+    println!(
+        "policy               place p50       p99 no overlap p50       p99   cost+pick p50       p99   (microseconds, {workers} workers)"
+    );
     for name in PolicyName::ALL {
         let world = World::new(workers, name);
         let (index, mut scratch) = (Quarters::new(workers), Scratch::new(1));
@@ -171,7 +173,10 @@ fn policies(workers: u16) {
         let (shape, avoid) = (Shape::of(Tokens(8_200), world.size), SlotSet::new());
         let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let pool = world.workers.pool("m").unwrap();
-        let (mut placing, mut deciding) = (Vec::new(), Vec::new());
+        let (mut placing, mut listing, mut deciding) = (Vec::new(), Vec::new(), Vec::new());
+        let short = [Prompt::hashed(world.root, &[], Tokens(15))];
+        let mut brief = Request { prompts: &short, ..request.clone() };
+        brief.shape.prompt = Tokens(15);
         let (mut costs, mut rng) = (Vec::new(), StdRng::seed_from_u64(1));
         let Policy { cost, pick, .. } = world.scheduler.policy();
         for round in 0..3_000 {
@@ -188,16 +193,23 @@ fn policies(workers: u16) {
                 &mut costs,
             );
             std::hint::black_box(pick.choose(scratch.candidates(), &costs, &mut rng));
+            let decided = start.elapsed();
+            let start = Instant::now();
+            let placed = world.scheduler.place(start, &brief, &Empty, (&world.workers, pool), &mut scratch);
+            let listed = start.elapsed();
+            drop(placed);
             if round >= 500 {
                 placing.push(taken);
-                deciding.push(start.elapsed());
+                listing.push(listed);
+                deciding.push(decided);
             }
         }
-        placing.sort_unstable();
-        deciding.sort_unstable();
-        let [place, place_p99] = [0.5, 0.99].map(|share| percentile(&placing, share));
-        let [decide, decide_p99] = [0.5, 0.99].map(|share| percentile(&deciding, share));
-        println!("{name:<15} {place:>10.1} {place_p99:>9.1} {decide:>15.1} {decide_p99:>9.1}", name = name.as_str());
+        print!("{:<15}", name.as_str());
+        for times in [&mut placing, &mut listing, &mut deciding] {
+            times.sort_unstable();
+            print!(" {:>15.1} {:>9.1}", percentile(times, 0.5), percentile(times, 0.99));
+        }
+        println!();
     }
 }
 
