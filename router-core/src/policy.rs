@@ -168,7 +168,7 @@ impl Policy {
             PolicyName::Affinity => plain(Arc::new(Affinity(weights.affinity)), Pick::CheapestAtRandom),
             PolicyName::Chwbl => {
                 let chwbl = Arc::new(Chwbl::new(weights.chwbl));
-                let policy = plain(Arc::clone(&chwbl) as Arc<dyn CostFunction>, Pick::CheapestLowestSlot);
+                let policy = plain(chwbl.clone(), Pick::CheapestLowestSlot);
                 Self {
                     enrol: Some(chwbl),
                     needs: Needs { opening: Some(weights.chwbl.prefix_characters), ..Needs::default() },
@@ -177,7 +177,7 @@ impl Policy {
             }
             PolicyName::Preble => {
                 let preble = Arc::new(Preble::new(weights.preble));
-                let policy = plain(Arc::clone(&preble) as Arc<dyn CostFunction>, Pick::CheapestLowestSlot);
+                let policy = plain(preble.clone(), Pick::CheapestLowestSlot);
                 Self { learn: Some(preble), ..policy }
             }
             PolicyName::Aibrix => plain(Arc::new(Aibrix(weights.aibrix)), Pick::CheapestAtRandom),
@@ -188,7 +188,7 @@ impl Policy {
             PolicyName::PowerOfTwo => plain(Arc::new(LeastRequests), Pick::CheaperOfTwo),
             PolicyName::RoundRobin => {
                 let round = Arc::new(RoundRobin::default());
-                let policy = plain(Arc::clone(&round) as Arc<dyn CostFunction>, Pick::CheapestLowestSlot);
+                let policy = plain(round.clone(), Pick::CheapestLowestSlot);
                 Self { learn: Some(round), ..policy }
             }
         }
