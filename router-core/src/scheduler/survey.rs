@@ -67,7 +67,11 @@ impl Scheduler {
             let place = target.slot.index();
             let overlap = scratch.held[place];
             let promised = overlap.total().tokens(request.shape.block_size);
-            let (cached_tokens, cached_on_device) = self.tiers.believed(overlap, promised, target.trust.weight());
+            // Where nothing is promised, there is nothing to doubt: most of a large fleet.
+            let (cached_tokens, cached_on_device) = match promised {
+                Tokens(0) => (Tokens(0), Tokens(0)),
+                _ => self.tiers.believed(overlap, promised, target.trust.weight()),
+            };
             let doubted = promised.saturating_sub(cached_tokens);
             let waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
             scratch.candidates.push(Candidate {
