@@ -280,7 +280,8 @@ fn behaviour(config: &Config) -> Behaviour {
         total_timeout: config.timeouts.total.get(),
         retries: RetryRules { attempts: config.retries.attempts, server_errors: config.retries.server_errors },
         suspicion: config.retries.suspicion.get(),
-        reads_prompts: config.routing.predict == Predict::Always || !config.routing.policy.is_baseline(),
+        reads_prompts: config.routing.predict == Predict::Always
+            || [config.routing.policy].iter().chain(&config.routing.shadow).any(|policy| !policy.is_baseline()),
         index_seed: config.index.seed,
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,
@@ -291,5 +292,10 @@ fn behaviour(config: &Config) -> Behaviour {
 
 fn senders(config: &Config) -> Senders {
     let name = |field: &Option<HeaderField>| field.as_ref().map(|field| field.name().clone());
-    Senders::new(name(&config.queue.tenant_header), name(&config.queue.class_header))
+    let senders = Senders::new(name(&config.queue.tenant_header), name(&config.queue.class_header));
+    let sessions = &config.routing.sessions;
+    match sessions.rule() {
+        Some(_) => senders.with_sessions(name(&sessions.header), sessions.field),
+        None => senders,
+    }
 }

@@ -11,10 +11,12 @@ use serde::Deserialize;
 
 mod field;
 mod nesting;
+mod opening;
 mod prompt;
 mod raw;
 mod scan;
 
+pub use opening::opening;
 pub use prompt::Prompt;
 pub use raw::Raw;
 use scan::Scanner;
@@ -80,6 +82,8 @@ pub struct RequestView<'a> {
     pub priority: i64,
     /// The end user, as the client names it.
     pub user: Option<Cow<'a, str>>,
+    /// What the client says that its requests have in common.
+    pub prompt_cache_key: Option<Cow<'a, str>>,
 }
 
 /// What a request asks the model to go on from.
@@ -158,6 +162,7 @@ struct Fields<'a> {
     max_completion_tokens: Option<Raw<'a>>,
     priority: Option<Raw<'a>>,
     user: Option<Raw<'a>>,
+    prompt_cache_key: Option<Raw<'a>>,
     /// The elements of `messages`, where the scan has told them apart.
     #[serde(skip)]
     apart: Option<Vec<Raw<'a>>>,
@@ -243,6 +248,7 @@ impl<'a> Fields<'a> {
             "max_completion_tokens" => ("max_completion_tokens", &mut self.max_completion_tokens),
             "priority" => ("priority", &mut self.priority),
             "user" => ("user", &mut self.user),
+            "prompt_cache_key" => ("prompt_cache_key", &mut self.prompt_cache_key),
             _ => return None,
         })
     }
@@ -324,6 +330,8 @@ impl<'a> RequestView<'a> {
             max_tokens,
             priority: field::integer("priority", fields.priority)?.unwrap_or(0),
             user: field::text("user", fields.user)?,
+            // Engines do not read it: whatever else it is, it is no key.
+            prompt_cache_key: field::text("prompt_cache_key", fields.prompt_cache_key).unwrap_or_default(),
         })
     }
 }

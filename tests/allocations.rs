@@ -1,4 +1,5 @@
-//! A warm placement allocates nothing: neither the gate nor the policy nor its history nor the index nor the ledger.
+//! A warm placement allocates nothing: neither the gate nor the policy nor its shadows, its sessions or its history, nor
+//! the index, nor the ledger.
 #![expect(unsafe_code, reason = "a counting allocator can only be written so")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,6 +16,7 @@ use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
+use warmpath_core::cost::Weight;
 use warmpath_core::ids::{EngineHash, Rank, RequestKey, SequenceHash, Slot, WorkerId};
 use warmpath_core::ledger::{Account, InFlight, Reservation, Said, Share};
 use warmpath_core::namespace::Namespace;
@@ -23,7 +25,8 @@ use warmpath_core::overlay::Overlay;
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::queue::Rules;
 use warmpath_core::scheduler::{Placement, Scheduler, Scratch};
-use warmpath_core::shape::{Class, Prompt, Request, Shape};
+use warmpath_core::session::{SessionRule, Sessions};
+use warmpath_core::shape::{AffinityKey, Class, Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::trust::Answered;
 use warmpath_core::units::{BlockSize, Blocks, Tier, Tokens};
@@ -148,6 +151,12 @@ fn a_warm_placement_allocates_nothing() {
         store(&writer(&index, slot), &tokens[..held * 16], Tier::Device);
     }
     let weights = Weights::default();
+    let shadows = [PolicyName::Blocks, PolicyName::Chwbl, PolicyName::Preble, PolicyName::Random];
+    let rule = SessionRule {
+        weight: Weight::try_from(0.1).expect("a weight"),
+        ttl: Duration::from_secs(60),
+        sessions_max: 1000,
+    };
     for policy in PolicyName::ALL {
         let fallback = Policy::new(PolicyName::LeastRequests, &weights);
         let history = history_of(policy, &ApproxLimits::default());
@@ -156,10 +165,12 @@ fn a_warm_placement_allocates_nothing() {
         let scheduler = Scheduler::new(policy_at_work, fallback, OnAllBusy::Queue)
             .with_release(gate.clone())
             .with_in_flight_credit(Duration::from_secs(30))
+            .with_shadows(shadows.map(|name| Policy::new(name, &weights)).into())
+            .with_sessions(Sessions::new(rule))
             .with_sent(Arc::new(ApproxLru::new(LruLimits::default())));
         let mut scratch = Scratch::new(1);
         let prompts = [Prompt::of(root, &tokens)];
-        let shape = Shape::of(Tokens(4096), size);
+        let shape = Shape { affinity: Some(AffinityKey(7)), ..Shape::of(Tokens(4096), size) };
         let avoid = SlotSet::new();
         let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let pool = workers.pool("m").unwrap();

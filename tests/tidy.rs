@@ -59,7 +59,8 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("queue", &["units", "shape"]),
     ("pick", &["ids", "cost"]),
     ("retry", &["ids", "cost"]),
-    ("policy", &["observe", "history", "cost", "pick"]),
+    ("policy", &["shape", "observe", "history", "cost", "pick"]),
+    ("session", &["ids", "shape", "observe", "cost"]),
     ("admission", &["ids", "units", "slot_set", "ledger", "workers", "cost"]),
     (
         "scheduler",
@@ -80,6 +81,7 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
             "cost",
             "pick",
             "policy",
+            "session",
             "admission",
         ],
     ),

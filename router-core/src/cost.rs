@@ -8,13 +8,21 @@ use crate::overlap::TierBlocks;
 use crate::shape::Shape;
 use crate::units::{Blocks, Tokens};
 
+pub mod affinity;
+pub mod aibrix;
 pub mod approx_lru;
 pub mod approx_tree;
 pub mod baselines;
+pub mod blocks;
+pub mod chwbl;
 pub mod kv;
 pub mod logit;
+pub mod preble;
+pub mod product;
+pub mod terms;
 pub mod tiers;
 pub mod weight;
+pub use terms::{Needs, Term, Unit};
 pub use tiers::TierWeights;
 pub use weight::{Share, Weight};
 
@@ -46,11 +54,15 @@ pub struct Candidate {
     pub overlap: TierBlocks,
     /// Prompt tokens that it need not compute: the promise, weighted by tier and by how far it is believed.
     pub cached_tokens: Tokens,
+    /// Of `cached_tokens`, those on the device.
+    pub cached_on_device: Tokens,
     /// Prompt tokens that it would have to compute: all others.
     pub new_tokens: Tokens,
     /// Blocks of the requests in flight on it; this and the other loads are the router's own account, and what the engine
     /// says that it has beyond it.
     pub active_blocks: Blocks,
+    /// Blocks that this request would add to them; 0 where the policy does not ask for it in its [`Needs`].
+    pub added_blocks: Blocks,
     /// Blocks of its KV cache.
     pub total_blocks: Blocks,
     /// Sequences in flight on it.
@@ -105,6 +117,23 @@ pub trait CostFunction: Send + Sync {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice>;
+
+    /// Tells every term of every candidate's cost, with the candidate's place: combined by [`terms::combined`] they are
+    /// what `score` says of the same arguments, but for rounding. For people: only explanations ask.
+    fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term));
+
+    /// What it would be worth, in this policy's unit, if `candidate` had all of the prompt and has nothing of it now: the
+    /// scale on which preferences from outside, as for a session's last worker, are weighed. A policy that does not look at
+    /// caches names what makes a difference to it.
+    fn prompt_worth(&self, shape: &Shape, candidate: &Candidate) -> f64;
+}
+
+/// What a candidate that a rule does not name costs more: above every count that it is added to.
+pub(crate) const BEHIND: f64 = 4_294_967_296.0;
+
+/// The candidates that can be chosen.
+pub(crate) fn open(candidates: &[Candidate]) -> impl Iterator<Item = &Candidate> + Clone {
+    candidates.iter().filter(|candidate| candidate.standing == Standing::Open)
 }
 
 /// Mean and population standard deviation; zeros for none.
@@ -149,8 +178,10 @@ pub(crate) mod small_worlds {
             standing: if full { Standing::Full } else { Standing::Open },
             overlap: TierBlocks::device(Blocks(overlap)),
             cached_tokens: Tokens(overlap * 16),
+            cached_on_device: Tokens(overlap * 16),
             new_tokens: crate::overlap::new_tokens(Tokens(256), Tokens(overlap * 16)),
             active_blocks: Blocks(blocks.0),
+            added_blocks: Blocks(0),
             total_blocks: Blocks(blocks.1),
             active_slots: slots.0,
             total_slots: slots.1,

@@ -51,6 +51,10 @@ impl Slot {
     }
 }
 
+/// Who the targets of a pool are: equal for equal names in equal slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Roll(pub u64);
+
 /// Hash of the tokens of one block alone, without what stands before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -18,6 +18,7 @@ pub mod policy;
 pub mod queue;
 pub mod retry;
 pub mod scheduler;
+pub mod session;
 pub mod shape;
 pub mod slot_set;
 pub mod trust;

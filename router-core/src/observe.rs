@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::ids::{RequestKey, Slot};
+use crate::ids::{Rank, RequestKey, Roll, Slot, WorkerId};
 use crate::overlap::TierBlocks;
 use crate::shape::Shape;
 use crate::units::Tokens;
@@ -78,4 +78,21 @@ pub enum Event {
 pub trait Learn: Send + Sync {
     /// Takes note. Cheap: it is called for every chunk of every stream.
     fn observe(&self, observation: &Observation);
+}
+
+/// A target by its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Enrolled<'a> {
+    /// Its dense index.
+    pub slot: Slot,
+    /// The worker.
+    pub worker: &'a WorkerId,
+    /// The rank inside the worker.
+    pub rank: Rank,
+}
+
+/// Something that goes by the names of targets, and so by what outlives slots and restarts.
+pub trait Enrol: Send + Sync {
+    /// Says who the targets are, before every placement. Whoever knows the roll already returns at once.
+    fn enrol(&self, roll: Roll, targets: &mut dyn Iterator<Item = Enrolled<'_>>);
 }

@@ -80,6 +80,16 @@ impl Overlay {
         });
     }
 
+    /// Sets for each worker how many leading blocks of `prompt` are in flight there, whether they count as cached or not;
+    /// leaves the others. Slots beyond `shared` are left out. O(workers that share a block, for each fork).
+    pub fn in_flight(&self, prompt: &[SequenceHash], shared: &mut [u32]) {
+        self.state().tree.shared(prompt, |slot, blocks| {
+            if let Some(shared) = shared.get_mut(slot.index()) {
+                *shared = blocks;
+            }
+        });
+    }
+
     /// A request with these prompts goes to `slot`. O(blocks) at the speed of copying them; allocates nothing once warm.
     pub fn enter<'p>(
         self: &Arc<Self>,

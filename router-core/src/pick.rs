@@ -1,12 +1,11 @@
 //! From costs to one candidate. How ties end belongs to the policy: its sources disagree.
 
-use rand::RngExt;
-use rand::rngs::StdRng;
+use rand::{Rng, RngExt};
 
-use crate::cost::{Candidate, Cost, Standing};
+use crate::cost::{Candidate, Cost, Standing, Weight};
 
 /// How a policy's costs become a choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pick {
     /// The cheapest; among equals the lowest slot.
     CheapestLowestSlot,
@@ -16,11 +15,26 @@ pub enum Pick {
     CheapestAtRandom,
     /// The cheaper of two that are drawn at random; among equals the first drawn.
     CheaperOfTwo,
+    /// Any, one with cost `c` as often as `exp(−c/temperature)` says. The temperature is in the costs' own unit: costs are
+    /// not stretched between the least and the most first, which would make a full swing of any difference. At 0 the
+    /// cheapest; among equals one at random.
+    Softmax(Weight),
 }
 
 impl Pick {
     /// The index of the chosen candidate; none when no candidate is open. O(candidates), no allocation.
-    pub fn choose(self, candidates: &[Candidate], costs: &[Cost], rng: &mut StdRng) -> Option<usize> {
+    pub fn choose(self, candidates: &[Candidate], costs: &[Cost], rng: &mut impl Rng) -> Option<usize> {
+        self.choose_beside(None, candidates, costs, rng)
+    }
+
+    /// The same where one open candidate has a claim already: whoever draws two draws it and one other.
+    pub fn choose_beside(
+        self,
+        kept: Option<usize>,
+        candidates: &[Candidate],
+        costs: &[Cost],
+        rng: &mut impl Rng,
+    ) -> Option<usize> {
         let open = || {
             let all = candidates.iter().zip(costs).enumerate();
             all.filter(|(_, (candidate, _))| candidate.standing == Standing::Open)
@@ -37,12 +51,24 @@ impl Pick {
                     .min_by(|a, b| a.2.total_cmp(&b.2).then(by_queue(a.0, b.0)).then(a.1.cmp(&b.1)))
                     .map(|(index, _, _)| index)
             }
-            Pick::CheapestAtRandom => {
+            Pick::Softmax(temperature) if temperature.get() > 0.0 => {
+                let lowest = open().map(|(_, _, cost)| cost).min_by(f64::total_cmp)?;
+                let weighed = || open().map(|(index, _, cost)| (index, ((lowest - cost) / temperature.get()).exp()));
+                let mut left = rng.random_range(0.0..1.0) * weighed().map(|(_, weight)| weight).sum::<f64>();
+                let drawn = weighed().find(|(_, weight)| {
+                    left -= weight;
+                    left < 0.0
+                });
+                // Rounding may leave a rest behind the last one.
+                drawn.or_else(|| weighed().find(|(_, weight)| *weight > 0.0)).map(|(index, _)| index)
+            }
+            Pick::CheapestAtRandom | Pick::Softmax(_) => {
                 let lowest = open().map(|(_, _, cost)| cost).min_by(f64::total_cmp)?;
                 draw(open().filter(|(_, _, cost)| *cost <= lowest).map(|(index, _, _)| index), rng)
             }
             Pick::CheaperOfTwo => {
-                let (first, first_cost) = draw(open().map(|(index, _, cost)| (index, cost)), rng)?;
+                let claims = open().filter(|(index, _, _)| kept.is_none_or(|kept| kept == *index));
+                let (first, first_cost) = draw(claims.map(|(index, _, cost)| (index, cost)), rng)?;
                 let others = open().filter(|(index, _, _)| *index != first).map(|(index, _, cost)| (index, cost));
                 match draw(others, rng) {
                     Some((second, cost)) if cost < first_cost => Some(second),
@@ -54,7 +80,7 @@ impl Pick {
 }
 
 /// One item, each as likely as any other: the n-th replaces the one held with chance 1/n.
-fn draw<T>(items: impl Iterator<Item = T>, rng: &mut StdRng) -> Option<T> {
+fn draw<T>(items: impl Iterator<Item = T>, rng: &mut impl Rng) -> Option<T> {
     let mut held = None;
     for (item, seen) in items.zip(1_u32..) {
         if rng.random_range(0..seen) == 0 {
@@ -67,6 +93,7 @@ fn draw<T>(items: impl Iterator<Item = T>, rng: &mut StdRng) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use rand::SeedableRng;
+    use rand::rngs::StdRng;
 
     use super::*;
     use crate::cost::small_worlds::candidate;
@@ -118,6 +145,51 @@ mod tests {
         // The cheapest is in two of the three pairs, the middle one wins the third.
         assert_eq!(wins[1], 0);
         assert!((1_850..=2_150).contains(&wins[0]), "{wins:?}");
+    }
+
+    /// Costs of 0, ln 2 and ln 4 times the temperature: weights 1, 1/2 and 1/4, so 4/7, 2/7 and 1/7 of 7000 draws.
+    #[test]
+    fn softmax_draws_by_the_costs_own_unit() {
+        let (fleet, mut rng) = (fleet(3), rng());
+        let step = 20.0 * 2.0_f64.ln();
+        let costs = [Cost(1e6), Cost(1e6 + step), Cost(1e6 + 2.0 * step)];
+        let mut wins = [0_u32; 3];
+        for _ in 0..7_000 {
+            wins[Pick::Softmax(Weight::constant(20.0)).choose(&fleet, &costs, &mut rng).unwrap()] += 1;
+        }
+        let near = |wins: u32, expected: u32| wins.abs_diff(expected) < 150;
+        assert!(near(wins[0], 4_000) && near(wins[1], 2_000) && near(wins[2], 1_000), "{wins:?}");
+    }
+
+    /// Stretched between the least and the most, a hundredth of a block would be all that counts.
+    #[test]
+    fn a_tiny_difference_stays_tiny_under_softmax() {
+        let (fleet, mut rng) = (fleet(2), rng());
+        let mut wins = [0_u32; 2];
+        for _ in 0..10_000 {
+            let costs = [Cost(100.0), Cost(100.01)];
+            wins[Pick::Softmax(Weight::constant(1.0)).choose(&fleet, &costs, &mut rng).unwrap()] += 1;
+        }
+        assert!((4_800..=5_250).contains(&wins[0]), "{wins:?}");
+    }
+
+    #[test]
+    fn without_temperature_softmax_is_the_cheapest_with_ties_at_random() {
+        let costs = [Cost(1.0), Cost(1.0), Cost(1.000_001)];
+        let (cold, cheapest) = (Pick::Softmax(Weight::constant(0.0)), Pick::CheapestAtRandom);
+        let (mut one, mut other) = (rng(), rng());
+        for _ in 0..100 {
+            let chosen = cold.choose(&fleet(3), &costs, &mut one);
+            assert_eq!(chosen, cheapest.choose(&fleet(3), &costs, &mut other));
+            assert_ne!(chosen, Some(2));
+        }
+    }
+
+    #[test]
+    fn softmax_survives_costs_of_any_size() {
+        let (fleet, mut rng) = (fleet(3), rng());
+        let costs = [Cost(1e300), Cost(-1e300), Cost(f64::INFINITY)];
+        assert_eq!(Pick::Softmax(Weight::constant(1e-300)).choose(&fleet, &costs, &mut rng), Some(1));
     }
 
     #[test]

@@ -5,15 +5,22 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cost::CostFunction;
+use crate::cost::affinity::{Affinity, AffinityRule};
+use crate::cost::aibrix::{Aibrix, AibrixRule};
 use crate::cost::approx_lru::{ApproxLru, LruWeights};
 use crate::cost::approx_tree::{ApproxTree, TreeRule};
 use crate::cost::baselines::{LeastRequests, Random, RoundRobin};
+use crate::cost::blocks::{BlockSum, BlocksWeights};
+use crate::cost::chwbl::{Chwbl, ChwblRule};
 use crate::cost::kv::{Kv, KvWeights};
 use crate::cost::logit::{Logit, LogitWeights};
+use crate::cost::preble::{Preble, PrebleWeights};
+use crate::cost::product::Product;
+use crate::cost::{CostFunction, Needs};
 use crate::history::History;
-use crate::observe::Learn;
+use crate::observe::{Enrol, Learn};
 use crate::pick::Pick;
+use crate::shape::Request;
 
 /// The policies by name, as YAML and the commands spell them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -24,6 +31,18 @@ pub enum PolicyName {
     Kv,
     /// Highest cached share minus use and queue.
     Logit,
+    /// Lowest sum of blocks to be computed and blocks in use.
+    Blocks,
+    /// Lowest product of tokens to be computed and requests in flight.
+    Product,
+    /// Least to compute among those that hold nearly all of the prompt.
+    Affinity,
+    /// By consistent hashing of the prompt's beginning, with bounded loads.
+    Chwbl,
+    /// The longest match where it pays, else what was sent the least lately.
+    Preble,
+    /// The longest match among those that are not busier than usual.
+    Aibrix,
     /// The one that was sent most of the prompt before, while the fleet is balanced.
     ApproxTree,
     /// Highest share of the prompt that was sent before, minus queue and use.
@@ -40,9 +59,15 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// Every policy.
-    pub const ALL: [PolicyName; 8] = [
+    pub const ALL: [PolicyName; 14] = [
         PolicyName::Kv,
         PolicyName::Logit,
+        PolicyName::Blocks,
+        PolicyName::Product,
+        PolicyName::Affinity,
+        PolicyName::Chwbl,
+        PolicyName::Preble,
+        PolicyName::Aibrix,
         PolicyName::ApproxTree,
         PolicyName::ApproxLru,
         PolicyName::RoundRobin,
@@ -56,6 +81,12 @@ impl PolicyName {
         match self {
             PolicyName::Kv => "kv",
             PolicyName::Logit => "logit",
+            PolicyName::Blocks => "blocks",
+            PolicyName::Product => "product",
+            PolicyName::Affinity => "affinity",
+            PolicyName::Chwbl => "chwbl",
+            PolicyName::Preble => "preble",
+            PolicyName::Aibrix => "aibrix",
             PolicyName::ApproxTree => "approx_tree",
             PolicyName::ApproxLru => "approx_lru",
             PolicyName::RoundRobin => "round_robin",
@@ -67,7 +98,7 @@ impl PolicyName {
 
     /// Whether it chooses without looking at caches. Such a policy always has a choice, and so can be a fallback.
     pub fn is_baseline(self) -> bool {
-        !matches!(self, PolicyName::Kv | PolicyName::Logit | PolicyName::ApproxTree | PolicyName::ApproxLru)
+        matches!(self, PolicyName::RoundRobin | PolicyName::Random | PolicyName::LeastRequests | PolicyName::PowerOfTwo)
     }
 }
 
@@ -84,6 +115,16 @@ pub struct Weights {
     pub kv: KvWeights,
     /// Of `logit`.
     pub logit: LogitWeights,
+    /// Of `blocks`.
+    pub blocks: BlocksWeights,
+    /// Of `affinity`.
+    pub affinity: AffinityRule,
+    /// Of `chwbl`.
+    pub chwbl: ChwblRule,
+    /// Of `preble`.
+    pub preble: PrebleWeights,
+    /// Of `aibrix`.
+    pub aibrix: AibrixRule,
     /// Of `approx_tree`.
     pub approx_tree: TreeRule,
     /// Of `approx_lru`.
@@ -102,27 +143,61 @@ pub struct Policy {
     pub learn: Option<Arc<dyn Learn>>,
     /// What each worker was sent; only the approximate policies look at it.
     pub history: Option<Arc<dyn History>>,
+    /// What goes by the targets' names; most go by none.
+    pub enrol: Option<Arc<dyn Enrol>>,
+    /// What it looks at that others do not.
+    pub needs: Needs,
 }
 
 impl Policy {
     /// The policy of this name, with fresh state. One that goes by history is given it by
     /// [`with_history`](Self::with_history); without, all workers are alike to it.
     pub fn new(name: PolicyName, weights: &Weights) -> Self {
-        let (cost, pick): (Arc<dyn CostFunction>, Pick) = match name {
-            PolicyName::Kv => (Arc::new(Kv(weights.kv)), Pick::CheapestLowestSlot),
-            PolicyName::Logit => (Arc::new(Logit(weights.logit)), Pick::CheapestAtRandom),
-            PolicyName::ApproxTree => (Arc::new(ApproxTree(weights.approx_tree)), Pick::CheapestLowestSlot),
-            PolicyName::ApproxLru => (Arc::new(ApproxLru(weights.approx_lru)), Pick::CheapestFewestRequests),
-            PolicyName::Random => (Arc::new(Random), Pick::CheapestAtRandom),
-            PolicyName::LeastRequests => (Arc::new(LeastRequests), Pick::CheapestLowestSlot),
-            PolicyName::PowerOfTwo => (Arc::new(LeastRequests), Pick::CheaperOfTwo),
+        let plain = |cost: Arc<dyn CostFunction>, pick| {
+            let needs = Needs::default();
+            Self { name, cost, pick, learn: None, history: None, enrol: None, needs }
+        };
+        match name {
+            PolicyName::Kv => plain(Arc::new(Kv(weights.kv)), Pick::CheapestLowestSlot),
+            PolicyName::Logit => plain(Arc::new(Logit(weights.logit)), Pick::CheapestAtRandom),
+            PolicyName::Blocks => {
+                let policy = plain(Arc::new(BlockSum(weights.blocks)), Pick::Softmax(weights.blocks.temperature));
+                Self { needs: Needs { added_blocks: true, ..Needs::default() }, ..policy }
+            }
+            PolicyName::Product => plain(Arc::new(Product), Pick::CheapestAtRandom),
+            PolicyName::Affinity => plain(Arc::new(Affinity(weights.affinity)), Pick::CheapestAtRandom),
+            PolicyName::Chwbl => {
+                let chwbl = Arc::new(Chwbl::new(weights.chwbl));
+                let policy = plain(chwbl.clone(), Pick::CheapestLowestSlot);
+                Self {
+                    enrol: Some(chwbl),
+                    needs: Needs { opening: Some(weights.chwbl.prefix_characters), ..Needs::default() },
+                    ..policy
+                }
+            }
+            PolicyName::Preble => {
+                let preble = Arc::new(Preble::new(weights.preble));
+                let policy = plain(preble.clone(), Pick::CheapestLowestSlot);
+                Self { learn: Some(preble), ..policy }
+            }
+            PolicyName::Aibrix => plain(Arc::new(Aibrix(weights.aibrix)), Pick::CheapestAtRandom),
+            PolicyName::ApproxTree => plain(Arc::new(ApproxTree(weights.approx_tree)), Pick::CheapestLowestSlot),
+            PolicyName::ApproxLru => plain(Arc::new(ApproxLru(weights.approx_lru)), Pick::CheapestFewestRequests),
+            PolicyName::Random => plain(Arc::new(Random), Pick::CheapestAtRandom),
+            PolicyName::LeastRequests => plain(Arc::new(LeastRequests), Pick::CheapestLowestSlot),
+            PolicyName::PowerOfTwo => plain(Arc::new(LeastRequests), Pick::CheaperOfTwo),
             PolicyName::RoundRobin => {
                 let round = Arc::new(RoundRobin::default());
-                let cost = Arc::clone(&round);
-                return Self { name, cost, pick: Pick::CheapestLowestSlot, learn: Some(round), history: None };
+                let policy = plain(round.clone(), Pick::CheapestLowestSlot);
+                Self { learn: Some(round), ..policy }
             }
-        };
-        Self { name, cost, pick, learn: None, history: None }
+        }
+    }
+
+    /// Whether it can place a request of which no token ids are known.
+    pub fn goes_by_text(&self, request: &Request<'_>) -> bool {
+        (self.history.is_some() && !request.texts.is_empty())
+            || (self.needs.opening.is_some() && request.shape.opening.is_some())
     }
 
     /// The same with a memory of what each worker was sent.

@@ -4,29 +4,40 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::admission::{self, OnAllBusy};
-use crate::cost::{Candidate, NoChoice, Standing, TierWeights};
-use crate::history::{Asked, History, Known};
-use crate::ids::{SequenceHash, Slot};
+use crate::cost::{Needs, NoChoice, Standing, TierWeights};
+use crate::history::History;
+use crate::ids::Slot;
 use crate::ledger::{Release, Reservation, Share};
-use crate::observe::{Event, Observation};
-use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
+use crate::observe::{Event, Learn, Observation};
+use crate::overlap::{PrefixIndex, TierBlocks};
 use crate::overlay::Overlay;
 use crate::policy::Policy;
+use crate::session::Sessions;
 use crate::shape::{Prompt, Request, Shape};
 use crate::units::{BlockSize, Blocks, Tokens};
 use crate::workers::{Pool, Target, WorkerTable};
 
+mod decide;
+mod explain;
 mod scratch;
 mod sent;
+mod shadow;
+mod survey;
 
+pub use explain::{Considered, Explanation, SESSION};
 pub use scratch::Scratch;
 use sent::Sent;
+pub use shadow::ShadowChoice;
+use survey::asked;
 
 /// Places the requests of one pool.
 #[derive(Debug)]
 pub struct Scheduler {
     policy: Policy,
     fallback: Policy,
+    shadows: Vec<Policy>,
+    sessions: Option<Sessions>,
+    needs: Needs,
     on_all_busy: OnAllBusy,
     overlay: Arc<Overlay>,
     sent: Sent,
@@ -80,8 +91,11 @@ impl Scheduler {
     /// A scheduler with fresh policies, for which only what the index tells is cached.
     pub fn new(policy: Policy, fallback: Policy, on_all_busy: OnAllBusy) -> Self {
         Self {
+            needs: policy.needs.or(fallback.needs),
             policy,
             fallback,
+            shadows: Vec::new(),
+            sessions: None,
             on_all_busy,
             overlay: Arc::new(Overlay::new(Duration::ZERO)),
             sent: Sent::default(),
@@ -95,6 +109,18 @@ impl Scheduler {
     /// so that a burst of one new prefix goes to one worker.
     pub fn with_in_flight_credit(self, credit: Duration) -> Self {
         Self { overlay: Arc::new(Overlay::new(credit)), ..self }
+    }
+
+    /// Asks these policies, too, whenever the pool's has decided, and lets them learn from what it does; see
+    /// [`Scratch::shadows`].
+    pub fn with_shadows(self, shadows: Vec<Policy>) -> Self {
+        let needs = shadows.iter().fold(self.needs, |needs, shadow| needs.or(shadow.needs));
+        Self { shadows, needs, ..self }
+    }
+
+    /// Prefers, under any policy, the worker that had a session's last request.
+    pub fn with_sessions(self, sessions: Sessions) -> Self {
+        Self { sessions: Some(sessions), ..self }
     }
 
     /// Weighs cached blocks by these instead of the defaults.
@@ -131,12 +157,13 @@ impl Scheduler {
         (workers, pool): (&WorkerTable, &Pool),
         scratch: &mut Scratch,
     ) -> Result<Placement, PlaceError> {
+        scratch.shadows.clear();
         self.refuse_early(now, request, (workers, pool))?;
-        find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
-        self.recall(request, workers.slots(), scratch);
-        self.list_candidates(now, request, (workers, pool), scratch);
-        self.sent.correct(request, (workers, pool), scratch);
-        let (chosen, decided_by) = self.decide(now, request, scratch)?;
+        let shape = self.survey(now, request, index, (workers, pool), scratch);
+        let (chosen, decided_by) = self.decide(now, (request, &shape), scratch)?;
+        if decided_by == DecidedBy::Policy && !self.shadows.is_empty() {
+            self.ask_shadows(now, (request, &shape), (chosen, workers.slots()), scratch);
+        }
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
         let share = share(request, candidate.new_tokens);
@@ -144,7 +171,7 @@ impl Scheduler {
         let prompts = scratch.ends.iter().map(|&end| &scratch.hashes[std::mem::replace(&mut start, end)..end]);
         let reservation = target.account.reserve(share, self.overlay.enter(now, candidate.slot, prompts));
         let reservation = reservation.telling(self.release.clone());
-        if let Some(history) = &self.policy.history {
+        for history in self.histories() {
             history.learn(now, candidate.slot, asked(request, &scratch.hashes, &scratch.text_hashes));
         }
         if target.trust.falls_back() {
@@ -182,34 +209,26 @@ impl Scheduler {
         }
     }
 
-    /// Fills `known` by slot where the policy goes by history.
-    fn recall(&self, request: &Request<'_>, slots: usize, scratch: &mut Scratch) {
-        let Scratch { hashes, text_hashes, known, .. } = scratch;
-        known.clear();
-        text_hashes.clear();
-        let Some(history) = &self.policy.history else { return };
-        if request.prompts.is_empty() {
-            for text in request.texts {
-                text.hash_into(text_hashes);
-            }
-        }
-        known.resize(slots, Known::default());
-        history.recall(asked(request, hashes, text_hashes), known);
-    }
-
     /// The worker's cache is gone: it failed, left or restarted.
     pub fn forget(&self, slot: Slot) {
-        if let Some(history) = &self.policy.history {
-            history.forget(slot);
+        self.histories().for_each(|history| history.forget(slot));
+        if let Some(sessions) = &self.sessions {
+            sessions.forget(slot);
         }
         self.sent.forget(slot);
     }
 
     /// Tells the policies what happened to a request.
     pub fn observe(&self, observation: &Observation) {
-        for learn in [&self.policy.learn, &self.fallback.learn].into_iter().flatten() {
-            learn.observe(observation);
+        let policies = [&self.policy, &self.fallback].into_iter().chain(&self.shadows);
+        policies.filter_map(|policy| policy.learn.as_ref()).for_each(|learn| learn.observe(observation));
+        if let Some(sessions) = &self.sessions {
+            sessions.observe(observation);
         }
+    }
+
+    fn histories(&self) -> impl Iterator<Item = &Arc<dyn History>> {
+        self.shadows.iter().chain([&self.policy]).filter_map(|policy| policy.history.as_ref())
     }
 
     /// What happens to a request while every worker is full.
@@ -222,134 +241,19 @@ impl Scheduler {
         &self.overlay
     }
 
+    /// What its policies look at, besides what is always told.
+    pub fn needs(&self) -> Needs {
+        self.needs
+    }
+
     /// The pool's policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
-    }
-
-    /// The one place where promises are weighted and own account and engines' reports meet. Whether a target has room is
-    /// said by the own account alone: a stale report never keeps a request back.
-    fn list_candidates(
-        &self,
-        now: Instant,
-        request: &Request<'_>,
-        (workers, pool): (&WorkerTable, &Pool),
-        scratch: &mut Scratch,
-    ) {
-        scratch.candidates.clear();
-        for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
-            let load = target.account.read();
-            let beyond = target.account.beyond(now, self.half_life);
-            let place = target.slot.index();
-            let overlap = scratch.held[place];
-            let promised = overlap.total().tokens(request.shape.block_size);
-            let cached_tokens = self.tiers.believed(overlap, promised, target.trust.weight());
-            let doubted = promised.saturating_sub(cached_tokens);
-            let waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
-            scratch.candidates.push(Candidate {
-                slot: target.slot,
-                standing: admission::standing(now, target, &load, request.avoid),
-                overlap,
-                cached_tokens,
-                new_tokens: scratch.uncached[place].saturating_add(doubted),
-                active_blocks: Blocks(load.active_blocks.0.saturating_add(beyond.blocks.0)),
-                total_blocks: admission::total_blocks(target, &load),
-                active_slots: load.sequences.saturating_add(beyond.sequences),
-                total_slots: target.limits.sequences,
-                requests: load.requests.saturating_add(beyond.sequences),
-                waiting: waiting.saturating_add(beyond.waiting),
-                prefill_tokens: load.prefill_tokens,
-                known: scratch.known.get(place).copied().unwrap_or_default(),
-            });
-        }
-    }
-
-    fn decide(
-        &self,
-        now: Instant,
-        request: &Request<'_>,
-        scratch: &mut Scratch,
-    ) -> Result<(usize, DecidedBy), PlaceError> {
-        let Scratch { candidates, costs, rng, .. } = scratch;
-        let has = |standing| candidates.iter().any(|candidate: &Candidate| candidate.standing == standing);
-        costs.clear();
-        if !has(Standing::Open) {
-            if self.on_all_busy != OnAllBusy::LeastLoaded && has(Standing::Full) {
-                return Err(PlaceError::AllBusy);
-            }
-            let chosen = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;
-            return Ok((chosen, DecidedBy::LeastLoaded));
-        }
-        let by_text = self.policy.history.is_some() && !request.texts.is_empty();
-        let decided_by = if request.prompts.is_empty() && !by_text {
-            DecidedBy::Load
-        } else {
-            match self.policy.cost.score(now, &request.shape, candidates, costs) {
-                Ok(()) => DecidedBy::Policy,
-                Err(reason) => DecidedBy::Fallback(reason),
-            }
-        };
-        let mut pick = self.policy.pick;
-        if decided_by != DecidedBy::Policy {
-            costs.clear();
-            pick = self.fallback.pick;
-            self.fallback.cost.score(now, &request.shape, candidates, costs).or(Err(PlaceError::NoWorker))?;
-        }
-        let chosen = pick.choose(candidates, costs, rng).ok_or(PlaceError::NoWorker)?;
-        Ok((chosen, decided_by))
     }
 }
 
 /// How long what engines say of their load takes to count half, unless it is set: a few scrapes.
 const HALF_LIFE: Duration = Duration::from_secs(5);
-
-/// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap
-/// of what an engine can reuse is applied here and nowhere else.
-fn find_overlaps(
-    now: Instant,
-    request: &Request<'_>,
-    (index, overlay): (&dyn PrefixIndex, &Overlay),
-    slots: usize,
-    scratch: &mut Scratch,
-) {
-    let Scratch { hashes, ends, overlaps, held, uncached, prompt_held, taken, .. } = scratch;
-    hashes.clear();
-    ends.clear();
-    held.clear();
-    held.resize(slots, TierBlocks::default());
-    uncached.clear();
-    uncached.resize(slots, Tokens(0));
-    for prompt in request.prompts {
-        let start = hashes.len();
-        prompt.hash_into(hashes);
-        ends.push(hashes.len());
-        overlaps.clear();
-        index.match_prefix(&hashes[start..], overlaps);
-        let size = prompt.root.block_size();
-        let tokens = prompt.len();
-        prompt_held.clear();
-        prompt_held.resize(slots, TierBlocks::default());
-        let cap = tokens.reusable_blocks(size);
-        overlaps.expand(cap, prompt_held, taken);
-        overlay.raise(now, &hashes[start..], cap, prompt_held);
-        for ((held, uncached), of_prompt) in held.iter_mut().zip(uncached.iter_mut()).zip(prompt_held.iter()) {
-            held.add_all(*of_prompt);
-            *uncached = uncached.saturating_add(new_tokens(tokens, of_prompt.total().tokens(size)));
-        }
-    }
-    if request.prompts.is_empty() {
-        uncached.fill(request.shape.prompt);
-    }
-}
-
-/// The request as a history sees it: by its token ids where they are known, else by its texts.
-fn asked<'a>(request: &'a Request<'a>, hashes: &'a [SequenceHash], text_hashes: &'a [SequenceHash]) -> Asked<'a> {
-    if request.prompts.is_empty() {
-        Asked::new(request.texts, text_hashes)
-    } else {
-        Asked::new(request.prompts, hashes)
-    }
-}
 
 /// The request's share of a worker on which `new_tokens` are missing.
 fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {

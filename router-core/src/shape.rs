@@ -89,6 +89,11 @@ pub struct TenantId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AffinityKey(pub u64);
 
+/// The beginning of a request's first prompt, which many requests share: the xxh64 of its adapter's name and its first
+/// characters, or the hash of its first block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opening(pub u64);
+
 /// What a class promises its requests; none is no promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Objectives {
@@ -115,6 +120,8 @@ pub struct Shape {
     pub tenant: Option<TenantId>,
     /// Session.
     pub affinity: Option<AffinityKey>,
+    /// How it begins, where a policy asks for that and its text is known; else the scheduler takes its first block.
+    pub opening: Option<Opening>,
     /// Promises.
     pub objectives: Objectives,
 }
@@ -130,6 +137,7 @@ impl Shape {
             class: Class::default(),
             tenant: None,
             affinity: None,
+            opening: None,
             objectives: Objectives::default(),
         }
     }

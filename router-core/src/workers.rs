@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::ids::{Rank, Slot, WorkerId};
+use xxhash_rust::xxh64::xxh64;
+
+use crate::ids::{Rank, Roll, Slot, WorkerId};
 use crate::ledger::Account;
 use crate::trust::Trust;
 use crate::units::{BlockSize, Blocks};
@@ -84,6 +86,7 @@ pub struct Target {
 pub struct WorkerTable {
     targets: Vec<Option<Target>>,
     pools: Vec<Pool>,
+    rolls: Vec<Roll>,
     names: HashMap<Arc<str>, usize, foldhash::fast::RandomState>,
 }
 
@@ -102,7 +105,8 @@ impl WorkerTable {
                 names.insert(Arc::clone(name), place);
             }
         }
-        Self { targets: by_slot, pools, names }
+        let rolls = pools.iter().map(|pool| roll(pool, &by_slot)).collect();
+        Self { targets: by_slot, pools, rolls, names }
     }
 
     /// One more than the highest slot in use.
@@ -125,8 +129,58 @@ impl WorkerTable {
         self.pools.get(*self.names.get(model)?)
     }
 
+    /// Who the targets of `pool` are, a pool of this table.
+    pub fn roll(&self, pool: &Pool) -> Roll {
+        let place = self.names.get(&pool.model).copied();
+        place.and_then(|place| self.rolls.get(place).copied()).unwrap_or(Roll(0))
+    }
+
     /// Every pool.
     pub fn pools(&self) -> &[Pool] {
         &self.pools
+    }
+}
+
+/// O(targets), once for a table.
+fn roll(pool: &Pool, targets: &[Option<Target>]) -> Roll {
+    let targets = pool.targets.iter().filter_map(|slot| targets.get(slot.index())?.as_ref());
+    Roll(targets.fold(0, |hash, target| {
+        let seat = (u64::from(target.slot.0) << 32) | u64::from(target.rank.0);
+        xxh64(target.worker.as_str().as_bytes(), hash ^ xxh64(&seat.to_le_bytes(), 0))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(ids: &[&str], available: bool) -> WorkerTable {
+        let targets = ids.iter().zip(0..).map(|(id, slot)| Target {
+            slot: Slot(slot),
+            worker: WorkerId::from(*id),
+            rank: Rank(0),
+            role: Role::Both,
+            limits: Limits { blocks: None, sequences: 1 },
+            available,
+            ramp: None,
+            account: Arc::default(),
+            trust: Arc::default(),
+        });
+        let slots = (0..).map(Slot).take(ids.len()).collect();
+        let block_size = BlockSize::new(16).unwrap();
+        let pool = Pool { model: "m".into(), aliases: Vec::new(), block_size, targets: slots };
+        WorkerTable::new(targets.collect(), vec![pool])
+    }
+
+    #[test]
+    fn a_roll_tells_who_is_there_and_not_how_they_are() {
+        let roll = |ids, available| {
+            let table = table(ids, available);
+            table.roll(table.pool("m").unwrap())
+        };
+        assert_eq!(roll(&["a", "b"], true), roll(&["a", "b"], false));
+        assert_ne!(roll(&["a", "b"], true), roll(&["b", "a"], true));
+        assert_ne!(roll(&["a", "b"], true), roll(&["a"], true));
+        assert_ne!(roll(&["ab", "c"], true), roll(&["a", "bc"], true));
     }
 }

@@ -11,6 +11,7 @@ use warmpath_core::policy::{Policy, PolicyName};
 use warmpath_core::queue::Rules;
 use warmpath_core::retry::RetryBudget;
 use warmpath_core::scheduler::Scheduler;
+use warmpath_core::session::Sessions;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::{Limits, Pool};
 use warmpath_indexer::approx::{ApproxLru, history_of};
@@ -143,7 +144,8 @@ fn tokenizer(config: &Config, model: &Model, shared: &Arc<TokenizeShared>) -> To
         _ => handle,
     };
     // Its trees are made of ids.
-    handle.giving_ids(config.routing.policy == PolicyName::ApproxTree)
+    let mut policies = config.routing.shadow.iter().chain([&config.routing.policy]);
+    handle.giving_ids(policies.any(|policy| *policy == PolicyName::ApproxTree))
 }
 
 /// Without engines: the fleet tells it of those that join.
@@ -175,19 +177,21 @@ fn pool_state(
 ) -> PoolState {
     let routing = &config.routing;
     let weights = routing.weights();
-    let history = history_of(routing.policy, &routing.approx_limits());
+    let policy = |name| Policy::new(name, &weights).with_history(history_of(name, &routing.approx_limits()));
+    let active = policy(routing.policy);
     // A history knows by itself what was sent where.
-    let credit = if history.is_some() { Duration::ZERO } else { config.index.in_flight_credit.get() };
-    let scheduler = Scheduler::new(
-        Policy::new(routing.policy, &weights).with_history(history),
-        Policy::new(routing.fallback, &weights),
-        routing.on_all_busy,
-    )
-    .with_in_flight_credit(credit)
-    .with_tiers(routing.tiers)
-    .with_half_life(config.engines.half_life.get())
-    .with_sent(Arc::new(ApproxLru::new(routing.approx_limits().lru)))
-    .with_release(gate.clone());
+    let credit = if active.history.is_some() { Duration::ZERO } else { config.index.in_flight_credit.get() };
+    let scheduler = Scheduler::new(active, policy(routing.fallback), routing.on_all_busy)
+        .with_shadows(routing.shadow.iter().map(|name| policy(*name)).collect())
+        .with_in_flight_credit(credit)
+        .with_tiers(routing.tiers)
+        .with_half_life(config.engines.half_life.get())
+        .with_sent(Arc::new(ApproxLru::new(routing.approx_limits().lru)))
+        .with_release(gate.clone());
+    let scheduler = match routing.sessions.rule() {
+        Some(rule) => scheduler.with_sessions(Sessions::new(rule)),
+        None => scheduler,
+    };
     PoolState {
         model: model.name.value.as_str().into(),
         block_size: model.block_size,

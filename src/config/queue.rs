@@ -43,6 +43,10 @@ pub struct ClassWeights {
 pub struct HeaderField(HeaderName);
 
 impl HeaderField {
+    pub(super) const fn of(name: HeaderName) -> Self {
+        Self(name)
+    }
+
     /// The name.
     pub fn name(&self) -> &HeaderName {
         &self.0

@@ -4,18 +4,24 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use warmpath_core::admission::OnAllBusy;
+use warmpath_core::cost::affinity::AffinityRule;
+use warmpath_core::cost::aibrix::AibrixRule;
 use warmpath_core::cost::approx_lru::LruWeights;
 use warmpath_core::cost::approx_tree::TreeRule;
+use warmpath_core::cost::blocks::BlocksWeights;
+use warmpath_core::cost::chwbl::ChwblRule;
 use warmpath_core::cost::kv::KvWeights;
 use warmpath_core::cost::logit::LogitWeights;
+use warmpath_core::cost::preble::PrebleWeights;
 use warmpath_core::cost::{Share, TierWeights, Weight};
 use warmpath_core::policy::{PolicyName, Weights};
 use warmpath_indexer::approx::{ApproxLimits, LruLimits, TreeLimits};
 
 use super::quantity::Period;
+use super::sessions::Sessions;
 
 /// The policy, its weights, and what happens when it has no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Routing {
     /// How a worker is chosen.
@@ -26,6 +32,9 @@ pub struct Routing {
     pub fallback: PolicyName,
     /// When it is predicted what a worker has cached of a prompt.
     pub predict: Predict,
+    /// Policies that are asked beside `policy` and not followed; each once.
+    #[serde(deserialize_with = "shadows")]
+    pub shadow: Vec<PolicyName>,
     /// What happens to a request while every worker computes as many as it can.
     pub on_all_busy: OnAllBusy,
     /// Makes every random choice repeatable; `None`: the operating system's chance. Replicas with equal seeds choose
@@ -35,10 +44,22 @@ pub struct Routing {
     pub tiers: TierWeights,
     /// When a worker's view is doubted.
     pub trust: Trust,
+    /// Requests that belong together.
+    pub sessions: Sessions,
     /// Weights of the policy `kv`.
     pub kv: KvWeights,
     /// Weights of the policy `logit`.
     pub logit: LogitWeights,
+    /// Weights of the policy `blocks`.
+    pub blocks: BlocksWeights,
+    /// Thresholds of the policy `affinity`.
+    pub affinity: AffinityRule,
+    /// Settings of the policy `chwbl`.
+    pub chwbl: ChwblRule,
+    /// Weights of the policy `preble`.
+    pub preble: PrebleWeights,
+    /// Threshold of the policy `aibrix`.
+    pub aibrix: AibrixRule,
     /// Thresholds and bounds of the policy `approx_tree`.
     pub approx_tree: ApproxTree,
     /// Weights and bounds of the policy `approx_lru`.
@@ -113,6 +134,11 @@ impl Routing {
         Weights {
             kv: self.kv,
             logit: self.logit,
+            blocks: self.blocks,
+            affinity: self.affinity,
+            chwbl: self.chwbl,
+            preble: self.preble,
+            aibrix: self.aibrix,
             approx_tree: TreeRule { cache_threshold, balance_abs_threshold, balance_rel_threshold },
             approx_lru: LruWeights { prefix, queue, usage, queue_span },
         }
@@ -135,12 +161,19 @@ impl Default for Routing {
             policy: PolicyName::Kv,
             fallback: PolicyName::LeastRequests,
             predict: Predict::default(),
+            shadow: Vec::new(),
             on_all_busy: OnAllBusy::Queue,
             seed: None,
             tiers: TierWeights::default(),
             trust: Trust::default(),
+            sessions: Sessions::default(),
             kv: KvWeights::default(),
             logit: LogitWeights::default(),
+            blocks: BlocksWeights::default(),
+            affinity: AffinityRule::default(),
+            chwbl: ChwblRule::default(),
+            preble: PrebleWeights::default(),
+            aibrix: AibrixRule::default(),
             approx_tree: ApproxTree::default(),
             approx_lru: ApproxLru::default(),
         }
@@ -177,6 +210,14 @@ fn tree_size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D
         Ok(size)
     } else {
         Err(de::Error::custom(format_args!("must be at most {TREE_SIZE_MAX}, got {size}")))
+    }
+}
+
+fn shadows<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PolicyName>, D::Error> {
+    let shadows = Vec::<PolicyName>::deserialize(deserializer)?;
+    match shadows.iter().enumerate().find(|(at, shadow)| shadows[..*at].contains(shadow)) {
+        Some((_, twice)) => Err(de::Error::custom(format_args!("`{twice}` is there twice"))),
+        None => Ok(shadows),
     }
 }
 

@@ -7,7 +7,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::ACCEPT_ENCODING;
 use warmpath_core::blocks::Root;
-use warmpath_core::shape::{Class, Shape, TenantId};
+use warmpath_core::shape::{AffinityKey, Class, Shape, TenantId};
 use warmpath_core::units::{BlockSize, Tokens};
 
 use super::arrival::{Arrival, Failure, REQUEST_ID};
@@ -17,7 +17,7 @@ use super::gateway::Gateway;
 use super::usage;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
-use crate::openai::{Endpoint, Input, Prompt, RequestView};
+use crate::openai::{Endpoint, Input, Prompt, RequestView, opening};
 use crate::tokenize::Prompts;
 use crate::tokenize::characters::characters;
 use crate::upstream::{Outgoing, end_to_end};
@@ -73,7 +73,11 @@ async fn handle(
         gateway.metrics.untokenized(reason.label());
     }
     let senders = &gateway.behaviour.senders;
-    let standing = (senders.class(&parts.headers, view.priority)?, senders.tenant(&parts.headers));
+    let standing = Standing {
+        class: senders.class(&parts.headers, view.priority)?,
+        tenant: senders.tenant(&parts.headers),
+        affinity: senders.session(&parts.headers, Some(&view)),
+    };
     let (relayed, asking) = relayed(gateway, &view, &body);
     let mut headers = end_to_end(parts.headers);
     headers.insert(REQUEST_ID, arrival.id.clone());
@@ -86,7 +90,13 @@ async fn handle(
         key: arrival.key,
         arrived: arrival.at,
         deadline: arrival.deadline,
-        shape: shape(&view, standing, &prompts, &pool, body.len()),
+        shape: Shape {
+            opening: pool.scheduler.needs().opening.and_then(|characters| {
+                let characters = usize::try_from(characters.get()).unwrap_or(usize::MAX);
+                opening(&view, destination.adapter.as_deref(), characters)
+            }),
+            ..shape(&view, standing, &prompts, &pool, body.len())
+        },
         root,
         texts: texts(&view, &prompts, &destination, seed),
         prompts,
@@ -121,9 +131,16 @@ fn estimate(view: &RequestView<'_>, body_len: usize) -> Tokens {
     Tokens(u32::try_from(counted.unwrap_or(body_len / BYTES_PER_TOKEN)).unwrap_or(u32::MAX))
 }
 
+/// What is known of the sender.
+struct Standing {
+    class: Class,
+    tenant: Option<TenantId>,
+    affinity: Option<AffinityKey>,
+}
+
 fn shape(
     view: &RequestView<'_>,
-    (class, tenant): (Class, Option<TenantId>),
+    Standing { class, tenant, affinity }: Standing,
     prompts: &Prompts,
     pool: &PoolState,
     body_len: usize,
@@ -135,6 +152,7 @@ fn shape(
         expected_output: view.max_tokens.map(Tokens),
         class,
         tenant,
+        affinity,
         ..Shape::of(prompts.tokens().unwrap_or_else(|| estimate(view, body_len)), pool.block_size)
     }
 }

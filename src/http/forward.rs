@@ -171,8 +171,11 @@ pub(super) fn place(
     };
     let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, texts: &texts, avoid };
     let start = Instant::now();
-    let placement = gateway
-        .with_scratch(|scratch| request.pool.scheduler.place(start, &place, &*gateway.index, (table, pool), scratch))?;
+    let placement = gateway.with_scratch(|scratch| {
+        let placement = request.pool.scheduler.place(start, &place, &*gateway.index, (table, pool), scratch);
+        scratch.shadows().iter().for_each(|choice| request.pool.metrics.shadow(choice));
+        placement
+    })?;
     gateway.metrics.routing_latency.record(start.elapsed());
     if let DecidedBy::Fallback(_) = placement.decided_by {
         gateway.metrics.fallback("all_zero");

@@ -63,6 +63,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     let pool = Arc::clone(&destination.pool);
     let senders = &gateway.behaviour.senders;
     let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
+    let affinity = senders.session(&parts.headers, None);
     let mut headers = end_to_end(parts.headers);
     headers.insert(REQUEST_ID, arrival.id.clone());
     let tokens = Tokens(u32::try_from(body.len() / bytes_per_token).unwrap_or(u32::MAX));
@@ -72,7 +73,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
         key: arrival.key,
         arrived: arrival.at,
         deadline: arrival.deadline,
-        shape: Shape { class, tenant, ..Shape::of(tokens, pool.block_size) },
+        shape: Shape { class, tenant, affinity, ..Shape::of(tokens, pool.block_size) },
         root,
         prompts: Prompts::Ids(Vec::new()),
         texts: (root, Vec::new()),

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
-use warmpath_core::shape::{Class, TenantId};
+use warmpath_core::shape::{AffinityKey, Class, TenantId};
 
+use crate::config::SessionField;
 use crate::error::GatewayError;
+use crate::openai::RequestView;
 
 /// How long the client will wait for the whole answer, in milliseconds from the request's arrival: relative, since clocks
 /// differ. OpenAI's clients send none by themselves: their `x-stainless-read-timeout` bounds each wait, not the sum.
@@ -18,6 +20,7 @@ const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 pub struct Senders {
     tenant: HeaderName,
     class: Option<HeaderName>,
+    sessions: Option<(Option<HeaderName>, SessionField)>,
     /// Seeded by chance: nobody can choose a name that counts as another's.
     hasher: foldhash::fast::RandomState,
 }
@@ -25,13 +28,33 @@ pub struct Senders {
 impl Senders {
     /// Tenants are told apart by `tenant`, or else by their API keys; urgency is said by `class`, or else by the body.
     pub fn new(tenant: Option<HeaderName>, class: Option<HeaderName>) -> Self {
-        Self { tenant: tenant.unwrap_or(AUTHORIZATION), class, hasher: foldhash::fast::RandomState::default() }
+        let hasher = foldhash::fast::RandomState::default();
+        Self { tenant: tenant.unwrap_or(AUTHORIZATION), class, sessions: None, hasher }
+    }
+
+    /// Sessions are told apart by `header`, or else by `field`.
+    pub fn with_sessions(self, header: Option<HeaderName>, field: SessionField) -> Self {
+        Self { sessions: Some((header, field)), ..self }
     }
 
     /// Who sent it; those who do not say are one tenant together. Two names in 2^32 share one number, and so a share.
     pub(super) fn tenant(&self, headers: &HeaderMap) -> Option<TenantId> {
         let hash = self.hasher.hash_one(headers.get(&self.tenant)?.as_bytes());
         Some(TenantId(u32::try_from(hash >> 32).unwrap_or(u32::MAX)))
+    }
+
+    /// The session that it belongs to, a tenant's own; none where sessions count for nothing. O(bytes of its name).
+    pub(super) fn session(&self, headers: &HeaderMap, view: Option<&RequestView<'_>>) -> Option<AffinityKey> {
+        let (header, field) = self.sessions.as_ref()?;
+        let by_header = header.as_ref().and_then(|header| headers.get(header)).map(|name| name.as_bytes());
+        let by_body = || match field {
+            SessionField::PromptCacheKey => view?.prompt_cache_key.as_deref(),
+            SessionField::User => view?.user.as_deref(),
+            SessionField::None => None,
+        };
+        let name = by_header.or_else(|| by_body().map(str::as_bytes)).filter(|name| !name.is_empty())?;
+        let tenant = headers.get(&self.tenant).map(|tenant| tenant.as_bytes());
+        Some(AffinityKey(self.hasher.hash_one((tenant, name))))
     }
 
     /// How urgent it is: the header's number or word, where one is configured, and nothing else; else the body's.
@@ -73,6 +96,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::openai::Endpoint;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pairs = pairs.iter();
@@ -103,6 +127,28 @@ mod tests {
         }
         assert_eq!(by_header.class(&HeaderMap::new(), -7).unwrap(), Class(0));
         assert!(by_header.class(&headers("soon"), 0).is_err());
+    }
+
+    #[test]
+    fn a_session_is_named_by_its_header_or_else_by_the_body_and_is_its_tenants_own() {
+        let (header, body) = (|| "x-session-id".parse().ok(), br#"{"prompt":"x","user":"u","prompt_cache_key":"k"}"#);
+        let view = RequestView::parse(Endpoint::Completions, body, 9).unwrap();
+        let senders = Senders::new(None, None);
+        let by = |senders: &Senders, pairs: &[(&'static str, &str)]| senders.session(&headers(pairs), Some(&view));
+        assert_eq!(by(&senders, &[("x-session-id", "s")]), None);
+        let senders = senders.with_sessions(header(), SessionField::PromptCacheKey);
+        let named = [("x-session-id", "s")].as_slice();
+        assert!(by(&senders, named).is_some());
+        assert_eq!(by(&senders, named), by(&senders, named));
+        assert_ne!(by(&senders, named), by(&senders, &[("x-session-id", "t")]));
+        assert_ne!(by(&senders, named), by(&senders, &[("x-session-id", "s"), ("authorization", "Bearer b")]));
+        assert_eq!(by(&senders, &[]), by(&senders, &[("x-session-id", "k")]));
+        assert_eq!(by(&senders, &[("x-session-id", "")]), None);
+        let senders = senders.with_sessions(header(), SessionField::User);
+        assert_eq!(by(&senders, &[]), by(&senders, &[("x-session-id", "u")]));
+        let senders = senders.with_sessions(None, SessionField::None);
+        assert_eq!(by(&senders, named), None);
+        assert_eq!(senders.session(&headers(named), None), None);
     }
 
     #[test]

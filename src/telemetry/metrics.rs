@@ -23,12 +23,15 @@ mod belief;
 pub mod door;
 mod queue;
 mod reasons;
+mod shadow;
 mod tokenizer;
 mod worker;
 
 const LATENCY_BOUNDS: [f64; 14] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0];
 const TTFT_BOUNDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+/// Of costs in any unit, shares as well as tokens.
+const REGRET_BOUNDS: [f64; 10] = [0.0, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0];
 
 /// The most values of the labels `model` and `worker`.
 const MODELS_MAX: usize = 64;
@@ -59,6 +62,8 @@ definitions! {
     REQUESTS = "requests_total", Kind::Counter, "Requests answered, by model and outcome.";
     RETRIES = "retries_total", Kind::Counter, "Attempts on another worker, by reason.";
     FALLBACK = "fallback_total", Kind::Counter, "Placements that the policy left to the fallback, by reason.";
+    SHADOW_PLACEMENTS = "shadow_placements_total", Kind::Counter, "Placements by the policy, by whether a shadow policy agrees: agrees, differs or no_choice.";
+    SHADOW_REGRET = "shadow_regret", Kind::Histogram(&REGRET_BOUNDS), "What a shadow policy's choice costs more than the cheapest, by the policy and in its unit.";
     UNTOKENIZED = "untokenized_total", Kind::Counter, "Requests whose token ids could not be had, by reason.";
     TOKENIZED = "tokenized_bytes_total", Kind::Counter, "Text of prompts, by what became of it: repeated, found or encoded.";
     TOKEN_HITS = "token_cache_hit_ratio", Kind::Gauge, "Share of the text that did not have to be encoded, last five minutes.";

@@ -30,7 +30,7 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     (
         "routing: {policy: fastest}",
         &[
-            "3:19: unknown value `fastest` (known: kv, logit, approx_tree, approx_lru, round_robin, random, least_requests, power_of_two)",
+            "3:19: unknown value `fastest` (known: kv, logit, blocks, product, affinity, chwbl, preble, aibrix, approx_tree, approx_lru, round_robin, random, least_requests, power_of_two)",
         ],
     ),
     (
@@ -51,6 +51,23 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
         &["3:44: expected a duration such as 250ms, 5s, 2m or 1h, got `60`"],
     ),
     ("routing: {approx_lru: {queue_span: 0}}", &["3:36: must be at least 1, got 0"]),
+    ("routing: {blocks: {temperature: -1}}", &["3:33: weight must be finite and at least 0, got -1"]),
+    (
+        "routing: {blocks: {prefill: 1}}",
+        &["3:20: unknown key `prefill` (known: prefill_load_scale, active_request_weight, overlap_decay, temperature)"],
+    ),
+    ("routing: {affinity: {match_min: 1.5}}", &["3:33: a share must be from 0 to 1, got 1.5"]),
+    ("routing: {chwbl: {replication: 5000}}", &["3:32: must be at most 4096, got 5000"]),
+    ("routing: {chwbl: {prefix_characters: 0}}", &["3:38: must be at least 1, got 0"]),
+    ("routing: {preble: {prefill_ms: .nan}}", &["3:32: weight must be finite and at least 0, got NaN"]),
+    ("routing: {aibrix: {deviations: -1}}", &["3:32: weight must be finite and at least 0, got -1"]),
+    ("routing: {shadow: [blocks, kv, blocks]}", &["3:19: `blocks` is there twice"]),
+    ("routing: {sessions: {field: name}}", &["3:29: unknown value `name` (known: prompt_cache_key, user, none)"]),
+    ("routing: {sessions: {sessions_max: 99999999}}", &["3:36: must be at most 16777216, got 99999999"]),
+    (
+        "routing: {sessions: {header: 'no header'}}",
+        &["3:30: expected the name of a header such as x-tenant, got `no header`"],
+    ),
     ("routing: {approx_lru: {prefix: -1}}", &["3:32: weight must be finite and at least 0, got -1"]),
     ("discovery: {nats: {enabled: true}}", &["3:29: workers register over NATS, but `events.nats.url` is not set"]),
     ("discovery: {nats: {enabled: yes}}", &["3:29: expected true or false, got `yes`"]),

@@ -55,6 +55,44 @@ async fn a_baseline_reads_no_prompts_unless_it_is_to_predict() {
     }
 }
 
+/// what the router knows of sessions outweighs turns, whatever the prompts are.
+#[tokio::test]
+async fn a_session_stays_with_its_worker_where_sessions_count() {
+    let fleet = fleet().config("routing: {policy: round_robin, sessions: {weight: 1.0}}").start().await;
+    let ask = async |session: Option<&str>, key: Option<&str>, first: u32| {
+        let prompt: Vec<u32> = (first..first + 8).collect();
+        let body = json!({"model": "m", "prompt": prompt, "max_tokens": 1, "prompt_cache_key": key});
+        let mut request = fleet.client.post(fleet.url("/v1/completions")).json(&body);
+        if let Some(session) = session {
+            request = request.header("x-session-id", session);
+        }
+        request.send().await.unwrap().headers()["x-warmpath-worker"].to_str().unwrap().to_owned()
+    };
+    let home = ask(Some("s"), None, 0).await;
+    let other = ask(Some("t"), None, 100).await;
+    assert_ne!(home, other);
+    for turn in 2..6 {
+        assert_eq!(ask(Some("s"), Some("t"), turn * 100).await, home);
+        // What the body says counts where the header is silent.
+        assert_eq!(ask(None, Some("t"), turn * 100 + 50).await, other);
+    }
+}
+
+/// Both policies see the same; what the shadow says is counted, and nobody follows it.
+#[tokio::test]
+async fn a_shadow_is_asked_and_counted() {
+    let fleet = fleet().config("routing: {policy: round_robin, shadow: [random, chwbl]}").start().await;
+    let mut workers = Vec::new();
+    for _ in 0..4 {
+        workers.push(fleet.complete(tokens(40)).await.worker);
+    }
+    assert_eq!(workers, ["engine-1", "engine-2", "engine-1", "engine-2"]);
+    let agrees = fleet.metric("warmpath_shadow_placements_total", "policy=\"chwbl\",result=\"agrees\"").await;
+    assert!((agrees - 2.0).abs() < 1e-9);
+    let regret = fleet.metric("warmpath_shadow_regret_count", "chwbl").await;
+    assert!((regret - 4.0).abs() < 1e-9);
+}
+
 /// R-083 end to end: of a prompt of ten whole blocks nine are promised and nine are hit.
 #[tokio::test]
 async fn the_promise_is_what_the_engine_keeps() {

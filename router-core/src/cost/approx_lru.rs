@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Weight};
+use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight};
 use crate::shape::Shape;
 
 /// Weights of the `approx_lru` policy. Defaults: the endpoint picker of the Gateway API inference extension.
@@ -38,6 +38,23 @@ impl Default for LruWeights {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApproxLru(pub LruWeights);
 
+impl ApproxLru {
+    /// What queue, use and prefix make of a candidate's cost, for a fleet of these.
+    fn terms(&self, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 3] {
+        let serving = candidates.iter().filter(|candidate| candidate.standing != Standing::Out);
+        let waiting = serving.map(|candidate| candidate.waiting);
+        let most = waiting.clone().max().unwrap_or(0);
+        let least = waiting.min().unwrap_or(0);
+        let LruWeights { prefix, queue, usage, queue_span } = self.0;
+        let span = f64::from((most - least).max(queue_span.get()));
+        move |candidate| {
+            let waiting = f64::from(candidate.waiting.saturating_sub(least)) / span;
+            let known = candidate.known.share();
+            [queue.get() * waiting, usage.get() * candidate.kv_load(), -(prefix.get() * known)]
+        }
+    }
+}
+
 impl CostFunction for ApproxLru {
     fn score(
         &self,
@@ -46,17 +63,25 @@ impl CostFunction for ApproxLru {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        let serving = candidates.iter().filter(|candidate| candidate.standing != Standing::Out);
-        let waiting = serving.map(|candidate| candidate.waiting);
-        let most = waiting.clone().max().unwrap_or(0);
-        let least = waiting.min().unwrap_or(0);
-        let span = f64::from((most - least).max(self.0.queue_span.get()));
+        let terms = self.terms(candidates);
         costs.extend(candidates.iter().map(|candidate| {
-            let queue = f64::from(candidate.waiting.saturating_sub(least)) / span;
-            let load = self.0.queue.get() * queue + self.0.usage.get() * candidate.kv_load();
-            Cost(load - self.0.prefix.get() * candidate.known.share())
+            let [queue, usage, prefix] = terms(candidate);
+            Cost(queue + usage + prefix)
         }));
         Ok(())
+    }
+
+    fn explain(&self, _now: Instant, _shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
+        let terms = self.terms(candidates);
+        for (at, candidate) in candidates.iter().enumerate() {
+            for (name, value) in ["queue", "usage", "prefix"].into_iter().zip(terms(candidate)) {
+                tell(at, Term::adds(name, Unit::Share, value));
+            }
+        }
+    }
+
+    fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
+        self.0.prefix.get()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Share, Standing, Weight};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Share, Standing, Term, Unit, Weight, open};
 use crate::shape::Shape;
 
 /// Thresholds of the `approx_tree` policy. Defaults and rule: SGLang's router.
@@ -26,11 +26,8 @@ impl Default for TreeRule {
     }
 }
 
-/// What a candidate that the rule does not name costs more: above every count of requests.
-const BEHIND: f64 = 4_294_967_296.0;
-
 /// SGLang's cache-aware rule (R-041…R-043). The cost is the number of requests in flight, so that the shortest queue wins
-/// among equals; while the fleet is balanced, those that the rule does not name cost [`BEHIND`] more.
+/// among equals; while the fleet is balanced, those that the rule does not name cost more than any queue.
 ///
 /// Who can be chosen is named, so full workers never are; they do count in the balance.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,6 +44,27 @@ impl ApproxTree {
     }
 }
 
+impl ApproxTree {
+    /// What the rule adds to a candidate's cost, for a fleet of these.
+    fn rule(&self, candidates: &[Candidate]) -> impl Fn(&Candidate) -> f64 {
+        let known = || open(candidates).map(|candidate| candidate.known);
+        let most_matched = known().max_by_key(|known| known.matched).unwrap_or_default();
+        let smallest = known().map(|known| known.size).min().unwrap_or_default();
+        let imbalanced = self.is_imbalanced(candidates);
+        let follows = most_matched.share() > self.0.cache_threshold.get();
+        move |candidate| {
+            let named = if imbalanced {
+                true
+            } else if follows {
+                candidate.known.matched == most_matched.matched
+            } else {
+                candidate.known.size == smallest
+            };
+            if named { 0.0 } else { BEHIND }
+        }
+    }
+}
+
 impl CostFunction for ApproxTree {
     fn score(
         &self,
@@ -55,25 +73,21 @@ impl CostFunction for ApproxTree {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        let known = || {
-            let open = candidates.iter().filter(|candidate| candidate.standing == Standing::Open);
-            open.map(|candidate| candidate.known)
-        };
-        let most_matched = known().max_by_key(|known| known.matched).unwrap_or_default();
-        let smallest = known().map(|known| known.size).min().unwrap_or_default();
-        let imbalanced = self.is_imbalanced(candidates);
-        let follows = most_matched.share() > self.0.cache_threshold.get();
-        costs.extend(candidates.iter().map(|candidate| {
-            let named = if imbalanced {
-                true
-            } else if follows {
-                candidate.known.matched == most_matched.matched
-            } else {
-                candidate.known.size == smallest
-            };
-            Cost(f64::from(candidate.requests) + if named { 0.0 } else { BEHIND })
-        }));
+        let rule = self.rule(candidates);
+        costs.extend(candidates.iter().map(|candidate| Cost(f64::from(candidate.requests) + rule(candidate))));
         Ok(())
+    }
+
+    fn explain(&self, _now: Instant, _shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
+        let rule = self.rule(candidates);
+        for (at, candidate) in candidates.iter().enumerate() {
+            tell(at, Term::adds("requests", Unit::Requests, f64::from(candidate.requests)));
+            tell(at, Term::adds("not named", Unit::Rule, rule(candidate)));
+        }
+    }
+
+    fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
+        f64::from(self.0.balance_abs_threshold)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit};
 use crate::observe::{Event, Learn, Observation};
 use crate::shape::Shape;
 
@@ -28,12 +28,29 @@ impl CostFunction for RoundRobin {
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
         let last = self.last.load(Ordering::Relaxed);
-        costs.extend(candidates.iter().map(|candidate| {
-            let steps = u32::from(candidate.slot.0).wrapping_sub(last).wrapping_sub(1) % (u32::from(u16::MAX) + 1);
-            Cost(f64::from(steps))
-        }));
+        costs.extend(candidates.iter().map(|candidate| Cost(steps(last, candidate))));
         Ok(())
     }
+
+    fn explain(&self, _now: Instant, _shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
+        let last = self.last.load(Ordering::Relaxed);
+        for (at, candidate) in candidates.iter().enumerate() {
+            tell(at, Term::adds("steps", Unit::Steps, steps(last, candidate)));
+        }
+    }
+
+    /// More than a whole round.
+    fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
+        SLOTS
+    }
+}
+
+/// As many slots as there can be.
+const SLOTS: f64 = 65_536.0;
+
+/// How far round the candidate is from the last slot used.
+fn steps(last: u32, candidate: &Candidate) -> f64 {
+    f64::from(u32::from(candidate.slot.0).wrapping_sub(last).wrapping_sub(1) % (u32::from(u16::MAX) + 1))
 }
 
 impl Learn for RoundRobin {
@@ -59,6 +76,17 @@ impl CostFunction for LeastRequests {
         costs.extend(candidates.iter().map(|candidate| Cost(f64::from(candidate.requests))));
         Ok(())
     }
+
+    fn explain(&self, _now: Instant, _shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
+        for (at, candidate) in candidates.iter().enumerate() {
+            tell(at, Term::adds("requests", Unit::Requests, f64::from(candidate.requests)));
+        }
+    }
+
+    /// One request.
+    fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
+        1.0
+    }
 }
 
 /// All the same: the tie rule draws.
@@ -75,5 +103,13 @@ impl CostFunction for Random {
     ) -> Result<(), NoChoice> {
         costs.extend(candidates.iter().map(|_| Cost(0.0)));
         Ok(())
+    }
+
+    /// There is nothing to tell.
+    fn explain(&self, _now: Instant, _shape: &Shape, _candidates: &[Candidate], _tell: &mut dyn FnMut(usize, Term)) {}
+
+    /// Anything decides.
+    fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
+        1.0
     }
 }

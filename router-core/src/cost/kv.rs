@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Weight, mean_and_deviation, ratio};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, mean_and_deviation, ratio};
 use crate::shape::Shape;
 
 /// Weights of the `kv` policy. Defaults and formula: Dynamo 0.1's scheduler.
@@ -38,6 +38,20 @@ impl Default for KvWeights {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kv(pub KvWeights);
 
+impl Kv {
+    /// The three terms of a candidate, for a fleet of these.
+    fn terms(&self, shape: &Shape, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 3] {
+        let (average, deviation) = mean_and_deviation(candidates.iter().map(Candidate::kv_load));
+        let imbalanced = deviation > self.0.imbalance.get() * average;
+        let alpha = if imbalanced { self.0.alpha_imbalanced } else { self.0.alpha }.get();
+        let (gamma, prompt) = (self.0.gamma.get(), shape.prompt.0);
+        move |candidate| {
+            let missing = ratio(candidate.new_tokens.0, prompt);
+            [alpha * (candidate.kv_load() - average), (1.0 - alpha) * missing, gamma * candidate.slot_load()]
+        }
+    }
+}
+
 impl CostFunction for Kv {
     fn score(
         &self,
@@ -46,16 +60,25 @@ impl CostFunction for Kv {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        let (average, deviation) = mean_and_deviation(candidates.iter().map(Candidate::kv_load));
-        let imbalanced = deviation > self.0.imbalance.get() * average;
-        let alpha = if imbalanced { self.0.alpha_imbalanced } else { self.0.alpha }.get();
-        let gamma = self.0.gamma.get();
+        let terms = self.terms(shape, candidates);
         costs.extend(candidates.iter().map(|candidate| {
-            let missing = ratio(candidate.new_tokens.0, shape.prompt.0);
-            let load = candidate.kv_load() - average;
-            Cost(alpha * load + (1.0 - alpha) * missing + gamma * candidate.slot_load())
+            let [load, missing, slots] = terms(candidate);
+            Cost(load + missing + slots)
         }));
         Ok(())
+    }
+
+    fn explain(&self, _now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
+        let terms = self.terms(shape, candidates);
+        for (at, candidate) in candidates.iter().enumerate() {
+            for (name, value) in ["load", "missing", "slots"].into_iter().zip(terms(candidate)) {
+                tell(at, Term::adds(name, Unit::Share, value));
+            }
+        }
+    }
+
+    fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
+        (1.0 - self.0.alpha.get()).max(0.0)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Weight, ratio};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, ratio};
 use crate::shape::Shape;
 
 /// Weights of the `logit` policy. Defaults and formula: Dynamo 0.1's example router.
@@ -29,6 +29,21 @@ impl Default for LogitWeights {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Logit(pub LogitWeights);
 
+impl Logit {
+    /// What use, queue and hit make of a candidate's cost, for a fleet of these.
+    fn terms(&self, shape: &Shape, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 3] {
+        let most_waiting = candidates.iter().map(|candidate| candidate.waiting).max().unwrap_or(0);
+        let (LogitWeights { hit, usage, waiting }, prompt) = (self.0, shape.prompt.0);
+        move |candidate| {
+            [
+                usage.get() * candidate.kv_load(),
+                waiting.get() * ratio(candidate.waiting, most_waiting),
+                -(hit.get() * ratio(candidate.cached_tokens.0, prompt)),
+            ]
+        }
+    }
+}
+
 impl CostFunction for Logit {
     fn score(
         &self,
@@ -37,14 +52,25 @@ impl CostFunction for Logit {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        let most_waiting = candidates.iter().map(|candidate| candidate.waiting).max().unwrap_or(0);
+        let terms = self.terms(shape, candidates);
         costs.extend(candidates.iter().map(|candidate| {
-            let hit = ratio(candidate.cached_tokens.0, shape.prompt.0);
-            let waiting = ratio(candidate.waiting, most_waiting);
-            let penalty = self.0.usage.get() * candidate.kv_load() + self.0.waiting.get() * waiting;
-            Cost(penalty - self.0.hit.get() * hit)
+            let [usage, waiting, hit] = terms(candidate);
+            Cost(usage + waiting + hit)
         }));
         if costs.iter().all(|cost| cost.0 == 0.0) { Err(NoChoice::AllZero) } else { Ok(()) }
+    }
+
+    fn explain(&self, _now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
+        let terms = self.terms(shape, candidates);
+        for (at, candidate) in candidates.iter().enumerate() {
+            for (name, value) in ["usage", "waiting", "hit"].into_iter().zip(terms(candidate)) {
+                tell(at, Term::adds(name, Unit::Share, value));
+            }
+        }
+    }
+
+    fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
+        self.0.hit.get()
     }
 }
 

@@ -44,19 +44,23 @@ impl TierWeights {
         .get()
     }
 
-    /// Of `cached` tokens, which lie in `held` blocks, as many as count where a promise is worth `trust`, from 0 to 1.
-    /// Rounded down; all of them where every block is worth 1.
-    pub fn believed(&self, held: TierBlocks, cached: Tokens, trust: f64) -> Tokens {
+    /// Of `cached` tokens, which lie in `held` blocks, as many as count where a promise is worth `trust`, from 0 to 1; and
+    /// of these, those on the device. Rounded down; all of them where every block is worth 1.
+    pub fn believed(&self, held: TierBlocks, cached: Tokens, trust: f64) -> (Tokens, Tokens) {
         let blocks = held.total().0;
         if blocks == 0 {
-            return Tokens(0);
+            return (Tokens(0), Tokens(0));
         }
-        let sum: f64 = Tier::ALL.iter().map(|&tier| f64::from(held.get(tier).0) * self.of(tier)).sum();
-        let share = (sum / f64::from(blocks) * trust).clamp(0.0, 1.0);
-        // A rounding error of the division must not cost a token.
-        #[expect(clippy::as_conversions, reason = "a product of a u32 and a factor from 0 to 1")]
-        let believed = (f64::from(cached.0) * share + 1e-6).floor() as u32;
-        Tokens(believed.min(cached.0))
+        let worth = |tier: Tier| f64::from(held.get(tier).0) * self.of(tier);
+        let sum: f64 = Tier::ALL.iter().map(|&tier| worth(tier)).sum();
+        let believed = |worth: f64| {
+            let share = (worth / f64::from(blocks) * trust).clamp(0.0, 1.0);
+            // A rounding error of the division must not cost a token.
+            #[expect(clippy::as_conversions, reason = "a product of a u32 and a factor from 0 to 1")]
+            let believed = (f64::from(cached.0) * share + 1e-6).floor() as u32;
+            Tokens(believed.min(cached.0))
+        };
+        (believed(sum), believed(worth(Tier::Device)))
     }
 }
 
@@ -75,13 +79,21 @@ mod tests {
 
     fn believed(blocks: [u32; 4], trust: f64) -> u32 {
         let cached = Tokens(blocks.iter().sum::<u32>() * 16);
-        TierWeights::default().believed(held(blocks), cached, trust).0
+        TierWeights::default().believed(held(blocks), cached, trust).0.0
     }
 
     #[test]
     fn for_equal_blocks_a_faster_tier_is_worth_more_and_any_more_than_none() {
         let worth = [[8, 0, 0, 0], [0, 8, 0, 0], [0, 0, 8, 0], [0, 0, 0, 8], [0; 4]].map(|held| believed(held, 1.0));
         assert_eq!(worth, [128, 96, 32, 25, 0]);
+    }
+
+    #[test]
+    fn what_lies_on_the_device_is_told_beside_the_sum() {
+        let believed = TierWeights::default().believed(held([3, 1, 0, 0]), Tokens(64), 0.5);
+        assert_eq!(believed, (Tokens(30), Tokens(24)));
+        let believed = TierWeights::default().believed(held([0, 0, 0, 16]), Tokens(256), 1.0);
+        assert_eq!(believed, (Tokens(51), Tokens(0)));
     }
 
     #[test]

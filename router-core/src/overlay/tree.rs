@@ -179,6 +179,22 @@ impl Tree {
         self.alive.iter().for_each(|slot| each(slot, count(depth)));
     }
 
+    /// Tells for every worker how many leading blocks of `prompt` are in flight there, the most last. O(holders on the way).
+    pub(super) fn shared(&self, prompt: &[SequenceHash], mut each: impl FnMut(Slot, u32)) {
+        let (mut depth, mut parent) = (0, ROOT);
+        while let Some(first) = prompt.get(depth)
+            && let Some(&at) = self.children.get(&(parent, *first))
+        {
+            let node = &self.nodes[at];
+            let common = common(&node.blocks, &prompt[depth..]);
+            node.holders.iter().for_each(|holder| each(holder.slot, count(depth + common)));
+            if common < node.blocks.len() {
+                return;
+            }
+            (depth, parent) = (depth + common, at);
+        }
+    }
+
     /// Blocks, each once, that are credited to `slot`.
     pub(super) fn credited(&self, slot: Slot) -> u32 {
         self.credited.get(slot.index()).copied().unwrap_or(0)

@@ -1,13 +1,14 @@
 //! What one caller of the scheduler keeps from request to request.
 
 use rand::SeedableRng;
-use rand::rngs::StdRng;
+use rand::rngs::Xoshiro256PlusPlus;
 
+use super::shadow::ShadowChoice;
 use crate::cost::{Candidate, Cost};
 use crate::history::Known;
 use crate::ids::SequenceHash;
 use crate::overlap::{Overlaps, TierBlocks};
-use crate::units::Tokens;
+use crate::units::{Blocks, Tokens};
 
 /// Buffers and chance of one caller, reused from request to request.
 #[derive(Debug)]
@@ -20,12 +21,18 @@ pub struct Scratch {
     pub(super) uncached: Vec<Tokens>,
     pub(super) prompt_held: Vec<TierBlocks>,
     pub(super) taken: Vec<u32>,
+    pub(super) added: Vec<Blocks>,
+    pub(super) shared: Vec<u32>,
     pub(super) text_hashes: Vec<SequenceHash>,
     pub(super) known: Vec<Known>,
     pub(super) sent: Vec<Known>,
     pub(super) candidates: Vec<Candidate>,
     pub(super) costs: Vec<Cost>,
-    pub(super) rng: StdRng,
+    /// Can be copied, so that a decision can be explained without being made.
+    pub(super) rng: Xoshiro256PlusPlus,
+    pub(super) shadows: Vec<ShadowChoice>,
+    pub(super) shadow_costs: Vec<Cost>,
+    pub(super) shadow_rng: Xoshiro256PlusPlus,
 }
 
 impl Scratch {
@@ -39,13 +46,23 @@ impl Scratch {
             uncached: Vec::new(),
             prompt_held: Vec::new(),
             taken: Vec::new(),
+            added: Vec::new(),
+            shared: Vec::new(),
             text_hashes: Vec::new(),
             known: Vec::new(),
             sent: Vec::new(),
             candidates: Vec::new(),
             costs: Vec::new(),
-            rng: StdRng::seed_from_u64(seed),
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            shadows: Vec::new(),
+            shadow_costs: Vec::new(),
+            shadow_rng: Xoshiro256PlusPlus::seed_from_u64(!seed),
         }
+    }
+
+    /// What the shadow policies would have done with the last placement; none where the pool's policy did not decide.
+    pub fn shadows(&self) -> &[ShadowChoice] {
+        &self.shadows
     }
 
     /// The candidates of the last placement, in the order of their slots.

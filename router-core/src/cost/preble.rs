@@ -1,0 +1,331 @@
+//! The `preble` policy: to the longest match where it pays, else to where the least was sent lately.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, open};
+use crate::ids::RequestKey;
+use crate::observe::{Event, Learn, Observation};
+use crate::shape::Shape;
+use crate::units::Tokens;
+use window::Window;
+
+mod window;
+
+/// Weights of the `preble` policy. Defaults and rule: Preble's E2 scheduler. Its time for a prefill is a profile of one
+/// model on one GPU; here it is a rate, by default 10 000 tokens a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrebleWeights {
+    /// Milliseconds to compute a token of a prompt.
+    pub prefill_ms: Weight,
+    /// Milliseconds between two tokens of an answer, before any was seen.
+    pub gap_ms: Weight,
+    /// Tokens of an answer where the request does not bound them.
+    pub output_tokens: u32,
+    /// The dearest worker is spared when it is this many times as dear as the cheapest.
+    pub imbalance: Weight,
+}
+
+impl Default for PrebleWeights {
+    fn default() -> Self {
+        Self {
+            prefill_ms: Weight::constant(0.1),
+            gap_ms: Weight::constant(150.0),
+            output_tokens: 45,
+            imbalance: Weight::constant(1.5),
+        }
+    }
+}
+
+/// What a candidate that is not named costs more: above any sum of milliseconds.
+const NOT_NAMED: f64 = BEHIND * BEHIND;
+
+/// Requests in flight whose gaps are measured.
+const FLYING_MAX: usize = 65_536;
+
+/// `cost(w) = Σ (uncached tokens·prefill_ms + output·gap(w))` over the requests that were sent to `w` in the last 180 s
+/// (in whole seconds), `gap(w)` the median of its last 200 requests' mean gaps. If the longest match is more than half of
+/// the prompt, the cheapest of those that have it; else, or where that is the dearest of all and `imbalance` times as
+/// dear as the cheapest, the cheapest of all.
+#[derive(Debug, Default)]
+pub struct Preble {
+    weights: PrebleWeights,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    first: Option<Instant>,
+    /// By slot.
+    windows: Vec<Window>,
+    flying: HashMap<RequestKey, Flying, foldhash::fast::RandomState>,
+}
+
+/// An answer under way.
+#[derive(Clone, Copy, Debug)]
+struct Flying {
+    began: Instant,
+    last: Instant,
+    tokens: u32,
+}
+
+impl State {
+    /// Whole seconds since the first observation.
+    fn second(&self, now: Instant) -> u64 {
+        self.first.map_or(0, |first| now.saturating_duration_since(first).as_secs())
+    }
+
+    /// What was sent to the candidate lately, in tokens to compute, tokens to answer, and the gap between those.
+    fn lately(&mut self, now: Instant, candidate: &Candidate) -> Option<(u64, u64, Option<f64>)> {
+        let second = self.second(now);
+        let window = self.windows.get_mut(candidate.slot.index())?;
+        let (tokens, output) = window.sums(second);
+        Some((tokens, output, window.gap()))
+    }
+}
+
+impl Preble {
+    /// Nothing was sent anywhere yet.
+    pub fn new(weights: PrebleWeights) -> Self {
+        Self { weights, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while the lock is held, so a poisoned lock still guards whole data.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Milliseconds of prefill and of decoding that were sent to each candidate lately.
+    fn loads(&self, now: Instant, candidates: &[Candidate], mut each: impl FnMut(f64, f64)) {
+        let PrebleWeights { prefill_ms, gap_ms, .. } = self.weights;
+        let mut state = self.state();
+        for candidate in candidates {
+            let (tokens, output, gap) = state.lately(now, candidate).unwrap_or_default();
+            each(real(tokens) * prefill_ms.get(), real(output) * gap.unwrap_or(gap_ms.get()));
+        }
+    }
+
+    /// How much of the prompt a candidate must have to be named, for a fleet of these costs.
+    fn match_min(&self, shape: &Shape, candidates: &[Candidate], costs: &[Cost]) -> Tokens {
+        let longest = open(candidates).map(|candidate| candidate.cached_tokens).max().unwrap_or_default();
+        if longest <= shape.prompt.saturating_sub(longest) {
+            return Tokens(0);
+        }
+        let all = || candidates.iter().zip(costs).filter(|(candidate, _)| candidate.standing != Standing::Out);
+        let holders = all().filter(|(holder, _)| holder.standing == Standing::Open && holder.cached_tokens == longest);
+        let least = |costs: &mut dyn Iterator<Item = f64>| costs.fold(f64::INFINITY, f64::min);
+        let holder = least(&mut holders.map(|(_, cost)| cost.0));
+        let cheapest = least(&mut all().map(|(_, cost)| cost.0));
+        let dearest = all().map(|(_, cost)| cost.0).fold(0.0, f64::max);
+        let spared = holder >= dearest && dearest > cheapest && dearest >= self.weights.imbalance.get() * cheapest;
+        if spared { Tokens(0) } else { longest }
+    }
+}
+
+fn rule(match_min: Tokens, candidate: &Candidate) -> f64 {
+    if candidate.cached_tokens < match_min { NOT_NAMED } else { 0.0 }
+}
+
+/// A sum as a real number: exact up to 2^53.
+fn real(sum: u64) -> f64 {
+    #[expect(
+        clippy::as_conversions,
+        reason = "there is no other conversion, and the last bits of such sums mean nothing"
+    )]
+    let real = sum as f64;
+    real
+}
+
+impl CostFunction for Preble {
+    fn score(
+        &self,
+        now: Instant,
+        shape: &Shape,
+        candidates: &[Candidate],
+        costs: &mut Vec<Cost>,
+    ) -> Result<(), NoChoice> {
+        let first = costs.len();
+        self.loads(now, candidates, |prefill, decode| costs.push(Cost(prefill + decode)));
+        let match_min = self.match_min(shape, candidates, &costs[first..]);
+        for (cost, candidate) in costs[first..].iter_mut().zip(candidates) {
+            cost.0 += rule(match_min, candidate);
+        }
+        Ok(())
+    }
+
+    fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
+        let (mut loads, mut costs) = (Vec::new(), Vec::new());
+        self.loads(now, candidates, |prefill, decode| {
+            loads.push((prefill, decode));
+            costs.push(Cost(prefill + decode));
+        });
+        let match_min = self.match_min(shape, candidates, &costs);
+        for (at, ((prefill, decode), candidate)) in loads.into_iter().zip(candidates).enumerate() {
+            tell(at, Term::adds("prefill", Unit::Milliseconds, prefill));
+            tell(at, Term::adds("decode", Unit::Milliseconds, decode));
+            tell(at, Term::adds("not named", Unit::Rule, rule(match_min, candidate)));
+        }
+    }
+
+    /// All that one request costs: the sums are over many, and the rule for holders looks at no sums.
+    fn prompt_worth(&self, shape: &Shape, _candidate: &Candidate) -> f64 {
+        let answer = f64::from(self.weights.output_tokens) * self.weights.gap_ms.get();
+        f64::from(shape.prompt.0) * self.weights.prefill_ms.get() + answer
+    }
+}
+
+impl Learn for Preble {
+    fn observe(&self, observation: &Observation) {
+        let Observation { at, request, slot, event } = *observation;
+        let mut state = self.state();
+        match event {
+            Event::Placed { shape, new_tokens, .. } => {
+                state.first.get_or_insert(at);
+                let second = state.second(at);
+                if state.windows.len() <= slot.index() {
+                    state.windows.resize_with(slot.index() + 1, Window::default);
+                }
+                let output = shape.expected_output.map_or(self.weights.output_tokens, |output| output.0);
+                let output = u64::from(output) * u64::from(shape.sequences);
+                state.windows[slot.index()].add(second, u64::from(new_tokens.0), output);
+            }
+            Event::FirstToken if state.flying.len() < FLYING_MAX => {
+                state.flying.insert(request, Flying { began: at, last: at, tokens: 0 });
+            }
+            Event::FirstToken => {}
+            Event::Progress { tokens } => {
+                if let Some(flying) = state.flying.get_mut(&request) {
+                    flying.last = at;
+                    flying.tokens = flying.tokens.saturating_add(tokens.0);
+                }
+            }
+            Event::Finished { .. } => {
+                let flown = state.flying.remove(&request);
+                let gap = flown.and_then(Flying::gap_ms);
+                let prior = self.weights.gap_ms.get();
+                if let (Some(gap), Some(window)) = (gap, state.windows.get_mut(slot.index())) {
+                    window.add_gap(prior, gap);
+                }
+            }
+            Event::Failed { .. } => {
+                state.flying.remove(&request);
+            }
+        }
+    }
+}
+
+impl Flying {
+    /// The mean gap between its tokens; none for an answer that came at once.
+    fn gap_ms(self) -> Option<f64> {
+        let gaps = self.tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
+        let millis = self.last.saturating_duration_since(self.began).as_secs_f64() * 1e3;
+        (millis > 0.0).then(|| millis / f64::from(gaps))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::small_worlds::{assert_costs, candidate, origin, shape};
+    use super::*;
+    use crate::ids::Slot;
+    use crate::observe::{Side, Usage};
+    use crate::overlap::TierBlocks;
+
+    fn after(start: Instant, ms: u64) -> Instant {
+        start + Duration::from_millis(ms)
+    }
+
+    fn place(preble: &Preble, at: Instant, slot: u16, new_tokens: u32) {
+        let (shape, new_tokens) = (shape(256), Tokens(new_tokens));
+        let event = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens };
+        preble.observe(&Observation { at, request: RequestKey(u64::from(slot)), slot: Slot(slot), event });
+    }
+
+    fn tell(preble: &Preble, at: Instant, slot: u16, event: Event) {
+        preble.observe(&Observation { at, request: RequestKey(u64::from(slot)), slot: Slot(slot), event });
+    }
+
+    fn worker(slot: u16, overlap: u32) -> Candidate {
+        candidate(slot, (0, 1000), (0, 16), overlap)
+    }
+
+    fn costs(preble: &Preble, now: Instant, fleet: &[Candidate]) -> Vec<Cost> {
+        let mut costs = Vec::new();
+        preble.score(now, &shape(256), fleet, &mut costs).unwrap();
+        costs
+    }
+
+    /// 256 tokens at 0.1 ms and 45 tokens of answer at 150 ms: 25.6 + 6750.
+    #[test]
+    fn r185_golden_of_the_priors() {
+        let (preble, now) = (Preble::default(), origin());
+        place(&preble, now, 0, 256);
+        place(&preble, now, 1, 56);
+        place(&preble, now, 1, 0);
+        assert_costs(&costs(&preble, now, &[worker(0, 0), worker(1, 0), worker(2, 0)]), &[6775.6, 13_505.6, 0.0]);
+    }
+
+    #[test]
+    fn r185_what_was_sent_three_minutes_ago_counts_no_more() {
+        let (preble, now) = (Preble::default(), origin());
+        place(&preble, now, 0, 1000);
+        place(&preble, after(now, 60_000), 0, 10);
+        let cost = |ms| costs(&preble, after(now, ms), &[worker(0, 0)])[0].0;
+        assert_eq!([cost(179_999), cost(180_000), cost(239_999), cost(240_000)], [13_601.0, 6751.0, 6751.0, 0.0]);
+        assert!(cost(9_000_000).abs() < f64::EPSILON);
+        place(&preble, after(now, 9_000_000), 0, 20);
+        assert_eq!(cost(9_000_000), 6752.0);
+    }
+
+    /// The median of the prior of 150 ms, one request of 20 ms and another of 40 ms a token is 40 ms.
+    #[test]
+    fn r185_decoding_is_reckoned_with_the_median_gap() {
+        let (preble, now) = (Preble::default(), origin());
+        for gap in [20, 40] {
+            place(&preble, now, 0, 0);
+            tell(&preble, after(now, 500), 0, Event::FirstToken);
+            for token in 0..5 {
+                tell(&preble, after(now, 500 + token * gap), 0, Event::Progress { tokens: Tokens(1) });
+            }
+            tell(&preble, after(now, 5000), 0, Event::Finished { usage: Usage::default() });
+        }
+        assert_costs(&costs(&preble, now, &[worker(0, 0)]), &[2.0 * 45.0 * 40.0]);
+        // Nothing is learned of what fails or comes at once.
+        tell(&preble, now, 0, Event::FirstToken);
+        tell(&preble, now, 0, Event::Failed { side: Side::Worker });
+        tell(&preble, now, 0, Event::Finished { usage: Usage::default() });
+        assert!(preble.state().flying.is_empty());
+        assert_costs(&costs(&preble, now, &[worker(0, 0)]), &[2.0 * 45.0 * 40.0]);
+    }
+
+    /// 9 of 16 blocks are more than half, 8 are not.
+    #[test]
+    fn r185_a_match_is_followed_only_above_half_of_the_prompt() {
+        let (preble, now) = (Preble::default(), origin());
+        [0, 0, 0, 1, 1, 2, 2, 2, 2].into_iter().for_each(|slot| place(&preble, now, slot, 0));
+        let cost = |requests: f64| 6750.0 * requests;
+        let half = [worker(0, 8), worker(1, 0), worker(2, 0)];
+        assert_costs(&costs(&preble, now, &half), &[cost(3.0), cost(2.0), cost(4.0)]);
+        let followed = costs(&preble, now, &[worker(0, 9), worker(1, 8), worker(2, 9)]);
+        assert_eq!((followed[0], followed[2]), (Cost(cost(3.0)), Cost(cost(4.0))));
+        assert!(followed[1].0 > 1e18);
+    }
+
+    /// 3 against 2 is 1.5 times as much; the dearest holder is spared, any other is not.
+    #[test]
+    fn r185_the_dearest_holder_is_spared_when_it_is_too_dear() {
+        let (preble, now) = (Preble::default(), origin());
+        [0, 0, 0, 1, 1].into_iter().for_each(|slot| place(&preble, now, slot, 0));
+        let spared = costs(&preble, now, &[worker(0, 12), worker(1, 0)]);
+        assert_costs(&spared, &[3.0 * 6750.0, 2.0 * 6750.0]);
+        [0, 1].into_iter().for_each(|slot| place(&preble, now, slot, 0));
+        assert!(costs(&preble, now, &[worker(0, 12), worker(1, 0)])[1].0 > 1e18);
+        assert!(costs(&Preble::default(), now, &[worker(0, 12), worker(1, 0)])[1].0 > 1e18);
+    }
+}

@@ -1,0 +1,131 @@
+//! What one worker was sent in the last three minutes, and how fast it answers.
+
+/// Seconds that count.
+const SECONDS: usize = 180;
+
+/// Gaps whose median is taken.
+const GAPS: usize = 200;
+
+/// The tokens of the requests that were sent lately, by the second, with their sums; and the last gaps. Of fixed size.
+#[derive(Debug)]
+pub(super) struct Window {
+    /// The second of the newest entry, from some beginning.
+    newest: u64,
+    /// By second modulo [`SECONDS`]: tokens to compute, tokens to answer.
+    seconds: Vec<(u64, u64)>,
+    sums: (u64, u64),
+    /// In the order in which they came, the oldest at `next_gap` once there are [`GAPS`].
+    gaps: Vec<f64>,
+    next_gap: usize,
+    /// The same, ascending.
+    sorted: Vec<f64>,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            newest: 0,
+            seconds: vec![(0, 0); SECONDS],
+            sums: (0, 0),
+            gaps: Vec::with_capacity(GAPS),
+            next_gap: 0,
+            sorted: Vec::with_capacity(GAPS),
+        }
+    }
+}
+
+impl Window {
+    fn place(second: u64) -> usize {
+        usize::try_from(second % 180).unwrap_or(0)
+    }
+
+    /// Lets go of what is older than the window that ends with this second.
+    fn advance(&mut self, second: u64) {
+        if second <= self.newest {
+            return;
+        }
+        for gone in (self.newest + 1..=second).take(SECONDS) {
+            let (tokens, output) = std::mem::take(&mut self.seconds[Self::place(gone)]);
+            self.sums.0 -= tokens;
+            self.sums.1 -= output;
+        }
+        self.newest = second;
+    }
+
+    /// A request was sent. What comes late counts as of the newest second.
+    pub(super) fn add(&mut self, second: u64, tokens: u64, output: u64) {
+        self.advance(second);
+        let of_second = &mut self.seconds[Self::place(self.newest)];
+        for (held, sum, more) in
+            [(&mut of_second.0, &mut self.sums.0, tokens), (&mut of_second.1, &mut self.sums.1, output)]
+        {
+            // Both or neither: the sum is that of all seconds.
+            if let (Some(more_held), Some(more_in_all)) = (held.checked_add(more), sum.checked_add(more)) {
+                (*held, *sum) = (more_held, more_in_all);
+            }
+        }
+    }
+
+    /// Tokens to compute and to answer in the window that ends with this second. O(seconds since the last time).
+    pub(super) fn sums(&mut self, second: u64) -> (u64, u64) {
+        self.advance(second);
+        self.sums
+    }
+
+    /// A request had this gap between its tokens; `prior` is what was taken for granted before the first.
+    pub(super) fn add_gap(&mut self, prior: f64, gap: f64) {
+        if self.gaps.is_empty() {
+            self.push_gap(prior);
+        }
+        self.push_gap(gap);
+    }
+
+    fn push_gap(&mut self, gap: f64) {
+        if self.gaps.len() == GAPS {
+            let oldest = std::mem::replace(&mut self.gaps[self.next_gap], gap);
+            let at = self.sorted.partition_point(|held| held.total_cmp(&oldest).is_lt());
+            self.sorted.remove(at.min(GAPS - 1));
+        } else {
+            self.gaps.push(gap);
+        }
+        self.next_gap = (self.next_gap + 1) % GAPS;
+        let at = self.sorted.partition_point(|held| held.total_cmp(&gap).is_lt());
+        self.sorted.insert(at, gap);
+    }
+
+    /// The median of the last gaps; none before the first.
+    pub(super) fn gap(&self) -> Option<f64> {
+        let upper = *self.sorted.get(self.sorted.len() / 2)?;
+        let lower = *self.sorted.get((self.sorted.len() - 1) / 2)?;
+        Some(f64::midpoint(lower, upper))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_that_of_the_last_200_gaps() {
+        let mut window = Window::default();
+        assert_eq!(window.gap(), None);
+        window.add_gap(150.0, 50.0);
+        assert_eq!(window.gap(), Some(100.0));
+        // 150, 50 and 1 to 198: the 100th and 101st are 99 and 100, since 50 is there twice.
+        (1..=198).for_each(|gap| window.add_gap(150.0, f64::from(gap)));
+        assert_eq!((window.gap(), window.gaps.len()), (Some(99.5), 200));
+        // 150 goes, 500 comes.
+        window.add_gap(150.0, 500.0);
+        assert_eq!((window.gap(), window.sorted.len()), (Some(99.5), 200));
+        (0..200).for_each(|_| window.add_gap(150.0, 7.0));
+        assert_eq!(window.gap(), Some(7.0));
+    }
+
+    #[test]
+    fn what_comes_late_counts_as_of_now() {
+        let mut window = Window::default();
+        window.add(100, 5, 1);
+        window.add(99, 7, 1);
+        assert_eq!((window.sums(100), window.sums(279), window.sums(280)), ((12, 2), (12, 2), (0, 0)));
+    }
+}

@@ -1,0 +1,84 @@
+//! From candidates to one of them: by the policy, by the fallback, or by load alone.
+
+use std::time::Instant;
+
+use super::{DecidedBy, PlaceError, Scheduler, Scratch};
+use crate::admission::{self, OnAllBusy};
+use crate::cost::{Candidate, Cost, NoChoice, Standing};
+use crate::policy::Policy;
+use crate::shape::{Request, Shape};
+
+/// A session's last worker among the candidates, and what it is worth.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    pub(super) at: usize,
+    weight: f64,
+}
+
+impl Kept {
+    /// What it costs less by this policy.
+    pub(super) fn bonus(self, policy: &Policy, shape: &Shape, candidates: &[Candidate]) -> f64 {
+        self.weight * policy.cost.prompt_worth(shape, &candidates[self.at])
+    }
+}
+
+impl Scheduler {
+    /// The session's last worker, if it is among the candidates that can be chosen.
+    pub(super) fn kept(&self, now: Instant, shape: &Shape, candidates: &[Candidate]) -> Option<Kept> {
+        let sessions = self.sessions.as_ref()?;
+        let slot = sessions.last(now, shape.affinity?)?;
+        let at = candidates.binary_search_by_key(&slot, |candidate| candidate.slot).ok()?;
+        (candidates[at].standing == Standing::Open).then_some(Kept { at, weight: sessions.weight() })
+    }
+
+    /// The place of the chosen candidate.
+    pub(super) fn decide(
+        &self,
+        now: Instant,
+        (request, shape): (&Request<'_>, &Shape),
+        scratch: &mut Scratch,
+    ) -> Result<(usize, DecidedBy), PlaceError> {
+        let Scratch { candidates, costs, rng, .. } = scratch;
+        let has = |standing| candidates.iter().any(|candidate: &Candidate| candidate.standing == standing);
+        costs.clear();
+        if !has(Standing::Open) {
+            if self.on_all_busy != OnAllBusy::LeastLoaded && has(Standing::Full) {
+                return Err(PlaceError::AllBusy);
+            }
+            let chosen = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;
+            return Ok((chosen, DecidedBy::LeastLoaded));
+        }
+        let kept = self.kept(now, shape, candidates);
+        let decided_by = if request.prompts.is_empty() && !self.policy.goes_by_text(request) {
+            DecidedBy::Load
+        } else {
+            match score(&self.policy, now, shape, (candidates, kept), costs) {
+                Ok(()) => DecidedBy::Policy,
+                Err(reason) => DecidedBy::Fallback(reason),
+            }
+        };
+        let mut pick = self.policy.pick;
+        if decided_by != DecidedBy::Policy {
+            costs.clear();
+            pick = self.fallback.pick;
+            score(&self.fallback, now, shape, (candidates, kept), costs).or(Err(PlaceError::NoWorker))?;
+        }
+        let chosen = pick.choose_beside(kept.map(|kept| kept.at), candidates, costs, rng);
+        Ok((chosen.ok_or(PlaceError::NoWorker)?, decided_by))
+    }
+}
+
+/// What the candidates cost by `policy`, with the session's worker cheaper.
+pub(super) fn score(
+    policy: &Policy,
+    now: Instant,
+    shape: &Shape,
+    (candidates, kept): (&[Candidate], Option<Kept>),
+    costs: &mut Vec<Cost>,
+) -> Result<(), NoChoice> {
+    policy.cost.score(now, shape, candidates, costs)?;
+    if let Some(kept) = kept {
+        costs[kept.at].0 -= kept.bonus(policy, shape, candidates);
+    }
+    Ok(())
+}

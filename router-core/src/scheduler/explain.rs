@@ -1,0 +1,83 @@
+//! Why a request would go where it would go.
+
+use std::time::Instant;
+
+use super::{DecidedBy, PlaceError, Scheduler, Scratch};
+use crate::cost::{Candidate, Cost, Term, Unit};
+use crate::ids::Slot;
+use crate::overlap::PrefixIndex;
+use crate::policy::PolicyName;
+use crate::shape::Request;
+use crate::workers::{Pool, WorkerTable};
+
+/// A decision that was not carried out, with all that led to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// Who decided.
+    pub decided_by: DecidedBy,
+    /// Whose costs these are: the pool's policy, or the fallback.
+    pub policy: PolicyName,
+    /// The target.
+    pub chosen: Slot,
+    /// Every target, in the order of their slots.
+    pub considered: Vec<Considered>,
+}
+
+/// One candidate and what it costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Considered {
+    /// What is known of it.
+    pub candidate: Candidate,
+    /// Its cost; none where every target was full, and no policy was asked.
+    pub cost: Option<Cost>,
+    /// What the cost is made of, as [`terms::combined`](crate::cost::terms::combined) puts it together. The last one may be
+    /// `session`, which is added to the rest.
+    pub terms: Vec<Term>,
+}
+
+impl Scheduler {
+    /// What [`place`](Self::place) would do with the same arguments and the same `scratch` next, and why. Reserves nothing,
+    /// remembers nothing and draws nothing: whoever places afterwards gets what was explained. Allocates.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place).
+    pub fn explain(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        index: &dyn PrefixIndex,
+        fleet: (&WorkerTable, &Pool),
+        scratch: &mut Scratch,
+    ) -> Result<Explanation, PlaceError> {
+        self.refuse_early(now, request, fleet)?;
+        let shape = self.survey(now, request, index, fleet, scratch);
+        let chance = scratch.rng.clone();
+        let decided = self.decide(now, (request, &shape), scratch);
+        scratch.rng = chance;
+        let (chosen, decided_by) = decided?;
+        let policy = if decided_by == DecidedBy::Policy { &self.policy } else { &self.fallback };
+        let Scratch { candidates, costs, .. } = scratch;
+        let cost = |at: usize| costs.get(at).copied();
+        let considered = candidates.iter().enumerate();
+        let mut considered: Vec<_> = considered
+            .map(|(at, candidate)| Considered { candidate: *candidate, cost: cost(at), terms: Vec::new() })
+            .collect();
+        if decided_by != DecidedBy::LeastLoaded {
+            policy.cost.explain(now, &shape, candidates, &mut |at, term| considered[at].terms.push(term));
+            if let Some(kept) = self.kept(now, &shape, candidates) {
+                let bonus = kept.bonus(policy, &shape, candidates);
+                let terms = &mut considered[kept.at].terms;
+                terms.push(Term::adds(SESSION, unit_of(terms), -bonus));
+            }
+        }
+        Ok(Explanation { decided_by, policy: policy.name, chosen: candidates[chosen].slot, considered })
+    }
+}
+
+/// The name of the term by which a session's last worker is cheaper.
+pub const SESSION: &str = "session";
+
+/// The unit of a cost with these terms: that of the first.
+fn unit_of(terms: &[Term]) -> Unit {
+    terms.first().map_or(Unit::Requests, |term| term.unit)
+}

@@ -1,0 +1,73 @@
+//! Policies that are asked and not followed.
+
+use std::time::Instant;
+
+use super::decide::{Kept, score};
+use super::survey::recall;
+use super::{Scheduler, Scratch};
+use crate::cost::{Cost, Standing};
+use crate::ids::Slot;
+use crate::policy::{Policy, PolicyName};
+use crate::shape::{Request, Shape};
+
+/// What a shadow policy would have done with a request that the pool's policy has placed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShadowChoice {
+    /// Which.
+    pub policy: PolicyName,
+    /// Whom it would have chosen; nobody where it has no opinion.
+    pub slot: Option<Slot>,
+    /// Whether that is who was chosen.
+    pub agrees: bool,
+    /// What its choice costs more than the cheapest, by the pool's policy and in its unit; 0 without a choice.
+    pub regret: f64,
+}
+
+impl Scheduler {
+    /// Asks every shadow about the candidates among which `chosen` was chosen. Its own chance is drawn, the decision's is
+    /// not. O(shadows × candidates).
+    pub(super) fn ask_shadows(
+        &self,
+        now: Instant,
+        (request, shape): (&Request<'_>, &Shape),
+        (chosen, slots): (usize, usize),
+        scratch: &mut Scratch,
+    ) {
+        let kept = self.kept(now, shape, &scratch.candidates);
+        let open = scratch.candidates.iter().zip(&scratch.costs).filter(|(at, _)| at.standing == Standing::Open);
+        let least = open.map(|(_, cost)| cost.0).fold(f64::INFINITY, f64::min);
+        for shadow in &self.shadows {
+            let at = choice(shadow, now, (request, shape), (kept, slots), scratch);
+            scratch.shadows.push(ShadowChoice {
+                policy: shadow.name,
+                slot: at.map(|at| scratch.candidates[at].slot),
+                agrees: at == Some(chosen),
+                regret: at.map_or(0.0, |at| scratch.costs[at].0 - least),
+            });
+        }
+    }
+}
+
+/// The place of whom `shadow` would choose.
+fn choice(
+    shadow: &Policy,
+    now: Instant,
+    (request, shape): (&Request<'_>, &Shape),
+    (kept, slots): (Option<Kept>, usize),
+    scratch: &mut Scratch,
+) -> Option<usize> {
+    if request.prompts.is_empty() && !shadow.goes_by_text(request) {
+        return None;
+    }
+    if shadow.history.is_some() {
+        recall(shadow.history.as_deref(), request, slots, scratch);
+        for candidate in &mut scratch.candidates {
+            candidate.known = scratch.known[candidate.slot.index()];
+        }
+    }
+    let Scratch { candidates, shadow_costs, shadow_rng, .. } = scratch;
+    let costs: &mut Vec<Cost> = shadow_costs;
+    costs.clear();
+    score(shadow, now, shape, (candidates, kept), costs).ok()?;
+    shadow.pick.choose_beside(kept.map(|kept| kept.at), candidates, costs, shadow_rng)
+}

@@ -1,0 +1,190 @@
+//! What is known of a request and of every candidate for it, before anything is decided.
+
+use std::time::Instant;
+
+use xxhash_rust::xxh64::xxh64;
+
+use super::{Scheduler, Scratch};
+use crate::admission;
+use crate::cost::Candidate;
+use crate::history::{Asked, History, Known};
+use crate::ids::SequenceHash;
+use crate::observe::Enrolled;
+use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
+use crate::overlay::Overlay;
+use crate::shape::{Opening, Request, Shape};
+use crate::units::{Blocks, Tokens};
+use crate::workers::{Pool, WorkerTable};
+
+impl Scheduler {
+    /// Lists the candidates in `scratch`. Returns the request's shape, with all that policies look at.
+    pub(super) fn survey(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        index: &dyn PrefixIndex,
+        (workers, pool): (&WorkerTable, &Pool),
+        scratch: &mut Scratch,
+    ) -> Shape {
+        find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
+        if self.needs.added_blocks {
+            find_added(request, &self.overlay, workers.slots(), scratch);
+        }
+        scratch.text_hashes.clear();
+        if request.prompts.is_empty() && self.policy.history.is_some() {
+            request.texts.iter().for_each(|text| text.hash_into(&mut scratch.text_hashes));
+        }
+        recall(self.policy.history.as_deref(), request, workers.slots(), scratch);
+        self.list_candidates(now, request, (workers, pool), scratch);
+        self.sent.correct(request, (workers, pool), scratch);
+        let policies = self.shadows.iter().chain([&self.policy]);
+        for enrol in policies.filter_map(|policy| policy.enrol.as_deref()) {
+            let targets = pool.targets.iter().filter_map(|slot| workers.get(*slot));
+            let mut targets =
+                targets.map(|target| Enrolled { slot: target.slot, worker: &target.worker, rank: target.rank });
+            enrol.enrol(workers.roll(pool), &mut targets);
+        }
+        let opening = request
+            .shape
+            .opening
+            .or_else(|| opening(request, &scratch.hashes).filter(|_| self.needs.opening.is_some()));
+        Shape { opening, ..request.shape }
+    }
+
+    /// The one place where promises are weighted and own account and engines' reports meet. Whether a target has room is
+    /// said by the own account alone: a stale report never keeps a request back.
+    fn list_candidates(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        (workers, pool): (&WorkerTable, &Pool),
+        scratch: &mut Scratch,
+    ) {
+        scratch.candidates.clear();
+        for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
+            let load = target.account.read();
+            let beyond = target.account.beyond(now, self.half_life);
+            let place = target.slot.index();
+            let overlap = scratch.held[place];
+            let promised = overlap.total().tokens(request.shape.block_size);
+            // Where nothing is promised, there is nothing to doubt: most of a large fleet.
+            let (cached_tokens, cached_on_device) = match promised {
+                Tokens(0) => (Tokens(0), Tokens(0)),
+                _ => self.tiers.believed(overlap, promised, target.trust.weight()),
+            };
+            let doubted = promised.saturating_sub(cached_tokens);
+            let waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
+            scratch.candidates.push(Candidate {
+                slot: target.slot,
+                standing: admission::standing(now, target, &load, request.avoid),
+                overlap,
+                cached_tokens,
+                cached_on_device,
+                new_tokens: scratch.uncached[place].saturating_add(doubted),
+                active_blocks: Blocks(load.active_blocks.0.saturating_add(beyond.blocks.0)),
+                added_blocks: if self.needs.added_blocks { scratch.added[place] } else { Blocks(0) },
+                total_blocks: admission::total_blocks(target, &load),
+                active_slots: load.sequences.saturating_add(beyond.sequences),
+                total_slots: target.limits.sequences,
+                requests: load.requests.saturating_add(beyond.sequences),
+                waiting: waiting.saturating_add(beyond.waiting),
+                prefill_tokens: load.prefill_tokens,
+                known: scratch.known.get(place).copied().unwrap_or_default(),
+            });
+        }
+    }
+}
+
+/// Fills `known` by slot where there is a history.
+pub(super) fn recall(history: Option<&dyn History>, request: &Request<'_>, slots: usize, scratch: &mut Scratch) {
+    let Scratch { hashes, text_hashes, known, .. } = scratch;
+    known.clear();
+    let Some(history) = history else { return };
+    known.resize(slots, Known::default());
+    history.recall(asked(request, hashes, text_hashes), known);
+}
+
+/// The request as a history sees it: by its token ids where they are known, else by its texts.
+pub(super) fn asked<'a>(
+    request: &'a Request<'a>,
+    hashes: &'a [SequenceHash],
+    text_hashes: &'a [SequenceHash],
+) -> Asked<'a> {
+    if request.prompts.is_empty() {
+        Asked::new(request.texts, text_hashes)
+    } else {
+        Asked::new(request.prompts, hashes)
+    }
+}
+
+/// How a request begins of which only token ids are known: its first block, or all of a prompt that fills none.
+fn opening(request: &Request<'_>, hashes: &[SequenceHash]) -> Option<Opening> {
+    let first = request.prompts.first()?;
+    if first.full_blocks() > 0
+        && let Some(hash) = hashes.first()
+    {
+        return Some(Opening(hash.0));
+    }
+    Some(Opening(xxh64(bytemuck::cast_slice(first.ids()), 0)))
+}
+
+/// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap
+/// of what an engine can reuse is applied here and nowhere else.
+fn find_overlaps(
+    now: Instant,
+    request: &Request<'_>,
+    (index, overlay): (&dyn PrefixIndex, &Overlay),
+    slots: usize,
+    scratch: &mut Scratch,
+) {
+    let Scratch { hashes, ends, overlaps, held, uncached, prompt_held, taken, .. } = scratch;
+    hashes.clear();
+    ends.clear();
+    held.clear();
+    held.resize(slots, TierBlocks::default());
+    uncached.clear();
+    uncached.resize(slots, Tokens(0));
+    for prompt in request.prompts {
+        let start = hashes.len();
+        prompt.hash_into(hashes);
+        ends.push(hashes.len());
+        overlaps.clear();
+        index.match_prefix(&hashes[start..], overlaps);
+        let size = prompt.root.block_size();
+        let tokens = prompt.len();
+        prompt_held.clear();
+        prompt_held.resize(slots, TierBlocks::default());
+        let cap = tokens.reusable_blocks(size);
+        overlaps.expand(cap, prompt_held, taken);
+        overlay.raise(now, &hashes[start..], cap, prompt_held);
+        for ((held, uncached), of_prompt) in held.iter_mut().zip(uncached.iter_mut()).zip(prompt_held.iter()) {
+            held.add_all(*of_prompt);
+            *uncached = uncached.saturating_add(new_tokens(tokens, of_prompt.total().tokens(size)));
+        }
+    }
+    if request.prompts.is_empty() {
+        uncached.fill(request.shape.prompt);
+    }
+}
+
+/// Fills `added` by slot: what each account would grow by, except that what the prompts of one request share is counted
+/// for each of them.
+fn find_added(request: &Request<'_>, overlay: &Overlay, slots: usize, scratch: &mut Scratch) {
+    let Scratch { hashes, ends, added, shared, .. } = scratch;
+    added.clear();
+    added.resize(slots, Blocks(0));
+    if request.prompts.is_empty() {
+        added.fill(request.shape.prompt.blocks_occupied(request.shape.block_size));
+    }
+    let mut start = 0;
+    for (prompt, &end) in request.prompts.iter().zip(ends.iter()) {
+        let blocks = prompt.len().blocks_occupied(prompt.root.block_size()).0;
+        shared.clear();
+        shared.resize(slots, 0);
+        overlay.in_flight(&hashes[start..end], shared);
+        for (added, shared) in added.iter_mut().zip(shared.iter()) {
+            added.0 = added.0.saturating_add(blocks.saturating_sub(*shared));
+        }
+        start = end;
+    }
+}

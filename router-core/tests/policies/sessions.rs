@@ -1,0 +1,61 @@
+//! Sessions stay with their worker, under any policy, as long as it is not too dear.
+
+use std::time::Duration;
+
+use warmpath_core::cost::terms::combined;
+use warmpath_core::cost::{Cost, Weight};
+use warmpath_core::ids::Slot;
+use warmpath_core::policy::PolicyName;
+use warmpath_core::scheduler::SESSION;
+use warmpath_core::session::{SessionRule, Sessions};
+
+use super::{World, prompt};
+
+fn sessions(weight: f64) -> Sessions {
+    let weight = Weight::try_from(weight).unwrap();
+    Sessions::new(SessionRule { weight, ttl: Duration::from_secs(1800), sessions_max: 1000 })
+}
+
+/// with every cache unknown, ten turns of a session stay where the first was, while others come and go.
+#[test]
+fn r129_a_session_stays_with_its_worker_under_every_policy() {
+    for name in PolicyName::ALL {
+        // What `preble` reckons with are sums over three minutes: a session is worth as many requests as it keeps together.
+        let weight = if name == PolicyName::Preble { 12.0 } else { 1.0 };
+        let mut world = World::of(World::scheduler(name).with_sessions(sessions(weight)));
+        let home = world.place(&prompt(1, 4), Some(5)).target.slot;
+        for turn in 2..12 {
+            drop(world.place(&prompt(100 + turn, 4), None));
+            assert_eq!(world.place(&prompt(turn, 4), Some(5)).target.slot, home, "{name}, turn {turn}");
+        }
+    }
+}
+
+/// Under `least_requests` a prompt is worth a request.
+#[test]
+fn a_session_leaves_a_worker_that_is_dearer_by_more_than_it_is_worth() {
+    let mut world = World::of(World::scheduler(PolicyName::LeastRequests).with_sessions(sessions(2.0)));
+    let first = world.place(&prompt(1, 4), Some(5));
+    let second = world.place(&prompt(2, 4), Some(5));
+    let third = world.place(&prompt(3, 4), Some(5));
+    // Three requests there against none elsewhere are one too many for a worth of two.
+    let fourth = world.place(&prompt(4, 4), Some(5));
+    let slots = [&first, &second, &third, &fourth].map(|placed| placed.target.slot.0);
+    assert_eq!(slots, [0, 0, 0, 1]);
+    // Its home is where its last request went.
+    assert_eq!(world.place(&prompt(5, 4), Some(5)).target.slot, Slot(1));
+}
+
+#[test]
+fn a_session_is_a_term_of_the_explanation_and_ends_with_its_workers_cache() {
+    let mut world = World::of(World::scheduler(PolicyName::Product).with_sessions(sessions(0.5)));
+    let home = world.place(&prompt(1, 4), Some(5)).target.slot;
+    let explained = world.explain(&prompt(2, 4), Some(5));
+    let own = &explained.considered[home.index()];
+    let last = own.terms.last().unwrap();
+    assert_eq!((last.name, last.value), (SESSION, -8.0));
+    // 16 new tokens times one request, less half of that.
+    assert_eq!((own.cost, combined(&own.terms[..3])), (Some(Cost(8.0)), 16.0));
+    world.scheduler.forget(home);
+    assert!(world.explain(&prompt(2, 4), Some(5)).considered.iter().all(|at| at.terms.len() == 3));
+}
