@@ -22,6 +22,7 @@ mod place;
 mod quantity;
 mod queue;
 mod reading;
+mod record;
 mod routing;
 mod tls;
 mod tokenize;
@@ -49,6 +50,7 @@ pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use queue::{ClassWeights, HeaderField, Queue};
 pub use reading::Reading;
+pub use record::RecordSize;
 pub use routing::{ApproxLru, ApproxTree, Routing, Trust};
 pub use tls::Tls;
 pub use tokenize::Tokenize;
@@ -97,6 +99,11 @@ pub struct Config {
     pub ready_when: ReadyWhen,
     /// When answers tell how many tokens they cost.
     pub usage: Usage,
+    /// Where finished requests are recorded; none: they are not.
+    #[serde(deserialize_with = "record::file")]
+    pub record: Option<PathBuf>,
+    /// The size of that file.
+    pub record_size: RecordSize,
 }
 
 /// When the router counts as ready.

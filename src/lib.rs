@@ -17,6 +17,7 @@ pub mod http;
 pub mod link;
 pub mod mock_engine;
 pub mod openai;
+pub mod optimize;
 pub mod pem;
 pub mod queue;
 pub mod real;

@@ -23,6 +23,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["mock_engine"],
     &["http"],
     &["door"],
+    &["optimize"],
     &["replay"],
     &["upstream"],
     &["events"],

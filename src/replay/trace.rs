@@ -80,7 +80,7 @@ pub struct Options {
 /// A trace that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Its requests, in order of time where the form's own order is not kept.
+    /// Its requests, in order of time.
     pub requests: Vec<TraceRequest>,
     /// The form in which it was.
     pub format: Format,

@@ -14,12 +14,14 @@ use crate::real::real;
 pub use belief::Belief;
 pub use door::DoorMetrics;
 pub use queue::QueueMetrics;
+pub use record::RecordMetrics;
 pub use tokenizer::TokenizerFigures;
 pub use worker::WorkerMetrics;
 
 mod belief;
 pub mod door;
 mod queue;
+mod record;
 mod tokenizer;
 mod worker;
 
@@ -117,6 +119,7 @@ definitions! {
     HANDSHAKE_FAILURES = "tls_handshake_failures_total", Kind::Counter, "TLS handshakes that failed, by reason.";
     CERTIFICATE_READS = "tls_certificate_reads_total", Kind::Counter, "Times that a changed certificate was read: renewed or refused.";
     CERTIFICATE_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Kind::Gauge, "When the certificate in use expires, since 1970.";
+    RECORDED = "recorded_requests_total", Kind::Counter, "Finished requests that were to be recorded, by what became of them.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 
