@@ -284,7 +284,7 @@ mod tests {
             ("few-shot?tasks=2&requests=3&system=1&shots=3&question=4&block=4", 5 + 12, 6 * 34),
             ("self-consistency?questions=3&samples=4&prompt=5&block=4", 3 * 3 * 5, 12 * 22),
             // Levels of 1, 2 and 4 prompts of 5, 8 and 11 blocks.
-            ("tree-of-thought?trees=2&depth=2&branching=2&prompt=5&thought=3&block=4", 2 * (2 * 5 + 4 * 8), 2 * 300),
+            ("tree-of-thought?trees=2&depth=2&branching=2&prompt=5&thought=3&block=4", 2 * (2 * 5 + 4 * 8), 2 * 274),
             // Prompts of 4, 9 and 14 blocks.
             ("multi-turn?sessions=3&turns=3&system=2&user=2&answer=3&block=4", 2 * 2 + 3 * (4 + 9), 3 * 114),
             ("agent?sessions=2&turns=3&system=1&context=10&user=1&answer=1&block=4", 1 + 2 * (12 + 14), 2 * 174),
