@@ -110,7 +110,7 @@ fn described(trace: &Trace) -> String {
     let requests = asking().count();
     let mean = |tokens: u64| real(tokens) / real_len(requests.max(1));
     format!(
-        "form             {}\nblock size       {} tokens\nrequests         {requests}\nwrites           {}\nlines passed over {}\n\
+        "form             {}\nblock size       {} tokens\nrequests         {requests}\nwrites           {}\nlines skipped    {}\n\
          sessions         {}\nspan             {span_s:.1} s\nprompt tokens    {input} ({:.1} a request)\n\
          output tokens    {output} ({:.1} a request)\nblocks           {blocks}\ndifferent blocks {}\n",
         trace.format,
