@@ -32,6 +32,7 @@ mod members;
 mod muster;
 mod offers;
 mod probe;
+mod record;
 mod report;
 mod scrape;
 mod sources;
@@ -58,6 +59,7 @@ pub struct App {
     draining: Arc<AtomicBool>,
     /// Cancelled when workers are waited for no longer.
     absent: (CancellationToken, Arc<OnceLock<Absent>>),
+    journal: record::Keeping,
 }
 
 /// Why a gateway did not start.
@@ -107,9 +109,11 @@ impl App {
         let members = Members::new(&config, (&fleet, &index), &sources, (links, metrics.clone()), &background);
         members.start(&trouble)?;
         let draining = Arc::new(AtomicBool::new(false));
+        let (recorder, journal) = record::start(&config, &metrics).await?;
         let upstream = Upstream::new(attempt_timeouts(&config));
         let gateway = Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour(&config))
-            .with_passthrough(config.listen.passthrough.clone());
+            .with_passthrough(config.listen.passthrough.clone())
+            .with_recorder(recorder);
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
@@ -147,6 +151,7 @@ impl App {
             has_certificates,
             draining,
             absent,
+            journal,
         })
     }
 
@@ -162,7 +167,7 @@ impl App {
 
     /// Tasks alive.
     pub fn tasks_alive(&self) -> usize {
-        self.tasks.len() + self.background.len() + self.sources.tasks_alive()
+        self.tasks.len() + self.background.len() + self.sources.tasks_alive() + self.journal.tasks_alive()
     }
 
     /// Requests that were sent to workers and have not ended.
@@ -232,6 +237,7 @@ impl App {
                 cut
             }
         };
+        self.journal.stop().await;
         self.sources.stop(until).await;
         self.admin_door.close();
         self.background.drain(Duration::ZERO).await;

@@ -12,7 +12,9 @@ pub mod demo;
 pub mod doctor;
 pub mod events;
 pub mod mock_engine;
+pub mod optimize;
 pub mod serve;
+pub mod trace;
 
 /// A KV-cache-aware request router for LLM fleets.
 #[derive(Debug, Parser)]
@@ -46,6 +48,11 @@ enum Command {
     /// Look at KV-cache events.
     #[command(subcommand)]
     Events(events::EventsCommand),
+    /// Capacity against hit rate over a trace.
+    Optimize(Box<optimize::OptimizeArgs>),
+    /// Look at traces and convert them.
+    #[command(subcommand)]
+    Trace(Box<trace::TraceCommand>),
 }
 
 impl Cli {
@@ -63,6 +70,8 @@ impl Cli {
             Command::Doctor(args) => args.run(),
             Command::Calibrate(args) => args.run(),
             Command::Events(command) => command.run(),
+            Command::Optimize(args) => args.run(),
+            Command::Trace(command) => command.run(),
         }
     }
 }

@@ -22,6 +22,7 @@ mod place;
 mod quantity;
 mod queue;
 mod reading;
+mod record;
 mod routing;
 mod sessions;
 mod tls;
@@ -50,6 +51,7 @@ pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use queue::{ClassWeights, HeaderField, Queue};
 pub use reading::Reading;
+pub use record::RecordSize;
 pub use routing::{ApproxLru, ApproxTree, Predict, Routing, Trust};
 pub use sessions::{SessionField, Sessions};
 pub use tls::Tls;
@@ -99,6 +101,11 @@ pub struct Config {
     pub ready_when: ReadyWhen,
     /// When answers tell how many tokens they cost.
     pub usage: Usage,
+    /// Where finished requests are recorded; none: they are not.
+    #[serde(deserialize_with = "record::file")]
+    pub record: Option<PathBuf>,
+    /// The size of that file.
+    pub record_size: RecordSize,
 }
 
 /// When the router counts as ready.

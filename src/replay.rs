@@ -2,5 +2,7 @@
 
 pub mod live;
 pub mod reachable;
+pub mod record;
 pub mod report;
 pub mod trace;
+pub mod workload;

@@ -17,6 +17,7 @@ use sse::SseScanner;
 
 pub mod guard;
 pub mod progress;
+pub mod record;
 pub mod relay;
 pub mod sse;
 pub mod usage;

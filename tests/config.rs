@@ -285,6 +285,17 @@ fn the_folder_of_snapshots_is_found_from_the_files_own() {
 }
 
 #[test]
+fn the_file_of_recorded_requests_is_found_from_the_files_own_and_has_a_least_size() {
+    let loaded = config(&format!("{FLEET}record: kept.jsonl\nrecord_size: 1MiB\n"), &[]);
+    assert_eq!((loaded.record, loaded.record_size.bytes()), (Some("/etc/warmpath/kept.jsonl".into()), 1 << 20));
+    assert_eq!(config(FLEET, &[]).record, None);
+    let faulty = faults(&format!("{FLEET}record: ''\nrecord_size: 1KiB\n"), &[]);
+    let expected =
+        ["3:9: expected the path of a file, got ``", "4:14: a file of recorded requests holds at least 64KiB"];
+    assert_eq!(faulty, expected);
+}
+
+#[test]
 fn variables_override_the_file() {
     let variables = [
         ("WARMPATH__ROUTING__POLICY", "round_robin"),

@@ -23,6 +23,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["mock_engine"],
     &["http"],
     &["door"],
+    &["optimize"],
     &["replay"],
     &["upstream"],
     &["events"],
@@ -35,6 +36,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["link"],
     &["config"],
     &["error", "pem"],
+    &["report"],
     &["shutdown", "real"],
 ];
 

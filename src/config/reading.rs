@@ -162,6 +162,9 @@ fn from_folder(mut config: Config, folder: &Path) -> Config {
     if let Some(path) = &mut config.discovery.file.path {
         *path = folder.join(&*path);
     }
+    if let Some(path) = &mut config.record {
+        *path = folder.join(&*path);
+    }
     config.upstream_tls.start_from(folder);
     config
 }

@@ -22,6 +22,7 @@ use crate::fleet::{PoolState, Worker};
 use crate::link::Way;
 use crate::tokenize::Prompts;
 use crate::upstream::progress::{Form, Progress, Promise, Ticket};
+use crate::upstream::record::Recording;
 use crate::upstream::relay::Relay;
 use crate::upstream::sse::SseScanner;
 use crate::upstream::without_usage::WithoutUsage;
@@ -233,6 +234,7 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
             cached: placement.overlap_tokens,
             trust: Arc::clone(&placement.target.trust),
         }),
+        recording: recording(gateway, request),
     };
     let is_stream = answer.is_event_stream();
     let form = match request.relayed {
@@ -251,6 +253,14 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
     let mut response = Response::from_parts(answer.parts, body);
     response.headers_mut().extend(decision);
     Ok(response)
+}
+
+/// How the request is recorded, where requests are; what passes unread is none.
+fn recording(gateway: &Gateway, request: &Understood) -> Option<Box<Recording>> {
+    let recorder = gateway.recorder.as_ref().filter(|_| request.relayed != Relayed::Unread)?;
+    let prompts = request.prompts.below(request.root);
+    let pool = &request.pool;
+    recorder.recording(request.arrived, &pool.model, pool.block_size.get(), &prompts)
 }
 
 /// Passes on what a worker says that will not serve the request: the client's fault or its own, never worth a retry.

@@ -20,6 +20,7 @@ use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::Upstream;
 use crate::upstream::guard::Guard;
+use crate::upstream::record::Recorder;
 
 /// Scratch buffers that are kept; more requests than this are seldom placed at one instant.
 const SCRATCHES: usize = 64;
@@ -41,6 +42,8 @@ pub struct Gateway {
     /// Paths that are passed through, beside those with a handler of their own.
     pub passthrough: Vec<PassedPath>,
     room: Room,
+    /// Who is told of finished requests, where they are recorded.
+    pub recorder: Option<Recorder>,
     keys: AtomicU64,
     scratches: Mutex<Vec<Scratch>>,
 }
@@ -86,12 +89,18 @@ impl Gateway {
         let guard = Arc::new(Guard::new(behaviour.suspicion, behaviour.seed));
         let (keys, scratches) = (AtomicU64::new(0), Mutex::default());
         let room = Room::new(behaviour.all_body_bytes);
-        Self { fleet, index, upstream, metrics, behaviour, guard, passthrough: Vec::new(), room, keys, scratches }
+        let (passthrough, recorder) = (Vec::new(), None);
+        Self { fleet, index, upstream, metrics, behaviour, guard, passthrough, recorder, room, keys, scratches }
     }
 
     /// The same, with these paths passed through.
     pub fn with_passthrough(self, passthrough: Vec<PassedPath>) -> Self {
         Self { passthrough, ..self }
+    }
+
+    /// The same, with finished requests told to `recorder`.
+    pub fn with_recorder(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// A name for the next request.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use super::raw::Raw;
 use warmpath_core::shape::Opening;
 use xxhash_rust::xxh64::Xxh64;
 
@@ -15,7 +15,7 @@ struct Message<'a> {
     #[serde(borrow)]
     role: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    content: Option<&'a RawValue>,
+    content: Option<Raw<'a>>,
 }
 
 /// A part of a message's content.

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     fn request(input_length: u32, hash_ids: &[u64]) -> TraceRequest {
-        TraceRequest { at_ms: 0, input_length, output_length: 1, hash_ids: hash_ids.to_vec() }
+        TraceRequest { input_length, output_length: 1, hash_ids: hash_ids.to_vec(), ..TraceRequest::default() }
     }
 
     #[test]

@@ -1,24 +1,93 @@
-//! Traces in Mooncake's form: JSON lines of times, lengths and prefix-unique block ids.
+//! Traces: requests by their times, lengths and prefix-unique block ids, read from several forms of JSON lines.
+//!
+//! [`read`] gives the requests of any form; [`Trace::read`] tells more and takes options; [`Trace::write`] writes our own
+//! form, which is also what a gateway records.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 
-use serde::Deserialize;
+pub use format::Format;
 
-/// The longest line that is read: a million-token request names some two thousand blocks.
+mod bailian;
+mod format;
+mod plain;
+mod tair;
+mod tair_events;
+
+/// The longest line that is read.
 const LINE_MAX: u64 = 4 * 1024 * 1024;
+/// Ids in a line: a prompt of four million tokens in blocks of 16.
+const IDS_MAX: usize = 1 << 18;
+/// Ids in a trace: 2 GiB of them.
+const IDS_TOTAL_MAX: usize = 1 << 28;
+/// The longest name of a model, session, tenant or class.
+const NAME_MAX: usize = 256;
 
 /// One request of a trace.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceRequest {
     /// Arrival, in ms since the trace began.
-    #[serde(rename = "timestamp")]
     pub at_ms: u64,
     /// Prompt tokens.
     pub input_length: u32,
     /// Tokens to generate.
     pub output_length: u32,
-    /// A name for each block of the prompt together with all before it; the last block may be partial.
+    /// A name for each block of the prompt together with all before it; the last block may be partial, or left out.
     pub hash_ids: Vec<u64>,
+    /// What else is known of it; mostly nothing.
+    pub about: Option<Box<About>>,
+}
+
+/// What some traces tell of a request besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// The model that it asks for.
+    pub model: Option<String>,
+    /// The conversation or agent that it is a turn of.
+    pub session: Option<String>,
+    /// Who sends it.
+    pub tenant: Option<String>,
+    /// Its class of urgency, or the kind of its work.
+    pub class: Option<String>,
+    /// Tokens that an id stands for.
+    pub block_size: Option<u32>,
+    /// What it does to a cache.
+    pub access: Access,
+}
+
+/// What a line of a trace does to a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// A request: looks its blocks up, then stores them.
+    #[default]
+    Request,
+    /// Looks them up and stores nothing.
+    Read,
+    /// Stores them; nobody asked for anything.
+    Write,
+}
+
+/// How a trace is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Its form; none is detected by the fields of the first line.
+    pub format: Option<Format>,
+    /// Whether lines that make no sense are passed over and counted.
+    pub lenient: bool,
+    /// Tokens that an id stands for, where the trace does not say.
+    pub block_size: Option<u32>,
+}
+
+/// A trace that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Its requests, in order of time.
+    pub requests: Vec<TraceRequest>,
+    /// The form in which it was.
+    pub format: Format,
+    /// Tokens that an id stands for: as the options say, or the first line that does, or what the form is known for.
+    pub block_size: u32,
+    /// Lines that were passed over.
+    pub skipped: usize,
 }
 
 /// Why a trace cannot be used.
@@ -35,40 +104,182 @@ pub enum TraceError {
         /// What is wrong.
         message: String,
     },
+    /// It is larger than anything that fits into memory.
+    #[error("the trace has more than {IDS_TOTAL_MAX} block ids")]
+    TooLarge,
 }
 
-/// Reads a trace, gzipped or plain. O(bytes).
+/// Turns the lines of one form into requests.
+trait Lines {
+    /// Reads one line and appends what it says.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String>;
+
+    /// Brings what was read into order.
+    fn end(&mut self, _requests: &mut Vec<TraceRequest>) {}
+}
+
+/// Whether a line belongs to the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Used,
+    /// Well formed, but of something else.
+    Ignored,
+}
+
+/// Reads the requests of a trace, gzipped or plain, in any form; what was only written to a cache is left out. O(bytes).
 ///
 /// # Errors
 /// With the number of the line that makes no sense; blank lines are passed over.
 pub fn read(bytes: &[u8]) -> Result<Vec<TraceRequest>, TraceError> {
-    if bytes.starts_with(&[0x1f, 0x8b]) {
-        lines(BufReader::new(flate2::read::GzDecoder::new(bytes)))
-    } else {
-        lines(bytes)
+    let mut requests = Trace::read(bytes, &Options::default())?.requests;
+    requests.retain(|request| request.access() != Access::Write);
+    Ok(requests)
+}
+
+impl Trace {
+    /// Reads a trace, gzipped or plain. O(bytes).
+    ///
+    /// # Errors
+    /// With the number of the line that makes no sense, unless such lines are passed over.
+    pub fn read(bytes: &[u8], options: &Options) -> Result<Self, TraceError> {
+        if bytes.starts_with(&[0x1f, 0x8b]) {
+            read_lines(BufReader::new(flate2::read::MultiGzDecoder::new(bytes)), options)
+        } else {
+            read_lines(bytes, options)
+        }
+    }
+
+    /// Writes the trace in our own form, which reads back as it is. O(its ids).
+    ///
+    /// # Errors
+    /// When `to` cannot be written.
+    pub fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
+        for request in &self.requests {
+            let block = request.about.as_ref().and_then(|about| about.block_size).unwrap_or(self.block_size);
+            plain::write(request, block, to)?;
+        }
+        Ok(())
     }
 }
 
-fn lines(mut reader: impl BufRead) -> Result<Vec<TraceRequest>, TraceError> {
-    let mut requests = Vec::new();
-    let mut text = Vec::new();
+/// Writes one request in our own form: a line of JSON, with `block_size` in it.
+///
+/// # Errors
+/// When `to` cannot be written.
+pub fn write_line(request: &TraceRequest, block_size: u32, to: &mut impl Write) -> std::io::Result<()> {
+    plain::write(request, block_size, to)
+}
+
+fn read_lines(mut reader: impl BufRead, options: &Options) -> Result<Trace, TraceError> {
+    let (mut requests, mut text, mut skipped, mut total) = (Vec::new(), Vec::new(), 0, 0);
+    let mut form: Option<(Format, Box<dyn Lines>)> = None;
     for line in 1.. {
         text.clear();
         let read = reader.by_ref().take(LINE_MAX).read_until(b'\n', &mut text)?;
         if read == 0 {
             break;
         }
-        if text.trim_ascii().is_empty() {
+        let is_long = u64::try_from(read) == Ok(LINE_MAX) && text.last() != Some(&b'\n');
+        if is_long {
+            pass_line(&mut reader)?;
+        } else if text.trim_ascii().is_empty() {
             continue;
         }
-        let request =
-            serde_json::from_slice(&text).map_err(|error| TraceError::Line { line, message: error.to_string() })?;
-        requests.push(request);
+        let before = requests.len();
+        let heard = if is_long {
+            Err(format!("longer than {LINE_MAX} bytes"))
+        } else {
+            judged(&text, options, &mut form, &mut requests)
+        };
+        match heard {
+            Ok(Heard::Used) => {}
+            Ok(Heard::Ignored) => skipped += 1,
+            Err(_) if options.lenient => {
+                requests.truncate(before);
+                skipped += 1;
+            }
+            Err(message) => return Err(TraceError::Line { line, message }),
+        }
+        total += requests[before..].iter().map(|request| request.hash_ids.len()).sum::<usize>();
+        if total > IDS_TOTAL_MAX {
+            return Err(TraceError::TooLarge);
+        }
     }
-    Ok(requests)
+    let (format, mut lines) = form.unwrap_or_else(|| opened(options.format.unwrap_or(Format::Warmpath), options));
+    lines.end(&mut requests);
+    let told = requests.iter().find_map(|request| request.about.as_ref()?.block_size);
+    let block_size = options.block_size.or(told).unwrap_or(format.block_size());
+    Ok(Trace { requests, format, block_size, skipped })
+}
+
+/// Reads one line in the form that is known by now.
+fn judged(
+    text: &[u8],
+    options: &Options,
+    form: &mut Option<(Format, Box<dyn Lines>)>,
+    requests: &mut Vec<TraceRequest>,
+) -> Result<Heard, String> {
+    if form.is_none() {
+        let format = match options.format {
+            Some(format) => format,
+            None => Format::detect(text)?,
+        };
+        *form = Some(opened(format, options));
+    }
+    let Some((_, lines)) = form else { return Ok(Heard::Ignored) };
+    let before = requests.len();
+    let heard = lines.line(text, requests)?;
+    for request in &requests[before..] {
+        if request.hash_ids.len() > IDS_MAX {
+            return Err(format!("{} block ids, {IDS_MAX} are allowed", request.hash_ids.len()));
+        }
+    }
+    Ok(heard)
+}
+
+fn opened(format: Format, options: &Options) -> (Format, Box<dyn Lines>) {
+    let block = options.block_size.unwrap_or(format.block_size());
+    let lines: Box<dyn Lines> = match format {
+        Format::Mooncake | Format::Warmpath => Box::new(plain::Plain),
+        Format::Bailian => Box::new(bailian::Bailian::default()),
+        Format::TairEvents => Box::new(tair_events::Events::new(block)),
+        Format::TairOptimizer => Box::new(tair::Schema::new(block)),
+    };
+    (format, lines)
+}
+
+/// Goes to the end of a line without keeping it.
+fn pass_line(reader: &mut impl BufRead) -> std::io::Result<()> {
+    loop {
+        let buffer = reader.fill_buf()?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let (used, ended) = match memchr::memchr(b'\n', buffer) {
+            Some(at) => (at + 1, true),
+            None => (buffer.len(), false),
+        };
+        reader.consume(used);
+        if ended {
+            return Ok(());
+        }
+    }
 }
 
 impl TraceRequest {
+    /// What it does to a cache.
+    pub fn access(&self) -> Access {
+        self.about.as_ref().map_or(Access::Request, |about| about.access)
+    }
+
+    /// The conversation or agent that it is a turn of, where the trace tells.
+    pub fn session(&self) -> Option<&str> {
+        self.about.as_ref()?.session.as_deref()
+    }
+
     /// The same request with blocks of `to` tokens in place of `from`, its output shortened alike. Lengths are kept in
     /// whole and partial blocks, so that what was shared stays shared.
     pub fn scaled(&self, from: u32, to: u32) -> TraceRequest {
@@ -77,10 +288,9 @@ impl TraceRequest {
             whole * to + (rest * to).div_ceil(from)
         };
         TraceRequest {
-            at_ms: self.at_ms,
             input_length: scale(self.input_length).max(1),
             output_length: scale(self.output_length).max(1),
-            hash_ids: self.hash_ids.clone(),
+            ..self.clone()
         }
     }
 
@@ -108,25 +318,61 @@ fn token(block: u64, place: u32, vocabulary: u32) -> u32 {
     u32::try_from(hash).expect("less than a u32")
 }
 
+/// A name as it is kept: none where it is empty.
+///
+/// # Errors
+/// It is too long.
+fn name(text: Option<String>, field: &str) -> Result<Option<String>, String> {
+    match text {
+        Some(text) if text.len() > NAME_MAX => Err(format!("`{field}` is longer than {NAME_MAX} bytes")),
+        Some(text) if text.is_empty() => Ok(None),
+        text => Ok(text),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LINE: &str = "{\"timestamp\":0,\"input_length\":5,\"output_length\":1,\"hash_ids\":[1]}\n";
+
     #[test]
     fn a_bad_line_is_named_by_its_number() {
-        let text = b"{\"timestamp\":0,\"input_length\":5,\"output_length\":1,\"hash_ids\":[1]}\n\n{\"timestamp\":1}\n";
-        let error = read(text).unwrap_err().to_string();
+        let error = read(format!("{LINE}\n{{\"timestamp\":1}}\n").as_bytes()).unwrap_err().to_string();
         assert!(error.starts_with("line 3: missing field `input_length`"), "{error}");
     }
 
     #[test]
+    fn lenient_reading_counts_what_it_passes_over() {
+        let text = format!("{LINE}nonsense\n{LINE}{{\"timestamp\":1}}\n{LINE}");
+        let trace = Trace::read(text.as_bytes(), &Options { lenient: true, ..Options::default() }).unwrap();
+        assert_eq!((trace.requests.len(), trace.skipped), (3, 2));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_or_has_too_many_ids_is_refused_by_its_number() {
+        let long = format!("{LINE}{{\"timestamp\":0,\"pad\":\"{}\"}}\n{LINE}", " ".repeat(5 << 20));
+        let error = read(long.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, "line 2: longer than 4194304 bytes");
+        let trace = Trace::read(long.as_bytes(), &Options { lenient: true, ..Options::default() }).unwrap();
+        assert_eq!((trace.requests.len(), trace.skipped), (2, 1));
+        let ids = vec!["1"; IDS_MAX + 1].join(",");
+        let many = format!("{{\"timestamp\":0,\"input_length\":5,\"output_length\":1,\"hash_ids\":[{ids}]}}");
+        assert_eq!(read(many.as_bytes()).unwrap_err().to_string(), "line 1: 262145 block ids, 262144 are allowed");
+    }
+
+    #[test]
+    fn an_empty_trace_has_no_requests_and_a_zipped_one_reads_like_a_plain_one() {
+        assert_eq!(read(b"\n \n").unwrap(), []);
+        let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        zipped.write_all(LINE.as_bytes()).unwrap();
+        assert_eq!(read(&zipped.finish().unwrap()).unwrap(), read(LINE.as_bytes()).unwrap());
+    }
+
+    #[test]
     fn equal_blocks_are_equal_tokens_and_the_last_one_may_be_partial() {
-        let request = |ids: &[u64], input_length| TraceRequest {
-            at_ms: 0,
-            input_length,
-            output_length: 3,
-            hash_ids: ids.to_vec(),
-        };
+        let request =
+            |ids: &[u64], input_length| TraceRequest { input_length, hash_ids: ids.to_vec(), ..Default::default() };
         let (a, b) = (request(&[1, 2], 6).tokens(4, 1000), request(&[1, 3], 8).tokens(4, 1000));
         assert_eq!((a.len(), b.len()), (6, 8));
         assert_eq!(a[..4], b[..4]);
@@ -135,7 +381,7 @@ mod tests {
 
     #[test]
     fn scaling_keeps_whole_blocks_whole() {
-        let request = TraceRequest { at_ms: 9, input_length: 1200, output_length: 100, hash_ids: vec![1, 2, 3] };
+        let request = TraceRequest { input_length: 1200, output_length: 100, ..TraceRequest::default() };
         let scaled = request.scaled(512, 64);
         // Two blocks of 64, and 176 of 512 tokens as 22 of 64.
         assert_eq!((scaled.input_length, scaled.output_length), (150, 13));

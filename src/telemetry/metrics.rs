@@ -16,6 +16,7 @@ pub use belief::Belief;
 pub use door::DoorMetrics;
 pub use queue::QueueMetrics;
 use reasons::Reasons;
+pub use record::RecordMetrics;
 pub use tokenizer::TokenizerFigures;
 pub use worker::WorkerMetrics;
 
@@ -23,6 +24,7 @@ mod belief;
 pub mod door;
 mod queue;
 mod reasons;
+mod record;
 mod shadow;
 mod tokenizer;
 mod worker;
@@ -127,6 +129,7 @@ definitions! {
     CERTIFICATE_READS = "tls_certificate_reads_total", Kind::Counter, "Times that a changed certificate was read: renewed or refused.";
     CERTIFICATE_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Kind::Gauge, "When the certificate in use expires, since 1970.";
     RESTARTS = "task_restarts_total", Kind::Counter, "Background tasks that panicked and began again, by task.";
+    RECORDED = "recorded_requests_total", Kind::Counter, "Finished requests that were to be recorded, by what became of them.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 

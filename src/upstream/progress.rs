@@ -12,6 +12,7 @@ use warmpath_core::trust::{Answered, Trust};
 use warmpath_core::units::Tokens;
 
 use super::guard::{Fingerprint, Guard};
+use super::record::Recording;
 use super::sse::SseScanner;
 use super::usage;
 use crate::fleet::{Fleet, PoolState, Worker};
@@ -52,6 +53,8 @@ pub struct Ticket {
     /// What was promised, where it can be compared with what the engine says: one prompt with known token ids, one
     /// sequence.
     pub promise: Option<Promise>,
+    /// How it is recorded if it finishes, where requests are.
+    pub recording: Option<Box<Recording>>,
 }
 
 /// What the router promised of one request, and to whom it matters whether that holds.
@@ -167,6 +170,9 @@ impl Progress {
             Ending::Complete if !told_error => {
                 let usage = self.usage();
                 self.compare(now, usage);
+                if let Some(recording) = self.ticket.recording.take() {
+                    recording.finished(self.output(usage));
+                }
                 self.ticket.pool.metrics.request("ok");
                 self.ticket.fleet.request_answered(&self.ticket.worker);
                 self.ticket.guard.answered(self.ticket.fingerprint);
@@ -207,6 +213,15 @@ impl Progress {
             },
             Form::Whole { .. } | Form::Unread => Usage::default(),
         }
+    }
+
+    /// Tokens that were generated: as the engine says, or else one an event.
+    fn output(&self, usage: Usage) -> u32 {
+        let events = match &self.form {
+            Form::Events(scanner) => scanner.seen().events,
+            Form::Whole { .. } | Form::Unread => 1,
+        };
+        usage.completion.map_or(events, |tokens| tokens.0)
     }
 
     fn compare(&self, now: Instant, usage: Usage) {

@@ -41,6 +41,7 @@ mod nats_source;
 mod pyzmq;
 mod queue;
 mod raw;
+mod record;
 mod recorded;
 mod resting;
 mod retries;

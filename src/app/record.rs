@@ -1,0 +1,47 @@
+//! Finished requests, from the gateway to the file.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::StartError;
+use super::build::setup;
+use crate::config::Config;
+use crate::replay::record::{Journal, QUEUE};
+use crate::shutdown::Tasks;
+use crate::telemetry::metrics::Metrics;
+use crate::upstream::record::Recorder;
+
+/// How long what waits at the end may take to be written.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The task that writes, if requests are recorded.
+#[derive(Default)]
+pub(super) struct Keeping {
+    tasks: Tasks,
+    stop: CancellationToken,
+}
+
+/// Begins the file that the configuration names.
+pub(super) async fn start(config: &Config, metrics: &Metrics) -> Result<(Option<Recorder>, Keeping), StartError> {
+    let keeping = Keeping::default();
+    let Some(path) = &config.record else { return Ok((None, keeping)) };
+    let journal = Journal::begin(path, config.record_size.bytes(), metrics.record()).await;
+    let journal = journal.map_err(|error| setup(&format!("`record`: {} cannot be written", path.display()), error))?;
+    let (to, from) = mpsc::channel(QUEUE);
+    keeping.tasks.spawn(journal.keep(from, keeping.stop.clone()));
+    Ok((Some(Recorder::new(to, metrics.record())), keeping))
+}
+
+impl Keeping {
+    /// Once no request runs any more: writes what waits.
+    pub(super) async fn stop(&self) {
+        self.stop.cancel();
+        self.tasks.drain(LAST_WORDS).await;
+    }
+
+    pub(super) fn tasks_alive(&self) -> usize {
+        self.tasks.len()
+    }
+}

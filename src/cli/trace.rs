@@ -1,0 +1,125 @@
+//! `warmpath trace`, and how every command that takes a trace reads it.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+
+use crate::real::{real, real_len};
+use crate::replay::trace::{Access, Format, Options, Trace};
+use crate::replay::workload::Workload;
+
+/// The largest file that is read.
+const BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
+
+/// A trace, and how it is read.
+#[derive(Debug, Args)]
+pub struct Input {
+    /// JSON lines, plain or gzipped; `-` is standard input; `generate:SHAPE?key=value&…` makes one (few-shot,
+    /// self-consistency, tree-of-thought, multi-turn, agent).
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: String,
+    /// Its form: mooncake, bailian, tair-events, tair-optimizer, warmpath. Detected by the first line's fields if not given.
+    #[arg(long)]
+    format: Option<Format>,
+    /// Pass over lines that make no sense, and say how many there were.
+    #[arg(long)]
+    lenient: bool,
+    /// Tokens that a block id stands for: 512 of Mooncake's, 16 of Bailian's, 64 of Tair's, if not given; our own form
+    /// says it.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    block_size: Option<u32>,
+    /// Only the first so many lines.
+    #[arg(long, value_name = "N")]
+    requests: Option<usize>,
+    /// The seed of a generated trace.
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    trace_seed: u64,
+}
+
+/// Look at traces, and turn them into our own form.
+#[derive(Debug, Subcommand)]
+pub enum TraceCommand {
+    /// Write it in our own form: JSON lines with `timestamp` (ms), `input_length`, `output_length`, `hash_ids`,
+    /// `block_size`, and `model`, `session`, `tenant`, `class` where they are known.
+    Convert(Input),
+    /// Say how many requests, tokens and blocks it has.
+    Stat(Input),
+}
+
+impl Input {
+    /// The trace. What was passed over is told on standard error.
+    pub(super) fn read(&self) -> anyhow::Result<Trace> {
+        let mut trace = match self.trace.strip_prefix("generate:") {
+            Some(spec) => {
+                let workload: Workload = spec.parse().map_err(anyhow::Error::msg).context("--trace generate:")?;
+                let (requests, block_size) = (workload.generate(self.trace_seed), workload.block_size());
+                Trace { requests, format: Format::Warmpath, block_size, skipped: 0 }
+            }
+            None => {
+                let bytes = self.bytes().with_context(|| self.trace.clone())?;
+                let options = Options { format: self.format, lenient: self.lenient, block_size: self.block_size };
+                Trace::read(&bytes, &options).with_context(|| self.trace.clone())?
+            }
+        };
+        if trace.skipped > 0 {
+            eprintln!("warmpath: {}: {} lines passed over", self.trace, trace.skipped);
+        }
+        trace.requests.truncate(self.requests.unwrap_or(usize::MAX));
+        Ok(trace)
+    }
+
+    fn bytes(&self) -> std::io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let from: &mut dyn Read =
+            if self.trace == "-" { &mut std::io::stdin().lock() } else { &mut File::open(&self.trace)? };
+        from.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > BYTES_MAX {
+            return Err(std::io::Error::other("larger than 4 GiB"));
+        }
+        Ok(bytes)
+    }
+}
+
+impl TraceCommand {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Convert(input) => {
+                let mut out = BufWriter::new(std::io::stdout().lock());
+                input.read()?.write(&mut out)?;
+                out.flush()?;
+            }
+            Self::Stat(input) => print!("{}", described(&input.read()?)),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn described(trace: &Trace) -> String {
+    let asking = || trace.requests.iter().filter(|request| request.access() != Access::Write);
+    let sum = |of: fn(&crate::replay::trace::TraceRequest) -> u32| asking().map(|request| u64::from(of(request))).sum();
+    let (input, output): (u64, u64) = (sum(|request| request.input_length), sum(|request| request.output_length));
+    let times = || trace.requests.iter().map(|request| request.at_ms);
+    let span_s = real(times().max().unwrap_or(0) - times().min().unwrap_or(0)) / 1e3;
+    let blocks: usize = trace.requests.iter().map(|request| request.hash_ids.len()).sum();
+    let unique: HashSet<u64> = trace.requests.iter().flat_map(|request| request.hash_ids.iter().copied()).collect();
+    let sessions: HashSet<&str> = trace.requests.iter().filter_map(|request| request.session()).collect();
+    let requests = asking().count();
+    let mean = |tokens: u64| real(tokens) / real_len(requests.max(1));
+    format!(
+        "form             {}\nblock size       {} tokens\nrequests         {requests}\nwrites           {}\nlines skipped    {}\n\
+         sessions         {}\nspan             {span_s:.1} s\nprompt tokens    {input} ({:.1} a request)\n\
+         output tokens    {output} ({:.1} a request)\nblocks           {blocks}\ndifferent blocks {}\n",
+        trace.format,
+        trace.block_size,
+        trace.requests.len() - requests,
+        trace.skipped,
+        sessions.len(),
+        mean(input),
+        mean(output),
+        unique.len(),
+    )
+}

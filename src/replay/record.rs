@@ -1,0 +1,180 @@
+//! Writes down what a gateway keeps of finished requests, in our own form of traces, so that they can be replayed.
+//!
+//! The file is written as requests finish, in whole lines. When it would exceed its limit it becomes `FILE.1`, in place of
+//! the one before, and a new one begins; so does what an earlier process left, since times are since the start.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tokio::fs::{self, File, OpenOptions};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::trace::{About, TraceRequest, write_line};
+use crate::telemetry::metrics::RecordMetrics;
+use crate::upstream::record::Finished;
+
+/// Finished requests that wait to be written.
+pub const QUEUE: usize = 1_024;
+/// Requests that are written at once.
+const BATCH: usize = 64;
+
+/// Where recordings go.
+pub struct Journal {
+    path: PathBuf,
+    limit: u64,
+    file: File,
+    written: u64,
+    metrics: RecordMetrics,
+    failing: bool,
+}
+
+impl Journal {
+    /// Begins a file of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub async fn begin(path: &Path, limit: u64, metrics: RecordMetrics) -> io::Result<Self> {
+        let file = fresh(path).await?;
+        Ok(Self { path: path.to_owned(), limit, file, written: 0, metrics, failing: false })
+    }
+
+    /// Writes what comes, until `stop`; then what waits by then.
+    pub async fn keep(mut self, mut from: mpsc::Receiver<Finished>, stop: CancellationToken) {
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            tokio::select! {
+                biased;
+                count = from.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        return;
+                    }
+                    self.write(&mut batch).await;
+                }
+                // Looked at only when nothing waits.
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    async fn write(&mut self, batch: &mut Vec<Finished>) {
+        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        let mut lines = Vec::new();
+        for finished in batch.drain(..) {
+            // Memory takes every byte.
+            let _ = line(finished, &mut lines);
+        }
+        match self.append(&lines).await {
+            Ok(()) => {
+                self.failing = false;
+                self.metrics.add("written", count);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::warn!(file = %self.path.display(), %error, "requests cannot be recorded");
+                }
+                self.metrics.add("failed", count);
+            }
+        }
+    }
+
+    async fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        let len = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+        if self.written > 0 && self.written.saturating_add(len) > self.limit {
+            self.file = fresh(&self.path).await?;
+            self.written = 0;
+        }
+        self.file.write_all(lines).await?;
+        self.file.flush().await?;
+        self.written += len;
+        Ok(())
+    }
+}
+
+/// An empty file at `path`; one that is there and not empty becomes `….1`.
+async fn fresh(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).await.is_ok_and(|found| found.len() > 0) {
+        let mut old = path.as_os_str().to_owned();
+        old.push(".1");
+        fs::rename(path, PathBuf::from(old)).await?;
+    }
+    OpenOptions::new().create(true).append(true).open(path).await
+}
+
+fn line(finished: Finished, to: &mut Vec<u8>) -> io::Result<()> {
+    let about = About { model: Some(finished.model.to_string()), ..About::default() };
+    let request = TraceRequest {
+        at_ms: u64::try_from(finished.at.as_millis()).unwrap_or(u64::MAX),
+        input_length: finished.input_length,
+        output_length: finished.output_length,
+        hash_ids: finished.hashes,
+        about: Some(Box::new(about)),
+    };
+    write_line(&request, finished.block_size, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::trace::{Options, Trace};
+    use super::*;
+    use crate::telemetry::metrics::Metrics;
+
+    fn finished(at_ms: u64) -> Finished {
+        Finished {
+            at: Duration::from_millis(at_ms),
+            model: "m".into(),
+            block_size: 16,
+            input_length: 40,
+            output_length: 7,
+            hashes: vec![1, u64::MAX],
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_at_the_stop_is_written_and_reads_back() {
+        let folder = std::env::temp_dir().join(format!("warmpath-journal-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("trace.jsonl");
+        std::fs::write(&path, "older\n").unwrap();
+        let metrics = Metrics::new("w");
+        let journal = Journal::begin(&path, 1 << 20, metrics.record()).await.unwrap();
+        let (to, from) = mpsc::channel(200);
+        // In the order in which they finished; a trace is in the order in which they came.
+        for at_ms in (0..100).rev() {
+            to.send(finished(at_ms)).await.unwrap();
+        }
+        let stop = CancellationToken::new();
+        stop.cancel();
+        journal.keep(from, stop).await;
+        let trace = Trace::read(&std::fs::read(&path).unwrap(), &Options::default()).unwrap();
+        assert_eq!((trace.requests.len(), trace.block_size), (100, 16));
+        assert_eq!((trace.requests[7].at_ms, trace.requests[7].output_length), (7, 7));
+        assert_eq!(trace.requests[7].hash_ids, [1, u64::MAX]);
+        assert_eq!(trace.requests[7].about.as_ref().unwrap().model.as_deref(), Some("m"));
+        assert_eq!(std::fs::read(folder.join("trace.jsonl.1")).unwrap(), b"older\n");
+        assert!(metrics.render().contains("w_recorded_requests_total{outcome=\"written\"} 100"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_full_file_makes_room_for_the_next_and_only_two_are_kept() {
+        let folder = std::env::temp_dir().join(format!("warmpath-journal-full-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("trace.jsonl");
+        let metrics = Metrics::new("w");
+        let mut journal = Journal::begin(&path, 300, metrics.record()).await.unwrap();
+        for at_ms in 0..20 {
+            journal.write(&mut vec![finished(at_ms)]).await;
+        }
+        let lens: Vec<_> =
+            std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).collect();
+        assert_eq!(lens.len(), 2);
+        assert!(lens.iter().all(|len| (1..=300).contains(len)), "{lens:?}");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.lines().last().unwrap().contains("\"timestamp\":19,"), "{text}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
