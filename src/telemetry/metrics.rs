@@ -166,7 +166,7 @@ struct Registry {
 /// Handles of one model.
 #[derive(Clone)]
 pub struct ModelMetrics {
-    registry: Arc<Registry>,
+    metrics: Metrics,
     model: String,
     requests: Reasons,
     /// Arrival to first token.
@@ -254,7 +254,7 @@ impl Metrics {
             queue: QueueMetrics::new(&self.registry, model),
             requests: Reasons::new(&self.registry, &REQUESTS, "outcome", labels()),
             model: model.to_owned(),
-            registry: Arc::clone(&self.registry),
+            metrics: self.clone(),
         }
     }
 

@@ -21,7 +21,7 @@ async fn a_measured_engine_gives_its_own_constants_back() {
         worker: "e".to_owned(),
         model: "m".to_owned(),
         engine: EngineConfig { timing: Timing::Roofline(preset), vocabulary: 97..123, ..EngineConfig::default() },
-        bus: Bus::Local(LocalBus::new()),
+        ranks: vec![Bus::Local(LocalBus::new())],
         hashes: HashForm::Int,
         faults: EventFaults::default(),
         form: Form::Map,

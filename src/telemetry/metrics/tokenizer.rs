@@ -29,7 +29,7 @@ pub struct TokenizerFigures {
 impl ModelMetrics {
     /// Brings what is told of its tokenizer up to date.
     pub fn tokenizer(&self, figures: &TokenizerFigures) {
-        let registry = &self.registry;
+        let registry = &self.metrics.registry;
         let labels = |name: &'static str, value: &'static str| {
             vec![Label::new("model", self.model.clone()), Label::new(name, value)]
         };
