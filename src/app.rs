@@ -103,7 +103,9 @@ impl App {
         let config = Arc::new(config);
         let fleet = Arc::new(build::fleet(&config, &metrics, &background));
         let index = Arc::new(build::index(&config));
-        let sources = Arc::new(Sources::connect(&config, local, (&fleet, &index), &metrics, &background).await?);
+        // In a box: connecting is the largest future of all, and everything that awaits this would have it inside.
+        let sources = Box::pin(Sources::connect(&config, local, (&fleet, &index), &metrics, &background));
+        let sources = Arc::new(sources.await?);
         let trouble = Trouble::default();
         let links = build::links(&config, &background)?;
         let members = Members::new(&config, (&fleet, &index), &sources, (links, metrics.clone()), &background);

@@ -236,7 +236,7 @@ async fn under_the_example_configuration_bridge_and_router_work() {
     assert!(registered, "the router sees the registration");
     let gateway = fleet().engines(0).config("discovery: {nats: {enabled: true}}");
     let gateway = gateway.nats(server.url()).credentials("user: router, password: r").start().await;
-    assert_eq!(gateway.health().await["status"], "ok");
+    gateway.eventually("all is well", async |gateway| gateway.health().await["status"] == "ok").await;
     // Of the worker that it found in the bucket it reads the stream, and hears the load.
     gateway.until_metric("warmpath_engine_load_reports_total", "worker=\"worker-1\",outcome=\"ok", 1.0).await;
     let message = Message { payload: batch(Some(0), vec![stored(0, 10)]).into(), seq: Some(1), epoch: None };
