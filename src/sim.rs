@@ -25,10 +25,10 @@ pub mod timing;
 
 pub use blocks::{BlockEvent, BlockPool, CacheInUse, OutOfBlocks, PoolConfig, Reuse};
 pub use clock::Ms;
-pub use engine_config::{ConfigError, EngineConfig};
+pub use engine_config::{ConfigError, EngineConfig, Realism};
 pub use free_queue::{BlockId, FreeQueue};
 pub use nano::{NanoError, NanoPool, NanoSequence};
 pub use request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
 pub use scheduler::{Engine, EngineStats, Step};
-pub use sequence::{Naming, Sequence};
+pub use sequence::{Naming, PromptText, Sequence};
 pub use timing::{Timing, TimingError};

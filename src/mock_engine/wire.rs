@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use warmpath_core::units::{BlockSize, Tier};
 use warmpath_indexer::codec::encode::{self, HashForm};
-use warmpath_indexer::event::{Attention, CacheEvent, Content, EventBatch, Removed, Stored};
+use warmpath_indexer::event::{Attention, CacheEvent, EventBatch, Removed, Stored};
 
 use crate::events::Message;
 use crate::events::publish::Publisher;
@@ -98,10 +98,10 @@ impl Wire {
 
     fn wire_event(&self, event: &BlockEvent) -> CacheEvent {
         match event {
-            BlockEvent::Stored { hashes, parent, tokens, salt, adapter } => Stored {
+            BlockEvent::Stored { hashes, parent, content, salt, adapter } => Stored {
                 hashes: hashes.clone(),
                 parent: *parent,
-                content: Content::Tokens(tokens.clone()),
+                content: content.clone(),
                 block_size: Some(self.block_size.get()),
                 tier: Tier::Device,
                 group: Some(0),

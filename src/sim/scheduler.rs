@@ -31,6 +31,8 @@ struct Request {
     generated: usize,
     /// Leading tokens whose KV is there.
     computed: usize,
+    /// Of these, tokens that were found in the cache.
+    cached: usize,
     /// Tokens that the step at hand computes.
     scheduled: usize,
     submitted: Ms,
@@ -170,6 +172,7 @@ impl Engine {
             max_tokens: request.max_tokens,
             generated: 0,
             computed: 0,
+            cached: 0,
             scheduled: 0,
             submitted: now,
             first: None,
@@ -202,7 +205,7 @@ impl Engine {
             self.admit(now, budget);
         }
         self.weigh();
-        let duration = self.config.timing.step(&self.load);
+        let duration = self.config.duration(&self.load);
         let events = self.pool.take_events();
         Some(Step { duration, tokens: self.finish_step(), events })
     }
@@ -249,7 +252,8 @@ impl Engine {
             && let Some(request) = self.running.get_mut(at)
         {
             let want = self.config.chunk(request.sequence.len() - request.computed).min(budget);
-            if self.pool.allocate(&mut request.sequence, &[], request.computed + want).is_ok() {
+            let fits = self.pool.allocate(&mut request.sequence, &[], request.computed + want).is_ok();
+            if fits || !self.config.realism.preemption {
                 request.scheduled = want;
                 budget -= want;
                 at += 1;
@@ -280,7 +284,9 @@ impl Engine {
         {
             let request = entry.get_mut();
             self.pool.lookup(&request.sequence, &mut self.hits);
-            let cached = self.hits.len() * self.config.block_size.len();
+            // One token is computed even where none would have to be: the next one comes from it.
+            let found = self.hits.len() * self.config.block_size.len();
+            let cached = found.min(request.sequence.len() - 1);
             let want = self.config.chunk(request.sequence.len() - cached);
             if want > budget && !self.config.chunked_prefill {
                 break;
@@ -290,8 +296,7 @@ impl Engine {
                 break;
             }
             let mut request = entry.remove();
-            request.computed = cached;
-            request.scheduled = want;
+            (request.computed, request.cached, request.scheduled) = (cached, cached, want);
             budget -= want;
             self.load.admitted += 1;
             self.load.cached_tokens += cached;
@@ -318,7 +323,8 @@ impl Engine {
             if request.decodes() {
                 load.decodes.push(request.sequence.len());
             } else {
-                load.chunks.push(Chunk { tokens: request.scheduled, context: request.computed });
+                let free = if self.config.realism.hit_attention { 0 } else { request.cached };
+                load.chunks.push(Chunk { tokens: request.scheduled, context: request.computed - free });
             }
             if request.emits() {
                 load.emitting += 1;
@@ -385,7 +391,7 @@ mod tests {
     }
 
     fn request(id: u64, prompt: std::ops::Range<u32>, max_tokens: usize) -> SimRequest {
-        SimRequest { seed: id, ..SimRequest::new(RequestId(id), prompt.collect(), max_tokens) }
+        SimRequest { seed: id, ..SimRequest::new(RequestId(id), prompt.collect::<Vec<_>>(), max_tokens) }
     }
 
     fn submit(engine: &mut Engine, requests: impl IntoIterator<Item = SimRequest>) {
