@@ -7,15 +7,18 @@
 //! - [`Timing`]: how long a step lasts.
 //! - [`NanoPool`]: the block manager of nano-vllm, with its own hash and append rule.
 //!
+//! - [`fleet`]: many engines behind the real scheduler and index, driven by a trace.
+//!
 //! A driver's loop: `while let Some(step) = engine.step(now) { now += step.duration; deliver(step); }`, submitting what
 //! arrives before `now` between the steps. The cache events of a step are known when it begins, as in the real engine: it
 //! announces a block when it schedules it.
 
+mod announce;
 pub mod blocks;
-#[cfg(test)]
 mod check;
 pub mod clock;
 pub mod engine_config;
+pub mod fleet;
 pub mod free_queue;
 pub mod nano;
 pub mod request;

@@ -1,6 +1,8 @@
 //! `routing`: which worker a request goes to.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use warmpath_core::admission::OnAllBusy;
@@ -9,8 +11,9 @@ use warmpath_core::cost::approx_tree::TreeRule;
 use warmpath_core::cost::kv::KvWeights;
 use warmpath_core::cost::logit::LogitWeights;
 use warmpath_core::cost::{Share, TierWeights, Weight};
-use warmpath_core::policy::{PolicyName, Weights};
-use warmpath_indexer::approx::{ApproxLimits, LruLimits, TreeLimits};
+use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::scheduler::Scheduler;
+use warmpath_indexer::approx::{self, ApproxLimits, LruLimits, TreeLimits, history_of};
 
 use super::quantity::Period;
 
@@ -113,6 +116,23 @@ impl Routing {
             tree: TreeLimits { units_max: max_tree_size, eviction_interval: eviction_interval.get() },
             lru: LruLimits { match_blocks_max, capacity_blocks },
         }
+    }
+}
+
+impl Routing {
+    /// A scheduler by `policy`, with fresh state. Prompts in flight count as cached for `in_flight_credit`, what engines say
+    /// of their load counts half after `half_life`.
+    pub fn scheduler(&self, policy: PolicyName, in_flight_credit: Duration, half_life: Duration) -> Scheduler {
+        let weights = self.weights();
+        let history = history_of(policy, &self.approx_limits());
+        // A history knows by itself what was sent where.
+        let credit = if history.is_some() { Duration::ZERO } else { in_flight_credit };
+        let policy = Policy::new(policy, &weights).with_history(history);
+        Scheduler::new(policy, Policy::new(self.fallback, &weights), self.on_all_busy)
+            .with_in_flight_credit(credit)
+            .with_tiers(self.tiers)
+            .with_half_life(half_life)
+            .with_sent(Arc::new(approx::ApproxLru::new(self.approx_limits().lru)))
     }
 }
 

@@ -4,9 +4,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use warmpath_core::units::{BlockSize, Tier};
+use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{self, HashForm};
-use warmpath_indexer::event::{Attention, CacheEvent, EventBatch, Removed, Stored};
+use warmpath_indexer::event::EventBatch;
 
 use crate::events::Message;
 use crate::events::publish::Publisher;
@@ -76,7 +76,7 @@ impl Wire {
         let batch = EventBatch {
             ts: Some(ts),
             dp_rank: Some(0),
-            events: events.iter().map(|event| self.wire_event(event)).collect(),
+            events: events.iter().map(|event| event.clone().announced(self.block_size)).collect(),
             ..EventBatch::default()
         };
         let payload = match encode::encode(&batch, self.form, self.hashes) {
@@ -94,32 +94,6 @@ impl Wire {
                 tracing::warn!("too many batches are on their way; one is lost");
             }
         });
-    }
-
-    fn wire_event(&self, event: &BlockEvent) -> CacheEvent {
-        match event {
-            BlockEvent::Stored { hashes, parent, content, salt, adapter } => Stored {
-                hashes: hashes.clone(),
-                parent: *parent,
-                content: content.clone(),
-                block_size: Some(self.block_size.get()),
-                tier: Tier::Device,
-                group: Some(0),
-                attention: Attention::Prefix,
-                adapter: adapter.clone(),
-                salt: salt.clone(),
-                media: Vec::new(),
-                cut: 0,
-            }
-            .into(),
-            BlockEvent::Removed { hash } => CacheEvent::Removed(Removed {
-                hashes: [*hash].into_iter().collect(),
-                tier: Tier::Device,
-                group: Some(0),
-                remaining_copy_counts: None,
-            }),
-            BlockEvent::Cleared => CacheEvent::Cleared,
-        }
     }
 }
 

@@ -116,6 +116,43 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
+/// A table with a line for each row.
+pub fn lines(rows: &[Row]) -> String {
+    let mut text = format!(
+        "{:<16} {:>7} {:>6} {:>7} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>8}\n",
+        "policy",
+        "workers",
+        "speed",
+        "hit",
+        "reachable",
+        "TTFT mean",
+        "p50",
+        "p99",
+        "ITL mean",
+        "E2E mean",
+        "requests",
+        "tokens",
+    );
+    for row in rows {
+        text += &format!(
+            "{:<16} {:>7} {:>6} {:>6.2}% {:>8.2}% {:>6.0} ms {:>6.0} ms {:>6.0} ms {:>5.1} ms {:>6.0} ms {:>8.2} {:>8.2}\n",
+            row.policy,
+            row.workers,
+            row.speed,
+            row.hit_rate * 100.0,
+            row.reachable_hit_rate * 100.0,
+            row.ttft_ms.mean,
+            row.ttft_ms.p50,
+            row.ttft_ms.p99,
+            row.itl_ms.mean,
+            row.e2e_ms.mean,
+            row.requests_max_over_mean,
+            row.new_tokens_max_over_mean,
+        );
+    }
+    text + "\nrequests and tokens: of the busiest worker over the mean, tokens as far as they were computed\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,5 @@
-//! What must hold of a block pool after every step, whatever the workload was.
+//! What must hold of a block pool after every step, whatever the workload was. A breach is a fault of the simulation
+//! itself: it panics.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +10,7 @@ use super::free_queue::BlockId;
 use super::sequence::Sequence;
 
 /// What a listener to the events believes to be cached, with the number of copies.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Replica {
     cached: BTreeMap<EngineHash, usize>,
 }

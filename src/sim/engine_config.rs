@@ -161,7 +161,8 @@ impl EngineConfig {
         if prompts > decodes { prompts } else { decodes }
     }
 
-    fn usable_blocks(&self) -> u32 {
+    /// Blocks that requests can use.
+    pub fn usable_blocks(&self) -> u32 {
         self.blocks.saturating_sub(u32::from(self.null_block))
     }
 }

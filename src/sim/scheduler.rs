@@ -6,11 +6,12 @@ use foldhash::fast::FixedState;
 use warmpath_core::ids::{EngineHash, TokenId};
 
 use super::blocks::{BlockEvent, BlockPool, CacheInUse};
+use super::check::Replica;
 use super::clock::Ms;
 use super::engine_config::{ConfigError, EngineConfig};
 use super::free_queue::BlockId;
 use super::request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
-use super::sequence::Sequence;
+use super::sequence::{PromptText, Sequence};
 use super::timing::{Chunk, StepLoad};
 use crate::real::real_len;
 
@@ -88,6 +89,8 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Share of the blocks in use, 0 to 1; cached but idle blocks are free.
     pub kv_usage: f64,
+    /// The blocks in use.
+    pub kv_blocks: usize,
     /// Tokens of admitted prompts that were looked up in the cache. A preempted request counts once.
     pub prefix_queries: usize,
     /// Those of them that were found.
@@ -229,6 +232,7 @@ impl Engine {
             running: self.running.len(),
             waiting: self.waiting.len(),
             kv_usage: self.pool.usage(),
+            kv_blocks: self.pool.used(),
             ..self.totals
         }
     }
@@ -241,6 +245,17 @@ impl Engine {
     /// All cached blocks with their numbers of copies, in no particular order: the truth that events tell of.
     pub fn cached(&self) -> impl Iterator<Item = (EngineHash, usize)> + '_ {
         self.pool.cached()
+    }
+
+    /// Checks all that must hold between two steps; `replica` is what its events have told. O(blocks).
+    pub(super) fn check(&self, replica: &mut Replica, events: &[BlockEvent]) {
+        let sequences = self.running.iter().chain(self.waiting.values()).map(|request| &request.sequence);
+        replica.check(&self.pool, events, &sequences.collect::<Vec<_>>());
+    }
+
+    /// What this engine would call the full blocks of a prompt. O(prompt).
+    pub fn names_of(&self, prompt: PromptText) -> Vec<EngineHash> {
+        self.pool.sequence(prompt, None, None).hashes().to_vec()
     }
 
     /// Gives the running requests their tokens and blocks, in order of admission. Returns the budget that is left, none
@@ -371,7 +386,6 @@ mod tests {
 
     use super::*;
     use crate::sim::Timing;
-    use crate::sim::check::Replica;
 
     /// A small engine: blocks of 4, no null block, one millisecond a computed token.
     fn engine_with(blocks: u32, change: impl FnOnce(&mut EngineConfig)) -> Engine {
