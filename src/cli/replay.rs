@@ -13,7 +13,7 @@ use warmpath_core::units::BlockSize;
 
 use crate::config::Config;
 use crate::replay::report;
-use crate::replay::simulated::{Trial, Trials, Tried};
+use crate::replay::simulated::{Trial, Trials, Tried, csv};
 use crate::replay::trace::{self, TraceRequest};
 use crate::sim::fleet::{Effect, EventWay, Reports, RouterSettings, Scenario};
 use crate::sim::{EngineConfig, Ms, Timing};
@@ -85,6 +85,9 @@ pub struct ReplayArgs {
     /// Print one JSON document instead of a table.
     #[arg(long)]
     json: bool,
+    /// Write what became of every request to this file, as comma-separated values.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
 }
 
 fn policy(name: &str) -> Result<PolicyName, String> {
@@ -108,6 +111,9 @@ impl ReplayArgs {
         let wanted = self.trials(&config, block_size);
         let tried = self.try_all(&trials, &wanted)?;
         self.print(&tried)?;
+        if let Some(file) = &self.csv {
+            std::fs::write(file, csv(&tried)).with_context(|| format!("cannot write {}", file.display()))?;
+        }
         let whole = tried.iter().all(|tried| tried.row.completed == tried.row.requests);
         if !whole {
             eprintln!("warmpath: some requests did not complete: their prompts are longer than an engine can hold");

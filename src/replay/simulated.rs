@@ -1,6 +1,7 @@
 //! Traces through simulated fleets: what is tried, several at once, and the rows that come of it.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -92,7 +93,10 @@ impl<'a> Trials<'a> {
                 });
             }
         });
-        results.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut tried = results.into_iter().flatten().collect::<Result<Vec<Tried>, _>>()?;
+        compare(trials, &mut tried);
+        Ok(tried)
     }
 
     fn one(&self, trial: &Trial, ended: &dyn Fn()) -> Result<Tried, ScenarioError> {
@@ -163,6 +167,41 @@ impl<'a> Trials<'a> {
             predicted_exact_requests: done()
                 .filter(|request| request.predicted_tokens == request.cached_tokens)
                 .count(),
+            ablation: None,
         }
     }
+}
+
+/// Sets every row that leaves something out beside the last one before it that does not.
+fn compare(trials: &[Trial], tried: &mut [Tried]) {
+    let mut whole = None;
+    for (trial, tried) in trials.iter().zip(tried) {
+        match (trial.without, &whole) {
+            (Some(effect), Some(whole)) => tried.row = tried.row.clone().beside(whole, effect.to_string()),
+            (Some(_), None) => {}
+            (None, _) => whole = Some(tried.row.clone()),
+        }
+    }
+}
+
+/// The requests of all trials as comma-separated values, with a line of names.
+pub fn csv(tried: &[Tried]) -> String {
+    let mut text = "policy,workers,speed,without,request,arrived_ms,worker,completed,input_tokens,cached_tokens,\
+                    predicted_tokens,output_tokens,queued_ms,ttft_ms,e2e_ms\n"
+        .to_owned();
+    for Tried { row, outcome } in tried {
+        let without = row.ablation.as_ref().map_or("", |left_out| &left_out.without);
+        for (number, request) in outcome.requests.iter().enumerate() {
+            let worker = request.worker.map(|worker| (worker + 1).to_string()).unwrap_or_default();
+            let RequestOutcome { completed, input_tokens, cached_tokens, predicted_tokens, output_tokens, .. } =
+                request;
+            let _ = writeln!(
+                text,
+                "{},{},{},{without},{number},{},{worker},{completed},{input_tokens},{cached_tokens},{predicted_tokens},\
+                 {output_tokens},{:.3},{:.3},{:.3}",
+                row.policy, row.workers, row.speed, request.arrived.0, request.queued.0, request.ttft.0, request.e2e.0,
+            );
+        }
+    }
+    text
 }
