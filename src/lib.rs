@@ -21,6 +21,7 @@ pub mod pem;
 pub mod queue;
 pub mod real;
 pub mod replay;
+pub mod report;
 pub mod shutdown;
 pub mod sim;
 pub mod telemetry;

@@ -35,6 +35,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["link"],
     &["config"],
     &["error", "pem"],
+    &["report"],
     &["shutdown", "real"],
 ];
 
