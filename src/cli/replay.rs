@@ -12,6 +12,7 @@ use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
 use crate::config::Config;
+use crate::replay::page;
 use crate::replay::report;
 use crate::replay::simulated::{Trial, Trials, Tried, csv};
 use crate::replay::trace::{self, TraceRequest};
@@ -88,6 +89,9 @@ pub struct ReplayArgs {
     /// Write what became of every request to this file, as comma-separated values.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write a report with plots to this file, as one HTML page that needs no other.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 fn policy(name: &str) -> Result<PolicyName, String> {
@@ -113,6 +117,11 @@ impl ReplayArgs {
         self.print(&tried)?;
         if let Some(file) = &self.csv {
             std::fs::write(file, csv(&tried)).with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        if let Some(file) = &self.html {
+            let name = self.trace.file_name().unwrap_or_default().to_string_lossy();
+            std::fs::write(file, page::page(&name, &trials, &tried).render())
+                .with_context(|| format!("cannot write {}", file.display()))?;
         }
         let whole = tried.iter().all(|tried| tried.row.completed == tried.row.requests);
         if !whole {

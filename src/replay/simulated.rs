@@ -41,6 +41,8 @@ pub struct Tried {
     pub row: Row,
     /// All that they were made of, but for the gaps between tokens.
     pub outcome: Outcome,
+    /// Blocks that all engines together have for requests.
+    pub capacity: usize,
 }
 
 /// A trace, and what all trials on it share.
@@ -63,6 +65,19 @@ impl<'a> Trials<'a> {
     /// The trace as the simulator sees it.
     pub fn prepared(&self) -> &Prepared {
         &self.prepared
+    }
+
+    /// The share of prompt tokens that one cache of `capacity` blocks has had by the time of each request, by when the
+    /// request arrives in ms.
+    pub fn reachable_by_time(&self, capacity: usize) -> Vec<(f64, f64)> {
+        let course = reachable::course(self.trace, self.prepared.block_size().get(), capacity);
+        let begin = self.trace.first().map_or(0, |request| request.at_ms);
+        let mut sums = (0, 0);
+        let by_request = course.zip(self.trace).map(|((input, cached), request)| {
+            sums = (sums.0 + input, sums.1 + cached);
+            (real(request.at_ms.saturating_sub(begin)), real(sums.1) / real(sums.0.max(1)))
+        });
+        by_request.collect()
     }
 
     /// Tries everything on `threads` threads. The results stand in the order of the trials, and depend on nothing else but
@@ -105,12 +120,11 @@ impl<'a> Trials<'a> {
         let wall_s = start.elapsed().as_secs_f64();
         let row = self.row(trial, &outcome, wall_s);
         outcome.gaps = Vec::new();
-        Ok(Tried { row, outcome })
+        Ok(Tried { row, outcome, capacity: capacity(&trial.scenario) })
     }
 
     fn reachable(&self, scenario: &Scenario) -> f64 {
-        let blocks = usize::try_from(scenario.engine.usable_blocks()).unwrap_or(usize::MAX);
-        let capacity = blocks.saturating_mul(usize::from(scenario.workers));
+        let capacity = capacity(scenario);
         let known = |reachable: &Mutex<BTreeMap<usize, f64>>| {
             reachable.lock().unwrap_or_else(PoisonError::into_inner).get(&capacity).copied()
         };
@@ -172,6 +186,12 @@ impl<'a> Trials<'a> {
     }
 }
 
+/// Blocks that all engines together have for requests.
+fn capacity(scenario: &Scenario) -> usize {
+    let blocks = usize::try_from(scenario.engine.usable_blocks()).unwrap_or(usize::MAX);
+    blocks.saturating_mul(usize::from(scenario.workers))
+}
+
 /// Sets every row that leaves something out beside the last one before it that does not.
 fn compare(trials: &[Trial], tried: &mut [Tried]) {
     let mut whole = None;
@@ -189,7 +209,7 @@ pub fn csv(tried: &[Tried]) -> String {
     let mut text = "policy,workers,speed,without,request,arrived_ms,worker,completed,input_tokens,cached_tokens,\
                     predicted_tokens,output_tokens,queued_ms,ttft_ms,e2e_ms\n"
         .to_owned();
-    for Tried { row, outcome } in tried {
+    for Tried { row, outcome, .. } in tried {
         let without = row.ablation.as_ref().map_or("", |left_out| &left_out.without);
         for (number, request) in outcome.requests.iter().enumerate() {
             let worker = request.worker.map(|worker| (worker + 1).to_string()).unwrap_or_default();
@@ -205,3 +225,6 @@ pub fn csv(tried: &[Tried]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod ladder;
