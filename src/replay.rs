@@ -1,6 +1,7 @@
 //! A trace of requests, through a live gateway or a simulated fleet.
 
 pub mod live;
+pub mod measured;
 pub mod page;
 pub mod reachable;
 pub mod report;

@@ -11,9 +11,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
+use super::runtime;
 use crate::config::Config;
+use crate::replay::measured::{self, Gateway};
 use crate::replay::page;
-use crate::replay::report;
+use crate::replay::report::{self, Row};
 use crate::replay::simulated::{Trial, Trials, Tried, csv};
 use crate::replay::trace::{self, TraceRequest};
 use crate::sim::fleet::{Effect, EventWay, Reports, RouterSettings, Scenario};
@@ -86,6 +88,16 @@ pub struct ReplayArgs {
     /// Print one JSON document instead of a table.
     #[arg(long)]
     json: bool,
+    /// Send the requests to this live gateway instead, at the first of the speeds; what is reachable is then that of a cache
+    /// without bound.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["csv", "html", "ablate", "without", "config"])]
+    live: Option<String>,
+    /// The model that is asked for.
+    #[arg(long, value_name = "NAME", requires = "live", default_value = "demo")]
+    model: String,
+    /// Prompt tokens are below this number.
+    #[arg(long, value_name = "N", requires = "live", default_value_t = 32_000, value_parser = clap::value_parser!(u32).range(2..))]
+    vocabulary: u32,
     /// Write what became of every request to this file, as comma-separated values.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -109,12 +121,15 @@ impl ReplayArgs {
             ensure!(ms.is_finite() && ms >= 0.0, "--{name} must be at least 0, got {ms}");
         }
         let trace = self.read()?;
+        if let Some(base) = &self.live {
+            return self.against(base, &trace);
+        }
         let config = self.config.as_deref().map(configuration).transpose()?.unwrap_or_default();
         let block_size = BlockSize::new(self.block_size).context("--block-size must be at least 1")?;
         let trials = Trials::new(&trace, block_size, share(trace.len(), self.warm_up));
         let wanted = self.trials(&config, block_size);
         let tried = self.try_all(&trials, &wanted)?;
-        self.print(&tried)?;
+        self.show(&tried.iter().map(|tried| tried.row.clone()).collect::<Vec<_>>())?;
         if let Some(file) = &self.csv {
             std::fs::write(file, csv(&tried)).with_context(|| format!("cannot write {}", file.display()))?;
         }
@@ -126,6 +141,29 @@ impl ReplayArgs {
         let whole = tried.iter().all(|tried| tried.row.completed == tried.row.requests);
         if !whole {
             eprintln!("warmpath: some requests did not complete: their prompts are longer than an engine can hold");
+        }
+        Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Replays against a live gateway.
+    fn against(&self, base: &str, trace: &[TraceRequest]) -> anyhow::Result<ExitCode> {
+        let gateway = Gateway {
+            base: base.trim_end_matches('/').to_owned(),
+            model: self.model.clone(),
+            vocabulary: self.vocabulary,
+            block_size: self.block_size,
+            speed: self.speed.first().copied().unwrap_or(1.0),
+        };
+        let bar = progress_bar(trace.len(), std::io::stderr().is_terminal());
+        let row = runtime()?.block_on(measured::replay(trace, &gateway, || bar.inc(1)));
+        bar.finish_and_clear();
+        let whole = row.completed == row.requests;
+        self.show(&[row.clone()])?;
+        if let (false, Some(lag)) = (self.json, row.lag_ms) {
+            println!("sent behind their times: mean {:.2} ms, p99 {:.2} ms", lag.mean, lag.p99);
+        }
+        if !whole {
+            eprintln!("warmpath: some requests did not complete");
         }
         Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -200,12 +238,11 @@ impl ReplayArgs {
         Ok(tried?)
     }
 
-    fn print(&self, tried: &[Tried]) -> anyhow::Result<()> {
-        let rows: Vec<_> = tried.iter().map(|tried| tried.row.clone()).collect();
+    fn show(&self, rows: &[Row]) -> anyhow::Result<()> {
         if self.json {
             println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?);
         } else {
-            print!("{}", report::lines(&rows));
+            print!("{}", report::lines(rows));
         }
         Ok(())
     }

@@ -88,6 +88,7 @@ impl Tally {
             predicted_cached_tokens: self.predicted,
             predicted_exact_requests: self.exact,
             ablation: None,
+            lag_ms: None,
         }
     }
 }

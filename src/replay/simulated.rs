@@ -182,6 +182,7 @@ impl<'a> Trials<'a> {
                 .filter(|request| request.predicted_tokens == request.cached_tokens)
                 .count(),
             ablation: None,
+            lag_ms: None,
         }
     }
 }
