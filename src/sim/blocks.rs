@@ -607,6 +607,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_out_of_reuse_leaves_no_trace_in_the_cache() {
+        let reuse = |change: fn(&mut Reuse)| pool_with(10, |config| change(&mut config.reuse));
+        let mut pool = reuse(|reuse| reuse.duplicates = false);
+        let held: Vec<Sequence> = (0..2)
+            .map(|_| {
+                let mut request = text(&pool, "ABCDEFGH");
+                admit(&mut pool, &mut request).unwrap();
+                request
+            })
+            .collect();
+        assert_eq!(pool.take_events(), [stored(&held[0], 0, 2)], "the copy of EFGH has no name");
+        assert_eq!((pool.copies(held[0].hashes()[1]).len(), table(&held[1])), (1, vec![0, 2]));
+
+        let mut pool = reuse(|reuse| reuse.last_token = false);
+        let mut first = text(&pool, "ABCDEFGH");
+        admit(&mut pool, &mut first).unwrap();
+        assert_eq!(admit(&mut pool, &mut text(&pool.clone(), "ABCDEFGH")), Ok(2));
+
+        let mut pool = reuse(|reuse| reuse.output_blocks = false);
+        let mut request = text(&pool, "ABCDEFG");
+        admit(&mut pool, &mut request).unwrap();
+        ('H'..='M').for_each(|token| decode(&mut pool, &mut request, token));
+        assert_eq!((pool.cached().count(), table(&request)), (1, vec![0, 1, 2, 3]));
+    }
+
+    #[test]
     fn the_worked_example_keeps_every_invariant() {
         let mut pool = pool(10);
         let mut replica = Replica::default();
