@@ -623,7 +623,8 @@ mod tests {
         let mut pool = reuse(|reuse| reuse.last_token = false);
         let mut first = text(&pool, "ABCDEFGH");
         admit(&mut pool, &mut first).unwrap();
-        assert_eq!(admit(&mut pool, &mut text(&pool.clone(), "ABCDEFGH")), Ok(2));
+        let mut second = text(&pool, "ABCDEFGH");
+        assert_eq!(admit(&mut pool, &mut second), Ok(2));
 
         let mut pool = reuse(|reuse| reuse.output_blocks = false);
         let mut request = text(&pool, "ABCDEFG");
