@@ -158,7 +158,7 @@ impl ReplayArgs {
         let row = runtime()?.block_on(measured::replay(trace, &gateway, || bar.inc(1)));
         bar.finish_and_clear();
         let whole = row.completed == row.requests;
-        self.show(&[row.clone()])?;
+        self.show(std::slice::from_ref(&row))?;
         if let (false, Some(lag)) = (self.json, row.lag_ms) {
             println!("sent behind their times: mean {:.2} ms, p99 {:.2} ms", lag.mean, lag.p99);
         }
