@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod events;
 pub mod mock_engine;
 pub mod optimize;
+pub mod replay;
 pub mod serve;
 pub mod trace;
 
@@ -32,6 +33,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Run the router.
     Serve(serve::ServeArgs),
+    /// Try policies, fleets and loads on a trace: in virtual time, or against a live gateway.
+    Replay(Box<replay::ReplayArgs>),
     /// Run a simulated engine behind HTTP.
     MockEngine(Box<mock_engine::MockEngineArgs>),
     /// Bring one real engine onto the event bus.
@@ -64,6 +67,7 @@ impl Cli {
         match self.command {
             Command::Demo(args) => args.run(),
             Command::Serve(args) => args.run(),
+            Command::Replay(args) => args.run(),
             Command::MockEngine(args) => args.run(),
             Command::Bridge(args) => args.run(),
             Command::Check { file } => Ok(check::run(&file)),

@@ -103,7 +103,7 @@ pub async fn run(options: &DemoOptions) -> Result<(Vec<Row>, Option<DemoFleet>),
 
 async fn replay(options: &DemoOptions, policy: PolicyName, requests: &[TraceRequest], fleet: &DemoFleet) -> Row {
     let (to, mut outcomes) = mpsc::channel(requests.len().max(1));
-    let shots = requests.iter().map(|request| shot(request, options)).collect();
+    let shots: Vec<Shot> = requests.iter().map(|request| shot(request, options)).collect();
     let bar = progress_bar(options, policy, requests.len());
     let start = Instant::now();
     let mut tally = tally::Tally::default();

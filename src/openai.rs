@@ -207,13 +207,7 @@ impl<'a> Fields<'a> {
     }
 
     /// One value; of `messages` and `prompt` what is in it, too.
-    fn read(
-        &mut self,
-        name: &str,
-        scanner: &mut Scanner<'a>,
-        items_max: usize,
-        reading: Reading,
-    ) -> Option<Raw<'a>> {
+    fn read(&mut self, name: &str, scanner: &mut Scanner<'a>, items_max: usize, reading: Reading) -> Option<Raw<'a>> {
         let start = scanner.place();
         match name {
             "messages" if scanner.at_array() => self.apart = Some(scanner.elements(items_max)?),

@@ -9,16 +9,19 @@
 //! - [`RadixCache`]: SGLang's radix cache. [`NanoPool`]: nano-vllm's block manager, with its own hash and append rule.
 //! - [`Cache`]: the one of the three that an engine has, as its [`Profile`] says.
 //!
+//! - [`fleet`]: many engines behind the real scheduler and index, driven by a trace.
+//!
 //! A driver's loop: `while let Some(step) = engine.step(now) { now += step.duration; deliver(step); }`, submitting what
 //! arrives before `now` between the steps. The cache events of a step are known when it begins, as in the real engine: it
 //! announces a block when it schedules it.
 
+mod announce;
 pub mod blocks;
 pub mod cache;
-#[cfg(test)]
 mod check;
 pub mod clock;
 pub mod engine_config;
+pub mod fleet;
 pub mod free_queue;
 mod job;
 pub mod nano;
@@ -33,13 +36,13 @@ pub mod timing;
 pub use blocks::{BlockEvent, BlockPool, CacheInUse, OutOfBlocks, PoolConfig, Reuse};
 pub use cache::{Cache, Profile};
 pub use clock::Ms;
-pub use engine_config::{ConfigError, EngineConfig};
+pub use engine_config::{ConfigError, EngineConfig, Realism};
 pub use free_queue::{BlockId, FreeQueue};
 pub use nano::{NanoError, NanoPool};
 pub use radix::RadixCache;
 pub use request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
 pub use scheduler::{Engine, Step};
-pub use sequence::{Naming, Sequence};
+pub use sequence::{Naming, PromptText, Sequence};
 pub use stats::EngineStats;
 pub use tiers::{LinkSpec, PrefetchPolicy, SharedTier, Tiers, WritePolicy};
 pub use timing::{DecodePoint, FitError, PrefillPoint, Roofline, Timing, TimingError};

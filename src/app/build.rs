@@ -7,14 +7,11 @@ use std::time::Duration;
 use http::HeaderValue;
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::ids::Rank;
-use warmpath_core::policy::{Policy, PolicyName};
+use warmpath_core::policy::PolicyName;
 use warmpath_core::queue::Rules;
 use warmpath_core::retry::RetryBudget;
-use warmpath_core::scheduler::Scheduler;
-use warmpath_core::session::Sessions;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::{Limits, Pool};
-use warmpath_indexer::approx::{ApproxLru, history_of};
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::StartError;
@@ -176,22 +173,8 @@ fn pool_state(
     (metrics, gate): (ModelMetrics, Arc<Gate>),
 ) -> PoolState {
     let routing = &config.routing;
-    let weights = routing.weights();
-    let policy = |name| Policy::new(name, &weights).with_history(history_of(name, &routing.approx_limits()));
-    let active = policy(routing.policy);
-    // A history knows by itself what was sent where.
-    let credit = if active.history.is_some() { Duration::ZERO } else { config.index.in_flight_credit.get() };
-    let scheduler = Scheduler::new(active, policy(routing.fallback), routing.on_all_busy)
-        .with_shadows(routing.shadow.iter().map(|name| policy(*name)).collect())
-        .with_in_flight_credit(credit)
-        .with_tiers(routing.tiers)
-        .with_half_life(config.engines.half_life.get())
-        .with_sent(Arc::new(ApproxLru::new(routing.approx_limits().lru)))
-        .with_release(gate.clone());
-    let scheduler = match routing.sessions.rule() {
-        Some(rule) => scheduler.with_sessions(Sessions::new(rule)),
-        None => scheduler,
-    };
+    let (credit, half_life) = (config.index.in_flight_credit.get(), config.engines.half_life.get());
+    let scheduler = routing.scheduler(routing.policy, credit, half_life).with_release(gate.clone());
     PoolState {
         model: model.name.value.as_str().into(),
         block_size: model.block_size,

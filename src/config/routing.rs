@@ -1,6 +1,8 @@
 //! `routing`: which worker a request goes to.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use warmpath_core::admission::OnAllBusy;
@@ -14,8 +16,9 @@ use warmpath_core::cost::kv::KvWeights;
 use warmpath_core::cost::logit::LogitWeights;
 use warmpath_core::cost::preble::PrebleWeights;
 use warmpath_core::cost::{Share, TierWeights, Weight};
-use warmpath_core::policy::{PolicyName, Weights};
-use warmpath_indexer::approx::{ApproxLimits, LruLimits, TreeLimits};
+use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::scheduler::Scheduler;
+use warmpath_indexer::approx::{self, ApproxLimits, LruLimits, TreeLimits, history_of};
 
 use super::quantity::Period;
 use super::sessions::Sessions;
@@ -151,6 +154,28 @@ impl Routing {
         ApproxLimits {
             tree: TreeLimits { units_max: max_tree_size, eviction_interval: eviction_interval.get() },
             lru: LruLimits { match_blocks_max, capacity_blocks },
+        }
+    }
+}
+
+impl Routing {
+    /// A scheduler by `policy`, with fresh state. Prompts in flight count as cached for `in_flight_credit`, what engines say
+    /// of their load counts half after `half_life`.
+    pub fn scheduler(&self, policy: PolicyName, in_flight_credit: Duration, half_life: Duration) -> Scheduler {
+        let weights = self.weights();
+        let policy_named = |name| Policy::new(name, &weights).with_history(history_of(name, &self.approx_limits()));
+        let active = policy_named(policy);
+        // A history knows by itself what was sent where.
+        let credit = if active.history.is_some() { Duration::ZERO } else { in_flight_credit };
+        let scheduler = Scheduler::new(active, policy_named(self.fallback), self.on_all_busy)
+            .with_shadows(self.shadow.iter().map(|name| policy_named(*name)).collect())
+            .with_in_flight_credit(credit)
+            .with_tiers(self.tiers)
+            .with_half_life(half_life)
+            .with_sent(Arc::new(approx::ApproxLru::new(self.approx_limits().lru)));
+        match self.sessions.rule() {
+            Some(rule) => scheduler.with_sessions(warmpath_core::session::Sessions::new(rule)),
+            None => scheduler,
         }
     }
 }

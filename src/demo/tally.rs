@@ -87,6 +87,8 @@ impl Tally {
             requests_by_worker: per_worker.iter().map(|(requests, _)| *requests).collect(),
             predicted_cached_tokens: self.predicted,
             predicted_exact_requests: self.exact,
+            ablation: None,
+            lag_ms: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{self, HashForm};
-use warmpath_indexer::event::{Attention, CacheEvent, Content, EventBatch, Removed, Stored};
+use warmpath_indexer::event::EventBatch;
 
 use crate::events::Message;
 use crate::events::publish::Publisher;
@@ -78,7 +78,7 @@ impl Wire {
         let batch = EventBatch {
             ts: Some(ts),
             dp_rank: Some(self.rank),
-            events: events.iter().map(|event| self.wire_event(event)).collect(),
+            events: events.iter().map(|event| event.clone().announced(self.block_size)).collect(),
             ..EventBatch::default()
         };
         let payload = match encode::encode(&batch, self.form, self.hashes) {
@@ -96,32 +96,6 @@ impl Wire {
                 tracing::warn!("too many batches are on their way; one is lost");
             }
         });
-    }
-
-    fn wire_event(&self, event: &BlockEvent) -> CacheEvent {
-        match event {
-            BlockEvent::Stored { hashes, parent, tokens, salt, adapter, tier } => Stored {
-                hashes: hashes.clone(),
-                parent: *parent,
-                content: Content::Tokens(tokens.clone()),
-                block_size: Some(self.block_size.get()),
-                tier: *tier,
-                group: Some(0),
-                attention: Attention::Prefix,
-                adapter: adapter.clone(),
-                salt: salt.clone(),
-                media: Vec::new(),
-                cut: 0,
-            }
-            .into(),
-            BlockEvent::Removed { hash, tier } => CacheEvent::Removed(Removed {
-                hashes: [*hash].into_iter().collect(),
-                tier: *tier,
-                group: Some(0),
-                remaining_copy_counts: None,
-            }),
-            BlockEvent::Cleared => CacheEvent::Cleared,
-        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
 use super::raw::Raw;
+use serde::Deserialize;
 use warmpath_core::shape::Opening;
 use xxhash_rust::xxh64::Xxh64;
 

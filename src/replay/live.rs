@@ -24,6 +24,8 @@ pub struct Shot {
 pub struct Outcome {
     /// Whether its stream came whole.
     pub completed: bool,
+    /// How far behind its time it was sent.
+    pub lag: Duration,
     /// From sending to the first event.
     pub ttft: Duration,
     /// Gaps between events with tokens, in ms.
@@ -39,17 +41,18 @@ pub struct Outcome {
 }
 
 /// Sends every shot at its time, whatever became of the others, and hands its outcome on. Returns when all have ended.
-pub async fn fire(base: &str, shots: Vec<Shot>, to: mpsc::Sender<Outcome>) {
+pub async fn fire(base: &str, shots: impl IntoIterator<Item = Shot>, to: mpsc::Sender<Outcome>) {
     let client = reqwest::Client::builder().pool_idle_timeout(Duration::from_secs(4)).build();
     let client = client.expect("a client without TLS has nothing to fail on");
     let url = format!("{base}/v1/completions");
     let tasks = Tasks::new();
     let start = Instant::now();
     for shot in shots {
-        tokio::time::sleep_until((start + shot.at).into()).await;
+        let due = start + shot.at;
+        tokio::time::sleep_until(due.into()).await;
         let (client, url, to) = (client.clone(), url.clone(), to.clone());
         tasks.spawn(async move {
-            let outcome = send(&client, &url, shot.body).await;
+            let outcome = send(&client, &url, shot.body, due).await;
             // The receiver may have gone: then nobody wants to know.
             let _ = to.send(outcome).await;
         });
@@ -58,10 +61,11 @@ pub async fn fire(base: &str, shots: Vec<Shot>, to: mpsc::Sender<Outcome>) {
     tasks.drain(Duration::MAX).await;
 }
 
-async fn send(client: &reqwest::Client, url: &str, body: Bytes) -> Outcome {
+async fn send(client: &reqwest::Client, url: &str, body: Bytes, due: Instant) -> Outcome {
     let sent = Instant::now();
     let mut outcome = Outcome {
         completed: false,
+        lag: sent.saturating_duration_since(due),
         ttft: Duration::ZERO,
         gaps_ms: Vec::new(),
         e2e: Duration::ZERO,

@@ -9,18 +9,27 @@ use crate::real::real;
 /// engine's own rule: only full blocks are stored, of a prompt of `n` tokens at most `⌊(n−1)/block⌋` hit, and of blocks
 /// touched together the suffix is older than the prefix. O(blocks · log capacity).
 pub fn hit_rate(requests: &[TraceRequest], block: u32, capacity: usize) -> f64 {
+    hit_rate_after(0, requests, block, capacity)
+}
+
+/// The same, where the first `warm_up` requests fill the cache and do not count.
+pub fn hit_rate_after(warm_up: usize, requests: &[TraceRequest], block: u32, capacity: usize) -> f64 {
+    let tokens = course(requests, block, capacity).skip(warm_up);
+    let (input, cached) = tokens.fold((0, 0), |sum: (u64, u64), tokens| (sum.0 + tokens.0, sum.1 + tokens.1));
+    real(cached) / real(input.max(1))
+}
+
+/// Prompt tokens of each request, and how many of them that cache had.
+pub fn course(requests: &[TraceRequest], block: u32, capacity: usize) -> impl Iterator<Item = (u64, u64)> {
     let mut cache = Lru { capacity, ages: HashMap::new(), order: BTreeMap::new(), clock: 0 };
-    let (mut input, mut cached) = (0_u64, 0_u64);
-    for request in requests {
+    requests.iter().map(move |request| {
         let full = usize::try_from(request.input_length / block).unwrap_or(usize::MAX);
         let reusable = usize::try_from(request.input_length.saturating_sub(1) / block).unwrap_or(usize::MAX);
         let full = &request.hash_ids[..full.min(request.hash_ids.len())];
         let hits = full.iter().take(reusable).take_while(|id| cache.ages.contains_key(id)).count();
-        input += u64::from(request.input_length);
-        cached += u64::try_from(hits).unwrap_or(0) * u64::from(block);
         full.iter().rev().for_each(|id| cache.touch(*id));
-    }
-    real(cached) / real(input.max(1))
+        (u64::from(request.input_length), u64::try_from(hits).unwrap_or(0) * u64::from(block))
+    })
 }
 
 struct Lru {

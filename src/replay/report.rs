@@ -49,6 +49,45 @@ pub struct Row {
     pub predicted_cached_tokens: u64,
     /// Requests whose prediction was exact.
     pub predicted_exact_requests: usize,
+    /// The effect of the model that was left out, and what that changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ablation: Option<Ablation>,
+    /// Against a live gateway: how far behind their times requests were sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_ms: Option<Distribution>,
+}
+
+/// What is different where an effect of the model is left out: this row less the one of the whole model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ablation {
+    /// The effect.
+    pub without: String,
+    /// Of the hit rate.
+    pub hit_rate: f64,
+    /// Of the mean time to first token.
+    pub ttft_mean_ms: f64,
+    /// Of its 99th percentile.
+    pub ttft_p99_ms: f64,
+    /// Of the mean gap between tokens.
+    pub itl_mean_ms: f64,
+    /// Of the mean time to the last token.
+    pub e2e_mean_ms: f64,
+}
+
+impl Row {
+    /// Notes that this row is `whole` but for one effect of the model.
+    #[must_use]
+    pub fn beside(mut self, whole: &Row, without: String) -> Self {
+        self.ablation = Some(Ablation {
+            without,
+            hit_rate: self.hit_rate - whole.hit_rate,
+            ttft_mean_ms: self.ttft_ms.mean - whole.ttft_ms.mean,
+            ttft_p99_ms: self.ttft_ms.p99 - whole.ttft_ms.p99,
+            itl_mean_ms: self.itl_ms.mean - whole.itl_ms.mean,
+            e2e_mean_ms: self.e2e_ms.mean - whole.e2e_ms.mean,
+        });
+        self
+    }
 }
 
 /// A distribution, in ms.
@@ -114,6 +153,43 @@ pub fn table(rows: &[Row]) -> String {
     }
     text.push('\n');
     text
+}
+
+/// A table with a line for each row.
+pub fn lines(rows: &[Row]) -> String {
+    let mut text = format!(
+        "{:<20} {:>7} {:>6} {:>7} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>8}\n",
+        "policy",
+        "workers",
+        "speed",
+        "hit",
+        "reachable",
+        "TTFT mean",
+        "p50",
+        "p99",
+        "ITL mean",
+        "E2E mean",
+        "requests",
+        "tokens",
+    );
+    for row in rows {
+        text += &format!(
+            "{:<20} {:>7} {:>6} {:>6.2}% {:>8.2}% {:>6.0} ms {:>6.0} ms {:>6.0} ms {:>5.1} ms {:>6.0} ms {:>8.2} {:>8.2}\n",
+            row.ablation.as_ref().map_or_else(|| row.policy.clone(), |left_out| format!("- {}", left_out.without)),
+            row.workers,
+            row.speed,
+            row.hit_rate * 100.0,
+            row.reachable_hit_rate * 100.0,
+            row.ttft_ms.mean,
+            row.ttft_ms.p50,
+            row.ttft_ms.p99,
+            row.itl_ms.mean,
+            row.e2e_ms.mean,
+            row.requests_max_over_mean,
+            row.new_tokens_max_over_mean,
+        );
+    }
+    text + "\nrequests and tokens: of the busiest worker over the mean, tokens as far as they were computed\n"
 }
 
 #[cfg(test)]

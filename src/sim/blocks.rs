@@ -1,15 +1,17 @@
 //! vLLM's block manager: which physical block holds what, what is cached, what is evicted, and the events that tell.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
-use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::ids::EngineHash;
 use warmpath_core::units::{BlockSize, Tier};
+use warmpath_indexer::event::Content;
 
 use super::free_queue::{BlockId, FreeQueue};
-use super::sequence::{Naming, Sequence};
+use super::sequence::{Naming, PromptText, Sequence};
 use crate::real::real_len;
 
 /// How a pool is laid out.
@@ -29,18 +31,24 @@ pub struct PoolConfig {
     pub reuse: Reuse,
 }
 
-/// The two rules that keep freed blocks useful, each of which an ablation can switch off.
+/// The rules that decide what is found again, each of which an ablation can switch off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reuse {
     /// A freed block stays cached until its place is needed; if not, it is evicted when it is freed.
     pub late_eviction: bool,
     /// A request's last blocks are queued before its first, so that they are evicted first.
     pub reverse_append: bool,
+    /// A prompt's last token is always computed, and its block with it; if not, a wholly cached prompt uses all its blocks.
+    pub last_token: bool,
+    /// Blocks that end in generated tokens are cached too.
+    pub output_blocks: bool,
+    /// Equal content that is computed twice is cached twice; if not, the second copy has no name.
+    pub duplicates: bool,
 }
 
 impl Default for Reuse {
     fn default() -> Self {
-        Self { late_eviction: true, reverse_append: true }
+        Self { late_eviction: true, reverse_append: true, last_token: true, output_blocks: true, duplicates: true }
     }
 }
 
@@ -53,8 +61,8 @@ pub enum BlockEvent {
         hashes: Vec<EngineHash>,
         /// Name of the block before the first, none if the first begins the prompt.
         parent: Option<EngineHash>,
-        /// The tokens of all these blocks.
-        tokens: Vec<TokenId>,
+        /// What these blocks hold.
+        content: Content,
         /// The request's salt.
         salt: Option<Arc<str>>,
         /// The request's adapter.
@@ -128,14 +136,23 @@ impl BlockPool {
     }
 
     /// A request's tokens, without blocks yet. O(prompt): names its full blocks.
-    pub fn sequence(&self, prompt: Vec<TokenId>, salt: Option<Arc<str>>, adapter: Option<Arc<str>>) -> Sequence {
-        let naming = Naming { seed: self.config.hash_seed, block_size: self.config.block_size };
-        Sequence::new(prompt, self.config.prefix_caching.then_some(naming), salt, adapter)
+    pub fn sequence(
+        &self,
+        prompt: impl Into<PromptText>,
+        salt: Option<Arc<str>>,
+        adapter: Option<Arc<str>>,
+    ) -> Sequence {
+        let (prompt, block_size) = (prompt.into(), self.config.block_size);
+        let naming = Naming { seed: self.config.hash_seed, block_size };
+        let nameable = if self.config.reuse.output_blocks { usize::MAX } else { prompt.len() / block_size.len() };
+        let naming = (self.config.prefix_caching.then_some(naming), block_size, nameable);
+        Sequence::new(prompt, naming, salt, adapter)
     }
 
     /// Sets `hits` to the cached blocks that the sequence could reuse: a run from its start, never all of its tokens.
     pub fn lookup(&self, sequence: &Sequence, hits: &mut Vec<BlockId>) {
-        let reusable = sequence.len().saturating_sub(1) / self.config.block_size.len();
+        let computed = usize::from(self.config.reuse.last_token);
+        let reusable = sequence.len().saturating_sub(computed) / self.config.block_size.len();
         let run = sequence.hashes().iter().take(reusable).map_while(|hash| self.cached.get(hash)?.first());
         hits.clear();
         hits.extend(run.copied());
@@ -254,19 +271,34 @@ impl BlockPool {
         if from >= to {
             return;
         }
-        for (hash, id) in sequence.hashes()[from..to].iter().zip(&sequence.table[from..to]) {
-            self.blocks[id.index()].hash = Some(*hash);
-            self.cached.entry(*hash).or_default().push(*id);
+        let mut unsaid = from;
+        for at in from..to {
+            let (hash, id) = (sequence.hashes()[at], sequence.table[at]);
+            if !self.config.reuse.duplicates && self.cached.contains_key(&hash) {
+                self.announce(sequence, unsaid..at);
+                unsaid = at + 1;
+                continue;
+            }
+            self.blocks[id.index()].hash = Some(hash);
+            self.cached.entry(hash).or_default().push(id);
+        }
+        self.announce(sequence, unsaid..to);
+        sequence.registered = to;
+    }
+
+    /// Tells that these blocks of a sequence are cached now.
+    fn announce(&mut self, sequence: &Sequence, blocks: Range<usize>) {
+        if blocks.is_empty() {
+            return;
         }
         self.events.push(BlockEvent::Stored {
-            hashes: sequence.hashes()[from..to].to_vec(),
-            parent: from.checked_sub(1).map(|last| sequence.hashes()[last]),
-            tokens: sequence.tokens()[from * size..to * size].to_vec(),
+            hashes: sequence.hashes()[blocks.clone()].to_vec(),
+            parent: blocks.start.checked_sub(1).map(|last| sequence.hashes()[last]),
+            content: sequence.content(blocks),
             salt: sequence.salt.clone(),
             adapter: sequence.adapter.clone(),
             tier: Tier::Device,
         });
-        sequence.registered = to;
     }
 
     /// Takes a block's name away, if it has one.
@@ -285,7 +317,7 @@ impl BlockPool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::check::Replica;
+    use crate::sim::check::{Replica, check_tables};
 
     fn pool_with(blocks: u32, change: impl FnOnce(&mut PoolConfig)) -> BlockPool {
         let mut config = PoolConfig {
@@ -306,7 +338,7 @@ mod tests {
 
     /// A sequence of one token a character.
     fn text(pool: &BlockPool, text: &str) -> Sequence {
-        pool.sequence(text.chars().map(u32::from).collect(), None, None)
+        pool.sequence(text.chars().map(u32::from).collect::<Vec<_>>(), None, None)
     }
 
     /// Admits a sequence as a scheduler does that has budget for all of it. Returns how many blocks hit.
@@ -336,7 +368,7 @@ mod tests {
         BlockEvent::Stored {
             hashes: sequence.hashes()[from..from + count].to_vec(),
             parent: from.checked_sub(1).map(|last| sequence.hashes()[last]),
-            tokens: sequence.tokens()[from * 4..(from + count) * 4].to_vec(),
+            content: Content::Tokens(sequence.tokens()[from * 4..(from + count) * 4].to_vec()),
             salt: None,
             adapter: None,
             tier: Tier::Device,
@@ -582,17 +614,46 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_out_of_reuse_leaves_no_trace_in_the_cache() {
+        let reuse = |change: fn(&mut Reuse)| pool_with(10, |config| change(&mut config.reuse));
+        let mut pool = reuse(|reuse| reuse.duplicates = false);
+        let held: Vec<Sequence> = (0..2)
+            .map(|_| {
+                let mut request = text(&pool, "ABCDEFGH");
+                admit(&mut pool, &mut request).unwrap();
+                request
+            })
+            .collect();
+        assert_eq!(pool.take_events(), [stored(&held[0], 0, 2)], "the copy of EFGH has no name");
+        assert_eq!((pool.copies(held[0].hashes()[1]).len(), table(&held[1])), (1, vec![0, 2]));
+
+        let mut pool = reuse(|reuse| reuse.last_token = false);
+        let mut first = text(&pool, "ABCDEFGH");
+        admit(&mut pool, &mut first).unwrap();
+        let mut second = text(&pool, "ABCDEFGH");
+        assert_eq!(admit(&mut pool, &mut second), Ok(2));
+
+        let mut pool = reuse(|reuse| reuse.output_blocks = false);
+        let mut request = text(&pool, "ABCDEFG");
+        admit(&mut pool, &mut request).unwrap();
+        ('H'..='M').for_each(|token| decode(&mut pool, &mut request, token));
+        assert_eq!((pool.cached().count(), table(&request)), (1, vec![0, 1, 2, 3]));
+    }
+
+    #[test]
     fn the_worked_example_keeps_every_invariant() {
         let mut pool = pool(10);
         let mut replica = Replica::default();
         let (mut first, mut second) = worked_example(&mut pool);
         let events = pool.take_events();
-        replica.check(&pool, &events, &[&first, &second]);
+        replica.follow(&events, pool.cached().collect());
+        check_tables(&pool, &[&first, &second]);
         pool.free(&mut first);
         pool.free(&mut second);
         let mut third = text(&pool, "ABCDEFGHIJKLmnopqrstuvwxyz012");
         admit(&mut pool, &mut third).unwrap();
         let events = pool.take_events();
-        replica.check(&pool, &events, &[&third]);
+        replica.follow(&events, pool.cached().collect());
+        check_tables(&pool, &[&third]);
     }
 }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::ids::EngineHash;
 
 use super::blocks::{BlockEvent, BlockPool, CacheInUse, OutOfBlocks};
+use super::check::{Replica, check_tables};
 use super::engine_config::EngineConfig;
 use super::free_queue::BlockId;
 use super::nano::{NanoError, NanoPool};
 use super::radix::RadixCache;
-use super::sequence::Sequence;
+use super::sequence::{PromptText, Sequence};
 
 /// Whose cache an engine has. The scheduler is vLLM's in each case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,10 +51,10 @@ impl Cache {
     }
 
     /// A request's tokens, which hold nothing yet.
-    pub(super) fn sequence(&self, prompt: Vec<TokenId>, salt: Option<Arc<str>>, adapter: Option<Arc<str>>) -> Sequence {
+    pub(super) fn sequence(&self, prompt: PromptText, salt: Option<Arc<str>>, adapter: Option<Arc<str>>) -> Sequence {
         match self {
             Self::Blocks { pool, .. } => pool.sequence(prompt, salt, adapter),
-            Self::Nano(_) => NanoPool::sequence(prompt),
+            Self::Nano(pool) => pool.sequence(prompt),
             Self::Radix(tree) => tree.sequence(prompt, salt, adapter),
         }
     }
@@ -135,6 +136,23 @@ impl Cache {
             Self::Blocks { pool, .. } => pool.take_events(),
             Self::Nano(pool) => pool.take_events(),
             Self::Radix(tree) => tree.take_events(),
+        }
+    }
+
+    /// Blocks that requests hold.
+    pub(super) fn used(&self) -> usize {
+        match self {
+            Self::Blocks { pool, .. } => pool.used(),
+            Self::Nano(pool) => pool.used(),
+            Self::Radix(tree) => tree.used(),
+        }
+    }
+
+    /// Checks that the events told of exactly what is cached, and what requests hold. O(blocks).
+    pub(super) fn check(&self, replica: &mut Replica, events: &[BlockEvent], owners: &[&Sequence]) {
+        replica.follow(events, self.cached().collect());
+        if let Self::Blocks { pool, .. } = self {
+            check_tables(pool, owners);
         }
     }
 

@@ -7,8 +7,9 @@ use warmpath_core::units::BlockSize;
 
 use super::blocks::{PoolConfig, Reuse};
 use super::cache::Profile;
+use super::clock::Ms;
 use super::tiers::Tiers;
-use super::timing::Timing;
+use super::timing::{StepLoad, Timing};
 
 /// Blocks that one engine may have for requests: about 0.5 GB of bookkeeping.
 pub const MAX_BLOCKS: u32 = 1 << 24;
@@ -42,10 +43,29 @@ pub struct EngineConfig {
     pub vocabulary: Range<TokenId>,
     /// How long a step lasts.
     pub timing: Timing,
+    /// What a real engine does, and an ablation may leave out.
+    pub realism: Realism,
     /// The engine's own seed of block names.
     pub seed: u64,
     /// What lies below the cache; none by default.
     pub tiers: Option<Tiers>,
+}
+
+/// What a real engine does. Each can be switched off, to see what it is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Realism {
+    /// A running request that needs a block where there is none takes another's; if not, it goes on without.
+    pub preemption: bool,
+    /// Computing a prompt costs attention to what was found in the cache.
+    pub hit_attention: bool,
+    /// Prompts and decodes of one step cost time one after the other; if not, the step lasts as long as the longer of both.
+    pub chunk_interference: bool,
+}
+
+impl Default for Realism {
+    fn default() -> Self {
+        Self { preemption: true, hit_attention: true, chunk_interference: true }
+    }
 }
 
 impl Default for EngineConfig {
@@ -65,6 +85,7 @@ impl Default for EngineConfig {
             max_model_len: None,
             vocabulary: 0..32_000,
             timing: Timing::default(),
+            realism: Realism::default(),
             seed: 0,
             tiers: None,
         }
@@ -158,8 +179,20 @@ impl EngineConfig {
         }
     }
 
+    /// How long a step with this load lasts.
+    pub(super) fn duration(&self, load: &StepLoad) -> Ms {
+        if self.realism.chunk_interference || load.chunks.is_empty() || load.decodes.is_empty() {
+            return self.timing.step(load);
+        }
+        let emitting = load.emitting.saturating_sub(load.decodes.len());
+        let prompts = StepLoad { decodes: Vec::new(), emitting, ..load.clone() };
+        let decodes = StepLoad { chunks: Vec::new(), admitted: 0, cached_tokens: 0, ..load.clone() };
+        let (prompts, decodes) = (self.timing.step(&prompts), self.timing.step(&decodes));
+        if prompts > decodes { prompts } else { decodes }
+    }
+
     /// Blocks that requests can use.
-    pub(super) fn usable_blocks(&self) -> u32 {
+    pub fn usable_blocks(&self) -> u32 {
         self.blocks.saturating_sub(u32::from(self.null_block))
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Job {
     pub(super) generated: usize,
     /// Leading tokens whose KV is there.
     pub(super) computed: usize,
+    /// Of these, tokens that were found in the cache.
+    pub(super) cached: usize,
     /// Tokens that the step at hand computes.
     pub(super) scheduled: usize,
     pub(super) submitted: Ms,

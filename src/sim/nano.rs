@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 use warmpath_core::ids::{EngineHash, TokenId};
 use warmpath_core::units::{BlockSize, Tier};
+use warmpath_indexer::event::Content;
 use xxhash_rust::xxh64::xxh64;
 
 use super::blocks::{BlockEvent, CacheInUse};
 use super::free_queue::{BlockId, FreeQueue};
-use super::sequence::Sequence;
+use super::sequence::{PromptText, Sequence};
 use crate::real::real_len;
 
 /// The name of the block with these tokens after `parent`: xxh64 over the parent's name as 8 little-endian bytes, if
@@ -73,8 +74,8 @@ impl NanoPool {
     }
 
     /// A request's tokens, without blocks yet.
-    pub fn sequence(prompt: Vec<TokenId>) -> Sequence {
-        Sequence::new(prompt, None, None, None)
+    pub fn sequence(&self, prompt: impl Into<PromptText>) -> Sequence {
+        Sequence::new(prompt.into(), (None, self.block_size, 0), None, None)
     }
 
     /// Gives a sequence all its blocks, cached ones first, and caches the others that are full.
@@ -176,7 +177,7 @@ impl NanoPool {
     /// # Errors
     /// [`CacheInUse`] while any block is in use.
     pub fn clear(&mut self) -> Result<(), CacheInUse> {
-        let used = self.blocks.len() - self.free.len();
+        let used = self.used();
         if used > 0 {
             return Err(CacheInUse { used });
         }
@@ -193,6 +194,11 @@ impl NanoPool {
     /// The events since the last call, in the order in which they happened.
     pub fn take_events(&mut self) -> Vec<BlockEvent> {
         std::mem::take(&mut self.events)
+    }
+
+    /// Blocks in use.
+    pub fn used(&self) -> usize {
+        self.blocks.len() - self.free.len()
     }
 
     /// Share of the blocks that is in use, 0 to 1; cached but idle blocks are free.
@@ -246,7 +252,7 @@ impl NanoPool {
             self.events.push(BlockEvent::Stored {
                 hashes: vec![EngineHash(hash)],
                 parent: parent.map(EngineHash),
-                tokens: tokens.to_vec(),
+                content: Content::Tokens(tokens.to_vec()),
                 salt: None,
                 adapter: None,
                 tier: Tier::Device,
@@ -269,7 +275,7 @@ mod tests {
     }
 
     fn allocated(pool: &mut NanoPool, prompt: impl IntoIterator<Item = u32>) -> Sequence {
-        let mut sequence = NanoPool::sequence(prompt.into_iter().collect());
+        let mut sequence = pool.sequence(prompt.into_iter().collect::<Vec<_>>());
         pool.allocate(&mut sequence).unwrap();
         sequence
     }
@@ -337,7 +343,7 @@ mod tests {
         let mut pool = pool(4, 4);
         let mut sequence = allocated(&mut pool, 0..3);
         assert_eq!(pool.allocate(&mut sequence), Err(NanoError::AlreadyAllocated));
-        assert_eq!(pool.may_append(&mut NanoPool::sequence(vec![1])), Err(NanoError::NotAllocated));
+        assert_eq!(pool.may_append(&mut pool.sequence(vec![1])), Err(NanoError::NotAllocated));
     }
 
     #[test]
@@ -413,7 +419,7 @@ mod tests {
         let before = (pool.clone(), table(&sequence));
         assert!(!pool.can_append(&sequence));
         assert_eq!(pool.may_append(&mut sequence), Err(NanoError::OutOfBlocks { needed: 1, free: 0 }));
-        let mut other = NanoPool::sequence(vec![1]);
+        let mut other = pool.sequence(vec![1]);
         assert_eq!(pool.allocate(&mut other), Err(NanoError::OutOfBlocks { needed: 1, free: 0 }));
         assert_eq!((pool, table(&sequence)), before);
     }

@@ -5,11 +5,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::ids::EngineHash;
 use warmpath_core::units::{BlockSize, Tier};
 
 use super::blocks::{BlockEvent, CacheInUse, OutOfBlocks};
-use super::sequence::{Naming, Sequence};
+use super::sequence::{Naming, PromptText, Sequence};
 use crate::real::real_len;
 
 /// A node's place in the tree's store.
@@ -92,8 +92,14 @@ impl RadixCache {
     }
 
     /// A request's tokens, without pages yet. O(prompt): names its full pages.
-    pub fn sequence(&self, prompt: Vec<TokenId>, salt: Option<Arc<str>>, adapter: Option<Arc<str>>) -> Sequence {
-        Sequence::new(prompt, self.prefix_caching.then_some(self.naming), salt, adapter)
+    pub fn sequence(
+        &self,
+        prompt: impl Into<PromptText>,
+        salt: Option<Arc<str>>,
+        adapter: Option<Arc<str>>,
+    ) -> Sequence {
+        let naming = (self.prefix_caching.then_some(self.naming), self.naming.block_size, usize::MAX);
+        Sequence::new(prompt.into(), naming, salt, adapter)
     }
 
     /// How many leading pages of the sequence could be reused; never all of its tokens.
@@ -340,11 +346,10 @@ impl RadixCache {
     }
 
     fn announce(&mut self, sequence: &Sequence, pages: std::ops::Range<usize>) {
-        let size = self.page();
         self.events.extend(pages.map(|page| BlockEvent::Stored {
             hashes: vec![sequence.hashes()[page]],
             parent: page.checked_sub(1).map(|before| sequence.hashes()[before]),
-            tokens: sequence.tokens()[page * size..(page + 1) * size].to_vec(),
+            content: sequence.content(page..page + 1),
             salt: sequence.salt.clone(),
             adapter: sequence.adapter.clone(),
             tier: Tier::Device,

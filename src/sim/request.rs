@@ -7,6 +7,7 @@ use warmpath_core::ids::TokenId;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::clock::Ms;
+use super::sequence::PromptText;
 
 /// A request's name, unique within one engine while it is queued or runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,7 +19,7 @@ pub struct SimRequest {
     /// Its name.
     pub id: RequestId,
     /// Tokens to compute before the first one can be generated.
-    pub prompt: Vec<TokenId>,
+    pub prompt: PromptText,
     /// Tokens to generate at most.
     pub max_tokens: usize,
     /// Determines the generated tokens.
@@ -35,7 +36,8 @@ pub struct SimRequest {
 
 impl SimRequest {
     /// A request with seed 0, priority 0, no salt, adapter or stop tokens.
-    pub fn new(id: RequestId, prompt: Vec<TokenId>, max_tokens: usize) -> Self {
+    pub fn new(id: RequestId, prompt: impl Into<PromptText>, max_tokens: usize) -> Self {
+        let prompt = prompt.into();
         Self { id, prompt, max_tokens, seed: 0, priority: 0, salt: None, adapter: None, stop: Vec::new() }
     }
 }

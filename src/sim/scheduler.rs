@@ -8,10 +8,12 @@ use warmpath_core::ids::EngineHash;
 
 use super::blocks::{BlockEvent, CacheInUse};
 use super::cache::Cache;
+use super::check::Replica;
 use super::clock::Ms;
 use super::engine_config::{ConfigError, EngineConfig};
 use super::job::{Job, Place};
 use super::request::{FirstToken, Refused, RequestId, SimRequest, TokenOut};
+use super::sequence::PromptText;
 use super::stats::EngineStats;
 use super::tiers::{Beside, Hierarchy, SharedTier};
 use super::timing::{Chunk, StepLoad};
@@ -117,6 +119,7 @@ impl Engine {
             max_tokens: request.max_tokens,
             generated: 0,
             computed: 0,
+            cached: 0,
             scheduled: 0,
             submitted: now,
             first: None,
@@ -200,6 +203,7 @@ impl Engine {
             running: self.running.len(),
             waiting: self.waiting.len(),
             kv_usage: self.cache.usage(),
+            kv_blocks: self.cache.used(),
             ..self.totals
         }
     }
@@ -219,6 +223,17 @@ impl Engine {
         self.cache.cached()
     }
 
+    /// Checks all that must hold between two steps; `replica` is what its events have told. O(blocks).
+    pub(super) fn check(&self, replica: &mut Replica, events: &[BlockEvent]) {
+        let sequences = self.running.iter().chain(self.waiting.values()).map(|request| &request.sequence);
+        self.cache.check(replica, events, &sequences.collect::<Vec<_>>());
+    }
+
+    /// What this engine would call the full blocks of a prompt. O(prompt).
+    pub fn names_of(&self, prompt: PromptText) -> Vec<EngineHash> {
+        self.cache.sequence(prompt, None, None).hashes().to_vec()
+    }
+
     /// Gives the running requests their tokens and blocks, in order of admission. Returns the budget that is left, none
     /// if a request had to be preempted: then nothing is admitted in this step.
     fn schedule_running(&mut self, now: Ms, mut shared: Beside<'_>) -> Option<usize> {
@@ -228,7 +243,8 @@ impl Engine {
             && let Some(request) = self.running.get_mut(at)
         {
             let want = self.config.chunk(request.sequence.len() - request.computed).min(budget);
-            if self.cache.grow(&mut request.sequence, request.computed + want).is_ok() {
+            let fits = self.cache.grow(&mut request.sequence, request.computed + want).is_ok();
+            if fits || !self.config.realism.preemption {
                 request.scheduled = want;
                 budget -= want;
                 at += 1;
@@ -270,7 +286,8 @@ impl Engine {
             }
             let found = self.cache.lookup(&request.sequence, size);
             let below = self.tiers.as_ref().map_or(0, |tiers| tiers.below(now, &request.sequence, found / size));
-            let cached = found + below * size;
+            // One token is computed even where none would have to be: the next one comes from it.
+            let cached = (found + below * size).min(request.sequence.len() - 1);
             let want = self.config.chunk(request.sequence.len() - cached);
             if want > budget && !self.config.chunked_prefill {
                 break;
@@ -284,8 +301,7 @@ impl Engine {
                 tiers.absorb(now, self.cache.take_events(), request.prompt_len(), shared.as_deref_mut());
             }
             let Some(mut request) = self.waiting.remove(&place) else { break };
-            request.computed = cached;
-            request.scheduled = want;
+            (request.computed, request.cached, request.scheduled) = (cached, cached, want);
             budget -= want;
             self.count_admitted(now, &mut request, (cached, below * size));
             self.running.push(request);
@@ -318,7 +334,8 @@ impl Engine {
             if request.decodes() {
                 load.decodes.push(request.sequence.len());
             } else {
-                load.chunks.push(Chunk { tokens: request.scheduled, context: request.computed });
+                let free = if self.config.realism.hit_attention { 0 } else { request.cached };
+                load.chunks.push(Chunk { tokens: request.scheduled, context: request.computed - free });
             }
             if request.emits() {
                 load.emitting += 1;
@@ -327,7 +344,7 @@ impl Engine {
         }
         let capacity = f64::from(self.config.blocks) * f64::from(self.config.block_size.get());
         load.kv_use = (real_len(emitting_context) / capacity).min(1.0);
-        let duration = self.config.timing.step(load);
+        let duration = self.config.duration(load);
         match &mut self.tiers {
             Some(tiers) if self.running.is_empty() => tiers.wait(now),
             Some(tiers) => tiers.overlapped(duration),
@@ -387,7 +404,6 @@ mod tests {
     use super::*;
     use crate::sim::Timing;
     use crate::sim::blocks::BlockPool;
-    use crate::sim::check::Replica;
     use crate::sim::request::{FinishReason, output_token};
 
     /// A small engine: blocks of 4, no null block, one millisecond a computed token.
@@ -408,7 +424,7 @@ mod tests {
     }
 
     fn request(id: u64, prompt: std::ops::Range<u32>, max_tokens: usize) -> SimRequest {
-        SimRequest { seed: id, ..SimRequest::new(RequestId(id), prompt.collect(), max_tokens) }
+        SimRequest { seed: id, ..SimRequest::new(RequestId(id), prompt.collect::<Vec<_>>(), max_tokens) }
     }
 
     fn submit(engine: &mut Engine, requests: impl IntoIterator<Item = SimRequest>) {
@@ -783,7 +799,7 @@ mod tests {
                 now += step.duration;
                 assert!(step.duration > Ms::ZERO, "every step computes something");
                 let owners: Vec<_> = engine.running.iter().map(|request| &request.sequence).collect();
-                replica.check(pool(&engine), &step.events, &owners);
+                engine.cache.check(&mut replica, &step.events, &owners);
                 steps.push(step);
             }
         }

@@ -1,9 +1,11 @@
 //! A request's tokens as the block manager sees them: how the engine names their blocks, and where they lie.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::ids::{BlockHash, EngineHash, TokenId};
 use warmpath_core::units::BlockSize;
+use warmpath_indexer::event::Content;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::free_queue::BlockId;
@@ -42,6 +44,82 @@ impl Naming {
         }
         EngineHash(xxh3_64_with_seed(&bytes, self.seed))
     }
+
+    /// The name of the block that holds this; none for one that holds nothing.
+    pub fn page(self, parent: u64, content: &Content) -> Option<EngineHash> {
+        match content {
+            Content::Tokens(tokens) => Some(self.block(parent, tokens)),
+            Content::Hashes(hashes) => Some(self.hashed(parent, *hashes.first()?)),
+            Content::Nothing => None,
+        }
+    }
+
+    /// The same for a block of which only a hash of its tokens is known.
+    pub fn hashed(self, parent: u64, block: BlockHash) -> EngineHash {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&parent.to_le_bytes());
+        bytes[8..].copy_from_slice(&block.0.to_le_bytes());
+        EngineHash(xxh3_64_with_seed(&bytes, self.seed))
+    }
+}
+
+/// What a prompt says: its tokens, or as much as a cache needs to know of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PromptText {
+    /// The tokens.
+    Tokens(Vec<TokenId>),
+    /// A hash of each full block's tokens: all that matters where nobody reads the tokens themselves, at a price for each
+    /// block instead of each token. Equal hashes are taken for equal tokens.
+    Hashed {
+        /// The full blocks.
+        blocks: Vec<BlockHash>,
+        /// Tokens of the prompt.
+        len: usize,
+        /// What makes the blocks that its output will fill different from those of others.
+        seed: u64,
+    },
+}
+
+impl From<Vec<TokenId>> for PromptText {
+    fn from(tokens: Vec<TokenId>) -> Self {
+        Self::Tokens(tokens)
+    }
+}
+
+impl PromptText {
+    /// How many tokens it has.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Tokens(tokens) => tokens.len(),
+            Self::Hashed { len, .. } => *len,
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn push(&mut self, token: TokenId, size: usize) {
+        match self {
+            Self::Tokens(tokens) => tokens.push(token),
+            Self::Hashed { blocks, len, seed } => {
+                *len += 1;
+                if *len % size == 0 {
+                    blocks.push(BlockHash(xxh3_64_with_seed(&len.to_le_bytes(), *seed)));
+                }
+            }
+        }
+    }
+
+    /// The name of the `at`-th block below `parent`; none where it is not full.
+    fn name(&self, naming: Naming, parent: u64, at: usize) -> Option<EngineHash> {
+        let size = naming.block_size.len();
+        match self {
+            Self::Tokens(tokens) => Some(naming.block(parent, tokens.get(at * size..(at + 1) * size)?)),
+            Self::Hashed { blocks, .. } => Some(naming.hashed(parent, *blocks.get(at)?)),
+        }
+    }
 }
 
 /// One request's tokens, prompt and output, with the names of its full blocks and its block table.
@@ -49,10 +127,14 @@ impl Naming {
 /// Only a [`Cache`](super::cache::Cache) makes one and changes what it holds. Dropping it does not give its blocks back.
 #[derive(Debug)]
 pub struct Sequence {
-    tokens: Vec<TokenId>,
+    text: PromptText,
     /// One for each full block; always empty where prefix caching is off.
     hashes: Vec<EngineHash>,
     naming: Option<Naming>,
+    /// Tokens in a block.
+    size: usize,
+    /// Blocks that may have a name.
+    nameable: usize,
     root: u64,
     /// Isolates its prefix from all others.
     pub(super) salt: Option<Arc<str>>,
@@ -69,39 +151,64 @@ pub struct Sequence {
 }
 
 impl Sequence {
+    /// Of its blocks, the first `nameable` have a name once they are full.
     pub(super) fn new(
-        tokens: Vec<TokenId>,
-        naming: Option<Naming>,
+        text: PromptText,
+        (naming, size, nameable): (Option<Naming>, BlockSize, usize),
         salt: Option<Arc<str>>,
         adapter: Option<Arc<str>>,
     ) -> Self {
         let root = naming.map_or(0, |naming| naming.root(salt.as_deref(), adapter.as_deref()));
-        let (hashes, table) = (Vec::new(), Vec::new());
+        let (hashes, table, size) = (Vec::new(), Vec::new(), size.len());
+        let (registered, node, private) = (0, None, 0);
         let mut sequence =
-            Self { tokens, hashes, naming, root, salt, adapter, table, registered: 0, node: None, private: 0 };
+            Self { text, hashes, naming, size, nameable, root, salt, adapter, table, registered, node, private };
         sequence.name_full_blocks();
         sequence
     }
 
     /// Adds a token. It needs a place in a block once it is computed, not before.
     pub fn push(&mut self, token: TokenId) {
-        self.tokens.push(token);
+        self.text.push(token, self.size);
         self.name_full_blocks();
     }
 
     /// How many tokens are known, computed or not.
     pub fn len(&self) -> usize {
-        self.tokens.len()
+        self.text.len()
     }
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
+        self.len() == 0
     }
 
-    /// The known tokens.
+    /// The known tokens; none where only hashes of blocks are told.
     pub fn tokens(&self) -> &[TokenId] {
-        &self.tokens
+        match &self.text {
+            PromptText::Tokens(tokens) => tokens,
+            PromptText::Hashed { .. } => &[],
+        }
+    }
+
+    /// What these full blocks hold.
+    pub(super) fn content(&self, blocks: Range<usize>) -> Content {
+        match &self.text {
+            PromptText::Tokens(tokens) => {
+                Content::Tokens(tokens[blocks.start * self.size..blocks.end * self.size].to_vec())
+            }
+            PromptText::Hashed { blocks: hashes, .. } => Content::Hashes(hashes[blocks].to_vec()),
+        }
+    }
+
+    /// What others would call its full blocks, made as they are asked for.
+    pub(super) fn named_by(&self, naming: Naming) -> impl Iterator<Item = EngineHash> + '_ {
+        let mut parent = naming.root(self.salt.as_deref(), self.adapter.as_deref());
+        (0..).map_while(move |at| {
+            let name = self.text.name(naming, parent, at)?;
+            parent = name.0;
+            Some(name)
+        })
     }
 
     /// The names of its full blocks; none where prefix caching is off.
@@ -116,10 +223,10 @@ impl Sequence {
 
     fn name_full_blocks(&mut self) {
         let Some(naming) = self.naming else { return };
-        let size = naming.block_size.len();
-        while let Some(block) = self.tokens.get(self.hashes.len() * size..(self.hashes.len() + 1) * size) {
+        while self.hashes.len() < self.nameable {
             let parent = self.hashes.last().map_or(self.root, |hash| hash.0);
-            self.hashes.push(naming.block(parent, block));
+            let Some(name) = self.text.name(naming, parent, self.hashes.len()) else { return };
+            self.hashes.push(name);
         }
     }
 }
@@ -133,8 +240,12 @@ mod tests {
     }
 
     fn hashes(seed: u64, tokens: std::ops::Range<u32>, salt: Option<&str>, adapter: Option<&str>) -> Vec<EngineHash> {
-        let sequence = Sequence::new(tokens.collect(), Some(naming(seed)), salt.map(Arc::from), adapter.map(Arc::from));
-        sequence.hashes().to_vec()
+        let text = PromptText::Tokens(tokens.collect());
+        Sequence::new(text, named(seed), salt.map(Arc::from), adapter.map(Arc::from)).hashes().to_vec()
+    }
+
+    fn named(seed: u64) -> (Option<Naming>, BlockSize, usize) {
+        (Some(naming(seed)), naming(seed).block_size, usize::MAX)
     }
 
     #[test]
@@ -146,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_sequence_that_grew_has_the_names_of_one_given_whole() {
-        let mut grown = Sequence::new(vec![0], Some(naming(5)), None, None);
+        let mut grown = Sequence::new(vec![0].into(), named(5), None, None);
         (1..12).for_each(|token| grown.push(token));
         assert_eq!(grown.hashes(), hashes(5, 0..12, None, None));
     }
@@ -168,5 +279,22 @@ mod tests {
     fn a_name_covers_all_that_stands_before_the_block() {
         let (first, second) = (hashes(0, 0..8, None, None), hashes(0, 4..8, None, None));
         assert_ne!(first[1], second[0], "the same tokens 4..8 behind another prefix");
+    }
+
+    #[test]
+    fn hashes_of_blocks_stand_for_their_tokens() {
+        let grown = |blocks: [u64; 2], seed, tokens: usize| {
+            let text = PromptText::Hashed { blocks: blocks.map(BlockHash).to_vec(), len: 9, seed };
+            let mut sequence = Sequence::new(text, named(0), None, None);
+            (0..tokens).for_each(|_| sequence.push(0));
+            (sequence.len(), sequence.hashes().to_vec(), sequence.content(1..sequence.hashes().len()))
+        };
+        let (len, names, content) = grown([7, 8], 1, 2);
+        assert_eq!((len, names.len(), content), (11, 2, Content::Hashes(vec![BlockHash(8)])));
+        let (other, filled) = (grown([7, 9], 1, 3).1, grown([7, 8], 1, 3).1);
+        assert_eq!((names[0], filled.len()), (other[0], 3));
+        assert!(names[1] != other[1] && filled[2] != other[2] && filled[..2] == names);
+        assert_eq!(grown([7, 8], 1, 3), grown([7, 8], 1, 3));
+        assert_ne!(grown([7, 8], 2, 3).1[2], filled[2], "what another request generates is something else");
     }
 }

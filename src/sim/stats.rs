@@ -9,6 +9,8 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Share of the blocks in use, 0 to 1; cached but idle blocks are free.
     pub kv_usage: f64,
+    /// The blocks in use.
+    pub kv_blocks: usize,
     /// Tokens of admitted prompts that were looked up in the cache. A preempted request counts once.
     pub prefix_queries: usize,
     /// Those of them that were found.

@@ -6,11 +6,11 @@
 //! computes, and what shared storage has is fetched into the host from the moment it arrives.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::ids::EngineHash;
 use warmpath_core::units::{BlockSize, Tier};
+use warmpath_indexer::event::Content;
 
 use super::blocks::BlockEvent;
 use super::clock::Ms;
@@ -236,14 +236,7 @@ impl Hierarchy {
 
     /// The names of a sequence's first pages in shared storage.
     fn keys(&self, sequence: &Sequence, pages: usize) -> Vec<EngineHash> {
-        let mut parent = self.naming.root(sequence.salt.as_deref(), sequence.adapter.as_deref());
-        let blocks = sequence.tokens().chunks_exact(self.page()).take(pages);
-        let name = |tokens: &[TokenId]| {
-            let key = self.naming.block(parent, tokens);
-            parent = key.0;
-            key
-        };
-        blocks.map(name).collect()
+        sequence.named_by(self.naming).take(pages).collect()
     }
 
     /// Fetched pages come into the host, unless those before them have gone meanwhile.
@@ -256,10 +249,9 @@ impl Hierarchy {
         self.host.touch(names);
         for (at, key) in (first..).zip(keys) {
             let parent = at.checked_sub(1).map(|before| names[before]);
-            let tokens = &sequence.tokens()[at * self.page()..(at + 1) * self.page()];
             self.pages.entry(names[at]).or_insert_with(|| Page {
                 parent,
-                tokens: tokens.into(),
+                content: sequence.content(at..at + 1),
                 salt: sequence.salt.clone(),
                 adapter: sequence.adapter.clone(),
                 key: Some(*key),
@@ -275,9 +267,10 @@ impl Hierarchy {
 
     /// Notes pages that the GPU has now.
     fn stored(&mut self, event: &BlockEvent, prompt: usize) {
-        let BlockEvent::Stored { hashes, parent, tokens, salt, adapter, .. } = event else { return };
+        let BlockEvent::Stored { hashes, parent, content, salt, adapter, .. } = event else { return };
         let mut parent = *parent;
-        for (name, tokens) in hashes.iter().zip(tokens.chunks(self.page())) {
+        for (place, name) in hashes.iter().enumerate() {
+            let content = page_of(content, place, self.page());
             let before = parent.and_then(|parent| self.pages.get(&parent));
             let depth = before.map_or(0, |before| before.depth + 1);
             let above = match parent {
@@ -287,10 +280,10 @@ impl Hierarchy {
             let (naming, output) = (self.naming, (depth + 1) * self.page() > prompt);
             let page = self.pages.entry(*name).or_insert_with(|| Page {
                 parent,
-                tokens: tokens.into(),
+                key: above.and_then(|above| naming.page(above, &content)),
+                content,
                 salt: salt.clone(),
                 adapter: adapter.clone(),
-                key: above.map(|above| naming.block(above, tokens)),
                 depth,
                 device: 0,
                 uses: 1,
@@ -338,8 +331,8 @@ impl Hierarchy {
         let Some(key) = page.key.filter(|key| !shared.holds(*key)) else { return };
         self.to_shared = later(self.to_shared, whole) + Ms(1e3 * bytes / self.plan.network.bytes_per_second);
         let parent = page.parent.and_then(|parent| self.pages.get(&parent)?.key);
-        let (tokens, salt, adapter) = (Arc::clone(&page.tokens), page.salt.clone(), page.adapter.clone());
-        let page = SharedPage { key, parent, tokens, salt, adapter };
+        let (content, salt, adapter) = (page.content.clone(), page.salt.clone(), page.adapter.clone());
+        let page = SharedPage { key, parent, content, salt, adapter };
         shared.batch_set(self.to_shared + self.plan.network.latency, [page]);
     }
 
@@ -359,7 +352,7 @@ impl Hierarchy {
             self.events.push(BlockEvent::Stored {
                 hashes: vec![name],
                 parent: page.parent,
-                tokens: page.tokens.to_vec(),
+                content: page.content.clone(),
                 salt: page.salt.clone(),
                 adapter: page.adapter.clone(),
                 tier: Tier::Host,
@@ -380,6 +373,15 @@ impl Hierarchy {
             self.host.touch(&[name]);
             next = self.pages.get(&name).and_then(|page| page.parent);
         }
+    }
+}
+
+/// What the page at `place` of an event holds.
+fn page_of(content: &Content, place: usize, page: usize) -> Content {
+    match content {
+        Content::Tokens(tokens) => Content::Tokens(tokens[place * page..(place + 1) * page].to_vec()),
+        Content::Hashes(hashes) => Content::Hashes(vec![hashes[place]]),
+        Content::Nothing => Content::Nothing,
     }
 }
 

@@ -51,6 +51,7 @@ mod sdk;
 mod sdk_faults;
 mod serving;
 mod sidecar;
+mod simulated;
 mod smuggling;
 mod stalled;
 mod streaming;

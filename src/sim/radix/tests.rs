@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use warmpath_indexer::event::Content;
+
 use super::*;
 
 fn tree(page: u32, capacity: usize) -> RadixCache {
@@ -13,7 +15,7 @@ fn tree(page: u32, capacity: usize) -> RadixCache {
 
 /// A sequence of one token a character.
 fn text(tree: &RadixCache, text: &str) -> Sequence {
-    tree.sequence(text.chars().map(u32::from).collect(), None, None)
+    tree.sequence(text.chars().map(u32::from).collect::<Vec<_>>(), None, None)
 }
 
 /// A request whose tokens are all computed at once, and which then ends. Returns how many tokens it found.
@@ -35,7 +37,8 @@ impl Listener {
         let (mut stored, mut removed) = (0, 0);
         for event in tree.take_events() {
             match event {
-                BlockEvent::Stored { hashes, parent, tokens, .. } => {
+                BlockEvent::Stored { hashes, parent, content, .. } => {
+                    let Content::Tokens(tokens) = content else { panic!("tokens are told") };
                     assert_eq!((hashes.len(), tokens.len()), (1, tree.page()), "an event a page");
                     assert!(parent.is_none_or(|parent| self.0.contains_key(&parent)), "parents come first");
                     let page = tokens.iter().map(|token| char::from_u32(*token).unwrap()).collect();
@@ -242,7 +245,7 @@ fn random_requests_leave_counts_locks_and_events_right_after_every_call() {
                     }
                 }
             } else {
-                let prompt = (0..rng.random_range(1..20)).map(|_| rng.random_range(97..99)).collect();
+                let prompt: Vec<_> = (0..rng.random_range(1..20)).map(|_| rng.random_range(97..99)).collect();
                 let mut sequence = tree.sequence(prompt, None, None);
                 let (found, all) = (tree.lookup(&sequence), sequence.len());
                 if tree.admit(&mut sequence, all).is_ok() {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use warmpath_core::units::{BlockSize, Tier};
+use warmpath_indexer::event::Content;
 
 use super::*;
 use crate::sim::tiers::{LinkSpec, PrefetchPolicy, Tiers, WritePolicy};
@@ -22,7 +23,8 @@ impl Listener {
     fn hear(&mut self, events: &[BlockEvent]) {
         for event in events {
             match event {
-                BlockEvent::Stored { hashes, parent, tier, tokens, .. } => {
+                BlockEvent::Stored { hashes, parent, tier, content, .. } => {
+                    let Content::Tokens(tokens) = content else { panic!("tokens are told") };
                     assert_eq!(tokens.len(), hashes.len() * 4);
                     let known = |name| Tier::ALL.iter().any(|tier| self.believed.contains_key(&(*tier, name)));
                     assert!(!self.parents_are_known || parent.is_none_or(known), "a parent is known in some tier");
@@ -104,7 +106,7 @@ fn stress(profile: Profile, tiers: Option<Tiers>, seed: u64) -> (Vec<Step>, Engi
     let (mut steps, mut now, mut written) = (Vec::new(), Ms::ZERO, 0);
     for id in 0..200 {
         let family = rng.random_range(0..6) * 1000;
-        let prompt = (family..family + rng.random_range(1..=40)).collect();
+        let prompt: Vec<_> = (family..family + rng.random_range(1..=40)).collect();
         let request = SimRequest {
             seed: id,
             priority: rng.random_range(0..2),

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::ids::EngineHash;
+use warmpath_indexer::event::Content;
 
 /// A page that the GPU or the host holds.
 #[derive(Clone, Debug)]
 pub(super) struct Page {
     pub(super) parent: Option<EngineHash>,
-    pub(super) tokens: Arc<[TokenId]>,
+    pub(super) content: Content,
     pub(super) salt: Option<Arc<str>>,
     pub(super) adapter: Option<Arc<str>>,
     /// Its name in shared storage; none if a page before it was unknown.

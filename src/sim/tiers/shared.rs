@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use warmpath_core::ids::{EngineHash, TokenId};
+use warmpath_core::ids::EngineHash;
 use warmpath_core::units::{BlockSize, Tier};
+use warmpath_indexer::event::Content;
 
 use super::shelf::Shelf;
 use crate::sim::blocks::BlockEvent;
@@ -20,8 +21,8 @@ pub struct SharedPage {
     pub key: EngineHash,
     /// The page before it.
     pub parent: Option<EngineHash>,
-    /// Its tokens.
-    pub tokens: Arc<[TokenId]>,
+    /// What it holds.
+    pub content: Content,
     /// The salt of its prefix.
     pub salt: Option<Arc<str>>,
     /// The adapter that computed it.
@@ -75,7 +76,7 @@ impl SharedTier {
             self.events.push(BlockEvent::Stored {
                 hashes: vec![page.key],
                 parent: page.parent,
-                tokens: page.tokens.to_vec(),
+                content: page.content,
                 salt: page.salt,
                 adapter: page.adapter,
                 tier: Tier::External,
@@ -106,7 +107,7 @@ mod tests {
 
     fn page(key: u64) -> SharedPage {
         let parent = key.checked_sub(1).map(EngineHash);
-        SharedPage { key: EngineHash(key), parent, tokens: vec![1; 4].into(), salt: None, adapter: None }
+        SharedPage { key: EngineHash(key), parent, content: Content::Tokens(vec![1; 4]), salt: None, adapter: None }
     }
 
     fn tier(pages: u32) -> SharedTier {

@@ -27,7 +27,7 @@ fn engine(change: impl FnOnce(&mut EngineConfig, &mut Tiers)) -> Engine {
 }
 
 fn request(id: u64, first: u32, tokens: u32, output: usize) -> SimRequest {
-    SimRequest { seed: id, ..SimRequest::new(RequestId(id), (first..first + tokens).collect(), output) }
+    SimRequest { seed: id, ..SimRequest::new(RequestId(id), (first..first + tokens).collect::<Vec<_>>(), output) }
 }
 
 /// Runs until nothing is left to do. Returns when that is, and all steps.

@@ -1,0 +1,231 @@
+//! Traces through simulated fleets: what is tried, several at once, and the rows that come of it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use warmpath_core::units::BlockSize;
+
+use super::reachable;
+use super::report::{Distribution, Row, max_over_mean};
+use super::trace::TraceRequest;
+use crate::real::{real, real_len};
+use crate::sim::fleet::{Arrival, Effect, Outcome, Prepared, RequestOutcome, Scenario, ScenarioError, run};
+
+/// A trace in the simulator's form.
+pub fn prepare(trace: &[TraceRequest], block_size: BlockSize) -> Prepared {
+    let arrivals = trace.iter().map(|request| Arrival {
+        at_ms: request.at_ms,
+        input_tokens: request.input_length,
+        output_tokens: request.output_length,
+        block_ids: &request.hash_ids,
+    });
+    Prepared::new(arrivals, block_size)
+}
+
+/// One scenario of several, and which effect it leaves out.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What is tried.
+    pub scenario: Scenario,
+    /// The effect that it leaves out, where it is compared with the whole model.
+    pub without: Option<Effect>,
+}
+
+/// What came of a trial.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// The figures.
+    pub row: Row,
+    /// All that they were made of, but for the gaps between tokens.
+    pub outcome: Outcome,
+    /// Blocks that all engines together have for requests.
+    pub capacity: usize,
+}
+
+/// A trace, and what all trials on it share.
+#[derive(Debug)]
+pub struct Trials<'a> {
+    trace: &'a [TraceRequest],
+    prepared: Prepared,
+    /// Requests at the beginning that count in no figure.
+    warm_up: usize,
+    /// By capacity.
+    reachable: Mutex<BTreeMap<usize, f64>>,
+}
+
+impl<'a> Trials<'a> {
+    /// Trials on this trace, of whose requests the first `warm_up` count in no figure.
+    pub fn new(trace: &'a [TraceRequest], block_size: BlockSize, warm_up: usize) -> Self {
+        Self { trace, prepared: prepare(trace, block_size), warm_up, reachable: Mutex::default() }
+    }
+
+    /// The trace as the simulator sees it.
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
+    /// The share of prompt tokens that one cache of `capacity` blocks has had by the time of each request, by when the
+    /// request arrives in ms.
+    pub fn reachable_by_time(&self, capacity: usize) -> Vec<(f64, f64)> {
+        let course = reachable::course(self.trace, self.prepared.block_size().get(), capacity);
+        let begin = self.trace.first().map_or(0, |request| request.at_ms);
+        let mut sums = (0, 0);
+        let by_request = course.zip(self.trace).map(|((input, cached), request)| {
+            sums = (sums.0 + input, sums.1 + cached);
+            (real(request.at_ms.saturating_sub(begin)), real(sums.1) / real(sums.0.max(1)))
+        });
+        by_request.collect()
+    }
+
+    /// Tries everything on `threads` threads. The results stand in the order of the trials, and depend on nothing else but
+    /// their scenarios; `ended` is called for each request that ends.
+    ///
+    /// # Errors
+    /// The first trial that makes no sense.
+    ///
+    /// # Panics
+    /// Where a trial asks for checks and one fails.
+    pub fn run(
+        &self,
+        trials: &[Trial],
+        threads: usize,
+        ended: &(dyn Fn() + Sync),
+    ) -> Result<Vec<Tried>, ScenarioError> {
+        let next = AtomicUsize::new(0);
+        let results: Mutex<Vec<Option<Result<Tried, ScenarioError>>>> = Mutex::new(vec![None; trials.len()]);
+        std::thread::scope(|scope| {
+            for _ in 0..threads.clamp(1, trials.len().max(1)) {
+                scope.spawn(|| {
+                    while let place = next.fetch_add(1, Ordering::Relaxed)
+                        && let Some(trial) = trials.get(place)
+                    {
+                        let tried = self.one(trial, &|| ended());
+                        results.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(tried);
+                    }
+                });
+            }
+        });
+        let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut tried = results.into_iter().flatten().collect::<Result<Vec<Tried>, _>>()?;
+        compare(trials, &mut tried);
+        Ok(tried)
+    }
+
+    fn one(&self, trial: &Trial, ended: &dyn Fn()) -> Result<Tried, ScenarioError> {
+        let start = Instant::now();
+        let mut outcome = run(&self.prepared, &trial.scenario, ended)?;
+        let wall_s = start.elapsed().as_secs_f64();
+        let row = self.row(trial, &outcome, wall_s);
+        outcome.gaps = Vec::new();
+        Ok(Tried { row, outcome, capacity: capacity(&trial.scenario) })
+    }
+
+    fn reachable(&self, scenario: &Scenario) -> f64 {
+        let capacity = capacity(scenario);
+        let known = |reachable: &Mutex<BTreeMap<usize, f64>>| {
+            reachable.lock().unwrap_or_else(PoisonError::into_inner).get(&capacity).copied()
+        };
+        if let Some(rate) = known(&self.reachable) {
+            return rate;
+        }
+        let rate = reachable::hit_rate_after(self.warm_up, self.trace, self.prepared.block_size().get(), capacity);
+        self.reachable.lock().unwrap_or_else(PoisonError::into_inner).insert(capacity, rate);
+        rate
+    }
+
+    fn row(&self, trial: &Trial, outcome: &Outcome, wall_s: f64) -> Row {
+        let scenario = &trial.scenario;
+        let counted = &outcome.requests[self.warm_up.min(outcome.requests.len())..];
+        let done = || counted.iter().filter(|request| request.completed);
+        let sum = |figure: fn(&RequestOutcome) -> u32| done().map(|request| u64::from(figure(request))).sum::<u64>();
+        let spans = |span: fn(&RequestOutcome) -> f64| Distribution::of(done().map(span).collect());
+        let (input, cached) = (sum(|request| request.input_tokens), sum(|request| request.cached_tokens));
+        let first = u32::try_from(self.warm_up).unwrap_or(u32::MAX);
+        let gaps = outcome.gaps.iter().filter(|(number, _)| *number >= first).map(|(_, gap)| f64::from(*gap)).collect();
+        let begin = counted.first().map_or(0.0, |request| request.arrived.0);
+        let samples = outcome.samples.iter().filter(|sample| sample.at.0 >= begin).map(|sample| sample.balance);
+        let samples: Vec<f64> = samples.collect();
+        let mut by_worker = vec![0; usize::from(scenario.workers)];
+        let mut new_tokens = vec![0.0; by_worker.len()];
+        for request in done() {
+            let worker = usize::from(request.worker.unwrap_or_default());
+            by_worker[worker] += 1;
+            new_tokens[worker] += f64::from(request.input_tokens - request.cached_tokens);
+        }
+        let counts: Vec<f64> = by_worker.iter().copied().map(real_len).collect();
+        let completed = done().count();
+        Row {
+            policy: scenario.router.policy.to_string(),
+            workers: usize::from(scenario.workers),
+            speed: scenario.speed,
+            seed: scenario.seed,
+            requests: counted.len(),
+            completed,
+            input_tokens: input,
+            cached_tokens: cached,
+            hit_rate: real(cached) / real(input.max(1)),
+            reachable_hit_rate: self.reachable(scenario),
+            ttft_ms: spans(|request| request.ttft.0),
+            itl_ms: Distribution::of(gaps),
+            e2e_ms: spans(|request| request.e2e.0),
+            requests_per_s: real_len(completed) * 1e3 / (outcome.end.0 - begin).max(1e-9),
+            requests_max_over_mean: max_over_mean(&counts),
+            new_tokens_max_over_mean: max_over_mean(&new_tokens),
+            load_balance_score: samples.iter().sum::<f64>() / real_len(samples.len().max(1)),
+            wall_s,
+            requests_by_worker: by_worker,
+            predicted_cached_tokens: sum(|request| request.predicted_tokens),
+            predicted_exact_requests: done()
+                .filter(|request| request.predicted_tokens == request.cached_tokens)
+                .count(),
+            ablation: None,
+            lag_ms: None,
+        }
+    }
+}
+
+/// Blocks that all engines together have for requests.
+fn capacity(scenario: &Scenario) -> usize {
+    let blocks = usize::try_from(scenario.engine.usable_blocks()).unwrap_or(usize::MAX);
+    blocks.saturating_mul(usize::from(scenario.workers))
+}
+
+/// Sets every row that leaves something out beside the last one before it that does not.
+fn compare(trials: &[Trial], tried: &mut [Tried]) {
+    let mut whole = None;
+    for (trial, tried) in trials.iter().zip(tried) {
+        match (trial.without, &whole) {
+            (Some(effect), Some(whole)) => tried.row = tried.row.clone().beside(whole, effect.to_string()),
+            (Some(_), None) => {}
+            (None, _) => whole = Some(tried.row.clone()),
+        }
+    }
+}
+
+/// The requests of all trials as comma-separated values, with a line of names.
+pub fn csv(tried: &[Tried]) -> String {
+    let mut text = "policy,workers,speed,without,request,arrived_ms,worker,completed,input_tokens,cached_tokens,\
+                    predicted_tokens,output_tokens,queued_ms,ttft_ms,e2e_ms\n"
+        .to_owned();
+    for Tried { row, outcome, .. } in tried {
+        let without = row.ablation.as_ref().map_or("", |left_out| &left_out.without);
+        for (number, request) in outcome.requests.iter().enumerate() {
+            let worker = request.worker.map(|worker| (worker + 1).to_string()).unwrap_or_default();
+            let RequestOutcome { completed, input_tokens, cached_tokens, predicted_tokens, output_tokens, .. } =
+                request;
+            let _ = writeln!(
+                text,
+                "{},{},{},{without},{number},{},{worker},{completed},{input_tokens},{cached_tokens},{predicted_tokens},\
+                 {output_tokens},{:.3},{:.3},{:.3}",
+                row.policy, row.workers, row.speed, request.arrived.0, request.queued.0, request.ttft.0, request.e2e.0,
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod ladder;

@@ -1,0 +1,137 @@
+//! A whole fleet in virtual time: simulated engines, and before them the real scheduler, ledger, index and decoder, which
+//! see what they would see in a gateway, when they would see it. Requests arrive as a trace says, whatever became of those
+//! before them. Equal scenarios give equal outcomes, on any machine.
+//!
+//! `Prepared` is a trace made ready once, [`Scenario`] what is tried on it, and [`run`] tries it:
+//! a few seconds for millions of tokens, on one thread, so that others can try something else beside it.
+//!
+//! What is modelled, each of which can be left out ([`Effect`]): a step's events leave the engine when the step ends and
+//! arrive a network later; engines' metrics are read now and then; and all that [`Engine`](super::Engine) does. What is
+//! not: the router's own work, which takes microseconds; retries, since nothing fails; requests that wait in the router.
+
+mod agenda;
+mod audit;
+mod effects;
+mod member;
+mod outcome;
+mod prepared;
+mod router;
+mod world;
+
+use std::time::Duration;
+
+use warmpath_core::policy::PolicyName;
+
+use super::{ConfigError, EngineConfig, Ms};
+use crate::config::{Config, Routing};
+pub use effects::{Effect, UnknownEffect};
+pub use outcome::{Outcome, RequestOutcome, Sample};
+pub use prepared::{Arrival, Prepared};
+
+/// What is tried on a trace.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// How requests are placed.
+    pub router: RouterSettings,
+    /// Engines.
+    pub workers: u16,
+    /// How each of them is set up; its `seed` follows from the scenario's, its block size is the trace's.
+    pub engine: EngineConfig,
+    /// How much faster than recorded requests arrive.
+    pub speed: f64,
+    /// Seed of every chance.
+    pub seed: u64,
+    /// When events reach the router.
+    pub events: EventWay,
+    /// When the engines' metrics do.
+    pub reports: Reports,
+    /// Whether events travel as bytes, through encoder and decoder, and prompts as token ids. It changes no figure.
+    pub wire: bool,
+    /// Whether all that must hold is checked after every step. Slow.
+    pub check: bool,
+}
+
+/// How requests are placed: the part of the router's configuration that a simulation goes by.
+#[derive(Clone, Debug)]
+pub struct RouterSettings {
+    /// The policy.
+    pub policy: PolicyName,
+    /// Weights and bounds of all policies. While every worker is full, the least loaded one is taken.
+    pub routing: Routing,
+    /// How long a prompt without a first token counts as cached where it was sent.
+    pub in_flight_credit: Duration,
+    /// What engines say of their load counts half after this.
+    pub half_life: Duration,
+    /// Blocks that the index remembers at most, over all workers.
+    pub index_entries: usize,
+}
+
+impl RouterSettings {
+    /// `policy` with all else as in the configuration.
+    pub fn new(policy: PolicyName, config: &Config) -> Self {
+        Self {
+            policy,
+            routing: config.routing.clone(),
+            in_flight_credit: config.index.in_flight_credit.get(),
+            half_life: config.engines.half_life.get(),
+            index_entries: usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// When a step's events reach the router.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum EventWay {
+    /// When the step begins, which is when the engine knows them.
+    AtOnce,
+    /// So long after the step's end, which is when engines send them.
+    AfterStep(Ms),
+}
+
+/// When the engines' metrics reach the router.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reports {
+    /// Never.
+    Never,
+    /// Once in a while.
+    Every(Ms),
+    /// Before every placement.
+    Fresh,
+}
+
+/// Why a scenario cannot be tried.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// The engines cannot be set up so.
+    #[error("the engines cannot be set up")]
+    Engine(#[from] ConfigError),
+    /// There are none, or too many.
+    #[error("a simulated fleet has 1 to {WORKERS_MAX} workers, got {0}")]
+    Workers(u16),
+    /// Time would stand still.
+    #[error("the speed must be a number above 0")]
+    Speed,
+    /// A batch of events did not survive being encoded and decoded.
+    #[error("events got lost on the wire: {0}")]
+    Wire(String),
+}
+
+/// Workers of a simulated fleet at most.
+pub const WORKERS_MAX: u16 = 1024;
+
+/// Tries a scenario on a trace. `ended` is called for each request that ends, for whoever shows progress.
+///
+/// # Errors
+/// [`ScenarioError`] where it makes no sense.
+///
+/// # Panics
+/// Where the scenario asks for checks and one fails: that is a fault of the simulation.
+pub fn run(prepared: &Prepared, scenario: &Scenario, ended: &dyn Fn()) -> Result<Outcome, ScenarioError> {
+    if !(1..=WORKERS_MAX).contains(&scenario.workers) {
+        return Err(ScenarioError::Workers(scenario.workers));
+    }
+    if !(scenario.speed.is_finite() && scenario.speed > 0.0) {
+        return Err(ScenarioError::Speed);
+    }
+    world::World::new(prepared, scenario, ended)?.run()
+}

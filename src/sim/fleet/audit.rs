@@ -1,0 +1,97 @@
+//! What must hold in a simulated fleet. Checked on demand; a breach is a fault of the simulation, and panics.
+
+use std::collections::HashSet;
+
+use warmpath_core::ids::{EngineHash, SequenceHash, Slot};
+use warmpath_core::overlap::{Overlaps, PrefixIndex, TierBlocks};
+use warmpath_core::units::Blocks;
+
+use super::member::Member;
+use super::outcome::Outcome;
+use super::prepared::Prepared;
+use super::router::{Placed, Router};
+use crate::sim::check::Replica;
+use crate::sim::{BlockEvent, Engine};
+
+/// What has been seen so far.
+#[derive(Debug)]
+pub(super) struct Audit {
+    replicas: Vec<Replica>,
+    /// Requests in flight, with the worker and the tokens that were promised.
+    in_flight: Vec<(usize, Placed)>,
+    closed: HashSet<usize>,
+}
+
+impl Audit {
+    pub(super) fn new(workers: usize) -> Self {
+        let replicas = (0..workers).map(|_| Replica::default()).collect();
+        Self { replicas, in_flight: Vec::new(), closed: HashSet::new() }
+    }
+
+    pub(super) fn placed(&mut self, number: usize, placed: Placed) {
+        self.in_flight.push((number, placed));
+    }
+
+    /// A request ends once.
+    pub(super) fn closed(&mut self, number: usize) {
+        assert!(self.closed.insert(number), "request {number} ended twice");
+        self.in_flight.retain(|(other, _)| *other != number);
+    }
+
+    /// The engine's pool and what its events tell.
+    pub(super) fn step(&mut self, worker: usize, engine: &Engine, events: &[BlockEvent]) {
+        engine.check(&mut self.replicas[worker], events);
+    }
+
+    /// The ledger says what is in flight.
+    pub(super) fn ledger(&self, prepared: &Prepared, router: &Router, outcome: &Outcome) {
+        for (slot, _) in self.replicas.iter().enumerate() {
+            let here = || self.in_flight.iter().filter(move |(_, placed)| placed.slot.index() == slot);
+            let prefilling = || here().filter(|(number, _)| outcome.requests[*number].output_tokens == 0);
+            let own = router.in_flight(Slot(u16::try_from(slot).expect("fewer than 65 536 workers")));
+            let requests = (here().count(), prefilling().count());
+            assert_eq!((size(own.requests), size(own.before_first_token)), requests, "requests at worker {slot}");
+            let new = |(number, placed): &(usize, Placed)| prepared.lengths(*number).0 - placed.promised.0;
+            assert_eq!(own.prefill_tokens.0, prefilling().map(new).sum::<u32>(), "prefill at worker {slot}");
+            let shared: HashSet<SequenceHash> =
+                here().flat_map(|(number, _)| prepared.sequences(*number)).copied().collect();
+            let private = |(number, _): &(usize, Placed)| {
+                let (input, block) = (prepared.lengths(*number).0, prepared.block_size().get());
+                (input + outcome.requests[*number].output_tokens).div_ceil(block) - input / block
+            };
+            let blocks = size(here().map(private).sum::<u32>()) + shared.len();
+            assert_eq!(size(own.active_blocks.0), blocks, "blocks at worker {slot}");
+        }
+    }
+
+    /// When all has ended and every event has come, nothing is in flight, every request has ended, and the index says of
+    /// every prompt and worker what the worker's engine would find.
+    pub(super) fn at_rest(&self, prepared: &Prepared, members: &[Member], router: &Router, outcome: &Outcome) {
+        assert_eq!((self.closed.len(), self.in_flight.len()), (outcome.requests.len(), 0), "requests that ended");
+        let cached: Vec<HashSet<EngineHash>> =
+            members.iter().map(|member| member.engine.cached().map(|(name, _)| name).collect()).collect();
+        for (member, cached) in members.iter().zip(&cached) {
+            assert_eq!(member.writer.entries(), cached.len(), "blocks in the index");
+        }
+        if members.iter().any(|member| member.wire) {
+            return;
+        }
+        let (mut overlaps, mut held, mut taken) = (Overlaps::default(), Vec::new(), Vec::new());
+        for number in 0..prepared.len() {
+            overlaps.clear();
+            router.index.match_prefix(prepared.sequences(number), &mut overlaps);
+            held.clear();
+            held.resize(members.len(), TierBlocks::default());
+            overlaps.expand(Blocks(u32::MAX), &mut held, &mut taken);
+            for (worker, cached) in cached.iter().enumerate() {
+                let names = members[worker].engine.names_of(prepared.hashed(number));
+                let found = names.iter().take_while(|name| cached.contains(name)).count();
+                assert_eq!(size(held[worker].total().0), found, "request {number} at worker {worker}");
+            }
+        }
+    }
+}
+
+fn size(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}

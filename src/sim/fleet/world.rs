@@ -1,0 +1,265 @@
+//! One run: engines, router and trace, and what happens one after the other.
+
+use warmpath_core::ids::Slot;
+use warmpath_core::observe::Usage;
+use warmpath_core::policy::PolicyName;
+use warmpath_core::shape::Prompt;
+use warmpath_core::units::Tokens;
+
+use super::agenda::{Agenda, Happening, Message};
+use super::audit::Audit;
+use super::member::{Ending, Member};
+use super::outcome::{Outcome, RequestOutcome, Sample};
+use super::prepared::{Prepared, seed_of};
+use super::router::Router;
+use super::{EventWay, Reports, Scenario, ScenarioError};
+use crate::sim::{Ms, PromptText, RequestId, SimRequest, Step, TokenOut};
+
+/// Samples between the first arrival and the last.
+const SAMPLES: f64 = 400.0;
+
+pub(super) struct World<'a> {
+    prepared: &'a Prepared,
+    scenario: &'a Scenario,
+    ended: &'a dyn Fn(),
+    agenda: Agenda,
+    now: Ms,
+    router: Router,
+    members: Vec<Member>,
+    audit: Option<Audit>,
+    /// Requests that have not ended, those that have not arrived among them.
+    left: usize,
+    /// When each request's last token came.
+    last_token: Vec<Ms>,
+    sample_every: Ms,
+    sample: Sample,
+    outcome: Outcome,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(
+        prepared: &'a Prepared,
+        scenario: &'a Scenario,
+        ended: &'a dyn Fn(),
+    ) -> Result<Self, ScenarioError> {
+        let router = Router::new(scenario, prepared);
+        let members = (0..scenario.workers).map(|slot| Member::new(scenario, Slot(slot), &router.index));
+        let members = members.collect::<Result<Vec<_>, _>>()?;
+        let audit = scenario.check.then(|| Audit::new(members.len()));
+        let request = |number: usize| {
+            let (input_tokens, _) = prepared.lengths(number);
+            RequestOutcome { input_tokens, ..RequestOutcome::default() }
+        };
+        let requests = (0..prepared.len()).map(request).collect();
+        Ok(Self {
+            prepared,
+            scenario,
+            ended,
+            agenda: Agenda::default(),
+            now: Ms::ZERO,
+            router,
+            audit,
+            left: prepared.len(),
+            last_token: vec![Ms::ZERO; prepared.len()],
+            sample_every: Ms((prepared.span().0 / scenario.speed / SAMPLES).max(1.0)),
+            sample: Sample::default(),
+            outcome: Outcome { requests, ..Outcome::default() },
+            members,
+        })
+    }
+
+    pub(super) fn run(mut self) -> Result<Outcome, ScenarioError> {
+        if !self.prepared.is_empty() {
+            let first = self.arrival(0);
+            self.agenda.enter(first, Happening::Arrival(0));
+            self.agenda.enter(first, Happening::Sample);
+            if let Reports::Every(period) = self.scenario.reports {
+                self.agenda.enter(first + period, Happening::Report);
+            }
+        }
+        while let Some((at, happening)) = self.agenda.next() {
+            self.now = at;
+            match happening {
+                Happening::Arrival(number) => self.arrive(number),
+                Happening::Start(worker) => self.start(worker)?,
+                Happening::End(worker) => self.end(worker)?,
+                Happening::Events(worker, message) => self.receive(worker, message)?,
+                Happening::Report => self.report(),
+                Happening::Sample => self.look(),
+            }
+        }
+        if let Some(audit) = &self.audit {
+            audit.at_rest(self.prepared, &self.members, &self.router, &self.outcome);
+        }
+        self.outcome.preemptions = self.members.iter().map(|member| member.engine.stats().preemptions).sum();
+        self.outcome.busy = self.members.iter().map(|member| member.busy).collect();
+        Ok(self.outcome)
+    }
+
+    fn arrival(&self, number: usize) -> Ms {
+        Ms((self.prepared.arrival(number) - self.prepared.arrival(0)).0 / self.scenario.speed)
+    }
+
+    fn arrive(&mut self, number: usize) {
+        if number + 1 < self.prepared.len() {
+            let next = self.arrival(number + 1);
+            self.agenda.enter(next, Happening::Arrival(number + 1));
+        }
+        if self.scenario.reports == Reports::Fresh {
+            self.report_all();
+        }
+        self.outcome.requests[number].arrived = self.now;
+        let (_, output) = self.prepared.lengths(number);
+        // Trees of token ids have no use for hashes.
+        let by_tokens = self.scenario.wire || self.scenario.router.policy == PolicyName::ApproxTree;
+        let text =
+            if by_tokens { PromptText::Tokens(self.prepared.tokens(number)) } else { self.prepared.hashed(number) };
+        let root = self.prepared.root();
+        let prompt = match &text {
+            PromptText::Tokens(tokens) => Prompt::of(root, tokens),
+            PromptText::Hashed { .. } => {
+                let (input, _) = self.prepared.lengths(number);
+                Prompt::hashed(root, self.prepared.sequences(number), Tokens(input))
+            }
+        };
+        let Ok(placed) = self.router.place(self.now, number, prompt, Tokens(output)) else { return self.close(number) };
+        if let Some(audit) = &mut self.audit {
+            audit.placed(number, placed);
+        }
+        let record = &mut self.outcome.requests[number];
+        record.worker = Some(placed.slot.0);
+        record.predicted_tokens = placed.promised.0;
+        let id = RequestId(seed_of(number));
+        let max_tokens = usize::try_from(output).unwrap_or(usize::MAX);
+        let request = SimRequest { seed: id.0, ..SimRequest::new(id, text, max_tokens) };
+        let worker = placed.slot.index();
+        if self.members[worker].engine.submit(self.now, request).is_err() {
+            self.router.refused(self.now, number);
+            self.close(number);
+        } else if self.members[worker].step.is_none() {
+            self.agenda.enter(self.now, Happening::Start(worker));
+        }
+    }
+
+    /// A request has ended, one way or another.
+    fn close(&mut self, number: usize) {
+        self.left -= 1;
+        self.outcome.end = self.now;
+        if let Some(audit) = &mut self.audit {
+            audit.closed(number);
+        }
+        (self.ended)();
+    }
+
+    fn start(&mut self, worker: usize) -> Result<(), ScenarioError> {
+        let member = &mut self.members[worker];
+        if member.step.is_some() {
+            return Ok(());
+        }
+        let Some(Step { duration, tokens, events }) = member.engine.step(self.now) else { return Ok(()) };
+        if let Some(audit) = &mut self.audit {
+            audit.step(worker, &member.engine, &events);
+        }
+        member.busy += duration;
+        let ends = self.now + duration;
+        let mut message = member.message(ends, events)?;
+        if self.scenario.events == EventWay::AtOnce
+            && let Some(message) = message.take()
+        {
+            member.receive(message, self.router.at(self.now))?;
+        }
+        member.step = Some(Ending { tokens, message });
+        self.agenda.enter(ends, Happening::End(worker));
+        Ok(())
+    }
+
+    fn end(&mut self, worker: usize) -> Result<(), ScenarioError> {
+        let Some(Ending { tokens, message }) = self.members[worker].step.take() else { return Ok(()) };
+        match (message, self.scenario.events) {
+            (Some(message), EventWay::AfterStep(delay)) if delay > Ms::ZERO => {
+                self.agenda.enter(self.now + delay, Happening::Events(worker, message));
+            }
+            (Some(message), _) => self.receive(worker, message)?,
+            (None, _) => {}
+        }
+        for token in tokens {
+            self.token(worker, token);
+        }
+        if let Some(audit) = &mut self.audit {
+            audit.ledger(self.prepared, &self.router, &self.outcome);
+        }
+        // Not at once: what arrives at this moment is admitted with the next step.
+        self.agenda.enter(self.now, Happening::Start(worker));
+        Ok(())
+    }
+
+    fn receive(&mut self, worker: usize, message: Message) -> Result<(), ScenarioError> {
+        let now = self.router.at(self.now);
+        self.members[worker].receive(message, now)
+    }
+
+    fn token(&mut self, worker: usize, token: TokenOut) {
+        let Ok(number) = usize::try_from(token.id.0) else { return };
+        self.router.token(self.now, number);
+        let record = &mut self.outcome.requests[number];
+        record.output_tokens += 1;
+        if let Some(first) = token.first {
+            record.ttft = self.now - record.arrived;
+            record.queued = first.queued;
+            record.cached_tokens = u32::try_from(first.cached_tokens).unwrap_or(u32::MAX);
+            self.sample.input_tokens += u64::from(record.input_tokens);
+            self.sample.cached_tokens += u64::from(record.cached_tokens);
+        } else {
+            let gap = single(self.now - self.last_token[number]);
+            self.outcome.gaps.push((u32::try_from(number).unwrap_or(u32::MAX), gap));
+        }
+        self.last_token[number] = self.now;
+        if token.finished.is_some() {
+            record.completed = true;
+            record.e2e = self.now - record.arrived;
+            let usage = Usage {
+                prompt: Some(Tokens(record.input_tokens)),
+                cached: Some(Tokens(record.cached_tokens)),
+                completion: Some(Tokens(record.output_tokens)),
+            };
+            let heard = self.members[worker].heard();
+            self.router.finished(self.now, number, usage, heard);
+            self.close(number);
+        }
+    }
+
+    fn report(&mut self) {
+        self.report_all();
+        if let Reports::Every(period) = self.scenario.reports
+            && self.left > 0
+        {
+            self.agenda.enter(self.now + period, Happening::Report);
+        }
+    }
+
+    fn report_all(&self) {
+        for (member, slot) in self.members.iter().zip(0..) {
+            self.router.report(self.now, Slot(slot), &member.engine.stats(), member.heard());
+        }
+    }
+
+    fn look(&mut self) {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let stats: Vec<_> = self.members.iter().map(|member| member.engine.stats()).collect();
+        self.sample.at = self.now;
+        self.sample.balance = self.router.balance();
+        self.sample.waiting = stats.iter().map(|stats| count(stats.waiting)).collect();
+        self.sample.running = stats.iter().map(|stats| count(stats.running)).collect();
+        self.outcome.samples.push(self.sample.clone());
+        if self.left > 0 {
+            self.agenda.enter(self.now + self.sample_every, Happening::Sample);
+        }
+    }
+}
+
+/// A span as it is kept by the million.
+fn single(span: Ms) -> f32 {
+    #[expect(clippy::as_conversions, reason = "a ten-millionth of a gap is less than anybody measures")]
+    let single = span.0 as f32;
+    single
+}
