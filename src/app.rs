@@ -18,7 +18,7 @@ use crate::http::gateway::{Behaviour, Gateway};
 use crate::http::routes;
 use crate::http::sender::Senders;
 use crate::shutdown::{Tasks, interrupted};
-use crate::telemetry::metrics::{Metrics, door};
+use crate::telemetry::metrics::Metrics;
 use crate::upstream::{Timeouts, Upstream};
 use members::{Members, Trouble};
 use muster::{Absent, muster};
@@ -95,8 +95,7 @@ impl App {
     /// When a port is taken or the event bus's settings make no sense. A bus that is down is no error.
     pub async fn start(config: Config, local: Option<LocalBus>) -> Result<Self, StartError> {
         let metrics = Metrics::new(&config.metrics.prefix);
-        let data = doors::bind(config.listen.data.value, door::DATA, &config.listen.data_tls, &metrics)?;
-        let admin = doors::bind(config.listen.admin.value, door::ADMIN, &config.listen.admin_tls, &metrics)?;
+        let [data, admin] = doors::bind_both(&config.listen, &metrics)?;
         let certificates: Vec<_> = [&data, &admin].into_iter().filter_map(|port| port.tls().cloned()).collect();
         let has_certificates = !certificates.is_empty();
         let background = Tasks::new();
@@ -122,11 +121,9 @@ impl App {
         let health = {
             let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
             let ready_when = config.ready_when;
+            let may_serve = move || mustered.load(Ordering::Relaxed) && !draining.load(Ordering::Relaxed);
             move || HealthReport {
-                ready: !draining.load(Ordering::Relaxed)
-                    && mustered.load(Ordering::Relaxed)
-                    && sources.are_warm()
-                    && probe::ready(&fleet, ready_when),
+                ready: may_serve() && sources.are_warm() && probe::ready(&fleet, ready_when),
                 ..report(&fleet, &sources, &trouble, &certificates)
             }
         };

@@ -10,16 +10,17 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 mod field;
+mod fields;
 mod nesting;
 mod opening;
 mod prompt;
 mod raw;
 mod scan;
 
+use fields::{Fields, Reading};
 pub use opening::opening;
 pub use prompt::Prompt;
 pub use raw::Raw;
-use scan::Scanner;
 
 /// Levels of arrays and objects that a body may nest.
 pub const DEPTH_MAX: usize = 64;
@@ -136,116 +137,10 @@ pub enum Side {
     Right,
 }
 
-/// The routed keys as they lie in the body. Unknown keys are skipped, a key that occurs twice is an error.
-#[derive(Default, Deserialize)]
-struct Fields<'a> {
-    #[serde(borrow)]
-    model: Option<Raw<'a>>,
-    prompt: Option<Raw<'a>>,
-    prompt_embeds: Option<Raw<'a>>,
-    messages: Option<Raw<'a>>,
-    tools: Option<Raw<'a>>,
-    documents: Option<Raw<'a>>,
-    chat_template: Option<Raw<'a>>,
-    chat_template_kwargs: Option<Raw<'a>>,
-    add_generation_prompt: Option<Raw<'a>>,
-    continue_final_message: Option<Raw<'a>>,
-    reasoning_effort: Option<Raw<'a>>,
-    add_special_tokens: Option<Raw<'a>>,
-    truncate_prompt_tokens: Option<Raw<'a>>,
-    truncation_side: Option<Raw<'a>>,
-    cache_salt: Option<Raw<'a>>,
-    stream: Option<Raw<'a>>,
-    stream_options: Option<Raw<'a>>,
-    n: Option<Raw<'a>>,
-    max_tokens: Option<Raw<'a>>,
-    max_completion_tokens: Option<Raw<'a>>,
-    priority: Option<Raw<'a>>,
-    user: Option<Raw<'a>>,
-    prompt_cache_key: Option<Raw<'a>>,
-    /// The elements of `messages`, where the scan has told them apart.
-    #[serde(skip)]
-    apart: Option<Vec<Raw<'a>>>,
-    /// The ids of `prompt`, where the scan has read them.
-    #[serde(skip)]
-    ids: Option<Vec<u32>>,
-}
-
-/// How much of a prompt is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reading {
-    /// All of it.
-    Whole,
-    /// How large it is.
-    Size,
-}
-
 #[derive(Deserialize)]
 struct StreamOptions {
     #[serde(default)]
     include_usage: Option<bool>,
-}
-
-impl<'a> Fields<'a> {
-    /// Reads them in one pass; `None` where anything is wrong with the body, or might be.
-    fn scan(body: &'a [u8], items_max: usize, reading: Reading) -> Option<Self> {
-        let mut fields = Self::default();
-        let mut seen: Vec<&'static str> = Vec::with_capacity(16);
-        scan::members(body, DEPTH_MAX, |name, scanner| {
-            let Some((name, _)) = fields.named(name) else { return scanner.value().map(drop) };
-            if seen.contains(&name) {
-                return None;
-            }
-            seen.push(name);
-            let raw = fields.read(name, scanner, items_max, reading)?;
-            if raw.get() != "null" {
-                *fields.named(name)?.1 = Some(raw);
-            }
-            Some(())
-        })?;
-        Some(fields)
-    }
-
-    /// One value; of `messages` and `prompt` what is in it, too.
-    fn read(&mut self, name: &str, scanner: &mut Scanner<'a>, items_max: usize, reading: Reading) -> Option<Raw<'a>> {
-        let start = scanner.place();
-        match name {
-            "messages" if scanner.at_array() => self.apart = Some(scanner.elements(items_max)?),
-            "prompt" if reading == Reading::Whole && scanner.at_ids() => self.ids = Some(scanner.ids()?),
-            _ => return scanner.value(),
-        }
-        scanner.since(start)
-    }
-
-    /// The place of a routed key.
-    fn named(&mut self, name: &str) -> Option<(&'static str, &mut Option<Raw<'a>>)> {
-        Some(match name {
-            "model" => ("model", &mut self.model),
-            "prompt" => ("prompt", &mut self.prompt),
-            "prompt_embeds" => ("prompt_embeds", &mut self.prompt_embeds),
-            "messages" => ("messages", &mut self.messages),
-            "tools" => ("tools", &mut self.tools),
-            "documents" => ("documents", &mut self.documents),
-            "chat_template" => ("chat_template", &mut self.chat_template),
-            "chat_template_kwargs" => ("chat_template_kwargs", &mut self.chat_template_kwargs),
-            "add_generation_prompt" => ("add_generation_prompt", &mut self.add_generation_prompt),
-            "continue_final_message" => ("continue_final_message", &mut self.continue_final_message),
-            "reasoning_effort" => ("reasoning_effort", &mut self.reasoning_effort),
-            "add_special_tokens" => ("add_special_tokens", &mut self.add_special_tokens),
-            "truncate_prompt_tokens" => ("truncate_prompt_tokens", &mut self.truncate_prompt_tokens),
-            "truncation_side" => ("truncation_side", &mut self.truncation_side),
-            "cache_salt" => ("cache_salt", &mut self.cache_salt),
-            "stream" => ("stream", &mut self.stream),
-            "stream_options" => ("stream_options", &mut self.stream_options),
-            "n" => ("n", &mut self.n),
-            "max_tokens" => ("max_tokens", &mut self.max_tokens),
-            "max_completion_tokens" => ("max_completion_tokens", &mut self.max_completion_tokens),
-            "priority" => ("priority", &mut self.priority),
-            "user" => ("user", &mut self.user),
-            "prompt_cache_key" => ("prompt_cache_key", &mut self.prompt_cache_key),
-            _ => return None,
-        })
-    }
 }
 
 impl<'a> RequestView<'a> {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::StartError;
-use crate::config::{Config, Tls as TlsConfig};
+use crate::config::{Config, Listen, Tls as TlsConfig};
 use crate::door::{Door, DoorLimits, Listener, Tls, TlsFiles};
 use crate::shutdown::Tasks;
-use crate::telemetry::metrics::{DoorMetrics, Metrics};
+use crate::telemetry::metrics::{DoorMetrics, Metrics, door};
 
 /// Between two looks at whether a certificate's files have changed.
 const LOOK: Duration = Duration::from_secs(2);
@@ -22,13 +22,15 @@ pub(super) struct Port {
     metrics: DoorMetrics,
 }
 
-/// Binds `address` and reads its certificate.
-pub(super) fn bind(
-    address: SocketAddr,
-    name: &'static str,
-    tls: &TlsConfig,
-    metrics: &Metrics,
-) -> Result<Port, StartError> {
+/// Binds both ports, that of clients and that of operators, and reads their certificates.
+pub(super) fn bind_both(listen: &Listen, metrics: &Metrics) -> Result<[Port; 2], StartError> {
+    Ok([
+        bind(listen.data.value, door::DATA, &listen.data_tls, metrics)?,
+        bind(listen.admin.value, door::ADMIN, &listen.admin_tls, metrics)?,
+    ])
+}
+
+fn bind(address: SocketAddr, name: &'static str, tls: &TlsConfig, metrics: &Metrics) -> Result<Port, StartError> {
     let metrics = metrics.door(name);
     let listener = Listener::bind(address).map_err(|source| StartError::Listen { address, source })?;
     let tls = match (&tls.certificate, &tls.key) {

@@ -6,6 +6,8 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::ACCEPT_ENCODING;
+use http::request::Parts;
+use http::uri::PathAndQuery;
 use warmpath_core::blocks::Root;
 use warmpath_core::shape::{AffinityKey, Class, Shape, TenantId};
 use warmpath_core::units::{BlockSize, Tokens};
@@ -79,13 +81,6 @@ async fn handle(
         affinity: senders.session(&parts.headers, Some(&view)),
     };
     let (relayed, asking) = relayed(gateway, &view, &body);
-    let mut headers = end_to_end(parts.headers);
-    headers.insert(REQUEST_ID, arrival.id.clone());
-    if asking.is_some() {
-        // What is to be kept from the client must be readable.
-        headers.remove(ACCEPT_ENCODING);
-    }
-    let path = parts.uri.into_parts().path_and_query;
     let understood = Understood {
         key: arrival.key,
         arrived: arrival.at,
@@ -103,14 +98,26 @@ async fn handle(
         relayed,
         adapter: destination.adapter,
         pool: Arc::clone(&pool),
-        outgoing: Outgoing {
-            method: parts.method,
-            path: path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/")),
-            headers,
-            body: asking.unwrap_or_else(|| body.clone()),
-        },
+        outgoing: outgoing(parts, arrival, asking, &body),
     };
     forward(gateway, &understood).await.map_err(|error| Failure { error, pool: Some(pool) })
+}
+
+/// What goes to the worker: as it came, or with the body that asks for more.
+fn outgoing(parts: Parts, arrival: &Arrival, asking: Option<Bytes>, body: &Bytes) -> Outgoing {
+    let mut headers = end_to_end(parts.headers);
+    headers.insert(REQUEST_ID, arrival.id.clone());
+    if asking.is_some() {
+        // What is to be kept from the client must be readable.
+        headers.remove(ACCEPT_ENCODING);
+    }
+    let path = parts.uri.into_parts().path_and_query;
+    Outgoing {
+        method: parts.method,
+        path: path.unwrap_or_else(|| PathAndQuery::from_static("/")),
+        headers,
+        body: asking.unwrap_or_else(|| body.clone()),
+    }
 }
 
 /// What becomes of the answer on its way, and the body that makes the worker answer so, where it is not the client's.

@@ -1,0 +1,112 @@
+//! The routed keys of a body, each as it lies there.
+
+use serde::Deserialize;
+
+use super::scan::{self, Scanner};
+use super::{DEPTH_MAX, Raw};
+
+/// The routed keys as they lie in the body. Unknown keys are skipped, a key that occurs twice is an error.
+#[derive(Default, Deserialize)]
+pub(super) struct Fields<'a> {
+    #[serde(borrow)]
+    pub(super) model: Option<Raw<'a>>,
+    pub(super) prompt: Option<Raw<'a>>,
+    pub(super) prompt_embeds: Option<Raw<'a>>,
+    pub(super) messages: Option<Raw<'a>>,
+    pub(super) tools: Option<Raw<'a>>,
+    pub(super) documents: Option<Raw<'a>>,
+    pub(super) chat_template: Option<Raw<'a>>,
+    pub(super) chat_template_kwargs: Option<Raw<'a>>,
+    pub(super) add_generation_prompt: Option<Raw<'a>>,
+    pub(super) continue_final_message: Option<Raw<'a>>,
+    pub(super) reasoning_effort: Option<Raw<'a>>,
+    pub(super) add_special_tokens: Option<Raw<'a>>,
+    pub(super) truncate_prompt_tokens: Option<Raw<'a>>,
+    pub(super) truncation_side: Option<Raw<'a>>,
+    pub(super) cache_salt: Option<Raw<'a>>,
+    pub(super) stream: Option<Raw<'a>>,
+    pub(super) stream_options: Option<Raw<'a>>,
+    pub(super) n: Option<Raw<'a>>,
+    pub(super) max_tokens: Option<Raw<'a>>,
+    pub(super) max_completion_tokens: Option<Raw<'a>>,
+    pub(super) priority: Option<Raw<'a>>,
+    pub(super) user: Option<Raw<'a>>,
+    pub(super) prompt_cache_key: Option<Raw<'a>>,
+    /// The elements of `messages`, where the scan has told them apart.
+    #[serde(skip)]
+    pub(super) apart: Option<Vec<Raw<'a>>>,
+    /// The ids of `prompt`, where the scan has read them.
+    #[serde(skip)]
+    pub(super) ids: Option<Vec<u32>>,
+}
+
+/// How much of a prompt is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// All of it.
+    Whole,
+    /// How large it is.
+    Size,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads them in one pass; `None` where anything is wrong with the body, or might be.
+    pub(super) fn scan(body: &'a [u8], items_max: usize, reading: Reading) -> Option<Self> {
+        let mut fields = Self::default();
+        let mut seen: Vec<&'static str> = Vec::with_capacity(16);
+        scan::members(body, DEPTH_MAX, |name, scanner| {
+            let Some((name, _)) = fields.named(name) else { return scanner.value().map(drop) };
+            if seen.contains(&name) {
+                return None;
+            }
+            seen.push(name);
+            let raw = fields.read(name, scanner, items_max, reading)?;
+            if raw.get() != "null" {
+                *fields.named(name)?.1 = Some(raw);
+            }
+            Some(())
+        })?;
+        Some(fields)
+    }
+
+    /// One value; of `messages` and `prompt` what is in it, too.
+    fn read(&mut self, name: &str, scanner: &mut Scanner<'a>, items_max: usize, reading: Reading) -> Option<Raw<'a>> {
+        let start = scanner.place();
+        match name {
+            "messages" if scanner.at_array() => self.apart = Some(scanner.elements(items_max)?),
+            "prompt" if reading == Reading::Whole && scanner.at_ids() => self.ids = Some(scanner.ids()?),
+            _ => return scanner.value(),
+        }
+        scanner.since(start)
+    }
+
+    /// The place of a routed key.
+    fn named(&mut self, name: &str) -> Option<(&'static str, &mut Option<Raw<'a>>)> {
+        Some(match name {
+            "model" => ("model", &mut self.model),
+            "prompt" => ("prompt", &mut self.prompt),
+            "prompt_embeds" => ("prompt_embeds", &mut self.prompt_embeds),
+            "messages" => ("messages", &mut self.messages),
+            "tools" => ("tools", &mut self.tools),
+            "documents" => ("documents", &mut self.documents),
+            "chat_template" => ("chat_template", &mut self.chat_template),
+            "chat_template_kwargs" => ("chat_template_kwargs", &mut self.chat_template_kwargs),
+            "add_generation_prompt" => ("add_generation_prompt", &mut self.add_generation_prompt),
+            "continue_final_message" => ("continue_final_message", &mut self.continue_final_message),
+            "reasoning_effort" => ("reasoning_effort", &mut self.reasoning_effort),
+            "add_special_tokens" => ("add_special_tokens", &mut self.add_special_tokens),
+            "truncate_prompt_tokens" => ("truncate_prompt_tokens", &mut self.truncate_prompt_tokens),
+            "truncation_side" => ("truncation_side", &mut self.truncation_side),
+            "cache_salt" => ("cache_salt", &mut self.cache_salt),
+            "stream" => ("stream", &mut self.stream),
+            "stream_options" => ("stream_options", &mut self.stream_options),
+            "n" => ("n", &mut self.n),
+            "max_tokens" => ("max_tokens", &mut self.max_tokens),
+            "max_completion_tokens" => ("max_completion_tokens", &mut self.max_completion_tokens),
+            "priority" => ("priority", &mut self.priority),
+            "user" => ("user", &mut self.user),
+            "prompt_cache_key" => ("prompt_cache_key", &mut self.prompt_cache_key),
+            _ => return None,
+        })
+    }
+}
