@@ -15,7 +15,7 @@ mod nesting;
 mod opening;
 mod prompt;
 mod raw;
-mod scan;
+pub(crate) mod scan;
 
 use fields::{Fields, Reading};
 pub use opening::opening;

@@ -276,12 +276,7 @@ const CONNECTION_HEADERS: [HeaderName; 11] = [
 /// A client's headers as a worker may see them: without those of the connection or for proxies, and without names that are
 /// ours.
 pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
-    strip_connection_headers(&mut headers);
-    headers.remove(header::EXPECT);
-    let ours: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
-    for name in ours {
-        headers.remove(name);
-    }
+    strip(&mut headers, |name| *name == header::EXPECT || is_ours(name));
     headers
 }
 
@@ -294,14 +289,17 @@ fn is_ours(name: &HeaderName) -> bool {
 }
 
 fn strip_connection_headers(headers: &mut HeaderMap) {
-    let listed: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in listed.iter().chain(&CONNECTION_HEADERS) {
+    strip(headers, |_| false);
+}
+
+/// Takes out the headers of the connection, those that it names, and `others`. One look at each header: to remove by name
+/// would hash a dozen names that are not there.
+fn strip(headers: &mut HeaderMap, others: impl Fn(&HeaderName) -> bool) {
+    let listed = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let mut gone: Vec<HeaderName> =
+        listed.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
+    gone.extend(headers.keys().filter(|name| CONNECTION_HEADERS.contains(*name) || others(name)).cloned());
+    for name in gone {
         headers.remove(name);
     }
 }

@@ -1,7 +1,7 @@
 //! A request that has just come: its name, its deadline, and the answer that is made of whatever becomes of it.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::response::Response;
@@ -85,8 +85,11 @@ impl Arrival {
     }
 }
 
+/// Tells the ids of this process from those of others, and of its own earlier lives.
+static RUN: LazyLock<u32> = LazyLock::new(rand::random);
+
 fn request_id(headers: &HeaderMap, key: RequestKey) -> HeaderValue {
-    let own = || HeaderValue::from_str(&format!("wp-{:x}-{}", std::process::id(), key.0));
+    let own = || HeaderValue::from_str(&format!("wp-{:x}-{}", *RUN, key.0));
     match headers.get(REQUEST_ID) {
         Some(id) if !id.is_empty() && id.len() <= 128 => id.clone(),
         _ => own().expect("digits and letters make a header"),

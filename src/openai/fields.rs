@@ -74,7 +74,13 @@ impl<'a> Fields<'a> {
         let start = scanner.place();
         match name {
             "messages" if scanner.at_array() => self.apart = Some(scanner.elements(items_max)?),
-            "prompt" if reading == Reading::Whole && scanner.at_ids() => self.ids = Some(scanner.ids()?),
+            "prompt" if scanner.at_ids() && reading == Reading::Whole => {
+                // Most ids have four or five digits, and a comma.
+                let mut ids = Vec::with_capacity(scanner.left() / 5);
+                scanner.ids(|id| ids.push(id))?;
+                self.ids = Some(ids);
+            }
+            "prompt" if scanner.at_ids() => scanner.ids(drop)?,
             _ => return scanner.value(),
         }
         scanner.since(start)

@@ -4,6 +4,8 @@ use serde::Deserialize;
 use warmpath_core::observe::Usage;
 use warmpath_core::units::Tokens;
 
+use crate::openai::{DEPTH_MAX, scan};
+
 #[derive(Deserialize)]
 struct Answer {
     usage: Option<Counts>,
@@ -24,11 +26,27 @@ struct Details {
 /// The usage in an answer, or in the payload of an event; what is missing or odd is unknown. An engine that leaves
 /// `prompt_tokens_details` out, or sends null for it, does not say; a null inside it means none.
 pub fn read(json: &[u8]) -> Usage {
-    let Ok(Answer { usage: Some(counts) }) = serde_json::from_slice(json) else { return Usage::default() };
+    let Some(counts) = counts(json) else { return Usage::default() };
     Usage {
         prompt: counts.prompt_tokens.map(Tokens),
         completion: counts.completion_tokens.map(Tokens),
         cached: counts.prompt_tokens_details.map(|details| Tokens(details.cached_tokens.unwrap_or(0))),
+    }
+}
+
+fn counts(json: &[u8]) -> Option<Counts> {
+    let mut usage = None;
+    let scanned = scan::members(json, DEPTH_MAX, |name, scanner| {
+        let value = scanner.value()?;
+        if name == "usage" && usage.replace(value).is_some() {
+            return None;
+        }
+        Some(())
+    });
+    match scanned {
+        Some(()) => serde_json::from_str::<Option<Counts>>(usage?.get()).ok()?,
+        // Whatever is odd about it is judged by one parser.
+        None => serde_json::from_slice::<Answer>(json).ok()?.usage,
     }
 }
 

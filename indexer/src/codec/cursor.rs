@@ -130,6 +130,28 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// Reads at most `count` numbers below 2³² to the end of `into`, as far as they come in forms of one, two or four bytes;
+    /// stops before the first value that does not, which [`value`](Self::value) can read. Most of what engines send are
+    /// token ids: the widths of their forms change too often to be guessed, so none is branched on.
+    pub(super) fn numbers(&mut self, count: usize, into: &mut Vec<u32>) {
+        const U8: u8 = 0xcc;
+        const U32: u8 = 0xce;
+        for _ in 0..count {
+            let Some(next) = self.message.get(self.at..).and_then(<[u8]>::first_chunk::<8>) else { return };
+            let (value, len) = match next[0] {
+                small @ 0..=0x7f => (u64::from(small), 1),
+                form @ U8..=U32 => {
+                    let width = 1_usize << (form - U8);
+                    ((u64::from_be_bytes(*next) << 8) >> (64 - 8 * width), 1 + width)
+                }
+                _ => return,
+            };
+            let Ok(value) = u32::try_from(value) else { return };
+            into.push(value);
+            self.at += len;
+        }
+    }
+
     /// Passes over one value with all that is in it, however deep: a counter of values to come takes the place of
     /// recursion.
     pub(super) fn skip(&mut self, field: &'static str) -> Result<(), DecodeError> {
@@ -222,6 +244,25 @@ mod tests {
         assert_eq!(value(&[0xfb]), Ok(Value::Negative(-5)));
         assert_eq!(value(&[0xd1, 0xff, 0xfb]), Ok(Value::Negative(-5)));
         assert_eq!(value(&[0xcf, 255, 255, 255, 255, 255, 255, 255, 255]), Ok(Value::Unsigned(u64::MAX)));
+    }
+
+    #[test]
+    fn numbers_in_a_row_are_those_that_come_one_by_one() {
+        let forms: [&[u8]; 7] =
+            [&[5], &[0x7f], &[0xcc, 200], &[0xcd, 1, 2], &[0xce, 0, 1, 2, 3], &[0xce, 255, 255, 255, 255], &[0]];
+        let message = [forms.concat(), vec![0xcf, 0, 0, 0, 0, 0, 0, 0, 9, 0xc0, 1, 1, 1, 1, 1, 1, 1]].concat();
+        let (mut many, mut single, mut numbers) = (Cursor::new(&message), Cursor::new(&message), Vec::new());
+        many.numbers(100, &mut numbers);
+        for number in &numbers {
+            assert_eq!(single.value("x"), Ok(Value::Unsigned(u64::from(*number))));
+        }
+        assert_eq!((numbers.len(), many.at(), many.value("x")), (7, single.at(), Ok(Value::Unsigned(9))));
+        let mut few = Cursor::new(&message);
+        few.numbers(2, &mut numbers);
+        assert_eq!((few.at(), numbers.len()), (2, 9));
+        let mut end = Cursor::new(&message[..6]);
+        end.numbers(4, &mut numbers);
+        assert_eq!((end.at(), numbers.len()), (0, 9), "near the end they are read one by one");
     }
 
     #[test]

@@ -231,7 +231,8 @@ fn tokens(cursor: &mut Cursor<'_>) -> Result<(Option<Vec<TokenId>>, bool), Decod
     let count = cursor.array("token_ids", MAX_TOKENS)?;
     let mut tokens = Vec::with_capacity(room(count, cursor).saturating_add(1));
     let mut last_second = None;
-    for place in 0..count {
+    cursor.numbers(count, &mut tokens);
+    for place in tokens.len()..count {
         let at = cursor.at();
         match cursor.value("token_ids")? {
             Value::Unsigned(id) if last_second.is_none() => tokens.push(token(id, at)?),
