@@ -14,7 +14,7 @@ exec </dev/null
 [ "$(ulimit -n)" = unlimited ] || [ "$(ulimit -n)" -ge 4096 ] || ulimit -n 4096
 
 # One after the other: they measure time and memory.
-for name in door::chaos_r12 drain::chaos_r16 stalled::chaos_r10; do
+for name in door::chaos_r12 drain::chaos_r16 stalled::chaos_r10 stalled::chaos_r11; do
     timeout 1800 cargo test --locked -p warmpath --test gateway -- --ignored --nocapture --test-threads 1 "$name"
 done
 echo "chaos: the door held, $SECONDS s"

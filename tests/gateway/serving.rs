@@ -31,11 +31,20 @@ impl Serving {
         (name, worker, more): (&str, SocketAddr, &str),
         descriptors: usize,
     ) -> Self {
-        let config = std::env::temp_dir().join(format!("warmpath-serving-{}-{name}.yaml", std::process::id()));
         let text = format!(
             "listen: {{data: '127.0.0.1:{data}', admin: '127.0.0.1:{admin}'}}\nmodels: [{{name: m}}]\n\
              workers: [{{id: w, url: 'http://{worker}', model: m, events: none}}]\n{more}\n"
         );
+        Self::of(name, &text, descriptors)
+    }
+
+    /// The same with all of the configuration but the ports, which are any.
+    pub(crate) fn configured(name: &str, config: &str) -> Self {
+        Self::of(name, &format!("listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0'}}\n{config}\n"), 20_000)
+    }
+
+    fn of(name: &str, text: &str, descriptors: usize) -> Self {
+        let config = std::env::temp_dir().join(format!("warmpath-serving-{}-{name}.yaml", std::process::id()));
         std::fs::write(&config, text).unwrap();
         let shell = format!("ulimit -n {descriptors} && exec \"$0\" serve --config \"$1\"");
         let mut child = Command::new("sh")

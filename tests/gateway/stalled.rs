@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use warmpath::shutdown::Tasks;
 
 use crate::door::{http2, models, streamed, until_counted};
 use crate::fleet::{fleet, value_of};
 use crate::fountain::{Flow, Fountain};
-use crate::raw::{MODELS, connect, exchange, streamed_text};
+use crate::raw::{MODELS, connect, exchange, post, streamed_text};
 use crate::scripted::until;
 use crate::serving::Serving;
 
@@ -121,4 +121,64 @@ async fn an_http2_stream_that_is_not_read_is_reset_alone() {
     let broken = async { while unread.frame().await.expect("it does not end cleanly").is_ok() {} };
     timeout(Duration::from_secs(5), broken).await.expect("the stream is reset");
     assert_eq!(sender.send_request(models()).await.unwrap().status(), 200);
+}
+
+/// Reads a stream of a drop every 100 ms; the gaps between what arrives, without those before the first.
+async fn gaps(address: std::net::SocketAddr, drops: usize) -> Vec<Duration> {
+    let mut client = connect(address).await;
+    client.write_all(post(r#"{"model":"live","prompt":"x","stream":true}"#).as_bytes()).await.unwrap();
+    let (mut text, mut gaps, mut last) = (Vec::new(), Vec::new(), None::<Instant>);
+    while gaps.len() < drops {
+        assert_ne!(client.read_buf(&mut text).await.unwrap(), 0, "the stream goes on");
+        let now = Instant::now();
+        gaps.extend(last.map(|last| now - last));
+        last = Some(now);
+    }
+    assert!(text.starts_with(b"HTTP/1.1 200 OK"));
+    gaps
+}
+
+/// R11. Streams whose clients read nothing do not hold up others. Returns the 99th percentile of the gaps between what
+/// live clients got, without and with the stalled ones.
+async fn r11(name: &str, streams: u64, drops: usize) -> (Duration, Duration) {
+    let (endless, live) =
+        (Fountain::start(Flow::Endless).await, Fountain::start(Flow::Drops(Duration::from_secs(600))).await);
+    let second = format!(
+        "models: [{{name: m}}, {{name: live}}]\nworkers:\n- {{id: w, url: 'http://{}', model: m, events: none}}\n\
+         - {{id: l, url: 'http://{}', model: live, events: none}}",
+        endless.address, live.address
+    );
+    let serving = Serving::configured(name, &second);
+    let measured = async || {
+        let streams = (0..streams).map(|_| gaps(serving.data, drops));
+        let mut gaps: Vec<_> = futures_util::future::join_all(streams).await.concat();
+        gaps.sort_unstable();
+        gaps[gaps.len() * 99 / 100]
+    };
+    let alone = measured().await;
+    let mut stalled = Vec::new();
+    for _ in 0..streams {
+        let mut client = connect(serving.data).await;
+        client.write_all(streamed_text().as_bytes()).await.unwrap();
+        stalled.push(client);
+    }
+    endless.blocked(streams).await;
+    let beside = measured().await;
+    assert_eq!(endless.open(), streams, "they are stalled still");
+    (alone, beside)
+}
+
+#[tokio::test]
+async fn r11_stalled_clients_hold_nobody_up() {
+    let (_, beside) = r11("r11", 20, 10).await;
+    assert!(beside < Duration::from_secs(1), "{beside:?} between two drops of 100 ms");
+}
+
+/// The full count; `scripts/chaos/door.sh` runs it.
+#[tokio::test]
+#[ignore = "needs an idle machine and 200 streams"]
+async fn chaos_r11_100_live_streams_beside_100_stalled_ones() {
+    let (alone, beside) = r11("chaos-r11", 100, 50).await;
+    println!("R11: between two drops of 100 ms at most (p99): {alone:?} alone, {beside:?} beside 100 stalled streams");
+    assert!(beside.as_secs_f64() <= alone.as_secs_f64() * 1.2, "{alone:?} became {beside:?}");
 }
