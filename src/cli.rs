@@ -6,11 +6,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod bridge;
+mod cache;
 pub mod calibrate;
 pub mod check;
 pub mod demo;
 pub mod doctor;
 pub mod events;
+mod fleet;
 pub mod mock_engine;
 pub mod optimize;
 pub mod replay;

@@ -41,7 +41,7 @@ pub struct Tried {
     pub row: Row,
     /// All that they were made of, but for the gaps between tokens.
     pub outcome: Outcome,
-    /// Blocks that all engines together have for requests.
+    /// Blocks that can be cached in the whole fleet, in all tiers together.
     pub capacity: usize,
 }
 
@@ -187,10 +187,9 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Blocks that all engines together have for requests.
+/// Blocks that can be cached in the whole fleet, in all tiers together.
 fn capacity(scenario: &Scenario) -> usize {
-    let blocks = usize::try_from(scenario.engine.usable_blocks()).unwrap_or(usize::MAX);
-    blocks.saturating_mul(usize::from(scenario.workers))
+    usize::try_from(scenario.capacity()).unwrap_or(usize::MAX)
 }
 
 /// Sets every row that leaves something out beside the last one before it that does not.
@@ -229,3 +228,5 @@ pub fn csv(tried: &[Tried]) -> String {
 
 #[cfg(test)]
 mod ladder;
+#[cfg(test)]
+mod profiles;
