@@ -45,7 +45,7 @@ impl<'a> World<'a> {
         let router = Router::new(scenario, prepared);
         let members = (0..scenario.workers).map(|slot| Member::new(scenario, Slot(slot), &router.index));
         let members = members.collect::<Result<Vec<_>, _>>()?;
-        let audit = scenario.check.then(|| Audit::new(members.len()));
+        let audit = scenario.check.then(|| Audit::new(scenario));
         let request = |number: usize| {
             let (input_tokens, _) = prepared.lengths(number);
             RequestOutcome { input_tokens, ..RequestOutcome::default() }
