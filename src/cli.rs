@@ -18,6 +18,7 @@ pub mod optimize;
 pub mod replay;
 pub mod serve;
 pub mod trace;
+pub mod tune;
 
 /// A KV-cache-aware request router for LLM fleets.
 #[derive(Debug, Parser)]
@@ -55,6 +56,8 @@ enum Command {
     Events(events::EventsCommand),
     /// Capacity against hit rate over a trace.
     Optimize(Box<optimize::OptimizeArgs>),
+    /// Search the weights of a policy over a trace.
+    Tune(Box<tune::TuneArgs>),
     /// Look at traces and convert them.
     #[command(subcommand)]
     Trace(Box<trace::TraceCommand>),
@@ -77,6 +80,7 @@ impl Cli {
             Command::Calibrate(args) => args.run(),
             Command::Events(command) => command.run(),
             Command::Optimize(args) => args.run(),
+            Command::Tune(args) => args.run(),
             Command::Trace(command) => command.run(),
         }
     }

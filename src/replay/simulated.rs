@@ -62,6 +62,11 @@ impl<'a> Trials<'a> {
         Self { trace, prepared: prepare(trace, block_size), warm_up, reachable: Mutex::default() }
     }
 
+    /// Requests at the beginning that count in no figure.
+    pub fn warm_up(&self) -> usize {
+        self.warm_up
+    }
+
     /// The trace as the simulator sees it.
     pub fn prepared(&self) -> &Prepared {
         &self.prepared
@@ -94,24 +99,41 @@ impl<'a> Trials<'a> {
         threads: usize,
         ended: &(dyn Fn() + Sync),
     ) -> Result<Vec<Tried>, ScenarioError> {
+        let mut tried = self.each(trials, threads, ended, &|tried| tried)?;
+        compare(trials, &mut tried);
+        Ok(tried)
+    }
+
+    /// The same, where only what `keep` makes of each result is kept.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn each<T: Send>(
+        &self,
+        trials: &[Trial],
+        threads: usize,
+        ended: &(dyn Fn() + Sync),
+        keep: &(dyn Fn(Tried) -> T + Sync),
+    ) -> Result<Vec<T>, ScenarioError> {
         let next = AtomicUsize::new(0);
-        let results: Mutex<Vec<Option<Result<Tried, ScenarioError>>>> = Mutex::new(vec![None; trials.len()]);
+        let results: Mutex<Vec<Option<Result<T, ScenarioError>>>> = Mutex::new(trials.iter().map(|_| None).collect());
         std::thread::scope(|scope| {
             for _ in 0..threads.clamp(1, trials.len().max(1)) {
                 scope.spawn(|| {
                     while let place = next.fetch_add(1, Ordering::Relaxed)
                         && let Some(trial) = trials.get(place)
                     {
-                        let tried = self.one(trial, &|| ended());
-                        results.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(tried);
+                        let kept = self.one(trial, &|| ended()).map(keep);
+                        results.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(kept);
                     }
                 });
             }
         });
         let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut tried = results.into_iter().flatten().collect::<Result<Vec<Tried>, _>>()?;
-        compare(trials, &mut tried);
-        Ok(tried)
+        results.into_iter().flatten().collect()
     }
 
     fn one(&self, trial: &Trial, ended: &dyn Fn()) -> Result<Tried, ScenarioError> {

@@ -51,10 +51,8 @@ const KV: &[Knob] = &[
     knob("kv", "imbalance", (0.01, 3.0), Scale::LogOrZero),
 ];
 // Only the ratios of these three matter, so one of them stays as it is.
-const LOGIT: &[Knob] = &[
-    knob("logit", "usage", (0.02, 50.0), Scale::LogOrZero),
-    knob("logit", "waiting", (0.02, 50.0), Scale::LogOrZero),
-];
+const LOGIT: &[Knob] =
+    &[knob("logit", "usage", (0.02, 50.0), Scale::LogOrZero), knob("logit", "waiting", (0.02, 50.0), Scale::LogOrZero)];
 const BLOCKS: &[Knob] = &[
     knob("blocks", "prefill_load_scale", (0.1, 100.0), Scale::Log),
     knob("blocks", "active_request_weight", (0.05, 50.0), Scale::LogOrZero),
@@ -92,8 +90,10 @@ const HOST: Knob = knob("tiers", "host", (0.0, 1.0), Scale::Linear);
 
 /// A policy learns by itself what others are told, or has nothing to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the policy `{0}` has no weights to tune (those with some: {})", TUNABLE.map(PolicyName::as_str).join(", "))]
-pub struct NothingToTune(PolicyName);
+#[error("the policy `{policy}` has no weights to tune (those with some: {})", TUNABLE.map(PolicyName::as_str).join(", "))]
+pub struct NothingToTune {
+    policy: PolicyName,
+}
 
 /// Policies with weights.
 const TUNABLE: [PolicyName; 9] = [
@@ -167,7 +167,7 @@ impl Space {
     pub fn new(policy: PolicyName, routing: &Routing, has_host: bool) -> Result<Self, NothingToTune> {
         let mut knobs = knobs(policy).to_vec();
         if knobs.is_empty() {
-            return Err(NothingToTune(policy));
+            return Err(NothingToTune { policy });
         }
         knobs.extend(has_host.then_some(HOST));
         let routing = Routing { policy, ..routing.clone() };
