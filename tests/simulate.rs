@@ -87,15 +87,15 @@ fn a_made_up_trace_hits_what_it_is_made_to_hit() {
 #[test]
 fn every_engine_and_tier_keeps_what_must_hold() {
     let replay = |options: &[&str]| {
-        let base = ["replay", "--json", "--check", "--trace", TRACE, "--requests", "60", "--speed", "20"];
+        let base = ["replay", "--json", "--check", "--trace", TRACE, "--requests", "200", "--speed", "20"];
         let size = ["--workers", "3", "--cache-blocks", "300"];
         let document = document(&[&base[..], &size, options].concat());
         let row = document["rows"][0].clone();
-        assert_eq!(row["completed"], 60, "{options:?}");
+        assert_eq!(row["completed"], 200, "{options:?}");
         number(&row, "hit_rate")
     };
     let alone = ["vllm", "nano", "sglang-radix"].map(|profile| replay(&["--profile", profile]));
-    assert!(alone.iter().all(|rate| *rate > 0.05), "{alone:?}");
+    assert!(alone.iter().all(|rate| *rate > 0.03), "{alone:?}");
     let tiers = ["--host-blocks", "3000", "--storage-blocks", "30000", "--prefetch", "wait_complete"];
     for (profile, alone) in [("vllm", alone[0]), ("sglang-radix", alone[2])] {
         let below = replay(&[&["--profile", profile][..], &tiers].concat());
@@ -141,7 +141,9 @@ fn tuning_shows_what_was_held_back_and_writes_a_configuration_that_can_be_follow
         let (_, key) = name.split_once('.').unwrap();
         assert!(yaml.contains(&format!("    {key}: {value}\n")), "{name} in {yaml}");
     }
-    assert!(printed(&["check", file.path()]).contains("policy kv"));
+    let fleet = "models: [{name: m}]\nworkers: [{id: w, url: 'http://127.0.0.1:9', model: m}]\n";
+    std::fs::write(&file.0, yaml + fleet).unwrap();
+    assert!(printed(&["check", file.path()]).contains("policy kv"), "a part of a configuration");
     assert!(std::fs::read_to_string(&page.0).unwrap().ends_with("</main></body></html>\n"));
     let table = printed(&options);
     assert!(table.contains("tuned on, 168 requests") && table.contains("held back, 72 requests"), "{table}");

@@ -116,7 +116,7 @@ impl Plot {
         Self { log_x: true, ..self }
     }
 
-    /// With a y axis that begins with the lowest point instead of 0; lines only.
+    /// With a y axis that begins a little below the lowest point instead of at 0; lines only.
     pub fn tight_y(self) -> Self {
         Self { tight_y: true, ..self }
     }
@@ -166,9 +166,13 @@ impl Plot {
 
     fn render_lines(&self, series: &[Series], html: &mut String) {
         let xs = || series.iter().flat_map(|s| s.points.iter().map(|point| point.0));
-        let x = if self.log_x { Axis::logarithmic(xs(), self.x_form) } else { Axis::tight(xs(), self.x_form, 8.0) };
+        let x = match self.log_x {
+            true => Axis::logarithmic(xs(), self.x_form),
+            false if series.iter().all(|s| s.scattered) => Axis::around(xs(), self.x_form, 8.0),
+            false => Axis::tight(xs(), self.x_form, 8.0),
+        };
         let ys = || series.iter().flat_map(|s| s.points.iter().map(|point| point.1));
-        let y = if self.tight_y { Axis::tight(ys(), self.y_form, 5.0) } else { Axis::linear(ys(), self.y_form, 5.0) };
+        let y = if self.tight_y { Axis::around(ys(), self.y_form, 5.0) } else { Axis::linear(ys(), self.y_form, 5.0) };
         self.render_y(&y, html);
         for tick in &x.ticks {
             self.render_label(across(x.place(*tick)), &x.tick(*tick), html);
@@ -188,7 +192,8 @@ impl Plot {
             for (vx, vy) in line.points.iter().step_by(step) {
                 let (px, py) = (across(x.place(*vx)), up(y.place(*vy)));
                 let dot = if step == 1 && !line.dashed {
-                    format!("<circle class=\"dot\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3.5\"/>")
+                    let radius = if line.scattered { 6.0 } else { 3.5 };
+                    format!("<circle class=\"dot\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"{radius}\"/>")
                 } else {
                     String::new()
                 };
@@ -298,7 +303,7 @@ mod tests {
     #[test]
     fn scattered_points_are_dots_without_a_line_and_may_leave_out_the_zero() {
         let points = (0..60).map(|at| (f64::from(at), 100.0 + f64::from(at))).collect();
-        let series = [Series::new("a", points).scattered(), Series::new("b", vec![(0.0, 100.0)]).scattered()];
+        let series = [Series::new("a", points).scattered(), Series::new("b", vec![(100.0, 200.0)]).scattered()];
         let svg = Plot::lines("T", "x", "y", &series).tight_y().render();
         // The 61 points, and a mark for each name in the legend.
         assert_eq!((svg.matches("class=\"dot\"").count(), svg.matches("curve").count()), (63, 0));

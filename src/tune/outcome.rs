@@ -175,8 +175,16 @@ impl Outcome {
         format!("{:+.1} {unit}", change * 100.0)
     }
 
-    /// What the held-back part says, in a sentence.
+    /// What the held-back part says, and what other timing constants do where the weights found are to be used.
     pub fn said(&self) -> String {
+        let (survived, all) = (self.survived(), self.worlds.len());
+        if self.verdict != Verdict::Better || survived == all {
+            return self.judged();
+        }
+        format!("{} With other timing constants they are better in {survived} of {all} cases only.", self.judged())
+    }
+
+    fn judged(&self) -> String {
         let (tuned, held_back) = (self.change(self.change_tuned), self.change(self.change_held_back));
         let aim = self.aim;
         match self.verdict {
@@ -352,6 +360,9 @@ mod tests {
     fn a_gain_that_is_not_confirmed_is_called_none() {
         let said = |verdict, change| outcome(verdict, change).said();
         assert!(said(Verdict::Better, -0.1).contains("-10.0 % from the start on what was held back, -20.0 % where"));
+        assert!(
+            said(Verdict::Better, -0.1).ends_with("With other timing constants they are better in 1 of 2 cases only.")
+        );
         assert!(said(Verdict::Better, -0.004).contains("no more than chance alone changes"));
         assert!(
             said(Verdict::NotConfirmed, 0.05).contains("do NOT beat the start on what was held back: +5.0 % there")

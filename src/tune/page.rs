@@ -9,7 +9,7 @@ use crate::report::{Bars, Page, Plot, Section, Series, Table};
 pub fn page(trace: &str, outcome: &Outcome) -> Page {
     let fleets: Vec<String> = outcome.cells.iter().map(Cell::name).collect();
     Page::new(format!("Weights of {} for {}", outcome.policy, outcome.aim))
-        .lead(format!("{} Trace: {trace}. Workers × speed: {}.", outcome.said(), fleets.join(", ")))
+        .lead(unbroken(&format!("{} Trace: {trace}. Workers × speed: {}.", outcome.said(), fleets.join(", "))))
         .fact("held back", outcome.change(outcome.change_held_back))
         .fact("tuned on", outcome.change(outcome.change_tuned))
         .fact("choices of weights", outcome.points.to_string())
@@ -18,6 +18,11 @@ pub fn page(trace: &str, outcome: &Outcome) -> Page {
         .section(weights(outcome))
         .section(front(outcome))
         .section(worlds(outcome))
+}
+
+/// The text, where no number is parted from its unit at the end of a line.
+fn unbroken(text: &str) -> String {
+    text.replace(" %", "\u{a0}%").replace(" × ", "\u{a0}×\u{a0}").replace(" points", "\u{a0}points")
 }
 
 fn titles<const N: usize>(titles: [&str; N]) -> Vec<String> {
@@ -96,7 +101,7 @@ fn weights(outcome: &Outcome) -> Section {
     );
     Section::new("Weights")
         .table(Table { head, rows: outcome.start.weights.keys().map(row).collect() })
-        .plot(by_aim(outcome.aim, plot))
+        .plot(by_aim(outcome.aim, plot.tight_y()))
 }
 
 /// All that was measured, and what nothing beats.

@@ -24,6 +24,9 @@ const ATTEMPTS: usize = 64;
 /// is better.
 pub type Measure<'a, E> = dyn FnMut(usize, &[Point]) -> Result<Vec<f64>, E> + 'a;
 
+/// Points with what they measured.
+pub type Measured = Vec<(Point, f64)>;
+
 /// How many points are measured on each rung, the last one with its steps, where none is found twice.
 pub fn rounds(budget: usize, rungs: usize) -> Vec<usize> {
     let spread = spread(budget);
@@ -45,7 +48,7 @@ pub fn search<E>(
     (budget, rungs): (usize, usize),
     seed: u64,
     measure: &mut Measure<'_, E>,
-) -> Result<Vec<(Point, f64)>, E> {
+) -> Result<Measured, E> {
     let mut rng = StdRng::seed_from_u64(seed);
     let start = space.start();
     let mut seen = HashSet::from([start.clone()]);
@@ -171,7 +174,8 @@ mod tests {
         space.places(point).iter().zip(aim).map(|(place, aim)| (place - aim).powi(2)).sum::<f64>().sqrt()
     }
 
-    fn found(budget: usize, seed: u64) -> (Vec<(Point, f64)>, Vec<(usize, usize)>) {
+    /// What is found, and the rung and size of every round.
+    fn found(budget: usize, seed: u64) -> (Measured, Vec<(usize, usize)>) {
         let space = space(PolicyName::Kv);
         let mut rounds = Vec::new();
         let mut measured = HashSet::new();
