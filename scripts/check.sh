@@ -11,6 +11,8 @@
 #   - openssl                        Debian: openssl. Tests make certificates with it
 #   - python3 with venv              Debian: python3, python3-venv. For the tests with OpenAI's SDK and with libzmq
 #   - npm and tar                    Debian: npm, tar. Only until the test tokenizer has been fetched
+#   - chromium                       Debian: chromium. A test looks at the HTML reports with it. It alone may be missing: where
+#                                    it cannot be had, the check says SKIPPED and goes on
 # On Debian, as root, the packages that are missing are installed with apt-get. Elsewhere the script says what is missing
 # and fails. (Debian's nats-server and haproxy also bring system services, which the tests do not use.)
 #
@@ -18,7 +20,7 @@
 #   - .cache/venv                    the Python packages openai and pyzmq (with its libzmq), versions below
 #   - .cache/tokenizers/qwen3        a tokenizer.json with its chat template, by scripts/fetch-tokenizer.sh
 #
-# Tests get: WARMPATH_TEST_PYTHON, the Python that has these packages; nats-server on PATH.
+# Tests get: WARMPATH_TEST_PYTHON, the Python that has these packages; WARMPATH_TEST_BROWSER, a Chromium; nats-server on PATH.
 set -euo pipefail
 
 readonly OPENAI_VERSION=3.52.0
@@ -35,8 +37,12 @@ readonly TOKENIZER="$PWD/.cache/tokenizers/qwen3/tokenizer.json"
 export WARMPATH_TEST_PYTHON="$VENV/bin/python"
 
 step="start"
+skipped=()
 finish() {
-    local status=$?
+    local status=$? what
+    for what in "${skipped[@]}"; do
+        printf '\ncheck: SKIPPED %s\n' "$what"
+    done
     if [ "$status" -eq 0 ]; then
         printf '\ncheck: passed in %s s\n' "$SECONDS"
     else
@@ -107,6 +113,27 @@ install_packages() {
     fi
 }
 
+browser() {
+    command -v chromium || command -v chromium-browser || command -v google-chrome
+}
+
+# Sets WARMPATH_TEST_BROWSER where there is a browser, or one can be installed.
+find_browser() {
+    if ! browser >/dev/null && [ "$(id -u)" -eq 0 ] && [ -e /etc/debian_version ] && has apt-get; then
+        echo "installing: chromium"
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get -q -o Acquire::Retries=3 update &&
+            apt-get -q -y -o Acquire::Retries=3 install --no-install-recommends chromium || true
+    fi
+    if browser; then
+        WARMPATH_TEST_BROWSER="$(browser)"
+        export WARMPATH_TEST_BROWSER
+    else
+        skipped+=("how a browser shows the HTML reports: no chromium")
+        echo "SKIPPED: ${skipped[-1]}"
+    fi
+}
+
 check_rust() {
     local tool version faults=0
     for tool in cargo "cargo fmt" "cargo clippy"; do
@@ -146,6 +173,9 @@ check_rust
 
 header "programs that the tests need"
 install_packages
+
+header "browser"
+find_browser
 
 header "Python with OpenAI's SDK and libzmq"
 install_python_packages

@@ -6,16 +6,19 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod bridge;
+mod cache;
 pub mod calibrate;
 pub mod check;
 pub mod demo;
 pub mod doctor;
 pub mod events;
+mod fleet;
 pub mod mock_engine;
 pub mod optimize;
 pub mod replay;
 pub mod serve;
 pub mod trace;
+pub mod tune;
 
 /// A KV-cache-aware request router for LLM fleets.
 #[derive(Debug, Parser)]
@@ -53,6 +56,8 @@ enum Command {
     Events(events::EventsCommand),
     /// Capacity against hit rate over a trace.
     Optimize(Box<optimize::OptimizeArgs>),
+    /// Search the weights of a policy over a trace.
+    Tune(Box<tune::TuneArgs>),
     /// Look at traces and convert them.
     #[command(subcommand)]
     Trace(Box<trace::TraceCommand>),
@@ -75,6 +80,7 @@ impl Cli {
             Command::Calibrate(args) => args.run(),
             Command::Events(command) => command.run(),
             Command::Optimize(args) => args.run(),
+            Command::Tune(args) => args.run(),
             Command::Trace(command) => command.run(),
         }
     }

@@ -28,4 +28,5 @@ pub mod shutdown;
 pub mod sim;
 pub mod telemetry;
 pub mod tokenize;
+pub mod tune;
 pub mod upstream;

@@ -23,7 +23,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["mock_engine"],
     &["http"],
     &["door"],
-    &["optimize"],
+    &["optimize", "tune"],
     &["replay"],
     &["upstream"],
     &["events"],

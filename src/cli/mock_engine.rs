@@ -11,6 +11,7 @@ use tracing::Level;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{self, HashForm};
 
+use super::cache::CacheArgs;
 use super::runtime;
 use crate::config::{LogFormat, ZmqEndpoint};
 use crate::events::nats::{NatsBus, NatsSettings};
@@ -19,7 +20,7 @@ use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::{Envelope, ZmqOutlet, ZmqPublisher};
 use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
 use crate::shutdown::{Tasks, interrupted};
-use crate::sim::{EngineConfig, LinkSpec, PrefetchPolicy, Profile, Tiers, Timing, WritePolicy};
+use crate::sim::{EngineConfig, Timing};
 use crate::telemetry;
 
 /// A simulated engine: an engine's cache and vLLM's scheduler in scaled real time, behind OpenAI's HTTP and with vLLM's events and
@@ -51,11 +52,8 @@ pub struct MockEngineArgs {
     zmq: ZmqArgs,
     #[command(flatten)]
     faults: FaultArgs,
-    /// Whose cache it has.
-    #[arg(long, value_enum, default_value = "vllm")]
-    profile: ProfileName,
     #[command(flatten)]
-    tiers: TierArgs,
+    cache: CacheArgs,
     /// Data-parallel ranks behind the address, each with a cache and a scheduler of its own. Requests name one by the header
     /// X-data-parallel-rank, or go where the fewest are. Over ZeroMQ each speaks from a port of its own: that of the rank
     /// before and one more, so keep the ports of events and replays further apart than this.
@@ -88,58 +86,6 @@ pub struct MockEngineArgs {
     /// Seed of the engine's names for blocks.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ProfileName {
-    Vllm,
-    Nano,
-    SglangRadix,
-}
-
-/// What lies below the cache.
-#[derive(Debug, Args)]
-struct TierArgs {
-    /// Blocks of the host's memory below the cache; 0 is none.
-    #[arg(long, default_value_t = 0)]
-    host_blocks: u32,
-    /// Blocks of storage below the host's memory, which this engine has for itself; 0 is none.
-    #[arg(long, default_value_t = 0, requires = "host_blocks")]
-    storage_blocks: u32,
-    /// When blocks are copied to the host: `write_through`, `write_through_selective` or `write_back`.
-    #[arg(long, default_value = "write_through")]
-    write_policy: WritePolicy,
-    /// Copy blocks of generated tokens too.
-    #[arg(long)]
-    write_output: bool,
-    /// How long requests wait for storage: `best_effort`, `wait_complete`, `timeout` or `timeout:0.5,0.25` (seconds, and
-    /// for each 1024 tokens).
-    #[arg(long, default_value = "best_effort")]
-    prefetch: PrefetchPolicy,
-    /// Between GPU and host: GB/s, or `pcie5x16`.
-    #[arg(long, value_name = "LINK", default_value = "pcie5x16")]
-    bus_link: LinkSpec,
-    /// Between host and storage: GB/s, or `100gbe`, `egs`, `lingjun-storage`, `ndr`, `3fs-node`, …
-    #[arg(long, value_name = "LINK", default_value = "egs")]
-    storage_link: LinkSpec,
-}
-
-impl TierArgs {
-    fn tiers(&self, timing: &Timing) -> Option<Tiers> {
-        let usual = Tiers::default();
-        let kv_bytes = if let Timing::Roofline(model) = timing { model.kv_bytes } else { usual.kv_bytes };
-        (self.host_blocks > 0).then_some(Tiers {
-            host_pages: self.host_blocks,
-            own_shared_pages: self.storage_blocks,
-            write: self.write_policy,
-            write_output: self.write_output,
-            prefetch: self.prefetch,
-            kv_bytes,
-            bus: self.bus_link,
-            network: self.storage_link,
-            ..usual
-        })
-    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -243,12 +189,8 @@ impl MockEngineArgs {
             worker: self.worker,
             model: self.model,
             engine: EngineConfig {
-                profile: match self.profile {
-                    ProfileName::Vllm => Profile::Vllm,
-                    ProfileName::Nano => Profile::Nano,
-                    ProfileName::SglangRadix => Profile::SglangRadix,
-                },
-                tiers: self.tiers.tiers(&self.timing),
+                profile: self.cache.profile(),
+                tiers: self.cache.tiers(&self.timing, self.cache.storage_blocks),
                 block_size,
                 blocks: self.blocks,
                 max_num_seqs: self.max_num_seqs,

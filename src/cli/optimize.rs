@@ -102,7 +102,7 @@ impl OptimizeArgs {
             write(&path.with_extension("time.csv"), &outcome::csv_over_time(&found))?;
         }
         if let Some(path) = &self.html {
-            write(path, &outcome::page(&found, &self.input.trace))?;
+            write(path, &outcome::page(&found, &self.input.name()))?;
         }
         if self.json {
             println!("{}", serde_json::to_string_pretty(&found)?);

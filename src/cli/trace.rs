@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 
 use crate::real::{real, real_len};
@@ -57,6 +57,8 @@ impl Input {
             Some(spec) => {
                 let workload: Workload = spec.parse().map_err(anyhow::Error::msg).context("--trace generate:")?;
                 let (requests, block_size) = (workload.generate(self.trace_seed), workload.block_size());
+                let is_said = self.block_size.is_none_or(|size| size == block_size);
+                ensure!(is_said, "a generated trace says its block size itself: generate:SHAPE?block=TOKENS");
                 Trace { requests, format: Format::Warmpath, block_size, skipped: 0 }
             }
             None => {
@@ -70,6 +72,15 @@ impl Input {
         }
         trace.requests.truncate(self.requests.unwrap_or(usize::MAX));
         Ok(trace)
+    }
+
+    /// What the trace is called in a report: its file, without the folder.
+    pub(super) fn name(&self) -> String {
+        let file = std::path::Path::new(&self.trace).file_name();
+        match file {
+            Some(file) if !self.trace.starts_with("generate:") => file.to_string_lossy().into_owned(),
+            _ => self.trace.clone(),
+        }
     }
 
     fn bytes(&self) -> std::io::Result<Vec<u8>> {

@@ -41,7 +41,7 @@ pub struct Tried {
     pub row: Row,
     /// All that they were made of, but for the gaps between tokens.
     pub outcome: Outcome,
-    /// Blocks that all engines together have for requests.
+    /// Blocks that can be cached in the whole fleet, in all tiers together.
     pub capacity: usize,
 }
 
@@ -60,6 +60,11 @@ impl<'a> Trials<'a> {
     /// Trials on this trace, of whose requests the first `warm_up` count in no figure.
     pub fn new(trace: &'a [TraceRequest], block_size: BlockSize, warm_up: usize) -> Self {
         Self { trace, prepared: prepare(trace, block_size), warm_up, reachable: Mutex::default() }
+    }
+
+    /// Requests at the beginning that count in no figure.
+    pub fn warm_up(&self) -> usize {
+        self.warm_up
     }
 
     /// The trace as the simulator sees it.
@@ -94,24 +99,41 @@ impl<'a> Trials<'a> {
         threads: usize,
         ended: &(dyn Fn() + Sync),
     ) -> Result<Vec<Tried>, ScenarioError> {
+        let mut tried = self.each(trials, threads, ended, &|tried| tried)?;
+        compare(trials, &mut tried);
+        Ok(tried)
+    }
+
+    /// The same, where only what `keep` makes of each result is kept.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn each<T: Send>(
+        &self,
+        trials: &[Trial],
+        threads: usize,
+        ended: &(dyn Fn() + Sync),
+        keep: &(dyn Fn(Tried) -> T + Sync),
+    ) -> Result<Vec<T>, ScenarioError> {
         let next = AtomicUsize::new(0);
-        let results: Mutex<Vec<Option<Result<Tried, ScenarioError>>>> = Mutex::new(vec![None; trials.len()]);
+        let results: Mutex<Vec<Option<Result<T, ScenarioError>>>> = Mutex::new(trials.iter().map(|_| None).collect());
         std::thread::scope(|scope| {
             for _ in 0..threads.clamp(1, trials.len().max(1)) {
                 scope.spawn(|| {
                     while let place = next.fetch_add(1, Ordering::Relaxed)
                         && let Some(trial) = trials.get(place)
                     {
-                        let tried = self.one(trial, &|| ended());
-                        results.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(tried);
+                        let kept = self.one(trial, &|| ended()).map(keep);
+                        results.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(kept);
                     }
                 });
             }
         });
         let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut tried = results.into_iter().flatten().collect::<Result<Vec<Tried>, _>>()?;
-        compare(trials, &mut tried);
-        Ok(tried)
+        results.into_iter().flatten().collect()
     }
 
     fn one(&self, trial: &Trial, ended: &dyn Fn()) -> Result<Tried, ScenarioError> {
@@ -187,10 +209,9 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Blocks that all engines together have for requests.
+/// Blocks that can be cached in the whole fleet, in all tiers together.
 fn capacity(scenario: &Scenario) -> usize {
-    let blocks = usize::try_from(scenario.engine.usable_blocks()).unwrap_or(usize::MAX);
-    blocks.saturating_mul(usize::from(scenario.workers))
+    usize::try_from(scenario.capacity()).unwrap_or(usize::MAX)
 }
 
 /// Sets every row that leaves something out beside the last one before it that does not.
@@ -229,3 +250,5 @@ pub fn csv(tried: &[Tried]) -> String {
 
 #[cfg(test)]
 mod ladder;
+#[cfg(test)]
+mod profiles;

@@ -51,6 +51,19 @@ impl Axis {
         Self { low, high, ticks: whole.ticks.into_iter().filter(|tick| (low..=high).contains(tick)).collect(), ..whole }
     }
 
+    /// An axis with round ends that holds `values`, and 0 only where it is near.
+    pub fn around(values: impl Iterator<Item = f64>, form: Form, ticks: f64) -> Self {
+        let (low, high) = ends(values);
+        let high = if high > low { high } else { low + low.abs().max(1.0) / 100.0 };
+        let step = round_step((high - low) / ticks);
+        let first = (low / step + 1e-9).floor();
+        let count = (high / step - 1e-9).ceil() - first;
+        let marks: Vec<f64> =
+            (0..).map(f64::from).take_while(|mark| *mark <= count).map(|mark| (first + mark) * step).collect();
+        let (low, high) = (first * step, (first + count) * step);
+        Self { low, high, ticks: marks, log: false, form }
+    }
+
     /// A logarithmic axis that holds `values` above 0.
     pub fn logarithmic(values: impl Iterator<Item = f64>, form: Form) -> Self {
         let (low, high) = ends(values.filter(|value| *value > 0.0));
@@ -158,6 +171,18 @@ mod tests {
         let words: Vec<_> = axis.ticks.iter().map(|tick| axis.tick(*tick)).collect();
         assert_eq!(words, ["0 %", "10 %", "20 %", "30 %", "40 %"]);
         assert!((axis.place(0.4) - 1.0).abs() < 1e-12 && axis.place(0.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn an_axis_around_its_values_has_round_ends_and_leaves_out_a_zero_that_is_far() {
+        let words = |values: [f64; 2]| {
+            let axis = Axis::around(values.into_iter(), Form::Number, 5.0);
+            assert!(values.into_iter().all(|value| (0.0..=1.0).contains(&axis.place(value))), "{axis:?}");
+            axis.ticks.iter().map(|tick| axis.tick(*tick)).collect::<Vec<_>>()
+        };
+        assert_eq!(words([13_288.5, 15_072.6]), ["13k", "13.5k", "14k", "14.5k", "15k", "15.5k"]);
+        assert_eq!(words([7.0, 7.0]), ["7", "7.02", "7.04", "7.06", "7.08"]);
+        assert_eq!(words([1.0, 9.0]), ["0", "2", "4", "6", "8", "10"]);
     }
 
     #[test]

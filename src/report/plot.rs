@@ -25,18 +25,33 @@ pub struct Series {
     name: String,
     points: Vec<(f64, f64)>,
     dashed: bool,
+    scattered: bool,
 }
 
 impl Series {
     /// A line through `points`, in their order; what is not finite is left out.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         let finite = points.into_iter().filter(|(x, y)| x.is_finite() && y.is_finite());
-        Self { name: name.into(), points: finite.collect(), dashed: false }
+        Self { name: name.into(), points: finite.collect(), dashed: false, scattered: false }
     }
 
     /// Dashed, for a bound that the others are held against.
     pub fn dashed(self) -> Self {
         Self { dashed: true, ..self }
+    }
+
+    /// Dots without a line through them.
+    pub fn scattered(self) -> Self {
+        Self { scattered: true, ..self }
+    }
+
+    /// What a legend shows of it.
+    fn mark(&self, at: usize) -> String {
+        if self.scattered {
+            format!("<g class=\"{}\"><circle class=\"dot\" cx=\"11\" cy=\"5\" r=\"4\"/></g>", colour(at))
+        } else {
+            format!("<path class=\"curve {}\" d=\"M1 5H21\"/>", line_class(at, self.dashed))
+        }
     }
 }
 
@@ -64,6 +79,7 @@ pub struct Plot {
     x_form: Form,
     y_form: Form,
     log_x: bool,
+    tight_y: bool,
     body: Body,
 }
 
@@ -92,12 +108,17 @@ impl Plot {
     }
 
     fn new(title: String, x: String, y: String, body: Body) -> Self {
-        Self { title, x, y, x_form: Form::Number, y_form: Form::Number, log_x: false, body }
+        Self { title, x, y, x_form: Form::Number, y_form: Form::Number, log_x: false, tight_y: false, body }
     }
 
     /// With a logarithmic x axis; lines only.
     pub fn log_x(self) -> Self {
         Self { log_x: true, ..self }
+    }
+
+    /// With a y axis that begins a little below the lowest point instead of at 0; lines only.
+    pub fn tight_y(self) -> Self {
+        Self { tight_y: true, ..self }
     }
 
     /// With shares of one on the x axis, written as percent; lines only.
@@ -125,24 +146,19 @@ impl Plot {
 
     /// Nothing for a single name: the title says what it is.
     fn legend(&self) -> String {
-        let names: Vec<(&str, String, bool)> = match &self.body {
-            Body::Lines(series) => {
-                series.iter().enumerate().map(|(at, s)| (s.name.as_str(), line_class(at, s.dashed), true)).collect()
-            }
+        let names: Vec<(&str, String)> = match &self.body {
+            Body::Lines(series) => series.iter().enumerate().map(|(at, s)| (s.name.as_str(), s.mark(at))).collect(),
             Body::Bars { groups, .. } => {
-                groups.iter().enumerate().map(|(at, g)| (g.name.as_str(), colour(at), false)).collect()
+                let mark =
+                    |at| format!("<rect class=\"bar {}\" x=\"5\" width=\"10\" height=\"10\" rx=\"2\"/>", colour(at));
+                groups.iter().enumerate().map(|(at, g)| (g.name.as_str(), mark(at))).collect()
             }
         };
         if names.len() < 2 {
             return String::new();
         }
         let mut html = "<ul class=\"legend\">".to_owned();
-        for (name, class, is_line) in names {
-            let mark = if is_line {
-                format!("<path class=\"curve {class}\" d=\"M1 5H21\"/>")
-            } else {
-                format!("<rect class=\"bar {class}\" x=\"5\" width=\"10\" height=\"10\" rx=\"2\"/>")
-            };
+        for (name, mark) in names {
             let _ = write!(html, "<li><svg viewBox=\"0 0 22 10\">{mark}</svg>{}</li>", escaped(name));
         }
         html + "</ul>\n"
@@ -150,13 +166,18 @@ impl Plot {
 
     fn render_lines(&self, series: &[Series], html: &mut String) {
         let xs = || series.iter().flat_map(|s| s.points.iter().map(|point| point.0));
-        let x = if self.log_x { Axis::logarithmic(xs(), self.x_form) } else { Axis::tight(xs(), self.x_form, 8.0) };
-        let y = Axis::linear(series.iter().flat_map(|s| s.points.iter().map(|point| point.1)), self.y_form, 5.0);
+        let x = match self.log_x {
+            true => Axis::logarithmic(xs(), self.x_form),
+            false if series.iter().all(|s| s.scattered) => Axis::around(xs(), self.x_form, 8.0),
+            false => Axis::tight(xs(), self.x_form, 8.0),
+        };
+        let ys = || series.iter().flat_map(|s| s.points.iter().map(|point| point.1));
+        let y = if self.tight_y { Axis::around(ys(), self.y_form, 5.0) } else { Axis::linear(ys(), self.y_form, 5.0) };
         self.render_y(&y, html);
         for tick in &x.ticks {
             self.render_label(across(x.place(*tick)), &x.tick(*tick), html);
         }
-        for (at, line) in series.iter().enumerate() {
+        for (at, line) in series.iter().enumerate().filter(|(_, line)| !line.scattered) {
             let class = line_class(at, line.dashed);
             let places = line.points.iter().map(|(vx, vy)| (across(x.place(*vx)), up(y.place(*vy))));
             let mut path = String::new();
@@ -167,11 +188,12 @@ impl Plot {
         }
         // Above all lines, so that none hides another's values.
         for (at, line) in series.iter().enumerate() {
-            let step = line.points.len().div_ceil(DOTS_MAX).max(1);
+            let step = if line.scattered { 1 } else { line.points.len().div_ceil(DOTS_MAX).max(1) };
             for (vx, vy) in line.points.iter().step_by(step) {
                 let (px, py) = (across(x.place(*vx)), up(y.place(*vy)));
                 let dot = if step == 1 && !line.dashed {
-                    format!("<circle class=\"dot\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3.5\"/>")
+                    let radius = if line.scattered { 6.0 } else { 3.5 };
+                    format!("<circle class=\"dot\" cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"{radius}\"/>")
                 } else {
                     String::new()
                 };
@@ -276,6 +298,16 @@ mod tests {
         assert!(svg.contains("<path class=\"curve c0\" d=\"M58.0 284.0L842.0 14.0\"/>"), "{svg}");
         assert!(svg.contains("<title>a: 5 at 10</title>"), "{svg}");
         assert!(!svg.contains("legend"), "one name needs none");
+    }
+
+    #[test]
+    fn scattered_points_are_dots_without_a_line_and_may_leave_out_the_zero() {
+        let points = (0..60).map(|at| (f64::from(at), 100.0 + f64::from(at))).collect();
+        let series = [Series::new("a", points).scattered(), Series::new("b", vec![(100.0, 200.0)]).scattered()];
+        let svg = Plot::lines("T", "x", "y", &series).tight_y().render();
+        // The 61 points, and a mark for each name in the legend.
+        assert_eq!((svg.matches("class=\"dot\"").count(), svg.matches("curve").count()), (63, 0));
+        assert!(svg.contains("cx=\"58.0\" cy=\"284.0\"") && svg.contains("cx=\"842.0\" cy=\"14.0\""), "{svg}");
     }
 
     #[test]

@@ -59,6 +59,14 @@ impl Cache {
         }
     }
 
+    /// What it would call the full blocks of a prompt. O(prompt).
+    pub(super) fn names_of(&self, prompt: PromptText) -> Vec<EngineHash> {
+        match self {
+            Self::Nano(pool) => pool.names(&pool.sequence(prompt)),
+            Self::Blocks { .. } | Self::Radix(_) => self.sequence(prompt, None, None).hashes().to_vec(),
+        }
+    }
+
     /// How many leading tokens of a sequence that holds nothing it could reuse.
     pub(super) fn lookup(&mut self, sequence: &Sequence, size: usize) -> usize {
         match self {

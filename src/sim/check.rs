@@ -1,7 +1,7 @@
 //! What must hold of a block pool after every step, whatever the workload was. A breach is a fault of the simulation
 //! itself: it panics.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use warmpath_core::ids::EngineHash;
 use warmpath_core::units::Tier;
@@ -14,6 +14,7 @@ use super::sequence::Sequence;
 #[derive(Debug, Default)]
 pub(super) struct Replica {
     cached: BTreeMap<EngineHash, usize>,
+    host: BTreeSet<EngineHash>,
 }
 
 impl Replica {
@@ -22,6 +23,24 @@ impl Replica {
     pub(super) fn follow(&mut self, events: &[BlockEvent], truth: BTreeMap<EngineHash, usize>) {
         events.iter().for_each(|event| self.apply(event));
         assert_eq!(self.cached, truth, "events tell of exactly what is cached");
+    }
+
+    /// The same for the host's memory, where every name lies once.
+    pub(super) fn follow_host(&mut self, events: &[BlockEvent], truth: &BTreeSet<EngineHash>) {
+        for event in events {
+            match event {
+                BlockEvent::Stored { hashes, tier: Tier::Host, .. } => {
+                    for hash in hashes {
+                        assert!(self.host.insert(*hash), "{hash:?} is stored once in the host");
+                    }
+                }
+                BlockEvent::Removed { hash, tier: Tier::Host } => {
+                    assert!(self.host.remove(hash), "only what was stored in the host is removed");
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(self.host, *truth, "events tell of exactly what the host has");
     }
 
     fn apply(&mut self, event: &BlockEvent) {

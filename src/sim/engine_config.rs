@@ -43,6 +43,8 @@ pub struct EngineConfig {
     pub vocabulary: Range<TokenId>,
     /// How long a step lasts.
     pub timing: Timing,
+    /// How many times as long every step lasts as the timing says, loading aside.
+    pub slowness: f64,
     /// What a real engine does, and an ablation may leave out.
     pub realism: Realism,
     /// The engine's own seed of block names.
@@ -85,6 +87,7 @@ impl Default for EngineConfig {
             max_model_len: None,
             vocabulary: 0..32_000,
             timing: Timing::default(),
+            slowness: 1.0,
             realism: Realism::default(),
             seed: 0,
             tiers: None,
@@ -182,13 +185,17 @@ impl EngineConfig {
     /// How long a step with this load lasts.
     pub(super) fn duration(&self, load: &StepLoad) -> Ms {
         if self.realism.chunk_interference || load.chunks.is_empty() || load.decodes.is_empty() {
-            return self.timing.step(load);
+            return self.step(load);
         }
         let emitting = load.emitting.saturating_sub(load.decodes.len());
         let prompts = StepLoad { decodes: Vec::new(), emitting, ..load.clone() };
         let decodes = StepLoad { chunks: Vec::new(), admitted: 0, cached_tokens: 0, ..load.clone() };
-        let (prompts, decodes) = (self.timing.step(&prompts), self.timing.step(&decodes));
+        let (prompts, decodes) = (self.step(&prompts), self.step(&decodes));
         if prompts > decodes { prompts } else { decodes }
+    }
+
+    fn step(&self, load: &StepLoad) -> Ms {
+        Ms(self.timing.step(load).0 * self.slowness)
     }
 
     /// Blocks that requests can use.

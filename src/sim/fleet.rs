@@ -12,6 +12,7 @@
 mod agenda;
 mod audit;
 mod effects;
+mod hearing;
 mod member;
 mod outcome;
 mod prepared;
@@ -22,6 +23,8 @@ use std::time::Duration;
 
 use warmpath_core::policy::PolicyName;
 
+use super::cache::Profile;
+use super::engine_config::MAX_BLOCKS;
 use super::{ConfigError, EngineConfig, Ms};
 use crate::config::{Config, Routing};
 pub use effects::{Effect, UnknownEffect};
@@ -37,6 +40,8 @@ pub struct Scenario {
     pub workers: u16,
     /// How each of them is set up; its `seed` follows from the scenario's, its block size is the trace's.
     pub engine: EngineConfig,
+    /// Pages of storage below the engines' host memory that all of them share; 0 is none. The router hears of it once.
+    pub shared_pages: u32,
     /// How much faster than recorded requests arrive.
     pub speed: f64,
     /// Seed of every chance.
@@ -49,6 +54,21 @@ pub struct Scenario {
     pub wire: bool,
     /// Whether all that must hold is checked after every step. Slow.
     pub check: bool,
+}
+
+impl Scenario {
+    /// Whether prompts are given as token ids: bytes tell of nothing else, and neither trees of token ids nor nano-vllm's
+    /// cache have any use for hashes.
+    fn by_tokens(&self) -> bool {
+        self.wire || self.router.policy == PolicyName::ApproxTree || self.engine.profile == Profile::Nano
+    }
+
+    /// Blocks that can be cached in the whole fleet, in all tiers together.
+    pub fn capacity(&self) -> u64 {
+        let host = self.engine.tiers.map_or(0, |tiers| tiers.host_pages);
+        let own = u64::from(self.engine.usable_blocks()) + u64::from(host);
+        own * u64::from(self.workers) + u64::from(self.shared_pages)
+    }
 }
 
 /// How requests are placed: the part of the router's configuration that a simulation goes by.
@@ -111,6 +131,9 @@ pub enum ScenarioError {
     /// Time would stand still.
     #[error("the speed must be a number above 0")]
     Speed,
+    /// Shared storage is reached by way of the hosts' memory, and kept in this process.
+    #[error("a fleet shares at most {MAX_BLOCKS} pages of storage, below host memory, got {0}")]
+    Storage(u32),
     /// A batch of events did not survive being encoded and decoded.
     #[error("events got lost on the wire: {0}")]
     Wire(String),
@@ -132,6 +155,9 @@ pub fn run(prepared: &Prepared, scenario: &Scenario, ended: &dyn Fn()) -> Result
     }
     if !(scenario.speed.is_finite() && scenario.speed > 0.0) {
         return Err(ScenarioError::Speed);
+    }
+    if scenario.shared_pages > MAX_BLOCKS || (scenario.shared_pages > 0 && scenario.engine.tiers.is_none()) {
+        return Err(ScenarioError::Storage(scenario.shared_pages));
     }
     world::World::new(prepared, scenario, ended)?.run()
 }

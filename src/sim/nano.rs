@@ -112,6 +112,17 @@ impl NanoPool {
         Ok(())
     }
 
+    /// What it would call a sequence's full blocks.
+    pub(super) fn names(&self, sequence: &Sequence) -> Vec<EngineHash> {
+        let mut parent = None;
+        let mut name = |tokens: &[TokenId]| {
+            let hash = nano_hash(parent, tokens);
+            parent = Some(hash);
+            EngineHash(hash)
+        };
+        sequence.tokens().chunks_exact(self.block_size.len()).map(&mut name).collect()
+    }
+
     /// How many leading tokens of a sequence would be found.
     pub fn cached_tokens(&self, sequence: &Sequence) -> usize {
         self.lookup(sequence).len() * self.block_size.len()

@@ -227,11 +227,18 @@ impl Engine {
     pub(super) fn check(&self, replica: &mut Replica, events: &[BlockEvent]) {
         let sequences = self.running.iter().chain(self.waiting.values()).map(|request| &request.sequence);
         self.cache.check(replica, events, &sequences.collect::<Vec<_>>());
+        replica.follow_host(events, &self.cached_in_host().collect());
     }
 
     /// What this engine would call the full blocks of a prompt. O(prompt).
     pub fn names_of(&self, prompt: PromptText) -> Vec<EngineHash> {
-        self.cache.sequence(prompt, None, None).hashes().to_vec()
+        self.cache.names_of(prompt)
+    }
+
+    /// What the storage that a fleet shares would call them. O(prompt).
+    pub fn shared_names_of(&self, prompt: PromptText) -> Vec<EngineHash> {
+        let naming = SharedTier::naming(self.config.block_size);
+        self.cache.sequence(prompt, None, None).named_by(naming).collect()
     }
 
     /// Gives the running requests their tokens and blocks, in order of admission. Returns the budget that is left, none

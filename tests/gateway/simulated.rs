@@ -44,6 +44,7 @@ async fn a_trace_hits_over_http_what_it_hits_in_virtual_time() {
         router: RouterSettings::new(policy, &Config::default()),
         workers: u16::try_from(options.workers).unwrap(),
         engine: EngineConfig { block_size, blocks: options.cache_blocks + 1, ..EngineConfig::default() },
+        shared_pages: 0,
         speed: options.speed,
         seed: options.seed,
         events: EventWay::AfterStep(Ms(1.0)),

@@ -11,10 +11,10 @@ use crate::sim::fleet::{EventWay, Reports, RouterSettings};
 use crate::sim::timing::Roofline;
 use crate::sim::{EngineConfig, Ms, Timing};
 
-const BLOCK: u32 = 512;
+pub(super) const BLOCK: u32 = 512;
 
 /// The first requests of the bundled slice of the conversation trace, which begins anew where it is too short.
-fn conversation(requests: usize) -> Vec<TraceRequest> {
+pub(super) fn conversation(requests: usize) -> Vec<TraceRequest> {
     let slice = trace::read(include_bytes!("../../demo/conversation-slice.jsonl.gz")).unwrap();
     let span = slice.last().unwrap().at_ms;
     let rounds = (0_u64..).flat_map(|round| slice.iter().map(move |request| (round * span, request)));
@@ -22,7 +22,7 @@ fn conversation(requests: usize) -> Vec<TraceRequest> {
     shifted.take(requests).collect()
 }
 
-fn scenario(policy: PolicyName, workers: u16, cache_blocks: u32) -> Scenario {
+pub(super) fn scenario(policy: PolicyName, workers: u16, cache_blocks: u32) -> Scenario {
     Scenario {
         router: RouterSettings::new(policy, &Config::default()),
         workers,
@@ -33,6 +33,7 @@ fn scenario(policy: PolicyName, workers: u16, cache_blocks: u32) -> Scenario {
             timing: Timing::Polynomial,
             ..EngineConfig::default()
         },
+        shared_pages: 0,
         speed: 1.0,
         seed: 1,
         events: EventWay::AfterStep(Ms(1.0)),
@@ -42,7 +43,7 @@ fn scenario(policy: PolicyName, workers: u16, cache_blocks: u32) -> Scenario {
     }
 }
 
-fn outcome(trace: &[TraceRequest], scenario: &Scenario) -> Outcome {
+pub(super) fn outcome(trace: &[TraceRequest], scenario: &Scenario) -> Outcome {
     let prepared = prepare(trace, scenario.engine.block_size);
     run(&prepared, scenario, &|| ()).unwrap()
 }

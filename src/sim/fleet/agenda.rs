@@ -12,6 +12,8 @@ pub(super) enum Happening {
     End(usize),
     /// A message of an engine's events reaches the router.
     Events(usize, Message),
+    /// One of the storage that all engines share does.
+    Storage(Message),
     /// The engines' metrics are read.
     Report,
     /// The fleet is looked at, for the report.
@@ -36,10 +38,11 @@ impl Happening {
         match self {
             Self::End(_) => 0,
             Self::Events(..) => 1,
-            Self::Report => 2,
-            Self::Sample => 3,
-            Self::Arrival(_) => 4,
-            Self::Start(_) => 5,
+            Self::Storage(_) => 2,
+            Self::Report => 3,
+            Self::Sample => 4,
+            Self::Arrival(_) => 5,
+            Self::Start(_) => 6,
         }
     }
 }

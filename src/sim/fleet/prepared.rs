@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, step};
+use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks, step};
 use warmpath_core::ids::{BlockHash, SequenceHash, TokenId};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::BlockSize;
@@ -132,15 +132,32 @@ impl Prepared {
         &self.sequences[self.requests[number].full.clone()]
     }
 
+    /// The router's names of a prompt's full blocks where it is given like this.
+    pub(super) fn sequences_of(&self, number: usize, text: &PromptText) -> Vec<SequenceHash> {
+        match text {
+            PromptText::Tokens(tokens) => {
+                let mut hashes = Vec::new();
+                hash_blocks(&self.root, tokens, &[], &mut hashes);
+                hashes
+            }
+            PromptText::Hashed { .. } => self.sequences(number).to_vec(),
+        }
+    }
+
+    /// The prompt as an engine is given it.
+    pub(super) fn text(&self, number: usize, by_tokens: bool) -> PromptText {
+        if by_tokens { PromptText::Tokens(self.tokens(number)) } else { self.hashed(number) }
+    }
+
     /// The prompt without its tokens. Takes equal prompts for equal, and no others.
-    pub(super) fn hashed(&self, number: usize) -> PromptText {
+    fn hashed(&self, number: usize) -> PromptText {
         let request = &self.requests[number];
         let len = usize::try_from(request.input).unwrap_or(usize::MAX);
         PromptText::Hashed { blocks: self.blocks[request.full.clone()].to_vec(), len, seed: seed_of(number) }
     }
 
     /// The prompt's tokens: equal where its blocks' names are. O(tokens).
-    pub(super) fn tokens(&self, number: usize) -> Vec<TokenId> {
+    fn tokens(&self, number: usize) -> Vec<TokenId> {
         let request = &self.requests[number];
         let len = usize::try_from(request.input).unwrap_or(usize::MAX);
         let size = self.block_size().len();

@@ -2,13 +2,12 @@
 
 use warmpath_core::ids::Slot;
 use warmpath_core::observe::Usage;
-use warmpath_core::policy::PolicyName;
 use warmpath_core::shape::Prompt;
 use warmpath_core::units::Tokens;
 
 use super::agenda::{Agenda, Happening, Message};
 use super::audit::Audit;
-use super::member::{Ending, Member};
+use super::member::{Ending, Member, Storage};
 use super::outcome::{Outcome, RequestOutcome, Sample};
 use super::prepared::{Prepared, seed_of};
 use super::router::Router;
@@ -26,6 +25,7 @@ pub(super) struct World<'a> {
     now: Ms,
     router: Router,
     members: Vec<Member>,
+    storage: Option<Storage>,
     audit: Option<Audit>,
     /// Requests that have not ended, those that have not arrived among them.
     left: usize,
@@ -45,13 +45,14 @@ impl<'a> World<'a> {
         let router = Router::new(scenario, prepared);
         let members = (0..scenario.workers).map(|slot| Member::new(scenario, Slot(slot), &router.index));
         let members = members.collect::<Result<Vec<_>, _>>()?;
-        let audit = scenario.check.then(|| Audit::new(members.len()));
+        let audit = scenario.check.then(|| Audit::new(scenario));
         let request = |number: usize| {
             let (input_tokens, _) = prepared.lengths(number);
             RequestOutcome { input_tokens, ..RequestOutcome::default() }
         };
         let requests = (0..prepared.len()).map(request).collect();
         Ok(Self {
+            storage: Storage::new(scenario, &router.index),
             prepared,
             scenario,
             ended,
@@ -84,12 +85,14 @@ impl<'a> World<'a> {
                 Happening::Start(worker) => self.start(worker)?,
                 Happening::End(worker) => self.end(worker)?,
                 Happening::Events(worker, message) => self.receive(worker, message)?,
+                Happening::Storage(message) => self.hear_of_storage(message)?,
                 Happening::Report => self.report(),
                 Happening::Sample => self.look(),
             }
         }
         if let Some(audit) = &self.audit {
-            audit.at_rest(self.prepared, &self.members, &self.router, &self.outcome);
+            let caches = (self.members.as_slice(), self.storage.as_ref());
+            audit.at_rest(self.prepared, self.scenario.by_tokens(), caches, &self.router, &self.outcome);
         }
         self.outcome.preemptions = self.members.iter().map(|member| member.engine.stats().preemptions).sum();
         self.outcome.busy = self.members.iter().map(|member| member.busy).collect();
@@ -110,10 +113,7 @@ impl<'a> World<'a> {
         }
         self.outcome.requests[number].arrived = self.now;
         let (_, output) = self.prepared.lengths(number);
-        // Trees of token ids have no use for hashes.
-        let by_tokens = self.scenario.wire || self.scenario.router.policy == PolicyName::ApproxTree;
-        let text =
-            if by_tokens { PromptText::Tokens(self.prepared.tokens(number)) } else { self.prepared.hashed(number) };
+        let text = self.prepared.text(number, self.scenario.by_tokens());
         let root = self.prepared.root();
         let prompt = match &text {
             PromptText::Tokens(tokens) => Prompt::of(root, tokens),
@@ -133,7 +133,12 @@ impl<'a> World<'a> {
         let max_tokens = usize::try_from(output).unwrap_or(usize::MAX);
         let request = SimRequest { seed: id.0, ..SimRequest::new(id, text, max_tokens) };
         let worker = placed.slot.index();
-        if self.members[worker].engine.submit(self.now, request).is_err() {
+        let engine = &mut self.members[worker].engine;
+        let submitted = match &mut self.storage {
+            Some(storage) => engine.submit_with(self.now, request, &mut storage.tier),
+            None => engine.submit(self.now, request),
+        };
+        if submitted.is_err() {
             self.router.refused(self.now, number);
             self.close(number);
         } else if self.members[worker].step.is_none() {
@@ -156,21 +161,44 @@ impl<'a> World<'a> {
         if member.step.is_some() {
             return Ok(());
         }
-        let Some(Step { duration, tokens, events }) = member.engine.step(self.now) else { return Ok(()) };
+        let step = match &mut self.storage {
+            Some(storage) => member.engine.step_with(self.now, &mut storage.tier),
+            None => member.engine.step(self.now),
+        };
+        let Some(Step { duration, tokens, events }) = step else { return Ok(()) };
         if let Some(audit) = &mut self.audit {
             audit.step(worker, &member.engine, &events);
         }
         member.busy += duration;
         let ends = self.now + duration;
-        let mut message = member.message(ends, events)?;
+        let mut message = member.hearing.message(ends, events)?;
         if self.scenario.events == EventWay::AtOnce
             && let Some(message) = message.take()
         {
-            member.receive(message, self.router.at(self.now))?;
+            member.hearing.receive(message, self.router.at(self.now))?;
         }
         member.step = Some(Ending { tokens, message });
         self.agenda.enter(ends, Happening::End(worker));
-        Ok(())
+        self.storage_speaks()
+    }
+
+    /// Storage tells by itself what engines have just written there, whenever their steps end: in order.
+    fn storage_speaks(&mut self) -> Result<(), ScenarioError> {
+        let Some(storage) = &mut self.storage else { return Ok(()) };
+        let events = storage.tier.take_events();
+        let Some(message) = storage.hearing.message(self.now, events)? else { return Ok(()) };
+        match self.scenario.events {
+            EventWay::AfterStep(delay) if delay > Ms::ZERO => {
+                self.agenda.enter(self.now + delay, Happening::Storage(message));
+                Ok(())
+            }
+            EventWay::AfterStep(_) | EventWay::AtOnce => self.hear_of_storage(message),
+        }
+    }
+
+    fn hear_of_storage(&mut self, message: Message) -> Result<(), ScenarioError> {
+        let now = self.router.at(self.now);
+        self.storage.as_mut().map_or(Ok(()), |storage| storage.hearing.receive(message, now))
     }
 
     fn end(&mut self, worker: usize) -> Result<(), ScenarioError> {
@@ -195,7 +223,7 @@ impl<'a> World<'a> {
 
     fn receive(&mut self, worker: usize, message: Message) -> Result<(), ScenarioError> {
         let now = self.router.at(self.now);
-        self.members[worker].receive(message, now)
+        self.members[worker].hearing.receive(message, now)
     }
 
     fn token(&mut self, worker: usize, token: TokenOut) {
@@ -222,7 +250,7 @@ impl<'a> World<'a> {
                 cached: Some(Tokens(record.cached_tokens)),
                 completion: Some(Tokens(record.output_tokens)),
             };
-            let heard = self.members[worker].heard();
+            let heard = self.members[worker].hearing.heard();
             self.router.finished(self.now, number, usage, heard);
             self.close(number);
         }
@@ -239,7 +267,7 @@ impl<'a> World<'a> {
 
     fn report_all(&self) {
         for (member, slot) in self.members.iter().zip(0..) {
-            self.router.report(self.now, Slot(slot), &member.engine.stats(), member.heard());
+            self.router.report(self.now, Slot(slot), &member.engine.stats(), member.hearing.heard());
         }
     }
 

@@ -44,7 +44,7 @@ impl SharedTier {
     }
 
     /// How all engines name pages here.
-    pub(super) fn naming(page_size: BlockSize) -> Naming {
+    pub(in crate::sim) fn naming(page_size: BlockSize) -> Naming {
         Naming { seed: FLEET_SEED, block_size: page_size }
     }
 

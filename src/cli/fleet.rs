@@ -1,0 +1,172 @@
+//! Simulated fleets and the loads on them: the same options for every command that tries policies in virtual time.
+
+use std::path::{Path, PathBuf};
+use std::thread::available_parallelism;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use warmpath_core::policy::PolicyName;
+use warmpath_core::units::BlockSize;
+
+use super::cache::CacheArgs;
+use super::trace::Input;
+use crate::config::Config;
+use crate::real::real_len;
+use crate::replay::trace::{Access, TraceRequest};
+use crate::sim::cache::Profile;
+use crate::sim::fleet::{EventWay, Reports, RouterSettings, Scenario};
+use crate::sim::{EngineConfig, Ms, Timing};
+
+/// Fleets of simulated engines, and how requests arrive at them.
+#[derive(Debug, Args)]
+pub(super) struct FleetArgs {
+    /// Numbers of workers.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(super) workers: Vec<u16>,
+    /// How much faster than recorded requests arrive.
+    #[arg(long, value_name = "FACTOR", value_delimiter = ',', default_value = "1")]
+    pub(super) speed: Vec<f64>,
+    /// Seed of every chance.
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Blocks in each engine's cache.
+    #[arg(long, value_name = "BLOCKS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    cache_blocks: u32,
+    #[command(flatten)]
+    cache: CacheArgs,
+    /// How long a step of an engine lasts.
+    #[arg(long, value_name = "MODEL", default_value_t, help = format!("How long a step of an engine lasts: {}", Timing::known()))]
+    pub(super) timing: Timing,
+    /// Requests that an engine runs at once.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    max_num_seqs: u32,
+    /// Tokens that an engine computes in one step.
+    #[arg(long, value_name = "TOKENS", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    max_num_batched_tokens: u32,
+    /// Take the weights of the policies from this configuration.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Time from the end of an engine's step until its events reach the router, in ms.
+    #[arg(long, value_name = "MS", default_value_t = 1.0)]
+    event_delay: f64,
+    /// Time between two readings of the engines' metrics, in ms; 0: never. As configured, if it is not given.
+    #[arg(long, value_name = "MS")]
+    scrape_interval: Option<f64>,
+    /// The share of the requests at the beginning that warms the caches and counts in no figure.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub(super) warm_up: f64,
+    /// Simulations that run at once; as many as there are cores, if it is not given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+}
+
+impl FleetArgs {
+    /// Whether the numbers make sense.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        ensure!(self.speed.iter().all(|speed| speed.is_finite() && *speed > 0.0), "--speed must be above 0");
+        ensure!((0.0..1.0).contains(&self.warm_up), "--warm-up must be at least 0 and below 1, got {}", self.warm_up);
+        for (name, ms) in [("event-delay", self.event_delay), ("scrape-interval", self.scrape_interval.unwrap_or(0.0))]
+        {
+            ensure!(ms.is_finite() && ms >= 0.0, "--{name} must be at least 0, got {ms}");
+        }
+        Ok(())
+    }
+
+    /// The configuration whose weights are taken, or the defaults.
+    pub(super) fn configuration(&self) -> anyhow::Result<Config> {
+        self.config.as_deref().map(configuration).transpose().map(Option::unwrap_or_default)
+    }
+
+    /// A fleet of so many workers behind this policy, at this speed.
+    pub(super) fn scenario(
+        &self,
+        (policy, workers, speed): (PolicyName, u16, f64),
+        config: &Config,
+        block_size: BlockSize,
+    ) -> Scenario {
+        let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        let null_block = self.cache.profile() == Profile::Vllm;
+        let engine = EngineConfig {
+            profile: self.cache.profile(),
+            tiers: self.cache.tiers(&self.timing, 0),
+            block_size,
+            blocks: self.cache_blocks + u32::from(null_block),
+            null_block,
+            max_num_seqs: count(self.max_num_seqs),
+            max_num_batched_tokens: count(self.max_num_batched_tokens),
+            timing: self.timing,
+            ..EngineConfig::default()
+        };
+        let configured = config.engines.metrics_interval.get().as_secs_f64() * 1e3;
+        let interval = self.scrape_interval.unwrap_or(configured);
+        Scenario {
+            router: RouterSettings::new(policy, config),
+            workers,
+            engine,
+            shared_pages: self.cache.storage_blocks,
+            speed,
+            seed: self.seed,
+            events: EventWay::AfterStep(Ms(self.event_delay)),
+            reports: if interval > 0.0 { Reports::Every(Ms(interval)) } else { Reports::Never },
+            wire: false,
+            check: false,
+        }
+    }
+
+    /// Simulations that run at once.
+    pub(super) fn threads(&self) -> usize {
+        self.jobs.map_or_else(|| available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
+    }
+}
+
+/// The requests of a trace in order of their arrival, and the size of its blocks.
+pub(super) fn requests(input: &Input) -> anyhow::Result<(Vec<TraceRequest>, BlockSize)> {
+    let mut trace = input.read()?;
+    trace.requests.retain(|request| request.access() != Access::Write);
+    trace.requests.sort_by_key(|request| request.at_ms);
+    ensure!(!trace.requests.is_empty(), "{} has no requests", input.trace);
+    let sizes = 1..=65_536;
+    ensure!(sizes.contains(&trace.block_size), "--block-size must be from 1 to 65536, got {}", trace.block_size);
+    let block_size = BlockSize::new(trace.block_size).context("--block-size must be at least 1")?;
+    Ok((trace.requests, block_size))
+}
+
+/// So many of `len`, rounded down.
+pub(super) fn share(len: usize, share: f64) -> usize {
+    (1..=len).take_while(|count| real_len(*count) <= real_len(len) * share).count()
+}
+
+pub(super) fn policy(name: &str) -> Result<PolicyName, String> {
+    let known = || PolicyName::ALL.map(PolicyName::as_str).join(", ");
+    let found = PolicyName::ALL.into_iter().find(|policy| policy.as_str() == name);
+    found.ok_or_else(|| format!("unknown policy (known: {})", known()))
+}
+
+fn configuration(file: &Path) -> anyhow::Result<Config> {
+    match Config::load(file) {
+        Ok(config) => Ok(config),
+        Err(error) => bail!("{error}"),
+    }
+}
+
+pub(super) fn progress_bar(requests: usize, shown: bool) -> ProgressBar {
+    if !shown {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(u64::try_from(requests).unwrap_or(0));
+    let style = ProgressStyle::with_template("[{wide_bar}] {pos}/{len} requests, {eta} left");
+    bar.set_style(style.expect("the template is well formed").progress_chars("=> "));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_requests_is_rounded_down() {
+        assert_eq!([0.0, 0.1, 0.7, 0.99].map(|part| share(10, part)), [0, 1, 7, 9]);
+        assert_eq!((share(0, 0.5), share(3, 0.34)), (0, 1));
+    }
+}

@@ -1,0 +1,113 @@
+//! How the router of a simulated fleet hears of one cache: what it tells is decoded, ordered and applied as in the gateway.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use warmpath_core::blocks::DEFAULT_ROOT_SEED;
+use warmpath_core::ids::Slot;
+use warmpath_core::namespace::Namespace;
+use warmpath_core::slot_set::SlotSet;
+use warmpath_core::trust::EventsHeard;
+use warmpath_core::units::BlockSize;
+use warmpath_indexer::codec::decode;
+use warmpath_indexer::codec::encode::{Form, HashForm, encode};
+use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
+use warmpath_indexer::event::EventBatch;
+use warmpath_indexer::feed::{Action, Patience, Stamp, WorkerFeed};
+use warmpath_indexer::index::Writer;
+use warmpath_indexer::view::ViewSettings;
+
+use super::ScenarioError;
+use super::agenda::Message;
+use super::prepared::MODEL;
+use crate::sim::{BlockEvent, Ms};
+
+/// The feed and the view of one cache, and what its messages look like.
+pub(super) struct Hearing {
+    feed: WorkerFeed<EventBatch>,
+    pub(super) writer: Writer<Chains>,
+    actions: Vec<Action<EventBatch>>,
+    heard: EventsHeard,
+    /// Stored blocks that could not be applied, for what comes before them was unknown.
+    pub(super) orphans: usize,
+    block_size: BlockSize,
+    /// Whether batches travel as bytes.
+    wire: bool,
+    /// Batches received, which is the number of the next.
+    received: u64,
+}
+
+impl Hearing {
+    /// Of the cache in `slot`, which is a worker's own; for `members`, one that these workers share.
+    pub(super) fn new(
+        index: &Arc<ConcurrentIndex>,
+        (slot, members): (Slot, &SlotSet),
+        block_size: BlockSize,
+        wire: bool,
+    ) -> Self {
+        let pool = Namespace::plain(MODEL, block_size);
+        let settings = ViewSettings { pool, seed: DEFAULT_ROOT_SEED, blocks: 0 };
+        Self {
+            feed: WorkerFeed::new(Patience::NONE),
+            writer: index.shared_writer(slot, members, &settings),
+            actions: Vec::new(),
+            heard: EventsHeard::default(),
+            orphans: 0,
+            block_size,
+            wire,
+            received: 0,
+        }
+    }
+
+    /// Events as they travel together; none for none.
+    pub(super) fn message(&self, now: Ms, events: Vec<BlockEvent>) -> Result<Option<Message>, ScenarioError> {
+        if events.is_empty() {
+            return Ok(None);
+        }
+        let batch = EventBatch {
+            ts: Some(now.0 / 1e3),
+            dp_rank: Some(0),
+            events: events.into_iter().map(|event| event.announced(self.block_size)).collect(),
+            ..EventBatch::default()
+        };
+        if !self.wire {
+            return Ok(Some(Message::Decoded(Box::new(batch))));
+        }
+        let bytes = encode(&batch, Form::Map, HashForm::Int).map_err(|error| ScenarioError::Wire(error.to_string()))?;
+        Ok(Some(Message::Bytes(bytes)))
+    }
+
+    /// The router receives a message.
+    pub(super) fn receive(&mut self, message: Message, now: Instant) -> Result<(), ScenarioError> {
+        let (batch, bytes) = match message {
+            Message::Decoded(batch) => (*batch, 0),
+            Message::Bytes(bytes) => {
+                let batch = decode(&bytes).map_err(|error| ScenarioError::Wire(error.to_string()))?;
+                (batch, bytes.len())
+            }
+        };
+        let stamp = Stamp { seq: self.received, epoch: None, ts: batch.ts };
+        self.received += 1;
+        let Self { feed, writer, actions, heard, orphans, .. } = self;
+        let orphan = |batch: &EventBatch| batch.events.iter().any(|event| writer.is_orphan(event));
+        feed.push(stamp, (batch, bytes), orphan, now, actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Apply(batch) => {
+                    let applied = writer.apply(&batch.events);
+                    let useful = applied.stored + applied.copies + applied.reported + applied.removed + applied.orphans;
+                    heard.total += u64::try_from(useful).unwrap_or(u64::MAX);
+                    heard.wrong_size += u64::try_from(applied.wrong_size).unwrap_or(u64::MAX);
+                    *orphans += applied.orphans;
+                }
+                Action::Lost(_) | Action::Restarted => writer.forget(),
+            }
+        }
+        Ok(())
+    }
+
+    /// What its events have come to.
+    pub(super) fn heard(&self) -> EventsHeard {
+        self.heard
+    }
+}

@@ -1,0 +1,160 @@
+//! The commands that try things in virtual time, as a user has them: the real binary on a real trace.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// The Mooncake conversation trace.
+const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/mooncake-conversation.jsonl.gz");
+
+fn warmpath(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+    command.args(args).stdin(Stdio::null()).output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// What a command that succeeds prints.
+fn printed(args: &[&str]) -> String {
+    let output = warmpath(args);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{args:?}");
+    text(&output.stdout).to_owned()
+}
+
+/// Its JSON without what is different each time.
+fn document(args: &[&str]) -> Value {
+    let mut document: Value = serde_json::from_str(&printed(args)).expect("one JSON document and nothing else");
+    for row in document.get_mut("rows").and_then(Value::as_array_mut).into_iter().flatten() {
+        row.as_object_mut().unwrap().remove("wall_s").expect("every row says how long it took");
+    }
+    document
+}
+
+/// A file that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("warmpath-simulate-{}-{name}", std::process::id())))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn number(value: &Value, field: &str) -> f64 {
+    value[field].as_f64().unwrap_or_else(|| panic!("`{field}` is a number in {value}"))
+}
+
+#[test]
+fn a_trace_replays_alike_in_every_form_that_tells_as_much() {
+    let first = ["--trace", TRACE, "--requests", "80"];
+    let own = Scratch::new("own.jsonl");
+    std::fs::write(&own.0, printed(&[&["trace", "convert"][..], &first].concat())).unwrap();
+    let of = |trace: &[&str]| document(&[&["replay", "--policy", "kv,round_robin", "--json"][..], trace].concat());
+    let from_mooncake = of(&first);
+    assert_eq!(from_mooncake, of(&["--trace", own.path()]));
+    assert_eq!(from_mooncake["rows"][0]["completed"], 80);
+    std::fs::write(&own.0, "nonsense\n".to_owned() + &std::fs::read_to_string(&own.0).unwrap()).unwrap();
+    let lenient = ["replay", "--policy", "kv,round_robin", "--json", "--format", "warmpath", "--lenient", "--trace"];
+    let output = warmpath(&[&lenient[..], &[own.path()]].concat());
+    assert_eq!(text(&output.stderr), format!("warmpath: {}: 1 lines passed over\n", own.path()));
+}
+
+/// Ten trees of which each has one root and two leaves: with room for all, the blocks that a prompt shares hit.
+#[test]
+fn a_made_up_trace_hits_what_it_is_made_to_hit() {
+    let trace = "generate:multi-turn?sessions=10&turns=3&block=64&rate=1";
+    let rows = document(&["replay", "--json", "--trace", trace, "--workers", "1", "--cache-blocks", "20000"]);
+    let row = &rows["rows"][0];
+    assert_eq!((&row["requests"], &row["completed"]), (&30.into(), &30.into()));
+    assert_eq!(row["hit_rate"], row["reachable_hit_rate"]);
+    let output = warmpath(&["replay", "--trace", trace, "--block-size", "16"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+}
+
+#[test]
+fn every_engine_and_tier_keeps_what_must_hold() {
+    let replay = |options: &[&str]| {
+        let base = ["replay", "--json", "--check", "--trace", TRACE, "--requests", "200", "--speed", "20"];
+        let size = ["--workers", "3", "--cache-blocks", "300"];
+        let document = document(&[&base[..], &size, options].concat());
+        let row = document["rows"][0].clone();
+        assert_eq!(row["completed"], 200, "{options:?}");
+        number(&row, "hit_rate")
+    };
+    let alone = ["vllm", "nano", "sglang-radix"].map(|profile| replay(&["--profile", profile]));
+    assert!(alone.iter().all(|rate| *rate > 0.03), "{alone:?}");
+    let tiers = ["--host-blocks", "3000", "--storage-blocks", "30000", "--prefetch", "wait_complete"];
+    for (profile, alone) in [("vllm", alone[0]), ("sglang-radix", alone[2])] {
+        let below = replay(&[&["--profile", profile][..], &tiers].concat());
+        assert!(below > alone, "{profile}: {below} with tiers, {alone} without");
+    }
+    let output = warmpath(&["replay", "--trace", TRACE, "--requests", "5", "--profile", "nano", "--host-blocks", "10"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("the profile `nano` has no tiers below its cache"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn tuning_shows_what_was_held_back_and_writes_a_configuration_that_can_be_followed() {
+    let (file, page) = (Scratch::new("tuned.yaml"), Scratch::new("tuned.html"));
+    let base = ["tune", "--trace", TRACE, "--requests", "240", "--speed", "8,16", "--workers", "3"];
+    let size = ["--cache-blocks", "600", "--timing", "polynomial", "--trials", "10"];
+    let options = [&base[..], &size].concat();
+    let run = |more: &[&str]| {
+        let mut document = document(&[&options[..], more].concat());
+        document.as_object_mut().unwrap().remove("wall_s").expect("it says how long it took");
+        document
+    };
+    let found = run(&["--json", "--out", file.path(), "--html", page.path()]);
+    assert_eq!(found, run(&["--json", "--jobs", "1"]), "whatever runs side by side");
+    assert_eq!((&found["tuned_requests"], &found["held_back_requests"]), (&168.into(), &72.into()));
+    assert_eq!(found["cells"].as_array().unwrap().len(), 2);
+    for contender in ["start", "found"] {
+        for part in ["tuned", "held_back"] {
+            assert!(number(&found[contender][part]["all"], "ttft_mean_ms") > 0.0, "{contender} {part}");
+            assert_eq!(found[contender][part]["cells"].as_array().unwrap().len(), 2);
+        }
+    }
+    let of = |contender: &str, part: &str| number(&found[contender][part]["all"], "ttft_mean_ms");
+    assert!(of("found", "tuned") <= of("start", "tuned"), "the start is among what is tried");
+    let better = of("found", "held_back") < of("start", "held_back");
+    assert_eq!(found["verdict"] == "better", better, "{}", found["verdict"]);
+    let shown = if better { "found" } else { "start" };
+    let yaml = std::fs::read_to_string(&file.0).unwrap();
+    for (name, value) in found[shown]["weights"].as_object().unwrap() {
+        let (_, key) = name.split_once('.').unwrap();
+        assert!(yaml.contains(&format!("    {key}: {value}\n")), "{name} in {yaml}");
+    }
+    let fleet = "models: [{name: m}]\nworkers: [{id: w, url: 'http://127.0.0.1:9', model: m}]\n";
+    std::fs::write(&file.0, yaml + fleet).unwrap();
+    assert!(printed(&["check", file.path()]).contains("policy kv"), "a part of a configuration");
+    assert!(std::fs::read_to_string(&page.0).unwrap().ends_with("</main></body></html>\n"));
+    let table = printed(&options);
+    assert!(table.contains("tuned on, 168 requests") && table.contains("held back, 72 requests"), "{table}");
+    assert!(table.ends_with(found["yaml"].as_str().unwrap()), "{table}");
+}
+
+#[test]
+fn what_cannot_be_tuned_is_said() {
+    let output = warmpath(&["tune", "--trace", TRACE, "--requests", "20", "--policy", "round_robin"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+    assert!(text(&output.stderr).starts_with("warmpath: the policy `round_robin` has no weights to tune"));
+    let output = warmpath(&["tune", "--trace", TRACE, "--requests", "20", "--hold-back", "1"]);
+    assert_eq!(text(&output.stderr), "warmpath: --hold-back must be above 0 and below 1, got 1\n");
+}
