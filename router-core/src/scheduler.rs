@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::admission::{self, OnAllBusy};
 use crate::cost::{Needs, NoChoice, Standing, TierWeights};
 use crate::history::History;
@@ -24,6 +26,7 @@ mod sent;
 mod shadow;
 mod survey;
 
+pub use decide::{Kept, Question};
 pub use explain::{Considered, Explanation, SESSION};
 pub use scratch::Scratch;
 use sent::Sent;
@@ -47,7 +50,8 @@ pub struct Scheduler {
 }
 
 /// Who decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DecidedBy {
     /// The pool's policy.
     Policy,
@@ -159,10 +163,10 @@ impl Scheduler {
     ) -> Result<Placement, PlaceError> {
         scratch.shadows.clear();
         self.refuse_early(now, request, (workers, pool))?;
-        let shape = self.survey(now, request, index, (workers, pool), scratch);
-        let (chosen, decided_by) = self.decide(now, (request, &shape), scratch)?;
+        let question = self.ask(now, request, index, (workers, pool), scratch);
+        let (chosen, decided_by) = self.decide(now, &question, scratch)?;
         if decided_by == DecidedBy::Policy && !self.shadows.is_empty() {
-            self.ask_shadows(now, (request, &shape), (chosen, workers.slots()), scratch);
+            self.ask_shadows(now, (request, &question.shape), (chosen, workers.slots()), scratch);
         }
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
@@ -190,6 +194,21 @@ impl Scheduler {
             Event::Placed { shape: request.shape, overlap: placement.overlap, new_tokens: placement.new_tokens };
         self.observe(&Observation { at: now, request: request.key, slot: candidate.slot, event });
         Ok(placement)
+    }
+
+    /// Looks at the request and the fleet: what is left is to decide.
+    fn ask(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        index: &dyn PrefixIndex,
+        fleet: (&WorkerTable, &Pool),
+        scratch: &mut Scratch,
+    ) -> Question {
+        let shape = self.survey(now, request, index, fleet, scratch);
+        let question = Question::of(request, shape, self.kept(now, &shape, &scratch.candidates));
+        scratch.asked = Some((question, scratch.rng.clone()));
+        question
     }
 
     /// Whoever has to wait asks again and again: it should not cost a look-up each time.
