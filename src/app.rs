@@ -14,6 +14,7 @@ use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::fleet::Fleet;
 use crate::http::admin::{self, Admin, HealthReport};
+use crate::http::desk::Desk;
 use crate::http::gateway::{Behaviour, Gateway};
 use crate::http::routes;
 use crate::http::sender::Senders;
@@ -111,10 +112,13 @@ impl App {
         members.start(&trouble)?;
         let draining = Arc::new(AtomicBool::new(false));
         let (recorder, journal) = record::start(&config, &metrics).await?;
+        let decisions = Arc::new(build::decisions(&config));
         let upstream = Upstream::new(attempt_timeouts(&config));
         let gateway = Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour(&config))
+            .with_decisions(Arc::clone(&decisions))
             .with_passthrough(config.listen.passthrough.clone())
             .with_recorder(recorder);
+        let desk = Desk::new(gateway);
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
@@ -131,6 +135,8 @@ impl App {
         let admin_state = Admin {
             fleet: Arc::clone(&fleet),
             index,
+            decisions,
+            desk: desk.clone(),
             metrics,
             health: Box::new(health),
             refresh: Box::new(move || measured.measure()),
@@ -140,7 +146,7 @@ impl App {
         Ok(Self {
             data: data.address(),
             admin: admin.address(),
-            data_door: data.open(routes::data(Arc::new(gateway)), limits, &tasks),
+            data_door: data.open(routes::data(desk), limits, &tasks),
             admin_door: admin.open(admin::routes(Arc::new(admin_state)), limits, &background),
             fleet,
             sources,

@@ -5,16 +5,19 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod admin;
 pub mod bridge;
 pub mod calibrate;
 pub mod check;
 pub mod demo;
 pub mod doctor;
 pub mod events;
+pub mod explain;
 pub mod mock_engine;
 pub mod optimize;
 pub mod replay;
 pub mod serve;
+pub mod tap;
 pub mod trace;
 
 /// A KV-cache-aware request router for LLM fleets.
@@ -46,6 +49,10 @@ enum Command {
     },
     /// Examine every worker's wiring: address, model, blocks, events, tokens, replay, predictions.
     Doctor(doctor::DoctorArgs),
+    /// Say why a request went where it went, or where one would go.
+    Explain(Box<explain::ExplainArgs>),
+    /// Show decisions as they are made.
+    Tap(Box<tap::TapArgs>),
     /// Fit the timing of simulated engines to a real one, from one prefill and one decode.
     Calibrate(calibrate::CalibrateArgs),
     /// Look at KV-cache events.
@@ -72,6 +79,8 @@ impl Cli {
             Command::Bridge(args) => args.run(),
             Command::Check { file } => Ok(check::run(&file)),
             Command::Doctor(args) => args.run(),
+            Command::Explain(args) => args.run(),
+            Command::Tap(args) => args.run(),
             Command::Calibrate(args) => args.run(),
             Command::Events(command) => command.run(),
             Command::Optimize(args) => args.run(),

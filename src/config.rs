@@ -7,6 +7,7 @@
 mod address;
 mod bounds;
 mod check;
+mod decisions;
 mod decode;
 mod discovery;
 mod document;
@@ -38,6 +39,7 @@ use serde::{Deserialize, Serialize};
 
 pub use address::{BaseUrl, NatsUrl, Secret};
 pub use bounds::{Health, Limits, Retries, Timeouts};
+pub use decisions::Decisions;
 pub use discovery::{Discovery, DnsSource, FileSource, NatsSource, Records};
 pub use endpoint::ZmqEndpoint;
 pub use engines::{Engines, MetricNames};
@@ -93,6 +95,8 @@ pub struct Config {
     pub health: Health,
     /// What is tried again.
     pub retries: Retries,
+    /// What is kept of the last decisions.
+    pub decisions: Decisions,
     /// How metrics are named.
     pub metrics: Metrics,
     /// What is logged and how.

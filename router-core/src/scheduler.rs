@@ -265,6 +265,11 @@ impl Scheduler {
         self.needs
     }
 
+    /// The policy that decides where the pool's does not.
+    pub fn fallback(&self) -> &Policy {
+        &self.fallback
+    }
+
     /// The pool's policy.
     pub fn policy(&self) -> &Policy {
         &self.policy

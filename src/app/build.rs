@@ -16,6 +16,7 @@ use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::StartError;
 use crate::config::{Config, EventSource, Model, Queue, TokenizerSource, Worker as WorkerConfig};
+use crate::decisions::Decisions;
 use crate::fleet::health::Health;
 use crate::fleet::{Conduct, Fleet, Newcomer, PoolState, RetryTurns};
 use crate::link::{Link, Links};
@@ -54,6 +55,12 @@ pub(super) fn fleet(config: &Config, metrics: &Metrics, tasks: &Tasks) -> Fleet 
 /// An index that holds as much as the configuration allows, still empty.
 pub(super) fn index(config: &Config) -> ConcurrentIndex {
     ConcurrentIndex::new(usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX))
+}
+
+/// What is written down of decisions: none yet.
+pub(super) fn decisions(config: &Config) -> Decisions {
+    let kept = usize::try_from(config.decisions.kept).unwrap_or(usize::MAX);
+    Decisions::new(kept, config.decisions.memory.as_usize())
 }
 
 /// The ways to workers, whose connections are tasks of `tasks`.

@@ -11,11 +11,15 @@ use axum::{Json, Router};
 use serde::Serialize;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
+use super::desk::Desk;
+use crate::decisions::Decisions;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
 
+mod decisions;
 mod duty;
 mod guard;
+mod query;
 mod workers;
 
 /// What the admin port can be asked about.
@@ -24,6 +28,10 @@ pub struct Admin {
     pub fleet: Arc<Fleet>,
     /// What is remembered of their caches.
     pub index: Arc<ConcurrentIndex>,
+    /// What it has decided.
+    pub decisions: Arc<Decisions>,
+    /// Who would serve a request.
+    pub desk: Desk,
     /// What is measured.
     pub metrics: Metrics,
     /// What only the app knows.
@@ -58,6 +66,9 @@ pub fn routes(admin: Arc<Admin>) -> Router {
         .route("/metrics", get(metrics))
         .route("/api/v1/workers", get(workers::list))
         .route("/api/v1/workers/{id}/{action}", post(duty::act).fallback(duty::wrong_method))
+        .route("/api/v1/decisions", get(decisions::list))
+        .route("/api/v1/decisions/{id}", get(decisions::one))
+        .route("/api/v1/explain", post(decisions::dry))
         .with_state(admin)
 }
 

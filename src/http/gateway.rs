@@ -14,6 +14,7 @@ use warmpath_core::scheduler::Scratch;
 
 use super::sender::Senders;
 use crate::config::PassedPath;
+use crate::decisions::Decisions;
 use crate::door::{Intake, IntakeFault, Room, read_whole};
 use crate::error::GatewayError;
 use crate::fleet::Fleet;
@@ -39,6 +40,8 @@ pub struct Gateway {
     pub behaviour: Behaviour,
     /// Requests that may have killed workers.
     pub guard: Arc<Guard>,
+    /// What is written down of its decisions.
+    pub decisions: Arc<Decisions>,
     /// Paths that are passed through, beside those with a handler of their own.
     pub passthrough: Vec<PassedPath>,
     room: Room,
@@ -86,16 +89,35 @@ impl Gateway {
         metrics: Metrics,
         behaviour: Behaviour,
     ) -> Self {
+        let decisions = Arc::new(Decisions::new(0, 0));
         let guard = Arc::new(Guard::new(behaviour.suspicion, behaviour.seed));
         let (keys, scratches) = (AtomicU64::new(0), Mutex::default());
         let room = Room::new(behaviour.all_body_bytes);
         let (passthrough, recorder) = (Vec::new(), None);
-        Self { fleet, index, upstream, metrics, behaviour, guard, passthrough, recorder, room, keys, scratches }
+        Self {
+            fleet,
+            index,
+            upstream,
+            metrics,
+            behaviour,
+            guard,
+            decisions,
+            passthrough,
+            recorder,
+            room,
+            keys,
+            scratches,
+        }
     }
 
     /// The same, with these paths passed through.
     pub fn with_passthrough(self, passthrough: Vec<PassedPath>) -> Self {
         Self { passthrough, ..self }
+    }
+
+    /// The same, with decisions written down in `decisions`.
+    pub fn with_decisions(self, decisions: Arc<Decisions>) -> Self {
+        Self { decisions, ..self }
     }
 
     /// The same, with finished requests told to `recorder`.

@@ -25,6 +25,7 @@ mod drain;
 mod endpoints;
 mod engine;
 mod events;
+mod explain;
 mod exposition;
 mod faulty;
 mod fleet;

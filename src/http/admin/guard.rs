@@ -40,9 +40,13 @@ pub(super) fn may_change(admin: &Admin, headers: &HeaderMap) -> Result<(), Refus
 
 /// What whoever has no token is told; none for whoever needs none or has it.
 pub(super) fn refusal(admin: &Admin, headers: &HeaderMap) -> Option<Response> {
+    (!is_given(admin.token.as_deref(), headers)).then(challenge)
+}
+
+/// What whoever has no token is told.
+pub(super) fn challenge() -> Response {
     let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-    let refusal = (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n");
-    (!is_given(admin.token.as_deref(), headers)).then(|| refusal.into_response())
+    (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n").into_response()
 }
 
 fn judge(token: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
