@@ -9,12 +9,14 @@ mod admin;
 pub mod bridge;
 pub mod calibrate;
 pub mod check;
+pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod mock_engine;
 pub mod optimize;
+pub mod plan;
 pub mod replay;
 pub mod serve;
 pub mod tap;
@@ -47,6 +49,13 @@ enum Command {
         /// The configuration.
         file: PathBuf,
     },
+    /// Show what a change of the configuration would do.
+    Plan(Box<plan::PlanArgs>),
+    /// Look at the configuration.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// Print the configuration's JSON Schema, for editors, or its reference.
+    Schema(config::SchemaArgs),
     /// Examine every worker's wiring: address, model, blocks, events, tokens, replay, predictions.
     Doctor(doctor::DoctorArgs),
     /// Say why a request went where it went, or where one would go.
@@ -78,6 +87,9 @@ impl Cli {
             Command::MockEngine(args) => args.run(),
             Command::Bridge(args) => args.run(),
             Command::Check { file } => Ok(check::run(&file)),
+            Command::Plan(args) => args.run(),
+            Command::Config(command) => command.run(),
+            Command::Schema(args) => args.run(),
             Command::Doctor(args) => args.run(),
             Command::Explain(args) => args.run(),
             Command::Tap(args) => args.run(),

@@ -131,7 +131,8 @@ pub struct Weights {
     pub approx_lru: LruWeights,
 }
 
-/// A policy at work in one pool.
+/// A policy at work in one pool. A clone shares what it has learned.
+#[derive(Clone)]
 pub struct Policy {
     /// Its name.
     pub name: PolicyName,

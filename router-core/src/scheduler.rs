@@ -24,6 +24,7 @@ mod explain;
 mod scratch;
 mod sent;
 mod shadow;
+mod successor;
 mod survey;
 
 pub use decide::{Kept, Question};
@@ -31,6 +32,7 @@ pub use explain::{Considered, Explanation, SESSION};
 pub use scratch::Scratch;
 use sent::Sent;
 pub use shadow::ShadowChoice;
+pub use successor::Keeps;
 use survey::asked;
 
 /// Places the requests of one pool.
@@ -39,7 +41,7 @@ pub struct Scheduler {
     policy: Policy,
     fallback: Policy,
     shadows: Vec<Policy>,
-    sessions: Option<Sessions>,
+    sessions: Option<Arc<Sessions>>,
     needs: Needs,
     on_all_busy: OnAllBusy,
     overlay: Arc<Overlay>,
@@ -124,7 +126,7 @@ impl Scheduler {
 
     /// Prefers, under any policy, the worker that had a session's last request.
     pub fn with_sessions(self, sessions: Sessions) -> Self {
-        Self { sessions: Some(sessions), ..self }
+        Self { sessions: Some(Arc::new(sessions)), ..self }
     }
 
     /// Weighs cached blocks by these instead of the defaults.

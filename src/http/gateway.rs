@@ -47,8 +47,8 @@ pub struct Gateway {
     room: Room,
     /// Who is told of finished requests, where they are recorded.
     pub recorder: Option<Recorder>,
-    keys: AtomicU64,
-    scratches: Mutex<Vec<Scratch>>,
+    keys: Arc<AtomicU64>,
+    scratches: Arc<Mutex<Vec<Scratch>>>,
 }
 
 /// How a gateway behaves.
@@ -91,7 +91,7 @@ impl Gateway {
     ) -> Self {
         let decisions = Arc::new(Decisions::new(0, 0));
         let guard = Arc::new(Guard::new(behaviour.suspicion, behaviour.seed));
-        let (keys, scratches) = (AtomicU64::new(0), Mutex::default());
+        let (keys, scratches) = (Arc::default(), Arc::default());
         let room = Room::new(behaviour.all_body_bytes);
         let (passthrough, recorder) = (Vec::new(), None);
         Self {
@@ -123,6 +123,26 @@ impl Gateway {
     /// The same, with finished requests told to `recorder`.
     pub fn with_recorder(self, recorder: Option<Recorder>) -> Self {
         Self { recorder, ..self }
+    }
+
+    /// Another one in its place, for the requests to come: the same fleet, counters and bounds, unless those are set
+    /// otherwise.
+    pub fn succeeding(&self, upstream: Upstream, behaviour: Behaviour, passthrough: Vec<PassedPath>) -> Self {
+        let same_room = behaviour.all_body_bytes == self.behaviour.all_body_bytes;
+        Self {
+            fleet: Arc::clone(&self.fleet),
+            index: Arc::clone(&self.index),
+            upstream,
+            metrics: self.metrics.clone(),
+            guard: Arc::clone(&self.guard),
+            decisions: Arc::clone(&self.decisions),
+            passthrough,
+            room: if same_room { self.room.clone() } else { Room::new(behaviour.all_body_bytes) },
+            recorder: self.recorder.clone(),
+            keys: Arc::clone(&self.keys),
+            scratches: Arc::clone(&self.scratches),
+            behaviour,
+        }
     }
 
     /// A name for the next request.

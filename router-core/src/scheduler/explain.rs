@@ -9,7 +9,6 @@ use crate::cost::{Candidate, Cost, Term, Unit};
 use crate::ids::Slot;
 use crate::overlap::PrefixIndex;
 use crate::policy::PolicyName;
-use crate::session::Sessions;
 use crate::shape::Request;
 use crate::workers::{Pool, WorkerTable};
 
@@ -70,7 +69,7 @@ impl Scheduler {
         (question, chance): (&Question, &Xoshiro256PlusPlus),
         candidates: &[Candidate],
     ) -> Result<Explanation, PlaceError> {
-        let worth = self.sessions.as_ref().map(Sessions::weight);
+        let worth = self.sessions.as_ref().map(|sessions| sessions.weight());
         let kept = question.kept.zip(worth).map(|(kept, weight)| Kept { weight, ..kept });
         let kept = kept.filter(|kept| kept.at < candidates.len());
         let mut scratch = Scratch::new(0);
