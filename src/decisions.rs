@@ -17,6 +17,7 @@ use warmpath_core::scheduler::{DecidedBy, Placement, Question, Scratch};
 use warmpath_core::units::Tokens;
 use warmpath_core::workers::{Pool, WorkerTable};
 
+pub mod history;
 pub mod told;
 mod why;
 
@@ -79,6 +80,8 @@ pub struct Decision {
     pub chosen: Slot,
     /// What was promised to be cached there.
     pub overlap: Tokens,
+    /// The most that any worker promised.
+    pub best_overlap: Tokens,
     /// Tokens that were to be computed there.
     pub new_tokens: Tokens,
     /// Whom there was to choose from, in the order of their slots.
@@ -191,6 +194,8 @@ pub struct Filter {
     pub request: Option<String>,
     /// Only those with higher numbers.
     pub after: u64,
+    /// Only those that are not older, in milliseconds since 1970.
+    pub since_ms: u64,
     /// So many at most, the newest.
     pub limit: usize,
 }
@@ -208,6 +213,11 @@ impl Decision {
     /// The request's name as text.
     pub fn request_id(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.request)
+    }
+
+    /// When, in milliseconds since 1970.
+    pub fn at_ms(&self) -> u64 {
+        u64::try_from(self.at.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Who was chosen.
@@ -232,6 +242,8 @@ impl Decision {
         self.model = Arc::clone(&made.fleet.1.model);
         (self.avoided, self.decided_by, self.policy) = (made.avoided, *decided_by, made.policy);
         (self.chosen, self.overlap, self.new_tokens) = (target.slot, *overlap_tokens, *new_tokens);
+        let best = made.scratch.candidates().iter().map(|candidate| candidate.overlap.total()).max();
+        self.best_overlap = best.unwrap_or_default().tokens(self.asked.0.shape.block_size);
         self.candidates.clear();
         self.candidates.extend_from_slice(made.scratch.candidates());
         self.costs.clear();
@@ -252,6 +264,7 @@ impl Decision {
             policy: made.policy,
             chosen: made.placement.target.slot,
             overlap: Tokens(0),
+            best_overlap: Tokens(0),
             new_tokens: Tokens(0),
             candidates: Vec::with_capacity(made.scratch.candidates().len()),
             costs: Vec::with_capacity(made.scratch.costs().len()),
@@ -305,19 +318,31 @@ impl Decisions {
     /// Those that `filter` takes, the newest first. Looks at all that are kept, a few at a time.
     pub fn find(&self, filter: &Filter) -> Vec<Arc<Decision>> {
         let mut found = Vec::new();
-        let mut below = u64::MAX;
-        while found.len() < filter.limit {
-            let some = self.before(below);
-            let Some(oldest) = some.last().map(|decision| decision.number) else { break };
-            let rest = filter.limit - found.len();
-            let new = some.into_iter().filter(|decision| decision.number > filter.after && filter.takes(decision));
-            found.extend(new.take(rest));
-            if oldest <= filter.after {
-                break;
+        self.each(filter, |decision| {
+            if found.len() < filter.limit {
+                found.push(Arc::clone(decision));
             }
-            below = oldest;
-        }
+            found.len() < filter.limit
+        });
         found
+    }
+
+    /// Shows `see` those that `filter` takes, the newest first, until it has seen enough.
+    fn each(&self, filter: &Filter, mut see: impl FnMut(&Arc<Decision>) -> bool) {
+        let mut below = u64::MAX;
+        loop {
+            let some = self.before(below);
+            let Some(oldest) = some.last() else { return };
+            below = oldest.number;
+            for decision in &some {
+                if decision.number <= filter.after || decision.at_ms() < filter.since_ms {
+                    return;
+                }
+                if filter.takes(decision) && !see(decision) {
+                    return;
+                }
+            }
+        }
     }
 
     /// The decision of this number, or the last one of the request of this name.

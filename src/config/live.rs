@@ -43,14 +43,19 @@ pub fn is_live(key: &str) -> bool {
 /// What becomes of `running` when `wanted` is asked for: all that can change changes, the rest stays.
 pub fn adopted(running: &Config, wanted: &Config) -> Config {
     let (old, new) = (running.clone(), wanted.clone());
+    // Where only the token guards the port, it does not go before the port has moved.
+    let keeps_token = new.listen.admin_token.is_none() && !old.listen.admin.ip().is_loopback();
+    let serves = |model: &str| old.models.iter().any(|served| served.name.value == model);
+    // Workers of a model that is yet to come would leave nobody for those that are served.
+    let serves_all = new.workers.iter().all(|worker| serves(&worker.model.value));
     Config {
         listen: Listen {
-            admin_token: new.listen.admin_token,
+            admin_token: if keeps_token { old.listen.admin_token } else { new.listen.admin_token },
             routing_headers: new.listen.routing_headers,
             passthrough: new.listen.passthrough,
             ..old.listen
         },
-        workers: new.workers,
+        workers: if serves_all { new.workers } else { old.workers },
         routing: Routing {
             on_all_busy: old.routing.on_all_busy,
             seed: old.routing.seed,
@@ -215,6 +220,17 @@ mod tests {
             assert!(restart.contains(key), "{key}: {restart:?}");
         }
         assert!(live.len() > 60 && restart.len() > 50, "{} {}", live.len(), restart.len());
+    }
+
+    #[test]
+    fn a_port_beyond_loopback_keeps_its_token_and_models_their_workers() {
+        let open = format!("{FLEET}listen: {{admin: '0.0.0.0:9', admin_token: t}}\n");
+        let renamed = "models: [{name: n}]\nworkers: [{id: b, url: 'http://b:1', model: n}]\n";
+        let (old, new) = (read(&open, &[]).unwrap(), read(renamed, &[]).unwrap());
+        let after = adopted(&old, &new);
+        assert_eq!((&after.listen, &after.workers, &after.models), (&old.listen, &old.workers, &old.models));
+        let renewed = read(&open.replace("admin_token: t", "admin_token: u"), &[]).unwrap();
+        assert_eq!(adopted(&old, &renewed), renewed);
     }
 
     #[test]

@@ -141,6 +141,42 @@ fn what_somebody_still_reads_is_not_written_over() {
     assert_eq!((fresh.outcome, fresh.ttft_ms, fresh.reported_cached_tokens), (Some(Standing::UnderWay), None, None));
 }
 
+/// 16 tokens each, of which w1 holds 8: kv sends all of them there.
+#[test]
+fn the_last_minutes_are_summed_by_step_and_by_model() {
+    let mut world = World::new(PolicyName::Kv, 4, Decisions::new(100, 1 << 20));
+    let mut decided = Vec::new();
+    for number in 0..3 {
+        decided.push(world.decide(&number.to_string()).unwrap());
+    }
+    decided[0].course.first_token(Duration::from_millis(30));
+    decided[1].course.first_token(Duration::from_millis(50));
+    decided[1].course.ended(Standing::Answered, Some(Tokens(4)));
+    let now = decided[2].at_ms();
+    let history = world.decisions.history(now, 3_600_000, 2);
+    let [.., last] = history.points.as_slice() else { panic!("two points") };
+    assert_eq!((history.points.len(), history.step_ms), (2, 3_600_000));
+    let all = history.points.iter().map(|point| point.requests).sum::<u64>();
+    assert_eq!(all, 3);
+    // Whoever runs this at the turn of an hour sees two steps.
+    if last.requests == 3 {
+        assert_eq!((last.hit_rate, last.ttft_ms, last.ttft_max_ms), (Some(0.5), Some(40.0), Some(50)));
+        assert_eq!(last.requests_max_over_mean, Some(4.0));
+    }
+    let expected = history::Funnel {
+        requests: 3,
+        prompt_tokens: 48,
+        reachable_tokens: 24,
+        captured_tokens: 24,
+        answered_prompt_tokens: 16,
+        promised_tokens: 8,
+        delivered_tokens: 4,
+    };
+    assert_eq!(history.funnel["m"], expected);
+    let before = world.decisions.history(now + 7_200_000, 3_600_000, 1);
+    assert!(before.points[0].hit_rate.is_none() && before.funnel.is_empty());
+}
+
 /// 16 tokens, 8 of them at w1: 0.7 × (1 − 0.5) less to be computed, and nothing else differs.
 #[test]
 fn a_decision_tells_every_term_and_why() {

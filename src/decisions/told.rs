@@ -151,7 +151,7 @@ impl Decision {
         let name = self.worker();
         Row {
             number: self.number,
-            at_ms: u64::try_from(self.at.as_millis()).unwrap_or(u64::MAX),
+            at_ms: self.at_ms(),
             request: self.request_id().into_owned(),
             model: Arc::clone(&self.model),
             worker: name.map(|name| name.worker.as_str().to_owned()).unwrap_or_default(),
@@ -160,7 +160,7 @@ impl Decision {
             policy: self.policy,
             prompt_tokens: self.asked.0.shape.prompt.0,
             overlap_tokens: self.overlap.0,
-            best_overlap_tokens: best_overlap(&self.asked.0, considered),
+            best_overlap_tokens: self.best_overlap.0,
             new_tokens: self.new_tokens.0,
             candidates: considered.len(),
             avoided: self.avoided,

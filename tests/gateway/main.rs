@@ -44,6 +44,7 @@ mod queue;
 mod raw;
 mod record;
 mod recorded;
+mod reload;
 mod resting;
 mod retries;
 mod routing;

@@ -2,6 +2,7 @@
 //! where one would go.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -12,6 +13,7 @@ use serde_json::json;
 
 use super::query::Query;
 use super::{Admin, guard};
+use crate::decisions::history::POINTS_MAX;
 use crate::decisions::told::Row;
 use crate::decisions::{Decision, Filter};
 use crate::http::explain::explain;
@@ -19,6 +21,10 @@ use crate::http::explain::explain;
 /// Decisions in one answer, unless fewer are asked for, and at most.
 const LIMIT: usize = 100;
 const LIMIT_MAX: usize = 1_000;
+
+/// Ten minutes, unless something else is asked for.
+const STEP_MS: u64 = 5_000;
+const POINTS: usize = 120;
 
 #[derive(Serialize)]
 struct List {
@@ -61,6 +67,24 @@ fn filter(uri: &Uri) -> Result<Filter, String> {
     Ok(filter)
 }
 
+/// What the decisions that are kept say of the last minutes: `?step_ms=` and `?points=`.
+pub(super) async fn history(State(admin): State<Arc<Admin>>, headers: HeaderMap, uri: Uri) -> Response {
+    if let Some(refusal) = guard::refusal(&admin, &headers) {
+        return refusal;
+    }
+    let (mut step_ms, mut points) = (STEP_MS, POINTS);
+    for (key, value) in Query::of(&uri) {
+        match (key.as_str(), value.parse::<u64>()) {
+            ("step_ms", Ok(number)) => step_ms = number.clamp(100, 3_600_000),
+            ("points", Ok(number)) => points = usize::try_from(number).unwrap_or(POINTS_MAX),
+            _ => return said(StatusCode::BAD_REQUEST, "known: step_ms and points, whole numbers"),
+        }
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    Json(admin.decisions.history(now_ms, step_ms, points)).into_response()
+}
+
 /// One decision with every term of every candidate, by its number or by its request's name.
 pub(super) async fn one(State(admin): State<Arc<Admin>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
     if let Some(refusal) = guard::refusal(&admin, &headers) {
@@ -76,10 +100,8 @@ pub(super) async fn one(State(admin): State<Arc<Admin>>, Path(id): Path<String>,
 /// What would become of the request in the body. It changes nothing, but costs what reading a prompt costs, so whoever
 /// asks needs what whoever changes something needs.
 pub(super) async fn dry(State(admin): State<Arc<Admin>>, request: Request) -> Response {
-    match guard::may_change(&admin, request.headers()) {
-        Err(guard::Refusal::Token) => return guard::challenge(),
-        Err(refusal) => return said(StatusCode::FORBIDDEN, refusal.message()),
-        Ok(()) => {}
+    if let Some(refusal) = guard::change_refused(&admin, request.headers()) {
+        return refusal;
     }
     match Box::pin(explain(&admin.desk.gateway(), request)).await {
         Ok(told) => Json(told).into_response(),
