@@ -1,30 +1,32 @@
 //! One gateway: from a configuration to bound sockets and running tasks, and back.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use warmpath_core::retry::RetryRules;
 
-use crate::config::{Config, HeaderField, Predict, ReadyWhen, Usage};
-use crate::door::{Door, Intake};
+use crate::config::{Config, ReadyWhen};
+use crate::door::Door;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::fleet::Fleet;
-use crate::http::admin::{self, Admin, HealthReport};
-use crate::http::gateway::{Behaviour, Gateway};
+use crate::http::admin::{self, Admin, AdminToken, HealthReport};
+use crate::http::desk::Desk;
+use crate::http::gateway::Gateway;
 use crate::http::routes;
-use crate::http::sender::Senders;
 use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry::metrics::Metrics;
-use crate::upstream::{Timeouts, Upstream};
+use crate::upstream::Upstream;
 use members::{Members, Trouble};
 use muster::{Absent, muster};
+use reload::Reloader;
 use report::report;
 use sources::Sources;
 
+mod behaviour;
 mod build;
 mod doors;
 mod load;
@@ -33,6 +35,7 @@ mod muster;
 mod offers;
 mod probe;
 mod record;
+mod reload;
 mod report;
 mod scrape;
 mod sources;
@@ -51,11 +54,10 @@ pub struct App {
     admin_door: Door,
     fleet: Arc<Fleet>,
     sources: Arc<Sources>,
+    reloader: Arc<Reloader>,
     tasks: Tasks,
     background: Tasks,
     grace: Duration,
-    /// Whether it guards a port, so that SIGHUP has a meaning.
-    has_certificates: bool,
     draining: Arc<AtomicBool>,
     /// Cancelled when workers are waited for no longer.
     absent: (CancellationToken, Arc<OnceLock<Absent>>),
@@ -97,7 +99,6 @@ impl App {
         let metrics = Metrics::new(&config.metrics.prefix);
         let [data, admin] = doors::bind_both(&config.listen, &metrics)?;
         let certificates: Vec<_> = [&data, &admin].into_iter().filter_map(|port| port.tls().cloned()).collect();
-        let has_certificates = !certificates.is_empty();
         let background = Tasks::new();
         let config = Arc::new(config);
         let fleet = Arc::new(build::fleet(&config, &metrics, &background));
@@ -108,13 +109,19 @@ impl App {
         let trouble = Trouble::default();
         let links = build::links(&config, &background)?;
         let members = Members::new(&config, (&fleet, &index), &sources, (links, metrics.clone()), &background);
-        members.start(&trouble)?;
+        let list = members.start(&trouble)?;
         let draining = Arc::new(AtomicBool::new(false));
         let (recorder, journal) = record::start(&config, &metrics).await?;
-        let upstream = Upstream::new(attempt_timeouts(&config));
-        let gateway = Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour(&config))
-            .with_passthrough(config.listen.passthrough.clone())
-            .with_recorder(recorder);
+        let decisions = Arc::new(build::decisions(&config));
+        let upstream = Upstream::new(behaviour::attempt_timeouts(&config));
+        let gateway =
+            Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour::behaviour(&config))
+                .with_decisions(Arc::clone(&decisions))
+                .with_passthrough(config.listen.passthrough.clone())
+                .with_recorder(recorder);
+        let (desk, token) = (Desk::new(gateway), AdminToken::default());
+        let reloader = Reloader::new(&config, (&fleet, &desk, list), token.clone(), metrics.config());
+        let reloader = Arc::new(reloader);
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
@@ -131,23 +138,26 @@ impl App {
         let admin_state = Admin {
             fleet: Arc::clone(&fleet),
             index,
+            decisions,
+            desk: desk.clone(),
             metrics,
             health: Box::new(health),
             refresh: Box::new(move || measured.measure()),
-            token: config.listen.admin_token.as_ref().map(|token| token.expose().to_owned()),
+            token,
+            settings: reloader.clone(),
         };
         let (limits, tasks) = (doors::limits(&config), Tasks::new());
         Ok(Self {
             data: data.address(),
             admin: admin.address(),
-            data_door: data.open(routes::data(Arc::new(gateway)), limits, &tasks),
+            data_door: data.open(routes::data(desk), limits, &tasks),
             admin_door: admin.open(admin::routes(Arc::new(admin_state)), limits, &background),
             fleet,
             sources,
+            reloader,
             tasks,
             background,
             grace: config.timeouts.shutdown_grace.get(),
-            has_certificates,
             draining,
             absent,
             journal,
@@ -191,13 +201,15 @@ impl App {
         true
     }
 
-    /// From now on SIGHUP does not end the process: that is for a router that runs by itself, not for one that ends with
-    /// its terminal.
+    /// From now on follows the file that its configuration is from: whenever that changes, and on SIGHUP, which does not end
+    /// the process then.
     ///
     /// # Errors
     /// The signal cannot be had.
-    pub fn hear_hangups(&self) -> Result<(), StartError> {
-        if self.has_certificates { Ok(()) } else { doors::hear_hangups(&self.background) }
+    pub fn follow(&self, file: PathBuf) -> Result<(), StartError> {
+        let hangups = doors::hangups()?;
+        self.background.spawn(Arc::clone(&self.reloader).follow(file, hangups));
+        Ok(())
     }
 
     /// Serves until SIGINT or SIGTERM, then drains; a second signal ends it at once.
@@ -267,40 +279,4 @@ fn wait_for_workers(
         });
     }
     mustered
-}
-
-fn attempt_timeouts(config: &Config) -> Timeouts {
-    Timeouts { first_byte: config.timeouts.first_byte.get(), idle: config.timeouts.stream_idle.get() }
-}
-
-fn behaviour(config: &Config) -> Behaviour {
-    Behaviour {
-        intake: Intake {
-            bytes_max: config.limits.body_bytes.bytes(),
-            timeout: config.timeouts.body_read.get(),
-            bytes_per_second: config.limits.body_rate.bytes(),
-        },
-        all_body_bytes: config.limits.all_body_bytes.bytes().max(config.limits.body_bytes.bytes()),
-        messages_max: usize::try_from(config.limits.messages.get()).unwrap_or(usize::MAX),
-        total_timeout: config.timeouts.total.get(),
-        retries: RetryRules { attempts: config.retries.attempts, server_errors: config.retries.server_errors },
-        suspicion: config.retries.suspicion.get(),
-        reads_prompts: config.routing.predict == Predict::Always
-            || [config.routing.policy].iter().chain(&config.routing.shadow).any(|policy| !policy.is_baseline()),
-        index_seed: config.index.seed,
-        seed: config.routing.seed.unwrap_or_else(rand::random),
-        expose_decisions: config.listen.routing_headers,
-        senders: senders(config),
-        asks_usage: config.usage == Usage::Always,
-    }
-}
-
-fn senders(config: &Config) -> Senders {
-    let name = |field: &Option<HeaderField>| field.as_ref().map(|field| field.name().clone());
-    let senders = Senders::new(name(&config.queue.tenant_header), name(&config.queue.class_header));
-    let sessions = &config.routing.sessions;
-    match sessions.rule() {
-        Some(_) => senders.with_sessions(name(&sessions.header), sessions.field),
-        None => senders,
-    }
 }

@@ -5,18 +5,23 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod admin;
 pub mod bridge;
 mod cache;
 pub mod calibrate;
 pub mod check;
+pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod events;
+pub mod explain;
 mod fleet;
 pub mod mock_engine;
 pub mod optimize;
+pub mod plan;
 pub mod replay;
 pub mod serve;
+pub mod tap;
 pub mod trace;
 pub mod tune;
 
@@ -47,8 +52,19 @@ enum Command {
         /// The configuration.
         file: PathBuf,
     },
+    /// Show what a change of the configuration would do.
+    Plan(Box<plan::PlanArgs>),
+    /// Look at the configuration.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// Print the configuration's JSON Schema, for editors, or its reference.
+    Schema(config::SchemaArgs),
     /// Examine every worker's wiring: address, model, blocks, events, tokens, replay, predictions.
     Doctor(doctor::DoctorArgs),
+    /// Say why a request went where it went, or where one would go.
+    Explain(Box<explain::ExplainArgs>),
+    /// Show decisions as they are made.
+    Tap(Box<tap::TapArgs>),
     /// Fit the timing of simulated engines to a real one, from one prefill and one decode.
     Calibrate(calibrate::CalibrateArgs),
     /// Look at KV-cache events.
@@ -76,7 +92,12 @@ impl Cli {
             Command::MockEngine(args) => args.run(),
             Command::Bridge(args) => args.run(),
             Command::Check { file } => Ok(check::run(&file)),
+            Command::Plan(args) => args.run(),
+            Command::Config(command) => command.run(),
+            Command::Schema(args) => args.run(),
             Command::Doctor(args) => args.run(),
+            Command::Explain(args) => args.run(),
+            Command::Tap(args) => args.run(),
             Command::Calibrate(args) => args.run(),
             Command::Events(command) => command.run(),
             Command::Optimize(args) => args.run(),

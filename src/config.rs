@@ -7,6 +7,7 @@
 mod address;
 mod bounds;
 mod check;
+mod decisions;
 mod decode;
 mod discovery;
 mod document;
@@ -16,15 +17,21 @@ mod events;
 mod fault;
 mod fleet;
 mod inputs;
+mod leaves;
 mod listen;
+mod live;
 mod passthrough;
 mod place;
 mod quantity;
 mod queue;
 mod reading;
 mod record;
+mod reference;
+mod remarks;
 mod routing;
+mod schema;
 mod sessions;
+mod shape;
 mod tls;
 mod tokenize;
 mod upstream_tls;
@@ -38,6 +45,7 @@ use serde::{Deserialize, Serialize};
 
 pub use address::{BaseUrl, NatsUrl, Secret};
 pub use bounds::{Health, Limits, Retries, Timeouts};
+pub use decisions::Decisions;
 pub use discovery::{Discovery, DnsSource, FileSource, NatsSource, Records};
 pub use endpoint::ZmqEndpoint;
 pub use engines::{Engines, MetricNames};
@@ -45,14 +53,18 @@ pub use events::{Events, Index, JetStream, Nats};
 pub use fault::Fault;
 pub use fleet::{EventSource, Model, TokenizerSource, Worker};
 pub use inputs::Environment;
+pub use leaves::{Leaf, Origin, Origins, leaves};
 pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
+pub use live::{Change, adopted, changes, is_live};
 pub use passthrough::PassedPath;
 pub use place::{Place, Spanned};
 pub use quantity::{Allowance, ByteSize, Period};
 pub use queue::{ClassWeights, HeaderField, Queue};
 pub use reading::Reading;
 pub use record::RecordSize;
+pub use reference::reference;
 pub use routing::{ApproxLru, ApproxTree, Predict, Routing, Trust};
+pub use schema::schema;
 pub use sessions::{SessionField, Sessions};
 pub use tls::Tls;
 pub use tokenize::Tokenize;
@@ -93,6 +105,8 @@ pub struct Config {
     pub health: Health,
     /// What is tried again.
     pub retries: Retries,
+    /// What is kept of the last decisions.
+    pub decisions: Decisions,
     /// How metrics are named.
     pub metrics: Metrics,
     /// What is logged and how.

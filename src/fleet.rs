@@ -45,10 +45,13 @@ pub struct Fleet {
     roster: ArcSwap<Roster>,
     /// Changes are made one at a time.
     slots: Mutex<Slots<Worker>>,
-    pools: HashMap<Arc<str>, Arc<PoolState>>,
-    conduct: Conduct,
+    pools: ArcSwap<Pools>,
+    conduct: ArcSwap<Conduct>,
     catalogue: catalogue::Kept,
 }
+
+/// What the workers of each model share, by the model's name.
+type Pools = HashMap<Arc<str>, Arc<PoolState>>;
 
 /// How workers are taken out and brought back.
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +75,11 @@ pub struct PoolState {
     /// Where its requests wait for a worker.
     pub gate: Arc<Gate>,
     /// Makes token ids of its prompts.
-    pub tokenizer: TokenizerHandle,
+    pub tokenizer: Arc<TokenizerHandle>,
     /// Its metrics.
     pub metrics: ModelMetrics,
     /// Its retries.
-    pub retries: RetryTurns,
+    pub retries: Arc<RetryTurns>,
 }
 
 impl PoolState {
@@ -91,9 +94,9 @@ impl PoolState {
             model: model.into(),
             block_size,
             scheduler: Scheduler::new(policy(), policy(), OnAllBusy::LeastLoaded),
-            tokenizer: TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))),
+            tokenizer: Arc::new(TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default())))),
             gate: Gate::new(settings, &Seats::new(1), metrics.clone(), Tasks::new()),
-            retries: RetryTurns::new(RetryBudget::new(retries.budget, retries.budget_min)),
+            retries: Arc::new(RetryTurns::new(RetryBudget::new(retries.budget, retries.budget_min))),
             metrics,
         }
     }
@@ -125,11 +128,12 @@ impl Fleet {
     /// A fleet of these pools, in which nobody serves yet.
     pub fn new(pools: Vec<(Pool, Arc<PoolState>)>, conduct: Conduct) -> Self {
         let (pools, states): (Vec<_>, Vec<_>) = pools.into_iter().unzip();
-        let states = states.into_iter().map(|state| (Arc::clone(&state.model), state)).collect();
+        let states: Pools = states.into_iter().map(|state| (Arc::clone(&state.model), state)).collect();
         let roster = Roster::new(WorkerTable::new(Vec::new(), pools), Vec::new());
         let catalogue = catalogue::Kept::default();
         catalogue.outdate();
-        Self { roster: ArcSwap::from_pointee(roster), slots: Mutex::default(), pools: states, conduct, catalogue }
+        let (pools, conduct) = (ArcSwap::from_pointee(states), ArcSwap::from_pointee(conduct));
+        Self { roster: ArcSwap::from_pointee(roster), slots: Mutex::default(), pools, conduct, catalogue }
     }
 
     /// The fleet as it is now.
@@ -138,13 +142,29 @@ impl Fleet {
     }
 
     /// What the pool of this model (by its name, not an alias) shares.
-    pub fn pool(&self, model: &str) -> Option<&Arc<PoolState>> {
-        self.pools.get(model)
+    pub fn pool(&self, model: &str) -> Option<Arc<PoolState>> {
+        self.pools.load().get(model).cloned()
     }
 
     /// Every pool.
-    pub fn pools(&self) -> impl Iterator<Item = &Arc<PoolState>> {
-        self.pools.values()
+    pub fn pools(&self) -> impl Iterator<Item = Arc<PoolState>> {
+        self.pools.load().values().cloned().collect::<Vec<_>>().into_iter()
+    }
+
+    /// These pools take the places of those of the same models, for the requests to come; others stay.
+    pub fn replace_pools(&self, pools: impl Iterator<Item = Arc<PoolState>>) {
+        // Whoever joins or leaves meanwhile is forgotten in one of both.
+        let _one_at_a_time = self.lock();
+        let mut now = Pools::clone(&self.pools.load());
+        for pool in pools.filter(|pool| self.pools.load().contains_key(&pool.model)) {
+            now.insert(Arc::clone(&pool.model), pool);
+        }
+        self.pools.store(Arc::new(now));
+    }
+
+    /// From now on workers are taken out and brought back so.
+    pub fn set_conduct(&self, conduct: Conduct) {
+        self.conduct.store(Arc::new(conduct));
     }
 
     /// The fleet is `roster` from now on. Whoever waits for a worker may find one now, or has to learn that there is none.
@@ -164,7 +184,7 @@ impl Fleet {
     /// # Errors
     /// When there is no pool or no slot for them.
     pub fn join(&self, newcomers: &[Newcomer]) -> Result<Vec<Arc<Worker>>, JoinError> {
-        if newcomers.iter().any(|newcomer| !self.pools.contains_key(&newcomer.model)) {
+        if newcomers.iter().any(|newcomer| !self.pools.load().contains_key(&newcomer.model)) {
             return Err(JoinError::NoPool);
         }
         let mut slots = self.lock();
@@ -232,7 +252,7 @@ impl Fleet {
     /// connect, half of a pool stays in whatever its requests say: checks pass there, so the fault may be that of the
     /// requests, and too few could not serve them all. O(workers) where it is taken out.
     pub fn request_failed(&self, worker: &Worker, failure: Failure) {
-        if !failure.is_fault() || !worker.lock_health().failed(self.conduct.strikes_max) {
+        if !failure.is_fault() || !worker.lock_health().failed(self.conduct.load().strikes_max) {
             return;
         }
         let one_at_a_time = self.lock();
@@ -304,7 +324,8 @@ impl Fleet {
         if before == available && returned.is_none() {
             return None;
         }
-        let ramp = |since| Ramp { since, over: self.conduct.ramp, from: self.conduct.ramp_from };
+        let Conduct { ramp: over, ramp_from: from, .. } = **self.conduct.load();
+        let ramp = |since| Ramp { since, over, from };
         let changed = roster.changed(worker.slot, |target| {
             target.available = available;
             target.ramp = returned.map(ramp).or(target.ramp);
@@ -374,7 +395,8 @@ impl Fleet {
     }
 }
 
-fn kv_load(target: &Target) -> f64 {
+/// Share of a target's cache that requests in flight take, by the router's own account.
+pub fn kv_load(target: &Target) -> f64 {
     let load = target.account.read();
     let total = warmpath_core::admission::total_blocks(target, &load);
     if total.0 == 0 { 0.0 } else { f64::from(load.active_blocks.0) / f64::from(total.0) }

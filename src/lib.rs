@@ -8,6 +8,7 @@ pub mod bridge;
 pub mod calibrate;
 pub mod cli;
 pub mod config;
+pub mod decisions;
 pub mod demo;
 pub mod doctor;
 pub mod door;

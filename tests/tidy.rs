@@ -29,6 +29,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["events"],
     &["fleet"],
     &["queue"],
+    &["decisions"],
     &["tokenize"],
     &["openai"],
     &["sim"],

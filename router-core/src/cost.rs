@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 use crate::history::Known;
 use crate::ids::Slot;
 use crate::overlap::TierBlocks;
@@ -27,11 +29,13 @@ pub use tiers::TierWeights;
 pub use weight::{Share, Weight};
 
 /// What a candidate costs. Lower is better; comparable within one call only.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Cost(pub f64);
 
 /// Whether a candidate can be chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// It has room.
     Open,
@@ -43,7 +47,7 @@ pub enum Standing {
 
 /// A target as a cost function sees it: what it holds of this prompt, and its load. A value: nothing can change while
 /// the function looks.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     /// Which target.
     pub slot: Slot,
@@ -97,7 +101,8 @@ pub(crate) fn ratio(part: u32, whole: u32) -> f64 {
 }
 
 /// A policy declines: the fallback policy decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NoChoice {
     /// Every candidate scores zero, so that the scores say nothing.
     AllZero,

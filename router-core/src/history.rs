@@ -2,12 +2,14 @@
 
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{SequenceHash, Slot};
 use crate::shape::Prompt;
 use crate::units::Units;
 
 /// What a history knows of one worker and one request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// Leading units of the request that the worker was sent before, over all its prompts.
     pub matched: Units,

@@ -1,11 +1,14 @@
 //! What each worker's cache holds of one prompt: the answer, and the port through which it is asked for.
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{SequenceHash, Slot};
 use crate::slot_set::SlotSet;
 use crate::units::{Blocks, Tier, Tokens};
 
 /// Leading blocks by the tier in which they lie.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct TierBlocks([u32; 4]);
 
 impl TierBlocks {

@@ -1,6 +1,7 @@
 //! What workers will hold that no event tells of yet: the prompts that were sent to them.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,8 @@ const EVENTS_LAG: Duration = Duration::from_millis(100);
 /// Blocks that prompts share are kept once, in a tree behind one lock. Holds are short: a look-up compares a hash or two
 /// for each fork on its way, an entry copies what is new. Everything is bounded by the prompts in flight.
 pub struct Overlay {
-    credit: Duration,
+    /// In nanoseconds.
+    credit: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -53,7 +55,19 @@ impl State {
 impl Overlay {
     /// Nothing in flight. Without a first token a prompt counts as cached for `credit`; with zero, none ever does.
     pub fn new(credit: Duration) -> Self {
-        Self { credit, state: Mutex::default() }
+        let overlay = Self { credit: AtomicU64::new(0), state: Mutex::default() };
+        overlay.set_credit(credit);
+        overlay
+    }
+
+    /// From now on prompts count as cached for `credit`; those in flight keep what they have.
+    pub fn set_credit(&self, credit: Duration) {
+        self.credit.store(u64::try_from(credit.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long prompts count as cached.
+    pub fn credit(&self) -> Duration {
+        Duration::from_nanos(self.credit.load(Ordering::Relaxed))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -65,7 +79,7 @@ impl Overlay {
     /// it, at most `cap`, where that is longer; then all of it counts as on the device. Slots beyond `held` are left out.
     /// O(forks × (log blocks + slots / 64) + workers).
     pub fn raise(&self, now: Instant, prompt: &[SequenceHash], cap: Blocks, held: &mut [TierBlocks]) {
-        if self.credit.is_zero() || prompt.is_empty() {
+        if self.credit().is_zero() || prompt.is_empty() {
             return;
         }
         let mut state = self.state();
@@ -97,7 +111,7 @@ impl Overlay {
         slot: Slot,
         prompts: impl Iterator<Item = &'p [SequenceHash]>,
     ) -> Stay {
-        let until = now.checked_add(self.credit).unwrap_or(now);
+        let until = now.checked_add(self.credit()).unwrap_or(now);
         let credited = until > now;
         let (mut first, mut blocks) = (None, 0);
         let mut state = self.state();
@@ -159,7 +173,7 @@ impl Stay {
 
     /// The request has its first token.
     pub(crate) fn first_token(&self, now: Instant) {
-        if self.first.is_none() || self.overlay.credit.is_zero() {
+        if self.first.is_none() || self.overlay.credit().is_zero() {
             return;
         }
         let ends = now.checked_add(EVENTS_LAG).unwrap_or(now);

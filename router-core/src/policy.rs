@@ -20,7 +20,7 @@ use crate::cost::{CostFunction, Needs};
 use crate::history::History;
 use crate::observe::{Enrol, Learn};
 use crate::pick::Pick;
-use crate::shape::Request;
+use crate::shape::Shape;
 
 /// The policies by name, as YAML and the commands spell them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -131,7 +131,8 @@ pub struct Weights {
     pub approx_lru: LruWeights,
 }
 
-/// A policy at work in one pool.
+/// A policy at work in one pool. A clone shares what it has learned.
+#[derive(Clone)]
 pub struct Policy {
     /// Its name.
     pub name: PolicyName,
@@ -194,10 +195,9 @@ impl Policy {
         }
     }
 
-    /// Whether it can place a request of which no token ids are known.
-    pub fn goes_by_text(&self, request: &Request<'_>) -> bool {
-        (self.history.is_some() && !request.texts.is_empty())
-            || (self.needs.opening.is_some() && request.shape.opening.is_some())
+    /// Whether it can place a request of which no token ids are known, only perhaps its characters.
+    pub fn goes_by_text(&self, has_texts: bool, shape: &Shape) -> bool {
+        (self.history.is_some() && has_texts) || (self.needs.opening.is_some() && shape.opening.is_some())
     }
 
     /// The same with a memory of what each worker was sent.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::admission::{self, OnAllBusy};
 use crate::cost::{Needs, NoChoice, Standing, TierWeights};
 use crate::history::History;
@@ -22,12 +24,15 @@ mod explain;
 mod scratch;
 mod sent;
 mod shadow;
+mod successor;
 mod survey;
 
+pub use decide::{Kept, Question};
 pub use explain::{Considered, Explanation, SESSION};
 pub use scratch::Scratch;
 use sent::Sent;
 pub use shadow::ShadowChoice;
+pub use successor::Keeps;
 use survey::asked;
 
 /// Places the requests of one pool.
@@ -36,7 +41,7 @@ pub struct Scheduler {
     policy: Policy,
     fallback: Policy,
     shadows: Vec<Policy>,
-    sessions: Option<Sessions>,
+    sessions: Option<Arc<Sessions>>,
     needs: Needs,
     on_all_busy: OnAllBusy,
     overlay: Arc<Overlay>,
@@ -47,7 +52,8 @@ pub struct Scheduler {
 }
 
 /// Who decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DecidedBy {
     /// The pool's policy.
     Policy,
@@ -120,7 +126,7 @@ impl Scheduler {
 
     /// Prefers, under any policy, the worker that had a session's last request.
     pub fn with_sessions(self, sessions: Sessions) -> Self {
-        Self { sessions: Some(sessions), ..self }
+        Self { sessions: Some(Arc::new(sessions)), ..self }
     }
 
     /// Weighs cached blocks by these instead of the defaults.
@@ -159,10 +165,10 @@ impl Scheduler {
     ) -> Result<Placement, PlaceError> {
         scratch.shadows.clear();
         self.refuse_early(now, request, (workers, pool))?;
-        let shape = self.survey(now, request, index, (workers, pool), scratch);
-        let (chosen, decided_by) = self.decide(now, (request, &shape), scratch)?;
+        let question = self.ask(now, request, index, (workers, pool), scratch);
+        let (chosen, decided_by) = self.decide(now, &question, scratch)?;
         if decided_by == DecidedBy::Policy && !self.shadows.is_empty() {
-            self.ask_shadows(now, (request, &shape), (chosen, workers.slots()), scratch);
+            self.ask_shadows(now, (request, &question.shape), (chosen, workers.slots()), scratch);
         }
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
@@ -190,6 +196,21 @@ impl Scheduler {
             Event::Placed { shape: request.shape, overlap: placement.overlap, new_tokens: placement.new_tokens };
         self.observe(&Observation { at: now, request: request.key, slot: candidate.slot, event });
         Ok(placement)
+    }
+
+    /// Looks at the request and the fleet: what is left is to decide.
+    fn ask(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        index: &dyn PrefixIndex,
+        fleet: (&WorkerTable, &Pool),
+        scratch: &mut Scratch,
+    ) -> Question {
+        let shape = self.survey(now, request, index, fleet, scratch);
+        let question = Question::of(request, shape, self.kept(now, &shape, &scratch.candidates));
+        scratch.asked = Some((question, scratch.rng.clone()));
+        question
     }
 
     /// Whoever has to wait asks again and again: it should not cost a look-up each time.
@@ -244,6 +265,11 @@ impl Scheduler {
     /// What its policies look at, besides what is always told.
     pub fn needs(&self) -> Needs {
         self.needs
+    }
+
+    /// The policy that decides where the pool's does not.
+    pub fn fallback(&self) -> &Policy {
+        &self.fallback
     }
 
     /// The pool's policy.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::blocks::{MediaSpan, Root, hash_blocks};
 use crate::ids::{RequestKey, SequenceHash, TokenId};
 use crate::slot_set::SlotSet;
@@ -78,24 +80,28 @@ impl<'a> Prompt<'a> {
 }
 
 /// How urgent a request is; the lower the number, the sooner (as vLLM's `priority`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Class(pub i32);
 
 /// Who sent a request, as far as fair sharing is concerned; none until tenants are configured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct TenantId(pub u32);
 
 /// Requests with equal keys prefer equal workers (a session, a user).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct AffinityKey(pub u64);
 
 /// The beginning of a request's first prompt, which many requests share: the xxh64 of its adapter's name and its first
 /// characters, or the hash of its first block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Opening(pub u64);
 
 /// What a class promises its requests; none is no promise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objectives {
     /// Time to first token.
     pub ttft: Option<Duration>,
@@ -104,7 +110,7 @@ pub struct Objectives {
 }
 
 /// A request's size and standing: everything of it that a cost function may look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Prompt tokens over all prompts; estimated where no token ids are known.
     pub prompt: Tokens,

@@ -15,7 +15,8 @@ pub struct Tokens(pub u32);
 pub struct Blocks(pub u32);
 
 /// A count in the units of a history: tokens, characters where token ids are unknown, or blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Units(pub u32);
 
 /// Tokens in a block; equals the engines' `--block-size`.

@@ -10,12 +10,14 @@ use warmpath_core::ids::Rank;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::queue::Rules;
 use warmpath_core::retry::RetryBudget;
+use warmpath_core::scheduler::{Keeps, Scheduler};
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::{Limits, Pool};
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::StartError;
 use crate::config::{Config, EventSource, Model, Queue, TokenizerSource, Worker as WorkerConfig};
+use crate::decisions::Decisions;
 use crate::fleet::health::Health;
 use crate::fleet::{Conduct, Fleet, Newcomer, PoolState, RetryTurns};
 use crate::link::{Link, Links};
@@ -43,17 +45,27 @@ pub(super) fn fleet(config: &Config, metrics: &Metrics, tasks: &Tasks) -> Fleet 
         let gate = Gate::new(gate_settings(config), &seats, metrics.clone(), tasks.clone());
         (pool, Arc::new(pool_state(config, tokenizer, model, (metrics, gate))))
     });
-    let conduct = Conduct {
+    Fleet::new(pools.collect(), conduct(config))
+}
+
+/// How workers are taken out and brought back.
+pub(super) fn conduct(config: &Config) -> Conduct {
+    Conduct {
         strikes_max: config.health.request_failures.get(),
         ramp: config.health.ramp.get(),
         ramp_from: config.health.ramp_from.get(),
-    };
-    Fleet::new(pools.collect(), conduct)
+    }
 }
 
 /// An index that holds as much as the configuration allows, still empty.
 pub(super) fn index(config: &Config) -> ConcurrentIndex {
     ConcurrentIndex::new(usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX))
+}
+
+/// What is written down of decisions: none yet.
+pub(super) fn decisions(config: &Config) -> Decisions {
+    let kept = usize::try_from(config.decisions.kept).unwrap_or(usize::MAX);
+    Decisions::new(kept, config.decisions.memory.as_usize())
 }
 
 /// The ways to workers, whose connections are tasks of `tasks`.
@@ -140,9 +152,13 @@ fn tokenizer(config: &Config, model: &Model, shared: &Arc<TokenizeShared>) -> To
         Some(TokenizerSource::Remote) => handle.with_remote(remote(config, model)),
         _ => handle,
     };
-    // Its trees are made of ids.
+    handle.giving_ids(gives_ids(config))
+}
+
+/// The trees of one policy are made of ids.
+fn gives_ids(config: &Config) -> bool {
     let mut policies = config.routing.shadow.iter().chain([&config.routing.policy]);
-    handle.giving_ids(policies.any(|policy| *policy == PolicyName::ApproxTree))
+    policies.any(|policy| *policy == PolicyName::ApproxTree)
 }
 
 /// Without engines: the fleet tells it of those that join.
@@ -172,17 +188,48 @@ fn pool_state(
     model: &Model,
     (metrics, gate): (ModelMetrics, Arc<Gate>),
 ) -> PoolState {
-    let routing = &config.routing;
-    let (credit, half_life) = (config.index.in_flight_credit.get(), config.engines.half_life.get());
-    let scheduler = routing.scheduler(routing.policy, credit, half_life).with_release(gate.clone());
     PoolState {
         model: model.name.value.as_str().into(),
         block_size: model.block_size,
-        scheduler,
-        tokenizer,
+        scheduler: scheduler(config, &gate),
+        tokenizer: Arc::new(tokenizer),
         metrics,
         gate,
-        retries: RetryTurns::new(RetryBudget::new(config.retries.budget, config.retries.budget_min)),
+        retries: Arc::new(retries(config)),
+    }
+}
+
+fn scheduler(config: &Config, gate: &Arc<Gate>) -> Scheduler {
+    let routing = &config.routing;
+    let (credit, half_life) = (config.index.in_flight_credit.get(), config.engines.half_life.get());
+    routing.scheduler(routing.policy, credit, half_life).with_release(gate.clone())
+}
+
+fn retries(config: &Config) -> RetryTurns {
+    RetryTurns::new(RetryBudget::new(config.retries.budget, config.retries.budget_min))
+}
+
+/// A pool in the place of `old`: what is in flight and what was learned stays, unless `config` sets it otherwise than
+/// `before` did.
+pub(super) fn succeeding(config: &Config, before: &Config, old: &PoolState) -> PoolState {
+    old.tokenizer.set_giving_ids(gives_ids(config));
+    let policies: Vec<PolicyName> =
+        PolicyName::ALL.into_iter().filter(|policy| config.routing.sets_alike(&before.routing, *policy)).collect();
+    let keeps = Keeps {
+        policies: &policies,
+        sessions: config.routing.sessions == before.routing.sessions,
+        sent: config.routing.approx_lru == before.routing.approx_lru,
+    };
+    let same_budget =
+        (config.retries.budget, config.retries.budget_min) == (before.retries.budget, before.retries.budget_min);
+    PoolState {
+        model: Arc::clone(&old.model),
+        block_size: old.block_size,
+        scheduler: scheduler(config, &old.gate).succeeding(&old.scheduler, keeps),
+        tokenizer: Arc::clone(&old.tokenizer),
+        metrics: old.metrics.clone(),
+        gate: Arc::clone(&old.gate),
+        retries: if same_budget { Arc::clone(&old.retries) } else { Arc::new(retries(config)) },
     }
 }
 

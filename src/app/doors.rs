@@ -65,18 +65,8 @@ impl Port {
     }
 }
 
-/// SIGHUP asks for certificates to be read again. Where there are none it would end the process, unless it is heard.
-pub(super) fn hear_hangups(tasks: &Tasks) -> Result<(), StartError> {
-    let mut hangups = hangups()?;
-    tasks.spawn(async move {
-        while hangups.recv().await.is_some() {
-            tracing::info!("SIGHUP: there is no certificate to be read again");
-        }
-    });
-    Ok(())
-}
-
-fn hangups() -> Result<Signal, StartError> {
+/// SIGHUP, which asks for files to be read again.
+pub(super) fn hangups() -> Result<Signal, StartError> {
     signal(SignalKind::hangup())
         .map_err(|source| StartError::Setup { what: "SIGHUP".to_owned(), source: source.into() })
 }

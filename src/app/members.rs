@@ -75,28 +75,27 @@ impl Members {
         }
     }
 
-    /// Takes in the workers of the configuration, then follows what the other sources find.
+    /// Takes in the workers of the configuration, then follows what the other sources find. Returns where changes of the
+    /// configuration's own list are told.
     ///
     /// # Errors
     /// When one of the configuration's workers cannot be taken in.
-    pub(super) fn start(mut self, trouble: &Trouble) -> Result<(), StartError> {
+    pub(super) fn start(mut self, trouble: &Trouble) -> Result<mpsc::Sender<Found>, StartError> {
         let listed = self.config.workers.clone();
         for described in &listed {
             self.join(described, Health::presumed())?;
         }
         let (tell, found) = mpsc::channel(FOUND_MAX);
-        if !self.discover(tell) {
-            return Ok(());
-        }
+        self.discover(&tell);
         let mut union = Union::default();
         union.take(Found { origin: Origin::List, workers: Some(listed), trouble: Vec::new() });
         let background = self.background.clone();
         background.spawn(self.follow(union, found, Arc::clone(trouble)));
-        Ok(())
+        Ok(tell)
     }
 
-    /// Starts the configured sources. Returns whether there are any.
-    fn discover(&self, tell: mpsc::Sender<Found>) -> bool {
+    /// Starts the configured sources.
+    fn discover(&self, tell: &mpsc::Sender<Found>) {
         let discovery = &self.config.discovery;
         if let Some(path) = &discovery.file.path {
             let following =
@@ -108,10 +107,9 @@ impl Members {
             self.background.spawn(dns::follow(discovery.dns.clone(), model.value.clone(), tell.clone()));
         }
         if let (true, Some(bus)) = (discovery.nats.enabled.value, self.sources.nats()) {
-            let registrations = Registrations::new(bus.client().clone(), Arc::clone(&self.config), tell);
+            let registrations = Registrations::new(bus.client().clone(), Arc::clone(&self.config), tell.clone());
             self.background.spawn(registrations.follow());
         }
-        discovery.is_used()
     }
 
     async fn follow(mut self, mut union: Union, mut found: mpsc::Receiver<Found>, trouble: Trouble) {

@@ -131,15 +131,15 @@ impl Sources {
         let target = roster.table().get(worker.slot).ok_or_else(|| setup("no such worker", worker.id.to_string()))?;
         // As many as the configuration says; engines that tell the number themselves let the table grow.
         let blocks = described.capacity_blocks.map_or(0, |blocks| usize::try_from(blocks.get()).unwrap_or(0));
-        let writer = self.index.writer(worker.slot, &self.view(worker, pool, blocks));
-        Ok(EventTask::new((Arc::clone(worker), Arc::clone(pool), Arc::clone(&target.trust)), writer, source))
+        let writer = self.index.writer(worker.slot, &self.view(worker, &pool, blocks));
+        Ok(EventTask::new((Arc::clone(worker), pool, Arc::clone(&target.trust)), writer, source))
     }
 
     /// Forgets what a worker that has left held. Its task must have ended.
     pub(super) fn vacate(&self, worker: &Worker) {
         if let Some(pool) = self.fleet.pool(&worker.model) {
             // Whoever begins in a slot makes it empty, and an empty view takes next to no room.
-            drop(self.index.writer(worker.slot, &self.view(worker, pool, 0)));
+            drop(self.index.writer(worker.slot, &self.view(worker, &pool, 0)));
         }
     }
 

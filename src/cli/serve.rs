@@ -11,8 +11,9 @@ use crate::app::App;
 use crate::config::Config;
 use crate::telemetry;
 
-/// Runs the router until it is interrupted; then it drains: not ready, no new connections, streams may finish. SIGHUP has
-/// certificates read again.
+/// Runs the router until it is interrupted; then it drains: not ready, no new connections, streams may finish. The
+/// configuration is read again when it changes and on SIGHUP, certificates too; what is wrong with it is logged, and nothing
+/// changes.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// The configuration; `config/warmpath.yaml` explains every key.
@@ -32,7 +33,7 @@ impl ServeArgs {
         telemetry::log_to_stderr(config.log.format, config.log.level.into());
         runtime()?.block_on(async {
             let app = App::start(config, None).await.context("the router could not start")?;
-            app.hear_hangups()?;
+            app.follow(self.config)?;
             eprintln!("serving on http://{}, admin on http://{}", app.data_address(), app.admin_address());
             app.run_until_signal().await?;
             Ok(ExitCode::SUCCESS)

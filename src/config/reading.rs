@@ -11,6 +11,7 @@ use super::document::{self, Content, Node, ROUNDS_MAX};
 use super::fault::Fault;
 use super::fleet::{TokenizerSource, Worker};
 use super::inputs::{Environment, is_too_large, override_values, read_config, substitute};
+use super::leaves::Origins;
 use super::place::Place;
 use super::{Config, ConfigError, check};
 
@@ -22,6 +23,8 @@ pub struct Reading {
     pub faults: Vec<Fault>,
     /// What was read, for excerpts.
     pub text: String,
+    /// Where its values were written.
+    pub origins: Origins,
 }
 
 impl Reading {
@@ -52,16 +55,18 @@ impl Reading {
     /// Reads `text`, which messages call `name`. Relative paths in it start from `folder`.
     pub fn of_text(name: &str, text: String, folder: &Path, environment: &Environment) -> Self {
         let mut faults = Vec::new();
+        let mut origins = Origins::default();
         let config = document::parse(name, &text, &mut faults).and_then(|mut root| {
             override_values(&mut root, environment, &mut faults);
             substitute(&mut root, folder, environment, &mut faults);
+            origins = Origins::of(&root, name);
             let config = decode_all(&mut root, &mut faults)?;
             check::check(&config, &root, &mut faults);
             Some(from_folder(config, folder))
         });
         // What an override says comes after what the file says.
         faults.sort_by(|a, b| (&*a.place.source != name, &a.place).cmp(&(&*b.place.source != name, &b.place)));
-        Self { config, faults, text }
+        Self { config, faults, text, origins }
     }
 
     /// Reads a file with a list of workers for `config`.
@@ -107,7 +112,12 @@ impl Reading {
     }
 
     fn refused(place: Place, message: &str) -> Self {
-        Self { config: None, faults: vec![Fault::new(place, message)], text: String::new() }
+        Self {
+            config: None,
+            faults: vec![Fault::new(place, message)],
+            text: String::new(),
+            origins: Origins::default(),
+        }
     }
 }
 

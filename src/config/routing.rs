@@ -159,6 +159,12 @@ impl Routing {
 }
 
 impl Routing {
+    /// Whether `policy` is set as it is in `other`: its section, the one of its name, is the same.
+    pub fn sets_alike(&self, other: &Routing, policy: PolicyName) -> bool {
+        let section = |routing| serde_json::to_value(routing).ok()?.get(policy.as_str()).cloned();
+        section(self) == section(other)
+    }
+
     /// A scheduler by `policy`, with fresh state. Prompts in flight count as cached for `in_flight_credit`, what engines say
     /// of their load counts half after `half_life`.
     pub fn scheduler(&self, policy: PolicyName, in_flight_credit: Duration, half_life: Duration) -> Scheduler {

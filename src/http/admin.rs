@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwapOption;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,11 +12,18 @@ use axum::{Json, Router};
 use serde::Serialize;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
+use super::desk::Desk;
+use crate::decisions::Decisions;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
+use settings::Settings;
 
+mod decisions;
 mod duty;
 mod guard;
+mod page;
+mod query;
+pub mod settings;
 mod workers;
 
 /// What the admin port can be asked about.
@@ -24,6 +32,10 @@ pub struct Admin {
     pub fleet: Arc<Fleet>,
     /// What is remembered of their caches.
     pub index: Arc<ConcurrentIndex>,
+    /// What it has decided.
+    pub decisions: Arc<Decisions>,
+    /// Who would serve a request.
+    pub desk: Desk,
     /// What is measured.
     pub metrics: Metrics,
     /// What only the app knows.
@@ -31,7 +43,24 @@ pub struct Admin {
     /// Brings gauges up to date that only the app knows.
     pub refresh: Box<dyn Fn() + Send + Sync>,
     /// Asked for as `Authorization: Bearer …` where it is set; liveness and readiness never ask.
-    pub token: Option<String>,
+    pub token: AdminToken,
+    /// The configuration, and the way to a new one.
+    pub settings: Arc<dyn Settings>,
+}
+
+/// The token of the admin port; none where none is asked for. A clone is the same.
+#[derive(Clone, Default)]
+pub struct AdminToken(Arc<ArcSwapOption<String>>);
+
+impl AdminToken {
+    /// From now on this one is asked for.
+    pub fn set(&self, token: Option<String>) {
+        self.0.store(token.map(Arc::new));
+    }
+
+    fn get(&self) -> Option<Arc<String>> {
+        self.0.load_full()
+    }
 }
 
 /// How the router is.
@@ -58,6 +87,13 @@ pub fn routes(admin: Arc<Admin>) -> Router {
         .route("/metrics", get(metrics))
         .route("/api/v1/workers", get(workers::list))
         .route("/api/v1/workers/{id}/{action}", post(duty::act).fallback(duty::wrong_method))
+        .route("/api/v1/decisions", get(decisions::list))
+        .route("/api/v1/decisions/{id}", get(decisions::one))
+        .route("/api/v1/explain", post(decisions::dry))
+        .route("/api/v1/history", get(decisions::history))
+        .route("/", get(page::show))
+        .route("/api/v1/config", get(settings::show))
+        .route("/api/v1/reload", post(settings::reload))
         .with_state(admin)
 }
 

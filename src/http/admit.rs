@@ -1,27 +1,21 @@
 //! Between understanding a request and sending it: a worker, at once or when it is the request's turn.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use warmpath_core::admission;
-use warmpath_core::scheduler::Placement;
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::Tokens;
 
-use super::forward::{Understood, place};
+use super::forward::Understood;
 use super::gateway::Gateway;
+use super::place::{Placed, place};
 use crate::error::GatewayError;
-use crate::fleet::Worker;
 use crate::queue::{Asking, Placing};
 
 impl Gateway {
     /// A worker for the request, other than those in `avoid`, which have failed it. Waits while all are full, if the
     /// configuration says so; dropping the future gives up the place in the queue. Reserves nothing before it returns.
-    pub(super) async fn admit(
-        &self,
-        request: &Understood,
-        avoid: &SlotSet,
-    ) -> Result<(Placement, Arc<Worker>), GatewayError> {
+    pub(super) async fn admit(&self, request: &Understood, avoid: &SlotSet) -> Result<Placed, GatewayError> {
         let asking = Asking {
             class: request.shape.class,
             tenant: request.shape.tenant,
@@ -39,12 +33,12 @@ struct Trying<'a> {
 }
 
 impl Placing for Trying<'_> {
-    type Placed = (Placement, Arc<Worker>);
+    type Placed = Placed;
 
     fn place(&mut self) -> Result<(Self::Placed, Tokens), GatewayError> {
-        let (placement, worker) = place(self.gateway, self.request, self.avoid)?;
-        let tokens = placement.new_tokens;
-        Ok(((placement, worker), tokens))
+        let placed = place(self.gateway, self.request, self.avoid)?;
+        let tokens = placed.placement.new_tokens;
+        Ok((placed, tokens))
     }
 
     fn next_growth(&self, now: Instant) -> Option<Instant> {

@@ -59,6 +59,18 @@ async fn handle(
 ) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
+    let understood = understand(gateway, endpoint, arrival, (parts, body)).await?;
+    let failed = |error| Failure { error, pool: Some(Arc::clone(&understood.pool)) };
+    forward(gateway, &understood).await.map_err(failed)
+}
+
+/// What the request asks for, of which tokens its prompts are made, and who it is from. Nothing is decided yet.
+pub(super) async fn understand(
+    gateway: &Gateway,
+    endpoint: Endpoint,
+    arrival: &Arrival,
+    (parts, body): (Parts, Bytes),
+) -> Result<Understood, Failure> {
     let parse = if gateway.behaviour.reads_prompts { RequestView::parse } else { RequestView::sketch };
     let parsed = parse(endpoint, &body, gateway.behaviour.messages_max);
     let mut view = parsed.map_err(|fault| GatewayError::bad_request(fault.message, fault.param))?;
@@ -81,7 +93,7 @@ async fn handle(
         affinity: senders.session(&parts.headers, Some(&view)),
     };
     let (relayed, asking) = relayed(gateway, &view, &body);
-    let understood = Understood {
+    Ok(Understood {
         key: arrival.key,
         arrived: arrival.at,
         deadline: arrival.deadline,
@@ -99,8 +111,7 @@ async fn handle(
         adapter: destination.adapter,
         pool: Arc::clone(&pool),
         outgoing: outgoing(parts, arrival, asking, &body),
-    };
-    forward(gateway, &understood).await.map_err(|error| Failure { error, pool: Some(pool) })
+    })
 }
 
 /// What goes to the worker: as it came, or with the body that asks for more.

@@ -43,7 +43,7 @@ impl Destination {
             (None, None) => None,
         };
         match found {
-            Some((pool, adapter)) => Ok(Self { pool: Arc::clone(pool), adapter }),
+            Some((pool, adapter)) => Ok(Self { pool, adapter }),
             None => Err(unknown_model(model.unwrap_or_default())),
         }
     }

@@ -11,12 +11,14 @@ use warmpath_core::blocks::Root;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::observe::{Event, Observation, Side};
 use warmpath_core::retry::{Failure, Next};
-use warmpath_core::scheduler::{DecidedBy, Placement};
-use warmpath_core::shape::{Prompt, Request as PlaceRequest, Shape};
-use warmpath_core::slot_set::SlotSet;
+use warmpath_core::scheduler::Placement;
+use warmpath_core::shape::Shape;
 
 use super::gateway::Gateway;
+use super::place::Placed;
 use super::retrying::Retrying;
+use crate::decisions::told::decided;
+use crate::decisions::{Decision, Standing};
 use crate::error::{GatewayError, Retry, SHOULD_RETRY};
 use crate::fleet::{PoolState, Worker};
 use crate::link::Way;
@@ -70,8 +72,8 @@ pub(super) enum Relayed {
 pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<Response, GatewayError> {
     let mut retrying = Retrying::new(gateway, request)?;
     loop {
-        let (placement, worker) = retrying.place().await?;
-        let mut attempt = Attempt::new(request, placement, worker);
+        let placed = retrying.place().await?;
+        let mut attempt = Attempt::new(request, placed);
         let mut way = Way::Kept;
         let failed = loop {
             let error = match send(gateway, request, &attempt.worker, way).await {
@@ -112,6 +114,8 @@ async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way
 pub(super) struct Attempt<'a> {
     request: &'a Understood,
     placement: Option<Placement>,
+    /// What is written down of the decision.
+    decision: Option<Arc<Decision>>,
     /// Whoever holds it holds its slot, too: it goes last.
     pub(super) worker: Arc<Worker>,
     pub(super) side: Side,
@@ -119,8 +123,8 @@ pub(super) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(request: &'a Understood, placement: Placement, worker: Arc<Worker>) -> Self {
-        Self { request, placement: Some(placement), worker, side: Side::Client, began: Instant::now() }
+    fn new(request: &'a Understood, Placed { placement, worker, decision }: Placed) -> Self {
+        Self { request, placement: Some(placement), decision, worker, side: Side::Client, began: Instant::now() }
     }
 
     /// The worker answers: what follows is told by the relay.
@@ -141,6 +145,10 @@ impl Drop for Attempt<'_> {
         if side == Side::Client {
             pool.metrics.request("client_left");
         }
+        if let Some(decision) = &self.decision {
+            let standing = if side == Side::Client { Standing::GivenUp } else { Standing::Failed };
+            decision.course.ended(standing, None);
+        }
         pool.scheduler.observe(&Observation {
             at,
             request: *key,
@@ -148,59 +156,6 @@ impl Drop for Attempt<'_> {
             event: Event::Failed { side },
         });
     }
-}
-
-/// Decides where the request goes, and reserves it.
-pub(super) fn place(
-    gateway: &Gateway,
-    request: &Understood,
-    avoid: &SlotSet,
-) -> Result<(Placement, Arc<Worker>), GatewayError> {
-    let roster = gateway.fleet.roster();
-    let table = roster.table();
-    let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
-    let prompts = request.prompts.below(request.root);
-    let texts = prompts_of(request.texts.0, &request.texts.1);
-    let mut lacking = SlotSet::new();
-    let avoid = match &request.adapter {
-        None => avoid,
-        Some(adapter) => {
-            lacking.clone_from(avoid);
-            roster.avoid_without(adapter, pool, &mut lacking);
-            &lacking
-        }
-    };
-    let place = PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, texts: &texts, avoid };
-    let start = Instant::now();
-    let placement = gateway.with_scratch(|scratch| {
-        let placement = request.pool.scheduler.place(start, &place, &*gateway.index, (table, pool), scratch);
-        scratch.shadows().iter().for_each(|choice| request.pool.metrics.shadow(choice));
-        placement
-    })?;
-    gateway.metrics.routing_latency.record(start.elapsed());
-    if let DecidedBy::Fallback(_) = placement.decided_by {
-        gateway.metrics.fallback("all_zero");
-    }
-    let worker = roster.worker(placement.target.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
-    worker.metrics.placed.increment(1);
-    if request.prompts.count().is_some_and(|count| count > 0) {
-        worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
-        worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
-        worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
-    }
-    tracing::debug!(
-        request = request.key.0,
-        worker = %placement.target.worker,
-        prompt_tokens = request.shape.prompt.0,
-        overlap_tokens = placement.overlap_tokens.0,
-        "placed"
-    );
-    Ok((placement, worker))
-}
-
-/// Prompts below `root`, without media.
-fn prompts_of(root: Root, prompts: &[Vec<u32>]) -> Vec<Prompt<'_>> {
-    prompts.iter().map(|tokens| Prompt::of(root, tokens)).collect()
 }
 
 async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<Response, GatewayError> {
@@ -214,7 +169,7 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
         }
         return refusal(gateway, attempt, &worker, answer).await;
     }
-    let attempt_began = attempt.began;
+    let (attempt_began, decided) = (attempt.began, attempt.decision.take());
     let placement = attempt.answered().ok_or(GatewayError::NoSuchSlot)?;
     let decision = decision_headers(gateway, &placement);
     let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
@@ -235,6 +190,7 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
             trust: Arc::clone(&placement.target.trust),
         }),
         recording: recording(gateway, request),
+        decision: decided,
     };
     let is_stream = answer.is_event_stream();
     let form = match request.relayed {
@@ -295,16 +251,10 @@ fn decision_headers(gateway: &Gateway, placement: &Placement) -> HeaderMap {
     if !gateway.behaviour.expose_decisions {
         return headers;
     }
-    let decided_by = match placement.decided_by {
-        DecidedBy::Policy => "policy",
-        DecidedBy::Fallback(_) => "fallback",
-        DecidedBy::Load => "load",
-        DecidedBy::LeastLoaded => "least_loaded",
-    };
     if let Ok(worker) = HeaderValue::from_str(placement.target.worker.as_str()) {
         headers.insert(WORKER, worker);
     }
     headers.insert(OVERLAP_TOKENS, HeaderValue::from(placement.overlap_tokens.0));
-    headers.insert(DECISION, HeaderValue::from_static(decided_by));
+    headers.insert(DECISION, HeaderValue::from_static(decided(placement.decided_by)));
     headers
 }

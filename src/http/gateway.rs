@@ -14,6 +14,7 @@ use warmpath_core::scheduler::Scratch;
 
 use super::sender::Senders;
 use crate::config::PassedPath;
+use crate::decisions::Decisions;
 use crate::door::{Intake, IntakeFault, Room, read_whole};
 use crate::error::GatewayError;
 use crate::fleet::Fleet;
@@ -39,13 +40,15 @@ pub struct Gateway {
     pub behaviour: Behaviour,
     /// Requests that may have killed workers.
     pub guard: Arc<Guard>,
+    /// What is written down of its decisions.
+    pub decisions: Arc<Decisions>,
     /// Paths that are passed through, beside those with a handler of their own.
     pub passthrough: Vec<PassedPath>,
     room: Room,
     /// Who is told of finished requests, where they are recorded.
     pub recorder: Option<Recorder>,
-    keys: AtomicU64,
-    scratches: Mutex<Vec<Scratch>>,
+    keys: Arc<AtomicU64>,
+    scratches: Arc<Mutex<Vec<Scratch>>>,
 }
 
 /// How a gateway behaves.
@@ -86,11 +89,25 @@ impl Gateway {
         metrics: Metrics,
         behaviour: Behaviour,
     ) -> Self {
+        let decisions = Arc::new(Decisions::new(0, 0));
         let guard = Arc::new(Guard::new(behaviour.suspicion, behaviour.seed));
-        let (keys, scratches) = (AtomicU64::new(0), Mutex::default());
+        let (keys, scratches) = (Arc::default(), Arc::default());
         let room = Room::new(behaviour.all_body_bytes);
         let (passthrough, recorder) = (Vec::new(), None);
-        Self { fleet, index, upstream, metrics, behaviour, guard, passthrough, recorder, room, keys, scratches }
+        Self {
+            fleet,
+            index,
+            upstream,
+            metrics,
+            behaviour,
+            guard,
+            decisions,
+            passthrough,
+            recorder,
+            room,
+            keys,
+            scratches,
+        }
     }
 
     /// The same, with these paths passed through.
@@ -98,9 +115,34 @@ impl Gateway {
         Self { passthrough, ..self }
     }
 
+    /// The same, with decisions written down in `decisions`.
+    pub fn with_decisions(self, decisions: Arc<Decisions>) -> Self {
+        Self { decisions, ..self }
+    }
+
     /// The same, with finished requests told to `recorder`.
     pub fn with_recorder(self, recorder: Option<Recorder>) -> Self {
         Self { recorder, ..self }
+    }
+
+    /// Another one in its place, for the requests to come: the same fleet, counters and bounds, unless those are set
+    /// otherwise.
+    pub fn succeeding(&self, upstream: Upstream, behaviour: Behaviour, passthrough: Vec<PassedPath>) -> Self {
+        let same_room = behaviour.all_body_bytes == self.behaviour.all_body_bytes;
+        Self {
+            fleet: Arc::clone(&self.fleet),
+            index: Arc::clone(&self.index),
+            upstream,
+            metrics: self.metrics.clone(),
+            guard: Arc::clone(&self.guard),
+            decisions: Arc::clone(&self.decisions),
+            passthrough,
+            room: if same_room { self.room.clone() } else { Room::new(behaviour.all_body_bytes) },
+            recorder: self.recorder.clone(),
+            keys: Arc::clone(&self.keys),
+            scratches: Arc::clone(&self.scratches),
+            behaviour,
+        }
     }
 
     /// A name for the next request.

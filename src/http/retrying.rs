@@ -1,18 +1,18 @@
 //! What becomes of a request whose attempt failed: `router-core` decides, this waits, counts and tells.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use warmpath_core::ids::Slot;
 use warmpath_core::observe::Side;
 use warmpath_core::retry::{Course, Failure, Next};
-use warmpath_core::scheduler::{PlaceError, Placement};
+use warmpath_core::scheduler::PlaceError;
 use warmpath_core::slot_set::SlotSet;
 
 use super::forward::{Attempt, Understood};
 use super::gateway::Gateway;
+use super::place::Placed;
 use crate::error::GatewayError;
-use crate::fleet::{Turn, Worker};
+use crate::fleet::Turn;
 
 /// The attempts of one request so far.
 pub(super) struct Retrying<'a> {
@@ -60,7 +60,7 @@ impl<'a> Retrying<'a> {
     ///
     /// # Errors
     /// There is none. What the workers said tells the client more than that.
-    pub(super) async fn place(&mut self) -> Result<(Placement, Arc<Worker>), GatewayError> {
+    pub(super) async fn place(&mut self) -> Result<Placed, GatewayError> {
         let mut placed = self.gateway.admit(self.request, &self.avoid).await;
         let none_left = matches!(placed, Err(GatewayError::Place { source: PlaceError::NoWorker }));
         if let (true, Some((slot, pause))) = (none_left, self.here_after.take()) {

@@ -9,19 +9,20 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 
 use super::arrival::Arrival;
+use super::desk::Desk;
 use super::gateway::Gateway;
 use super::{completions, models, passthrough};
 use crate::error::GatewayError;
 
 /// The data port.
-pub fn data(gateway: Arc<Gateway>) -> Router {
+pub fn data(desk: Desk) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions).fallback(only_post))
         .route("/v1/chat/completions", post(completions::chat_completions).fallback(only_post))
         .route("/v1/models", get(models::list).fallback(only_get))
         .route("/v1/models/{*id}", get(models::one).fallback(only_get))
         .fallback(any(passthrough::pass))
-        .with_state(gateway)
+        .with_state(desk)
 }
 
 async fn only_post(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {

@@ -32,6 +32,11 @@ impl Senders {
         Self { tenant: tenant.unwrap_or(AUTHORIZATION), class, sessions: None, hasher }
     }
 
+    /// The same, knowing senders by the numbers by which `old` knows them.
+    pub fn succeeding(self, old: &Self) -> Self {
+        Self { hasher: old.hasher.clone(), ..self }
+    }
+
     /// Sessions are told apart by `header`, or else by `field`.
     pub fn with_sessions(self, header: Option<HeaderName>, field: SessionField) -> Self {
         Self { sessions: Some((header, field)), ..self }

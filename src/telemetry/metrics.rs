@@ -13,6 +13,7 @@ use warmpath_core::ids::Rank;
 use crate::real::real;
 use crate::shutdown::Restarts;
 pub use belief::Belief;
+pub use config::ConfigMetrics;
 pub use door::DoorMetrics;
 pub use queue::QueueMetrics;
 use reasons::Reasons;
@@ -21,6 +22,7 @@ pub use tokenizer::TokenizerFigures;
 pub use worker::WorkerMetrics;
 
 mod belief;
+mod config;
 pub mod door;
 mod queue;
 mod reasons;
@@ -130,6 +132,11 @@ definitions! {
     CERTIFICATE_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Kind::Gauge, "When the certificate in use expires, since 1970.";
     RESTARTS = "task_restarts_total", Kind::Counter, "Background tasks that panicked and began again, by task.";
     RECORDED = "recorded_requests_total", Kind::Counter, "Finished requests that were to be recorded, by what became of them.";
+    CONFIG_RELOADS = "config_reloads_total", Kind::Counter, "Times that a changed configuration took effect.";
+    CONFIG_FAILURES = "config_reload_failures_total", Kind::Counter, "Times that a configuration was read that cannot be followed.";
+    CONFIG_LOADED = "config_last_reload_success_timestamp_seconds", Kind::Gauge, "When the configuration in effect was read, since 1970.";
+    CONFIG_SUCCESSFUL = "config_last_reload_successful", Kind::Gauge, "1 unless the configuration that was read last cannot be followed.";
+    CONFIG_HASH = "config_hash", Kind::Gauge, "The first 32 bits of the hash of the configuration in effect: equal for equal files.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
@@ -50,14 +50,14 @@ pub struct TokenizerHandle {
     remote: Option<RemoteTokenizer>,
     shared: Arc<TokenizeShared>,
     tally: Arc<Tally>,
-    gives_ids: bool,
+    gives_ids: AtomicBool,
 }
 
 impl TokenizerHandle {
     /// No tokenizer of our own.
     pub fn absent(shared: Arc<TokenizeShared>) -> Self {
         let tally = Arc::new(Tally::new(Instant::now()));
-        Self { local: None, remote: None, shared, tally, gives_ids: false }
+        Self { local: None, remote: None, shared, tally, gives_ids: AtomicBool::new(false) }
     }
 
     /// The tokenizer that the configuration names for a model, which begins to load; absent where it names none of our own.
@@ -121,9 +121,14 @@ impl TokenizerHandle {
 
     /// Tells ids and never hashes, for placing by a policy that reads ids. Nothing is kept then: fast tokenizers are
     /// faster than what keeping ids would cost.
-    pub fn giving_ids(mut self, gives_ids: bool) -> Self {
-        self.gives_ids = gives_ids;
+    pub fn giving_ids(self, gives_ids: bool) -> Self {
+        self.set_giving_ids(gives_ids);
         self
+    }
+
+    /// The same for prompts to come.
+    pub fn set_giving_ids(&self, gives_ids: bool) {
+        self.gives_ids.store(gives_ids, Ordering::Relaxed);
     }
 
     /// Whether the tokenizer of our own can be used.
@@ -150,7 +155,7 @@ impl TokenizerHandle {
     ///
     /// Ids that the request itself brings are moved out of the view. Waits at most `wait_max` for other threads.
     pub async fn prompts(&self, body: &Bytes, view: &mut RequestView<'_>, root: &Root) -> Prompts {
-        if self.gives_ids {
+        if self.gives_ids.load(Ordering::Relaxed) {
             return self.ids(body, view).await.into();
         }
         let known = self.local_prompts(body, view, root).await;

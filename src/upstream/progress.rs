@@ -15,6 +15,7 @@ use super::guard::{Fingerprint, Guard};
 use super::record::Recording;
 use super::sse::SseScanner;
 use super::usage;
+use crate::decisions::{Decision, Standing};
 use crate::fleet::{Fleet, PoolState, Worker};
 
 /// The most of a plain answer that is kept until its end, to read its usage.
@@ -55,6 +56,8 @@ pub struct Ticket {
     pub promise: Option<Promise>,
     /// How it is recorded if it finishes, where requests are.
     pub recording: Option<Box<Recording>>,
+    /// What is written down of its decision.
+    pub decision: Option<Arc<Decision>>,
 }
 
 /// What the router promised of one request, and to whom it matters whether that holds.
@@ -110,7 +113,9 @@ impl Progress {
         let now = Instant::now();
         if !std::mem::replace(&mut self.started, true) {
             if !matches!(self.form, Form::Unread) {
-                self.ticket.pool.metrics.ttft.record(now.saturating_duration_since(self.ticket.arrived));
+                let after = now.saturating_duration_since(self.ticket.arrived);
+                self.ticket.pool.metrics.ttft.record(after);
+                self.ticket.decision.iter().for_each(|decision| decision.course.first_token(after));
             }
             if let Some(reservation) = &mut self.reservation {
                 reservation.first_token(now);
@@ -176,6 +181,7 @@ impl Progress {
                 self.ticket.pool.metrics.request("ok");
                 self.ticket.fleet.request_answered(&self.ticket.worker);
                 self.ticket.guard.answered(self.ticket.fingerprint);
+                self.note(Standing::Answered, usage.cached);
                 self.observe(now, Event::Finished { usage });
             }
             Ending::Complete | Ending::Broken | Ending::Silent => {
@@ -190,15 +196,18 @@ impl Progress {
                 }
                 self.ticket.pool.metrics.request("broken");
                 tracing::warn!(worker = %self.ticket.worker.id, request = self.ticket.key.0, "answer broke off");
+                self.note(Standing::Failed, None);
                 self.ticket.fleet.request_failed(&self.ticket.worker, failure);
                 self.observe(now, Event::Failed { side: Side::Worker });
             }
             Ending::Late => {
                 self.ticket.pool.metrics.request("deadline");
+                self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Router });
             }
             Ending::ClientLeft => {
                 self.ticket.pool.metrics.request("client_left");
+                self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Client });
             }
         }
@@ -250,6 +259,10 @@ impl Progress {
             block_size: self.ticket.pool.block_size,
         };
         trust.answered(now, &answered);
+    }
+
+    fn note(&self, standing: Standing, cached: Option<Tokens>) {
+        self.ticket.decision.iter().for_each(|decision| decision.course.ended(standing, cached));
     }
 
     fn observe(&self, at: Instant, event: Event) {

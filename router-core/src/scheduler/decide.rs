@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
+
 use super::{DecidedBy, PlaceError, Scheduler, Scratch};
 use crate::admission::{self, OnAllBusy};
 use crate::cost::{Candidate, Cost, NoChoice, Standing};
@@ -9,10 +11,32 @@ use crate::policy::Policy;
 use crate::shape::{Request, Shape};
 
 /// A session's last worker among the candidates, and what it is worth.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
-    pub(super) at: usize,
-    weight: f64,
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Its place among them.
+    pub at: usize,
+    /// See [`SessionRule::weight`](crate::session::SessionRule::weight).
+    pub weight: f64,
+}
+
+/// What is asked of a policy, beside the candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Question {
+    /// The request, with all that policies look at.
+    pub shape: Shape,
+    /// Whether its token ids are known.
+    pub has_tokens: bool,
+    /// Whether its characters are told instead.
+    pub has_texts: bool,
+    /// The last worker of its session, where that counts.
+    pub kept: Option<Kept>,
+}
+
+impl Question {
+    /// What `request` asks once it was surveyed.
+    pub(super) fn of(request: &Request<'_>, shape: Shape, kept: Option<Kept>) -> Self {
+        Self { shape, has_tokens: !request.prompts.is_empty(), has_texts: !request.texts.is_empty(), kept }
+    }
 }
 
 impl Kept {
@@ -35,10 +59,12 @@ impl Scheduler {
     pub(super) fn decide(
         &self,
         now: Instant,
-        (request, shape): (&Request<'_>, &Shape),
+        question: &Question,
         scratch: &mut Scratch,
     ) -> Result<(usize, DecidedBy), PlaceError> {
         let Scratch { candidates, costs, rng, .. } = scratch;
+        let Question { shape, kept, .. } = question;
+        let kept = *kept;
         let has = |standing| candidates.iter().any(|candidate: &Candidate| candidate.standing == standing);
         costs.clear();
         if !has(Standing::Open) {
@@ -48,8 +74,7 @@ impl Scheduler {
             let chosen = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;
             return Ok((chosen, DecidedBy::LeastLoaded));
         }
-        let kept = self.kept(now, shape, candidates);
-        let decided_by = if request.prompts.is_empty() && !self.policy.goes_by_text(request) {
+        let decided_by = if !question.has_tokens && !self.policy.goes_by_text(question.has_texts, shape) {
             DecidedBy::Load
         } else {
             match score(&self.policy, now, shape, (candidates, kept), costs) {

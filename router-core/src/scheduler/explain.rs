@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
-use super::{DecidedBy, PlaceError, Scheduler, Scratch};
+use rand::rngs::Xoshiro256PlusPlus;
+
+use super::{DecidedBy, Kept, PlaceError, Question, Scheduler, Scratch};
 use crate::cost::{Candidate, Cost, Term, Unit};
 use crate::ids::Slot;
 use crate::overlap::PrefixIndex;
@@ -50,9 +52,37 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) -> Result<Explanation, PlaceError> {
         self.refuse_early(now, request, fleet)?;
-        let shape = self.survey(now, request, index, fleet, scratch);
+        let question = self.ask(now, request, index, fleet, scratch);
+        self.explained(now, &question, scratch)
+    }
+
+    /// What these policies would do, asked the same about the same candidates with the same chance: for the policy that was
+    /// asked, what it has done, unless it has learned since. What cached blocks are worth and how far views are believed
+    /// stays as it was. A scheduler that has placed nothing yet must be told who the candidates are, by
+    /// [`enrol`](Self::enrol). Reserves and learns nothing. Allocates.
+    ///
+    /// # Errors
+    /// [`PlaceError::AllBusy`], [`PlaceError::NoWorker`]: as [`place`](Self::place).
+    pub fn review(
+        &self,
+        now: Instant,
+        (question, chance): (&Question, &Xoshiro256PlusPlus),
+        candidates: &[Candidate],
+    ) -> Result<Explanation, PlaceError> {
+        let worth = self.sessions.as_ref().map(|sessions| sessions.weight());
+        let kept = question.kept.zip(worth).map(|(kept, weight)| Kept { weight, ..kept });
+        let kept = kept.filter(|kept| kept.at < candidates.len());
+        let mut scratch = Scratch::new(0);
+        scratch.rng = chance.clone();
+        scratch.candidates.extend_from_slice(candidates);
+        self.explained(now, &Question { kept, ..*question }, &mut scratch)
+    }
+
+    /// Decides, and takes the chance back.
+    fn explained(&self, now: Instant, question: &Question, scratch: &mut Scratch) -> Result<Explanation, PlaceError> {
+        let Question { shape, kept, .. } = question;
         let chance = scratch.rng.clone();
-        let decided = self.decide(now, (request, &shape), scratch);
+        let decided = self.decide(now, question, scratch);
         scratch.rng = chance;
         let (chosen, decided_by) = decided?;
         let policy = if decided_by == DecidedBy::Policy { &self.policy } else { &self.fallback };
@@ -63,9 +93,9 @@ impl Scheduler {
             .map(|(at, candidate)| Considered { candidate: *candidate, cost: cost(at), terms: Vec::new() })
             .collect();
         if decided_by != DecidedBy::LeastLoaded {
-            policy.cost.explain(now, &shape, candidates, &mut |at, term| considered[at].terms.push(term));
-            if let Some(kept) = self.kept(now, &shape, candidates) {
-                let bonus = kept.bonus(policy, &shape, candidates);
+            policy.cost.explain(now, shape, candidates, &mut |at, term| considered[at].terms.push(term));
+            if let Some(kept) = kept {
+                let bonus = kept.bonus(policy, shape, candidates);
                 let terms = &mut considered[kept.at].terms;
                 terms.push(Term::adds(SESSION, unit_of(terms), -bonus));
             }

@@ -3,6 +3,7 @@
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
+use super::decide::Question;
 use super::shadow::ShadowChoice;
 use crate::cost::{Candidate, Cost};
 use crate::history::Known;
@@ -30,6 +31,8 @@ pub struct Scratch {
     pub(super) costs: Vec<Cost>,
     /// Can be copied, so that a decision can be explained without being made.
     pub(super) rng: Xoshiro256PlusPlus,
+    /// What was asked last, and the chance before it was answered.
+    pub(super) asked: Option<(Question, Xoshiro256PlusPlus)>,
     pub(super) shadows: Vec<ShadowChoice>,
     pub(super) shadow_costs: Vec<Cost>,
     pub(super) shadow_rng: Xoshiro256PlusPlus,
@@ -54,6 +57,7 @@ impl Scratch {
             candidates: Vec::new(),
             costs: Vec::new(),
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            asked: None,
             shadows: Vec::new(),
             shadow_costs: Vec::new(),
             shadow_rng: Xoshiro256PlusPlus::seed_from_u64(!seed),
@@ -63,6 +67,12 @@ impl Scratch {
     /// What the shadow policies would have done with the last placement; none where the pool's policy did not decide.
     pub fn shadows(&self) -> &[ShadowChoice] {
         &self.shadows
+    }
+
+    /// What the last placement was asked, and the chance that it had: with [`candidates`](Self::candidates) all that
+    /// [`Scheduler::review`](super::Scheduler::review) needs. None before the first.
+    pub fn asked(&self) -> Option<&(Question, Xoshiro256PlusPlus)> {
+        self.asked.as_ref()
     }
 
     /// The candidates of the last placement, in the order of their slots.

@@ -12,7 +12,7 @@ use crate::units::{Blocks, Tokens};
 use crate::workers::{Pool, WorkerTable};
 
 /// What was sent to targets whose view does not tell what they hold. Learned and asked only while there are such.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Sent(Option<Arc<dyn History>>);
 
 impl Sent {

@@ -56,15 +56,35 @@ fn choice(
     (kept, slots): (Option<Kept>, usize),
     scratch: &mut Scratch,
 ) -> Option<usize> {
-    if request.prompts.is_empty() && !shadow.goes_by_text(request) {
+    if request.prompts.is_empty() && !shadow.goes_by_text(!request.texts.is_empty(), shape) {
         return None;
     }
-    if shadow.history.is_some() {
+    let remembers = shadow.history.is_some();
+    if remembers {
         recall(shadow.history.as_deref(), request, slots, scratch);
-        for candidate in &mut scratch.candidates {
-            candidate.known = scratch.known[candidate.slot.index()];
-        }
+        swap_known(scratch);
     }
+    let chosen = scored_choice(shadow, now, shape, kept, scratch);
+    if remembers {
+        // What the pool's policy went by stays as it was.
+        swap_known(scratch);
+    }
+    chosen
+}
+
+fn swap_known(Scratch { candidates, known, .. }: &mut Scratch) {
+    for candidate in candidates {
+        std::mem::swap(&mut candidate.known, &mut known[candidate.slot.index()]);
+    }
+}
+
+fn scored_choice(
+    shadow: &Policy,
+    now: Instant,
+    shape: &Shape,
+    kept: Option<Kept>,
+    scratch: &mut Scratch,
+) -> Option<usize> {
     let Scratch { candidates, shadow_costs, shadow_rng, .. } = scratch;
     let costs: &mut Vec<Cost> = shadow_costs;
     costs.clear();

@@ -8,7 +8,7 @@ use super::{Scheduler, Scratch};
 use crate::admission;
 use crate::cost::Candidate;
 use crate::history::{Asked, History, Known};
-use crate::ids::SequenceHash;
+use crate::ids::{Roll, SequenceHash};
 use crate::observe::Enrolled;
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
@@ -37,18 +37,24 @@ impl Scheduler {
         recall(self.policy.history.as_deref(), request, workers.slots(), scratch);
         self.list_candidates(now, request, (workers, pool), scratch);
         self.sent.correct(request, (workers, pool), scratch);
-        let policies = self.shadows.iter().chain([&self.policy]);
-        for enrol in policies.filter_map(|policy| policy.enrol.as_deref()) {
-            let targets = pool.targets.iter().filter_map(|slot| workers.get(*slot));
-            let mut targets =
-                targets.map(|target| Enrolled { slot: target.slot, worker: &target.worker, rank: target.rank });
-            enrol.enrol(workers.roll(pool), &mut targets);
-        }
+        let targets = pool.targets.iter().filter_map(|slot| workers.get(*slot));
+        self.enrol(
+            workers.roll(pool),
+            targets.map(|target| Enrolled { slot: target.slot, worker: &target.worker, rank: target.rank }),
+        );
         let opening = request
             .shape
             .opening
             .or_else(|| opening(request, &scratch.hashes).filter(|_| self.needs.opening.is_some()));
         Shape { opening, ..request.shape }
+    }
+
+    /// Tells the policies that go by the targets' names who they are. Placing does so by itself.
+    pub fn enrol<'a>(&self, roll: Roll, targets: impl Iterator<Item = Enrolled<'a>> + Clone) {
+        let policies = self.shadows.iter().chain([&self.policy]);
+        for enrol in policies.filter_map(|policy| policy.enrol.as_deref()) {
+            enrol.enrol(roll, &mut targets.clone());
+        }
     }
 
     /// The one place where promises are weighted and own account and engines' reports meet. Whether a target has room is

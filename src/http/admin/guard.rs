@@ -6,8 +6,10 @@
 
 use std::net::IpAddr;
 
+use axum::Json;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde_json::json;
 
 use super::Admin;
 
@@ -35,14 +37,30 @@ impl Refusal {
 
 /// Whether a request with these headers may change something.
 pub(super) fn may_change(admin: &Admin, headers: &HeaderMap) -> Result<(), Refusal> {
-    judge(admin.token.as_deref(), headers)
+    judge(admin.token.get().as_deref().map(String::as_str), headers)
+}
+
+/// What whoever may change nothing is told; none for whoever may.
+pub(super) fn change_refused(admin: &Admin, headers: &HeaderMap) -> Option<Response> {
+    let refusal = may_change(admin, headers).err()?;
+    Some(match refusal {
+        Refusal::Token => challenge(),
+        Refusal::Host | Refusal::Origin => {
+            let body = json!({"error": {"message": refusal.message(), "code": 403}});
+            (StatusCode::FORBIDDEN, Json(body)).into_response()
+        }
+    })
 }
 
 /// What whoever has no token is told; none for whoever needs none or has it.
 pub(super) fn refusal(admin: &Admin, headers: &HeaderMap) -> Option<Response> {
+    (!is_given(admin.token.get().as_deref().map(String::as_str), headers)).then(challenge)
+}
+
+/// What whoever has no token is told.
+fn challenge() -> Response {
     let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-    let refusal = (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n");
-    (!is_given(admin.token.as_deref(), headers)).then(|| refusal.into_response())
+    (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n").into_response()
 }
 
 fn judge(token: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {

@@ -13,8 +13,8 @@ use warmpath_core::trust::Report;
 use warmpath_core::workers::Target;
 
 use super::{Admin, guard};
-use crate::fleet::Worker;
 use crate::fleet::scrape::Scrape;
+use crate::fleet::{Worker, kv_load};
 
 #[derive(Serialize)]
 struct Workers {
@@ -35,6 +35,12 @@ struct Row {
     in_flight: InFlight,
     index_blocks: usize,
     view: &'static str,
+    /// Predicted overlap over prompt tokens, last five minutes.
+    hit_rate: f64,
+    /// Blocks in flight over those of its cache.
+    kv_load: f64,
+    /// The most requests that it computes at once.
+    max_num_seqs: u32,
     trust_weight: f64,
     /// Whether what the router sent counts where the view does not.
     falls_back: bool,
@@ -106,6 +112,9 @@ fn row(now: Instant, (worker, target): (&Worker, &Target), report: Report, index
         },
         index_blocks,
         view: view.as_str(),
+        hit_rate: worker.hit_rate.read(now),
+        kv_load: kv_load(target),
+        max_num_seqs: target.limits.sequences,
         trust_weight: weight,
         falls_back,
         reasons: reasons.iter().map(ToString::to_string).collect(),

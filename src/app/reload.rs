@@ -1,0 +1,264 @@
+//! The configuration while the router runs: read again, compared, and followed as far as that goes without a restart.
+
+use std::fs::File;
+use std::hash::Hasher;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use futures_util::future::BoxFuture;
+use tokio::signal::unix::Signal;
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::MissedTickBehavior;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{behaviour, build};
+use crate::config::{Config, Environment, Leaf, Origins, Reading, adopted, changes, leaves};
+use crate::fleet::Fleet;
+use crate::fleet::discovery::{Found, Origin};
+use crate::http::admin::AdminToken;
+use crate::http::admin::settings::{Reloaded, Settings, Shown};
+use crate::http::desk::Desk;
+use crate::real::real;
+use crate::telemetry::metrics::ConfigMetrics;
+use crate::upstream::Upstream;
+
+/// Between two looks at the file. Its text is compared, so that links that are swapped, as Kubernetes does with mounted
+/// maps, and files that are moved into place are seen.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Faults of one file that are logged; the admin port tells all.
+const LOGGED: usize = 8;
+
+/// What is compared of the file: more than a configuration may have.
+const BYTES_MAX: u64 = 2 << 20;
+
+/// Keeps a gateway true to its configuration's file.
+pub(super) struct Reloader {
+    file: OnceLock<PathBuf>,
+    fleet: Arc<Fleet>,
+    desk: Desk,
+    workers: mpsc::Sender<Found>,
+    token: AdminToken,
+    metrics: ConfigMetrics,
+    /// One reload at a time.
+    running: Mutex<Running>,
+    shown: ArcSwap<Shown>,
+}
+
+/// What is in effect, and what was seen of the file last.
+struct Running {
+    config: Config,
+    seen: Option<Seen>,
+}
+
+/// A look at the file.
+struct Seen {
+    hash: u64,
+    /// Whether what it says depends on other files.
+    refers: bool,
+    /// What it says, or what is wrong with it.
+    outcome: Result<(Config, Origins), Vec<String>>,
+}
+
+impl Reloader {
+    /// Follows no file yet.
+    pub(super) fn new(
+        config: &Config,
+        (fleet, desk, workers): (&Arc<Fleet>, &Desk, mpsc::Sender<Found>),
+        token: AdminToken,
+        metrics: ConfigMetrics,
+    ) -> Self {
+        token.set(secret(config));
+        metrics.in_effect(real(now_ms()) / 1e3, 0);
+        let shown = Shown { loaded_at_ms: now_ms(), values: leaves(config, &Origins::default()), ..Shown::default() };
+        Self {
+            file: OnceLock::new(),
+            fleet: Arc::clone(fleet),
+            desk: desk.clone(),
+            workers,
+            token,
+            metrics,
+            running: Mutex::new(Running { config: config.clone(), seen: None }),
+            shown: ArcSwap::from_pointee(shown),
+        }
+    }
+
+    /// Follows `file`, which the configuration is from: looks at it every two seconds, and on `hangups`.
+    pub(super) async fn follow(self: Arc<Self>, file: PathBuf, mut hangups: Signal) {
+        if self.file.set(file).is_err() {
+            tracing::error!("a router follows one file");
+            return;
+        }
+        // What changed since the router read it is followed at once.
+        self.look(None).await;
+        let mut ticks = tokio::time::interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let asked = tokio::select! {
+                heard = hangups.recv() => heard.map(|()| "signal"),
+                _ = ticks.tick() => None,
+            };
+            self.look(asked).await;
+        }
+    }
+
+    /// Reads the file if `asked` to or if it has changed, and follows it.
+    async fn look(&self, asked: Option<&'static str>) -> Option<Reloaded> {
+        let file = self.file.get()?.clone();
+        let mut running = self.running.lock().await;
+        let known = running.seen.as_ref().filter(|seen| asked.is_none() && !seen.refers).map(|seen| seen.hash);
+        // Files can be slow.
+        let seen = tokio::task::spawn_blocking(move || see(&file, known)).await.ok()??;
+        let is_first = running.seen.is_none();
+        let same = |before: &Seen| match (&before.outcome, &seen.outcome) {
+            (Ok((before, _)), Ok((now, _))) => before == now,
+            (Err(before), Err(now)) => before == now,
+            _ => false,
+        };
+        if asked.is_none() && running.seen.as_ref().is_some_and(same) {
+            running.seen = Some(seen);
+            return None;
+        }
+        let reloaded = match &seen.outcome {
+            Ok((config, origins)) => {
+                let by = asked.unwrap_or("file");
+                self.adopt(&mut running, (config, origins), (seen.hash, by), is_first).await
+            }
+            Err(faults) => self.keep(faults, asked.unwrap_or("file")),
+        };
+        running.seen = Some(seen);
+        Some(reloaded)
+    }
+
+    /// What was read cannot be followed.
+    fn keep(&self, faults: &[String], asked_by: &'static str) -> Reloaded {
+        self.metrics.failed();
+        for fault in faults.iter().take(LOGGED) {
+            tracing::error!(fault, "the configuration cannot be followed: what was in effect stays");
+        }
+        let faults = faults.to_vec();
+        let reloaded = Reloaded { ok: false, at_ms: now_ms(), asked_by, faults, ..Reloaded::default() };
+        let shown = Shown { last_reload: Some(reloaded.clone()), ..Shown::clone(&self.shown.load()) };
+        self.shown.store(Arc::new(shown));
+        reloaded
+    }
+
+    /// Follows `wanted` as far as that goes, all at once.
+    async fn adopt(
+        &self,
+        running: &mut Running,
+        (wanted, origins): (&Config, &Origins),
+        (hash, asked_by): (u64, &'static str),
+        is_first: bool,
+    ) -> Reloaded {
+        let config = adopted(&running.config, wanted);
+        let (changed, waiting) = (changes(&running.config, &config), changes(&config, wanted));
+        let needs_restart: Vec<String> = waiting.iter().map(|change| change.key.clone()).collect();
+        if config != running.config {
+            self.replace(&config, &running.config).await;
+            running.config = config.clone();
+        }
+        if !(is_first && changed.is_empty()) {
+            self.metrics.reloaded();
+            let keys: Vec<&str> = changed.iter().take(LOGGED).map(|change| change.key.as_str()).collect();
+            tracing::info!(asked_by, hash = %hex(hash), changed = changed.len(), ?keys, "configuration followed");
+        }
+        for key in &needs_restart {
+            tracing::warn!(key, "needs a restart: what was in effect stays");
+        }
+        let at_ms = now_ms();
+        self.metrics.in_effect(real(at_ms) / 1e3, hash);
+        let reloaded = Reloaded { ok: true, at_ms, asked_by, changed, needs_restart, faults: Vec::new() };
+        let values: Vec<Leaf> = leaves(&config, origins);
+        self.shown.store(Arc::new(Shown {
+            file: self.file.get().map(|file| file.display().to_string()),
+            hash: hex(hash),
+            loaded_at_ms: at_ms,
+            last_reload: Some(reloaded.clone()).filter(|_| !is_first),
+            needs_restart: waiting,
+            values,
+        }));
+        reloaded
+    }
+
+    /// The requests to come are served by `config`; those under way keep what they began with.
+    async fn replace(&self, config: &Config, before: &Config) {
+        self.fleet.set_conduct(build::conduct(config));
+        let pools = self.fleet.pools().map(|old| Arc::new(build::succeeding(config, before, &old)));
+        self.fleet.replace_pools(pools);
+        let old = self.desk.gateway();
+        let upstream = Upstream::new(behaviour::attempt_timeouts(config));
+        let behaviour = behaviour::succeeding(config, &old.behaviour);
+        self.desk.replace(old.succeeding(upstream, behaviour, config.listen.passthrough.clone()));
+        self.token.set(secret(config));
+        if config.workers != before.workers {
+            let found = Found { origin: Origin::List, workers: Some(config.workers.clone()), trouble: Vec::new() };
+            if self.workers.send(found).await.is_err() {
+                tracing::error!("nobody takes workers in any more");
+            }
+        }
+    }
+}
+
+impl Settings for Reloader {
+    fn show(&self) -> Arc<Shown> {
+        self.shown.load_full()
+    }
+
+    fn reload(&self) -> BoxFuture<'_, Reloaded> {
+        Box::pin(async {
+            let none = || Reloaded {
+                at_ms: now_ms(),
+                asked_by: "admin",
+                faults: vec!["the configuration is from no file".to_owned()],
+                ..Reloaded::default()
+            };
+            self.look(Some("admin")).await.unwrap_or_else(none)
+        })
+    }
+}
+
+/// Reads the file; none where its text is as `known`.
+fn see(file: &Path, known: Option<u64>) -> Option<Seen> {
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => {}
+        Err(error) => {
+            let fault = format!("{}: cannot be read: {error}", file.display());
+            let unseen = known != Some(0);
+            return unseen.then(|| Seen { hash: 0, refers: false, outcome: Err(vec![fault]) });
+        }
+    }
+    let mut hasher = Xxh3::new();
+    hasher.write(&bytes);
+    let hash = hasher.finish();
+    if known == Some(hash) {
+        return None;
+    }
+    let outcome = match Reading::of_file(file, &Environment::of_process()) {
+        Err(error) => Err(vec![format!("{}: cannot be read: {error}", file.display())]),
+        Ok(reading) => match (reading.config, reading.faults.as_slice()) {
+            (Some(config), []) => Ok((config, reading.origins)),
+            (_, faults) => Err(faults.iter().map(ToString::to_string).collect()),
+        },
+    };
+    let refers = memchr::memmem::find(&bytes, b"${file:").is_some();
+    Some(Seen { hash, refers, outcome })
+}
+
+fn secret(config: &Config) -> Option<String> {
+    config.listen.admin_token.as_ref().map(|token| token.expose().to_owned())
+}
+
+fn hex(hash: u64) -> String {
+    format!("{hash:016x}")
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,200 @@
+//! `warmpath explain`: why a request went where it went, or where one would go.
+
+use std::fmt::Write as _;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::json;
+
+use super::admin::AdminArgs;
+use super::runtime;
+use crate::config::Config;
+use crate::decisions::told::{Told, ToldCandidate};
+
+/// The largest body that is asked about; the router's own bound may be lower.
+const BODY_MAX: u64 = 1 << 30;
+
+/// Asks a running router why a request went where it went, or where one would go. With `--config`, what another
+/// configuration would have done in its place.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["body", "request"])))]
+pub struct ExplainArgs {
+    /// An OpenAI request, a chat or a completion, that is not sent; `-` reads it from standard input.
+    #[arg(long, value_name = "FILE")]
+    body: Option<PathBuf>,
+    /// A decision that was made: its number, or the request's x-request-id.
+    #[arg(long, value_name = "ID")]
+    request: Option<String>,
+    /// Score it under this configuration's policy and weights, too.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const AFTER: &str = "\
+A dry run reads, tokenizes and matches the body as if it had come now. It reserves nothing and is sent nowhere.
+
+Under another configuration the candidates are those that were recorded: what workers held, and their load. Policy,
+weights, fallback and what happens while all are full are the new ones; what tiers are worth and how far views are
+believed stays as it was recorded. Policies that learn (round_robin, preble) begin without memory.
+
+--json: the answer of GET /api/v1/decisions/{id}; with --config {\"made\": …, \"under\": …, \"same\": true or false}.
+
+Exit codes: 0 told, 1 failed or the configuration has faults, 2 wrong use or an unreadable file.";
+
+impl ExplainArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let config = match self.config.as_deref().map(Config::load).transpose() {
+            Ok(config) => config,
+            Err(error) => {
+                eprintln!("{error}");
+                return Ok(ExitCode::from(error.exit_code()));
+            }
+        };
+        let body = match &self.body {
+            None => None,
+            Some(path) => match read(path) {
+                Ok(body) => Some(body),
+                Err(error) => {
+                    eprintln!("{}: cannot be read: {error}", path.display());
+                    return Ok(ExitCode::from(2));
+                }
+            },
+        };
+        let port = self.admin.port()?;
+        let asking = async {
+            match (body, &self.request) {
+                (Some(body), _) => port.post(&["api", "v1", "explain"], body).await,
+                (None, id) => port.get(&["api", "v1", "decisions", id.as_deref().unwrap_or_default()], &[]).await,
+            }
+        };
+        let made: Told = runtime()?.block_on(asking)?;
+        let under = config.map(|config| rescored(&made, &config)).transpose()?;
+        println!("{}", if self.json { as_json(&made, under.as_ref())? } else { as_text(&made, under.as_ref()) });
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn read(path: &PathBuf) -> std::io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    if path.as_os_str() == "-" {
+        std::io::stdin().take(BODY_MAX).read_to_end(&mut body)?;
+    } else {
+        std::fs::File::open(path)?.take(BODY_MAX).read_to_end(&mut body)?;
+    }
+    Ok(body)
+}
+
+/// The same decision by the policy and weights of `config`.
+fn rescored(made: &Told, config: &Config) -> anyhow::Result<Told> {
+    let routing = &config.routing;
+    let (credit, half_life) = (config.index.in_flight_credit.get(), config.engines.half_life.get());
+    let scheduler = routing.scheduler(routing.policy, credit, half_life);
+    made.under(&scheduler).context("under the other configuration nobody is chosen")
+}
+
+fn as_json(made: &Told, under: Option<&Told>) -> anyhow::Result<String> {
+    Ok(match under {
+        None => serde_json::to_string_pretty(made)?,
+        Some(under) => serde_json::to_string_pretty(&json!({"made": made, "under": under, "same": same(made, under)}))?,
+    })
+}
+
+fn same(made: &Told, under: &Told) -> bool {
+    (&made.row.worker, made.row.rank) == (&under.row.worker, under.row.rank)
+}
+
+fn as_text(made: &Told, under: Option<&Told>) -> String {
+    let mut text = String::new();
+    let row = &made.row;
+    let number = if row.number == 0 { "dry run".to_owned() } else { format!("decision {}", row.number) };
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{number}, request {}, model {}", row.request, row.model);
+    let _ = write!(
+        text,
+        "prompt {} tokens: {} promised where it goes, {} at best; {} to compute",
+        row.prompt_tokens, row.overlap_tokens, row.best_overlap_tokens, row.new_tokens
+    );
+    if let Some(reported) = row.reported_cached_tokens {
+        let _ = write!(text, "; the engine had {reported}");
+    }
+    if let Some(ms) = row.ttft_ms {
+        let _ = write!(text, "; first token after {ms} ms");
+    }
+    text.push('\n');
+    told(&mut text, made);
+    if !made.reproduced {
+        text.push_str("its policy has learned or was changed since: terms are told where they still make the cost\n");
+    }
+    if let Some(under) = under {
+        text.push_str(if same(made, under) { "\nthe same" } else { "\nanother one" });
+        text.push_str(" under the other configuration\n");
+        told(&mut text, under);
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn told(text: &mut String, told: &Told) {
+    let row = &told.row;
+    let _ = writeln!(text, "{} by {} ({}): {}", row.worker, row.policy, row.decided_by, row.why);
+    let names = terms(&told.considered);
+    let mut table = vec![header(row.unit.as_deref(), &names)];
+    table.extend(told.considered.iter().map(|candidate| line(candidate, &names)));
+    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| table.iter().filter_map(move |row| Some(row.get(column)?.chars().count())).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    for row in &table {
+        let mut shown = String::new();
+        for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ = if at < 2 { write!(shown, "{cell:<width$} ") } else { write!(shown, " {cell:>width$}") };
+        }
+        text.push_str(shown.trim_end());
+        text.push('\n');
+    }
+}
+
+/// The names of all terms, in the order in which they are told.
+fn terms(considered: &[ToldCandidate]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for term in considered.iter().flat_map(|candidate| &candidate.terms) {
+        if !names.contains(&term.name) {
+            names.push(term.name.clone());
+        }
+    }
+    names
+}
+
+fn header(unit: Option<&str>, names: &[String]) -> Vec<String> {
+    let cost = unit.map_or_else(|| "cost".to_owned(), |unit| format!("cost ({unit})"));
+    let fixed = ["", "worker"].map(str::to_owned).into_iter().chain([cost]);
+    let seen = ["cached", "new", "requests", "blocks", "standing"].map(str::to_owned);
+    fixed.chain(names.iter().cloned()).chain(seen).collect()
+}
+
+fn line(candidate: &ToldCandidate, names: &[String]) -> Vec<String> {
+    let ToldCandidate { worker, rank, chosen, cost, terms, seen } = candidate;
+    let name = if *rank == 0 { worker.clone() } else { format!("{worker}/{rank}") };
+    let mut cells = vec![if *chosen { ">".to_owned() } else { String::new() }, name];
+    cells.push(cost.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.4}")));
+    cells.extend(names.iter().map(|name| {
+        let term = terms.iter().find(|term| term.name == *name);
+        let shown = |term: &crate::decisions::told::ToldTerm| {
+            format!("{}{:.4}", if term.joins == "multiplies" { "×" } else { "" }, term.value)
+        };
+        term.map_or_else(|| "-".to_owned(), shown)
+    }));
+    let blocks = format!("{}/{}", seen.active_blocks.0, seen.total_blocks.0);
+    let standing = format!("{:?}", seen.standing).to_lowercase();
+    cells.extend([seen.cached_tokens.0.to_string(), seen.new_tokens.0.to_string(), seen.requests.to_string(), blocks]);
+    cells.push(standing);
+    cells
+}

@@ -1,0 +1,193 @@
+//! `warmpath plan`: what a change of the configuration would do.
+
+use std::fmt::Write;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+use warmpath_core::units::BlockSize;
+
+use crate::config::{Change, Config, ConfigError, changes};
+use crate::replay::report::Row;
+use crate::replay::simulated::{Trial, Trials};
+use crate::replay::trace;
+use crate::sim::fleet::{EventWay, Reports, RouterSettings, Scenario};
+use crate::sim::timing::Timing;
+use crate::sim::{EngineConfig, Ms};
+
+/// Compares two configurations: what differs, what of it takes effect at once and what needs a restart. With a trace, what
+/// the change would do to hit rate and time to first token, in simulated fleets.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
+pub struct PlanArgs {
+    /// The configuration that runs.
+    old: PathBuf,
+    /// The one that is to run.
+    new: PathBuf,
+    /// Replay this trace under both.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Only the first requests of it.
+    #[arg(long, value_name = "N", requires = "trace")]
+    requests: Option<usize>,
+    /// How much faster than recorded they arrive.
+    #[arg(long, value_name = "FACTOR", requires = "trace", default_value_t = 1.0)]
+    speed: f64,
+    /// Engines of the simulated fleets; as many as each configuration lists, if it is not given.
+    #[arg(long, value_name = "N", requires = "trace")]
+    workers: Option<u16>,
+    /// Tokens in a block of the trace.
+    #[arg(long, value_name = "TOKENS", requires = "trace", default_value_t = 512)]
+    block_size: u32,
+    /// Blocks in the cache of each engine.
+    #[arg(long, value_name = "N", requires = "trace", default_value_t = 2048)]
+    cache_blocks: u32,
+    /// What steps of an engine take; see `replay`.
+    #[arg(long, value_name = "MODEL", requires = "trace", default_value = "roofline:8b-h100")]
+    timing: Timing,
+    /// Seed of every chance.
+    #[arg(long, value_name = "SEED", requires = "trace", default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER: &str = "\
++ comes, - goes, ~ changes. `live`: takes effect when the file is reloaded, for requests that come from then on.
+`restart`: stays as it is until the router starts anew; the reload says so, too.
+
+--json: {\"changes\": [{\"key\", \"old\", \"new\", \"live\"}], \"needs_restart\": true or false, \"replayed\": null or
+{\"old\": ROW, \"new\": ROW}}, with rows as `warmpath replay` has them.
+
+Exit codes: 0 compared, 1 a configuration has faults, 2 wrong use or an unreadable file.";
+
+impl PlanArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let loaded = Config::load(&self.old).and_then(|old| Ok((old, Config::load(&self.new)?)));
+        let (old, new) = match loaded {
+            Ok(both) => both,
+            Err(error) => return Ok(told(&error)),
+        };
+        let found = changes(&old, &new);
+        let replayed = match &self.trace {
+            Some(trace) => Some(self.replay(trace, [&old, &new])?),
+            None => None,
+        };
+        if self.json {
+            let replayed = replayed.as_ref().map_or(Value::Null, |[old, new]| json!({"old": old, "new": new}));
+            let needs_restart = found.iter().any(|change| !change.live);
+            let plan = json!({"changes": found, "needs_restart": needs_restart, "replayed": replayed});
+            println!("{plan:#}");
+        } else {
+            print!("{}{}", lines(&found), replayed.map(|[old, new]| compared(&old, &new)).unwrap_or_default());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn replay(&self, file: &Path, configs: [&Config; 2]) -> anyhow::Result<[Row; 2]> {
+        ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be above 0");
+        let name = file.display();
+        let bytes = std::fs::read(file).with_context(|| format!("cannot read {name}"))?;
+        let mut trace = trace::read(&bytes).with_context(|| format!("{name}"))?;
+        trace.sort_by_key(|request| request.at_ms);
+        trace.truncate(self.requests.unwrap_or(usize::MAX));
+        ensure!(!trace.is_empty(), "{name} has no requests");
+        let block_size = BlockSize::new(self.block_size).context("--block-size must be at least 1")?;
+        let trials = Trials::new(&trace, block_size, 0);
+        let wanted = configs.map(|config| Trial { scenario: self.scenario(config, block_size), without: None });
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let tried = trials.run(&wanted, cores, &|| ())?;
+        let rows: Vec<Row> = tried.into_iter().map(|tried| tried.row).collect();
+        rows.try_into().ok().context("a row for each configuration")
+    }
+
+    fn scenario(&self, config: &Config, block_size: BlockSize) -> Scenario {
+        let ranks = config.workers.iter().map(|worker| worker.dp_ranks.value.get()).fold(0, u16::saturating_add);
+        Scenario {
+            router: RouterSettings::new(config.routing.policy, config),
+            workers: self.workers.unwrap_or(ranks).max(1),
+            engine: EngineConfig {
+                block_size,
+                blocks: self.cache_blocks.saturating_add(1),
+                timing: self.timing,
+                ..EngineConfig::default()
+            },
+            speed: self.speed,
+            seed: self.seed,
+            events: EventWay::AfterStep(Ms(1.0)),
+            reports: Reports::Every(Ms(config.engines.metrics_interval.get().as_secs_f64() * 1e3)),
+            shared_pages: 0,
+            wire: false,
+            check: false,
+        }
+    }
+}
+
+fn told(error: &ConfigError) -> ExitCode {
+    eprintln!("{error}");
+    ExitCode::from(error.exit_code())
+}
+
+fn lines(found: &[Change]) -> String {
+    if found.is_empty() {
+        return "nothing changes\n".to_owned();
+    }
+    let width = found.iter().map(|change| change.key.chars().count()).max().unwrap_or(0).min(60);
+    let mut text = String::new();
+    for Change { key, old, new, live } in found {
+        let (mark, values) = match (old, new) {
+            (Value::Null, new) => ('+', new.to_string()),
+            (old, Value::Null) => ('-', old.to_string()),
+            (old, new) => ('~', format!("{old} -> {new}")),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{mark} {key:<width$}  {}  {values}", if *live { "live   " } else { "restart" });
+    }
+    let restart = found.iter().filter(|change| !change.live).count();
+    let _ = match restart {
+        0 => writeln!(text, "{} changes, all of them live", found.len()),
+        _ => writeln!(text, "{} changes, {restart} of them need a restart", found.len()),
+    };
+    text
+}
+
+fn compared(old: &Row, new: &Row) -> String {
+    let mut text = format!("\n{:<16} {:>12} {:>12} {:>9}\n", "replayed", "old", "new", "change");
+    for (name, was, is) in [
+        ("hit rate %", old.hit_rate * 100.0, new.hit_rate * 100.0),
+        ("reachable %", old.reachable_hit_rate * 100.0, new.reachable_hit_rate * 100.0),
+        ("ttft mean ms", old.ttft_ms.mean, new.ttft_ms.mean),
+        ("ttft p50 ms", old.ttft_ms.p50, new.ttft_ms.p50),
+        ("ttft p99 ms", old.ttft_ms.p99, new.ttft_ms.p99),
+        ("balance score", old.load_balance_score, new.load_balance_score),
+    ] {
+        let change = if was == 0.0 { 0.0 } else { (is / was - 1.0) * 100.0 };
+        let _ = writeln!(text, "{name:<16} {was:>12.2} {is:>12.2} {change:>+8.1}%");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_says_what_comes_goes_and_changes_and_when() {
+        let change = |key: &str, old: Value, new: Value, live| Change { key: key.to_owned(), old, new, live };
+        let found = [
+            change("routing.kv.alpha", 0.3.into(), 0.4.into(), true),
+            change("workers[b].url", Value::Null, "http://b:1".into(), true),
+            change("index.seed", 1.into(), 2.into(), false),
+            change("workers[a].url", "http://a:1".into(), Value::Null, true),
+        ];
+        let expected = "~ routing.kv.alpha  live     0.3 -> 0.4\n+ workers[b].url    live     \"http://b:1\"\n\
+                        ~ index.seed        restart  1 -> 2\n- workers[a].url    live     \"http://a:1\"\n\
+                        4 changes, 1 of them need a restart\n";
+        assert_eq!(lines(&found), expected);
+        assert_eq!(lines(&[]), "nothing changes\n");
+    }
+}

@@ -1,0 +1,119 @@
+//! `warmpath tap`: decisions as they are made.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::admin::{AdminArgs, AdminPort};
+use super::runtime;
+use crate::decisions::told::Row;
+
+/// Decisions that are asked for at once.
+const AT_ONCE: &str = "1000";
+
+/// Shows a running router's decisions as they are made, until it is interrupted.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
+pub struct TapArgs {
+    /// Only those of this model.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Only those for this worker.
+    #[arg(long, value_name = "ID")]
+    worker: Option<String>,
+    /// Only those whose request's x-request-id has this in it.
+    #[arg(long, value_name = "TEXT")]
+    request: Option<String>,
+    /// End after so many.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// Begin with so many that were made before.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    last: u64,
+    /// Milliseconds between two looks.
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    interval: u64,
+    /// Print a JSON line for each.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const AFTER: &str = "\
+Each line: number, model, worker, cached of prompt tokens, why. What the engine said and the time to the first token are
+told by `warmpath explain --request NUMBER` once they are known.
+
+--json: a row of GET /api/v1/decisions a line. Where more are made than are looked at, those between are left out, and a
+line on standard error says how many.";
+
+/// What is answered: rows as they are, so that fields of a newer router survive.
+#[derive(Deserialize)]
+struct List {
+    last: u64,
+    decisions: Vec<Value>,
+}
+
+impl TapArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let port = self.admin.clone().port()?;
+        runtime()?.block_on(self.follow(&port))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn follow(&self, port: &AdminPort) -> anyhow::Result<()> {
+        let mut left = self.count.unwrap_or(u64::MAX);
+        let start: List = self.look(port, 0, &self.last.clamp(1, 1000).to_string()).await?;
+        let mut after = start.last;
+        let mut rows = if self.last == 0 { Vec::new() } else { start.decisions };
+        loop {
+            rows.reverse();
+            for row in &rows {
+                if left == 0 {
+                    return Ok(());
+                }
+                left -= 1;
+                // Whoever reads has gone: nobody is left to tell.
+                if self.show(row)?.is_none() {
+                    return Ok(());
+                }
+            }
+            if left == 0 {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(self.interval)).await;
+            let list = self.look(port, after, AT_ONCE).await?;
+            if list.last < after {
+                eprintln!("the router has begun anew");
+            }
+            (after, rows) = (list.last, list.decisions);
+            if rows.len() == 1000 {
+                eprintln!("more decisions than are looked at: narrow them, or look more often");
+            }
+        }
+    }
+
+    async fn look(&self, port: &AdminPort, after: u64, limit: &str) -> anyhow::Result<List> {
+        let after = after.to_string();
+        let mut query = vec![("after", after.as_str()), ("limit", limit)];
+        let filters = [("model", &self.model), ("worker", &self.worker), ("request", &self.request)];
+        query.extend(filters.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))));
+        port.get(&["api", "v1", "decisions"], &query).await
+    }
+
+    /// One line; none where nobody reads it any more.
+    fn show(&self, row: &Value) -> anyhow::Result<Option<()>> {
+        let line = if self.json { row.to_string() } else { line(&Row::deserialize(row)?) };
+        Ok(writeln!(std::io::stdout(), "{line}").ok())
+    }
+}
+
+fn line(row: &Row) -> String {
+    let rank = if row.rank == 0 { String::new() } else { format!("/{}", row.rank) };
+    let Row { number, model, worker, overlap_tokens, prompt_tokens, why, .. } = row;
+    format!("{number} {model} {worker}{rank} {overlap_tokens}/{prompt_tokens} {why}")
+}

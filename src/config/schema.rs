@@ -1,0 +1,212 @@
+//! The JSON Schema for editors, and the reference: both from the types that are read, their defaults, and what the shipped
+//! file says of each key.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::live::is_live;
+use super::shape::{self, Form, Shape};
+use super::{Config, remarks};
+
+/// A fleet that says no more than it must.
+const LEAST: &str = "models: [{name: m}]\nworkers: [{id: w, url: 'http://h:1', model: m}]\n";
+
+/// What must be given, beyond which everything has a default.
+const REQUIRED: &[&str] = &[
+    "models",
+    "workers",
+    "models[].name",
+    "workers[].id",
+    "workers[].url",
+    "workers[].model",
+    "engines.presets[].name",
+    "engines.presets[].running",
+    "engines.presets[].waiting",
+    "engines.presets[].usage",
+];
+
+/// All that is known of one key.
+pub(super) struct Known {
+    pub(super) key: String,
+    pub(super) shape: Shape,
+    /// None for what must be given.
+    pub(super) default: Option<Value>,
+    pub(super) remark: Option<String>,
+    pub(super) live: bool,
+}
+
+/// The JSON Schema of a configuration file.
+pub fn schema() -> Value {
+    let defaults = defaults();
+    let remarks = remarks::of_shipped();
+    let mut schema = of_shape(&shape::of::<Config>(), "", Some(&defaults), &remarks);
+    if let Value::Object(map) = &mut schema {
+        let mut head = Map::new();
+        head.insert("$schema".to_owned(), "https://json-schema.org/draft/2020-12/schema".into());
+        head.insert("title".to_owned(), "Warmpath's configuration".into());
+        head.extend(std::mem::take(map));
+        *map = head;
+    }
+    schema
+}
+
+/// Every key, sections included, in the order of the sections.
+pub(super) fn known() -> Vec<Known> {
+    let mut found = Vec::new();
+    list(&shape::of::<Config>(), "", Some(&defaults()), &remarks::of_shipped(), &mut found);
+    found
+}
+
+/// What counts where nothing is said; items of lists of the least fleet stand for any.
+fn defaults() -> Value {
+    let config =
+        Config::parse("the least fleet", LEAST.to_owned()).expect("a fleet that says what it must has no fault");
+    serde_json::to_value(config).unwrap_or_default()
+}
+
+fn list(shape: &Shape, key: &str, default: Option<&Value>, remarks: &BTreeMap<String, String>, found: &mut Vec<Known>) {
+    if !key.is_empty() && !key.ends_with("[]") {
+        let required = REQUIRED.contains(&key);
+        found.push(Known {
+            key: key.to_owned(),
+            shape: shape.clone(),
+            default: default.filter(|_| !required).cloned(),
+            remark: remarks.get(key).cloned(),
+            live: is_live(key),
+        });
+    }
+    match &shape.form {
+        Form::Section(keys) => {
+            for (name, shape) in keys {
+                list(shape, &below(key, name), default.and_then(|value| value.get(name)), remarks, found);
+            }
+        }
+        Form::List(item) if matches!(item.form, Form::Section(_)) => {
+            list(item, &format!("{key}[]"), default.and_then(|value| value.get(0)), remarks, found);
+        }
+        _ => {}
+    }
+}
+
+fn below(key: &str, name: &str) -> String {
+    if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") }
+}
+
+fn of_shape(shape: &Shape, key: &str, default: Option<&Value>, remarks: &BTreeMap<String, String>) -> Value {
+    let mut schema = match &shape.form {
+        Form::Section(keys) => section(keys, key, default, remarks),
+        Form::List(item) => {
+            let first = default.and_then(|value| value.get(0)).filter(|_| matches!(item.form, Form::Section(_)));
+            json!({"type": "array", "items": of_shape(item, &format!("{key}[]"), first, remarks)})
+        }
+        Form::Choice(names) => json!({"enum": names}),
+        Form::Flag => json!({"type": "boolean"}),
+        Form::Integer { least, most } => json!({"type": "integer", "minimum": bound(*least), "maximum": bound(*most)}),
+        Form::Number => json!({"type": "number"}),
+        // Names may look like numbers: what YAML takes them for does not matter.
+        Form::Text => json!({"type": ["string", "number", "boolean"]}),
+    };
+    let Value::Object(map) = &mut schema else { return schema };
+    if shape.nullable || !matches!(shape.form, Form::Choice(_)) {
+        // A key without a value counts as not given.
+        let kinds = match map.remove("type") {
+            Some(Value::Array(kinds)) => [kinds, vec!["null".into()]].concat(),
+            Some(kind) => vec![kind, "null".into()],
+            None => Vec::new(),
+        };
+        if !kinds.is_empty() {
+            map.insert("type".to_owned(), kinds.into());
+        }
+    }
+    if let (true, Some(Value::Array(names))) = (shape.nullable, map.get_mut("enum")) {
+        names.push(Value::Null);
+    }
+    let rules = shape.rules.iter().cloned();
+    let words: Vec<String> = remarks.get(key).cloned().into_iter().chain(rules).collect();
+    if !words.is_empty() {
+        map.insert("description".to_owned(), words.join("\n").into());
+    }
+    let is_leaf = !matches!(shape.form, Form::Section(_));
+    if is_leaf && !key.ends_with("[]") {
+        if let Some(default) = default.filter(|_| !REQUIRED.contains(&key)) {
+            map.insert("default".to_owned(), default.clone());
+        }
+        map.insert("x-reload".to_owned(), if is_live(key) { "live" } else { "restart" }.into());
+    }
+    schema
+}
+
+fn section(
+    keys: &[(&'static str, Shape)],
+    key: &str,
+    default: Option<&Value>,
+    remarks: &BTreeMap<String, String>,
+) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for (name, shape) in keys {
+        let path = below(key, name);
+        let value = default.and_then(|value| value.get(name));
+        properties.insert((*name).to_owned(), of_shape(shape, &path, value, remarks));
+        if REQUIRED.contains(&path.as_str()) {
+            required.push(*name);
+        }
+    }
+    let mut schema = json!({"type": "object", "additionalProperties": false, "properties": properties});
+    if let (false, Value::Object(map)) = (required.is_empty(), &mut schema) {
+        map.insert("required".to_owned(), required.into());
+    }
+    schema
+}
+
+/// A bound as JSON has it; beyond 64 bits there is none.
+fn bound(number: i128) -> Value {
+    u64::try_from(number).map(Value::from).or_else(|_| i64::try_from(number).map(Value::from)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_tells_its_type_its_default_its_reason_and_when_it_takes_effect() {
+        let schema = schema();
+        let alpha = &schema["properties"]["routing"]["properties"]["kv"]["properties"]["alpha"];
+        assert_eq!(
+            *alpha,
+            json!({"type": ["number", "null"], "default": 0.3, "x-reload": "live", "description":
+                "While loads are balanced: low, so that cached prefixes decide.\nweight must be finite and at least 0"})
+        );
+        let worker = &schema["properties"]["workers"]["items"];
+        assert_eq!(worker["required"], json!(["id", "url", "model"]));
+        assert_eq!(worker["properties"]["max_num_seqs"]["default"], 256);
+        assert_eq!(worker["properties"]["capacity_blocks"]["minimum"], 1);
+        assert_eq!(worker["additionalProperties"], false);
+        assert_eq!(schema["properties"]["usage"]["enum"], json!(["as_asked", "always"]));
+        assert_eq!(schema["properties"]["listen"]["properties"]["data"]["x-reload"], "restart");
+        assert_eq!(schema["required"], json!(["models", "workers"]));
+    }
+
+    /// What the list of required keys says is what reading says.
+    #[test]
+    fn what_must_be_given_cannot_be_left_out_and_everything_else_can() {
+        let full = "models: [{name: m}]\nworkers: [{id: w, url: 'http://h:1', model: m}]\n\
+                    engines: {presets: [{name: n, running: r, waiting: w, usage: u}]}\n";
+        assert!(Config::parse("f", full.to_owned()).is_ok());
+        for (key, without) in [
+            ("models[].name", full.replace("{name: m}", "{}")),
+            ("workers[].id", full.replace("id: w, ", "")),
+            ("workers[].url", full.replace("url: 'http://h:1', ", "")),
+            ("workers[].model", full.replace(", model: m", "")),
+            ("engines.presets[].name", full.replace("name: n, ", "")),
+            ("engines.presets[].running", full.replace("running: r, ", "")),
+            ("engines.presets[].waiting", full.replace("waiting: w, ", "")),
+            ("engines.presets[].usage", full.replace(", usage: u", "")),
+        ] {
+            assert!(REQUIRED.contains(&key) && without != full);
+            let message = Config::parse("f", without).unwrap_err().to_string();
+            assert!(message.contains("is missing"), "{key}: {message}");
+        }
+    }
+}

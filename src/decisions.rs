@@ -1,0 +1,397 @@
+//! The last decisions, for whoever asks why: hashes, counts and costs, never a text.
+//!
+//! A record holds all that a decision was made of, so that its terms can be told when somebody asks, and not before.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem::size_of;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use rand::rngs::Xoshiro256PlusPlus;
+use smallvec::SmallVec;
+use warmpath_core::cost::{Candidate, Cost};
+use warmpath_core::ids::{Rank, Roll, Slot, WorkerId};
+use warmpath_core::policy::PolicyName;
+use warmpath_core::scheduler::{DecidedBy, Placement, Question, Scratch};
+use warmpath_core::units::Tokens;
+use warmpath_core::workers::{Pool, WorkerTable};
+
+pub mod history;
+pub mod told;
+mod why;
+
+/// Records that are looked at before others may write again.
+const LOOK: usize = 64;
+
+/// The longest name of a request that is kept; those of clients are no longer.
+const REQUEST_MAX: usize = 128;
+
+/// The last decisions of one gateway.
+pub struct Decisions {
+    ring: Mutex<Ring>,
+    kept: usize,
+    candidates_max: usize,
+}
+
+#[derive(Default)]
+struct Ring {
+    /// Numbered one after the other.
+    records: VecDeque<Arc<Decision>>,
+    /// The number of the last one.
+    last: u64,
+    /// Candidates in all of them.
+    candidates: usize,
+    /// Who the candidates of each model are, as long as their roll is the same.
+    names: HashMap<Arc<str>, (Roll, Arc<[Name]>)>,
+}
+
+/// A candidate's name: slots are given to others when their workers leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// Its slot then.
+    pub slot: Slot,
+    /// The worker.
+    pub worker: WorkerId,
+    /// The rank inside the worker.
+    pub rank: Rank,
+}
+
+/// A decision as it was made, and what came of it.
+#[derive(Debug)]
+pub struct Decision {
+    /// One more than that of the decision before; the first is 1.
+    pub number: u64,
+    /// When, since 1970.
+    pub at: Duration,
+    /// The request's name, as its client and its worker see it.
+    pub request: SmallVec<[u8; 40]>,
+    /// The pool.
+    pub model: Arc<str>,
+    /// Workers that had failed the request already, or cannot serve it.
+    pub avoided: u32,
+    /// What was asked, and with which chance.
+    pub asked: (Question, Xoshiro256PlusPlus),
+    /// Who decided.
+    pub decided_by: DecidedBy,
+    /// Whose costs these are.
+    pub policy: PolicyName,
+    /// Where the request was sent.
+    pub chosen: Slot,
+    /// What was promised to be cached there.
+    pub overlap: Tokens,
+    /// The most that any worker promised.
+    pub best_overlap: Tokens,
+    /// Tokens that were to be computed there.
+    pub new_tokens: Tokens,
+    /// Whom there was to choose from, in the order of their slots.
+    pub candidates: Vec<Candidate>,
+    /// Their costs; none where no policy was asked.
+    pub costs: Vec<Cost>,
+    /// Their names.
+    pub names: Arc<[Name]>,
+    /// What came of it.
+    pub course: Course,
+}
+
+/// What became of a request after it was sent; written by whoever relays its answer.
+#[derive(Debug)]
+pub struct Course {
+    state: AtomicU8,
+    first_token_ms: AtomicU32,
+    reported: AtomicU32,
+}
+
+/// Nothing was told.
+const UNKNOWN: u32 = u32::MAX;
+
+impl Default for Course {
+    fn default() -> Self {
+        Self { state: AtomicU8::new(0), first_token_ms: AtomicU32::new(UNKNOWN), reported: AtomicU32::new(UNKNOWN) }
+    }
+}
+
+/// How a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It has not ended.
+    UnderWay,
+    /// It was answered whole.
+    Answered,
+    /// The worker failed it; another one may have served it.
+    Failed,
+    /// The client left, or its time was over.
+    GivenUp,
+}
+
+impl Course {
+    /// The first token came so long after the request.
+    pub fn first_token(&self, after: Duration) {
+        let ms = u32::try_from(after.as_millis()).unwrap_or(UNKNOWN - 1).min(UNKNOWN - 1);
+        self.first_token_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// The request has ended; so many of its prompt's tokens were cached, as the engine says.
+    pub fn ended(&self, standing: Standing, reported: Option<Tokens>) {
+        if let Some(Tokens(reported)) = reported {
+            self.reported.store(reported.min(UNKNOWN - 1), Ordering::Relaxed);
+        }
+        let state = match standing {
+            Standing::UnderWay => 0,
+            Standing::Answered => 1,
+            Standing::Failed => 2,
+            Standing::GivenUp => 3,
+        };
+        self.state.store(state, Ordering::Relaxed);
+    }
+
+    /// How it stands.
+    pub fn standing(&self) -> Standing {
+        match self.state.load(Ordering::Relaxed) {
+            0 => Standing::UnderWay,
+            1 => Standing::Answered,
+            2 => Standing::Failed,
+            _ => Standing::GivenUp,
+        }
+    }
+
+    /// Milliseconds from the request's arrival to its first token.
+    pub fn first_token_ms(&self) -> Option<u32> {
+        Some(self.first_token_ms.load(Ordering::Relaxed)).filter(|ms| *ms != UNKNOWN)
+    }
+
+    /// Cached tokens of its prompt, as the engine said.
+    pub fn reported(&self) -> Option<u32> {
+        Some(self.reported.load(Ordering::Relaxed)).filter(|tokens| *tokens != UNKNOWN)
+    }
+}
+
+/// A decision that was just made.
+pub struct Made<'a> {
+    /// The request's name.
+    pub request: &'a [u8],
+    /// Workers that were not to be chosen.
+    pub avoided: u32,
+    /// What was decided.
+    pub placement: &'a Placement,
+    /// Whose costs decided.
+    pub policy: PolicyName,
+    /// Among whom.
+    pub fleet: (&'a WorkerTable, &'a Pool),
+    /// With what.
+    pub scratch: &'a Scratch,
+}
+
+/// Which decisions are asked for; what is not given does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Of this model.
+    pub model: Option<String>,
+    /// For this worker.
+    pub worker: Option<String>,
+    /// Of this request: its name, or a part of it.
+    pub request: Option<String>,
+    /// Only those with higher numbers.
+    pub after: u64,
+    /// Only those that are not older, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// So many at most, the newest.
+    pub limit: usize,
+}
+
+impl Filter {
+    fn takes(&self, decision: &Decision) -> bool {
+        let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|wanted| wanted == has);
+        is(&self.model, &decision.model)
+            && is(&self.worker, decision.worker().map_or("", |name| name.worker.as_str()))
+            && self.request.as_deref().is_none_or(|part| decision.request_id().contains(part))
+    }
+}
+
+impl Decision {
+    /// The request's name as text.
+    pub fn request_id(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.request)
+    }
+
+    /// When, in milliseconds since 1970.
+    pub fn at_ms(&self) -> u64 {
+        u64::try_from(self.at.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Who was chosen.
+    pub fn worker(&self) -> Option<&Name> {
+        self.name(self.chosen)
+    }
+
+    /// Who was in `slot`.
+    pub fn name(&self, slot: Slot) -> Option<&Name> {
+        self.names.binary_search_by_key(&slot, |name| name.slot).ok().map(|at| &self.names[at])
+    }
+
+    fn write(&mut self, number: u64, made: &Made<'_>, names: Arc<[Name]>) {
+        let Placement { target, overlap_tokens, new_tokens, decided_by, .. } = made.placement;
+        if let Some(asked) = made.scratch.asked() {
+            self.asked.clone_from(asked);
+        }
+        self.number = number;
+        self.at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.request.clear();
+        self.request.extend_from_slice(&made.request[..made.request.len().min(REQUEST_MAX)]);
+        self.model = Arc::clone(&made.fleet.1.model);
+        (self.avoided, self.decided_by, self.policy) = (made.avoided, *decided_by, made.policy);
+        (self.chosen, self.overlap, self.new_tokens) = (target.slot, *overlap_tokens, *new_tokens);
+        let best = made.scratch.candidates().iter().map(|candidate| candidate.overlap.total()).max();
+        self.best_overlap = best.unwrap_or_default().tokens(self.asked.0.shape.block_size);
+        self.candidates.clear();
+        self.candidates.extend_from_slice(made.scratch.candidates());
+        self.costs.clear();
+        self.costs.extend_from_slice(made.scratch.costs());
+        self.names = names;
+        self.course = Course::default();
+    }
+
+    fn new(made: &Made<'_>) -> Option<Self> {
+        Some(Self {
+            number: 0,
+            at: Duration::ZERO,
+            request: SmallVec::new(),
+            model: Arc::clone(&made.fleet.1.model),
+            avoided: 0,
+            asked: made.scratch.asked()?.clone(),
+            decided_by: made.placement.decided_by,
+            policy: made.policy,
+            chosen: made.placement.target.slot,
+            overlap: Tokens(0),
+            best_overlap: Tokens(0),
+            new_tokens: Tokens(0),
+            candidates: Vec::with_capacity(made.scratch.candidates().len()),
+            costs: Vec::with_capacity(made.scratch.costs().len()),
+            names: Arc::new([]),
+            course: Course::default(),
+        })
+    }
+}
+
+impl Decisions {
+    /// The last `kept`, or fewer where what they were made of takes more than `bytes`.
+    pub fn new(kept: usize, bytes: usize) -> Self {
+        let candidates_max = bytes / (size_of::<Candidate>() + size_of::<Cost>());
+        let records = VecDeque::with_capacity(kept);
+        Self { ring: Mutex::new(Ring { records, ..Ring::default() }), kept, candidates_max }
+    }
+
+    /// Writes a decision down, in the place of the oldest. None where none is kept, or one takes more than all may. One
+    /// short lock and a copy of the candidates; once the ring is full, no allocation but for records that somebody still
+    /// reads.
+    pub fn record(&self, made: &Made<'_>) -> Option<Arc<Decision>> {
+        let candidates = made.scratch.candidates().len();
+        if self.kept == 0 || candidates > self.candidates_max {
+            return None;
+        }
+        let mut ring = self.ring();
+        let mut spare = None;
+        while ring.records.len() >= self.kept || ring.candidates + candidates > self.candidates_max {
+            let Some(oldest) = ring.records.pop_front() else { break };
+            ring.candidates = ring.candidates.saturating_sub(oldest.candidates.len());
+            spare = Some(oldest);
+        }
+        let names = ring.names_of(made.fleet);
+        let number = ring.last + 1;
+        let mut record = match spare.filter(|spare| Arc::strong_count(spare) == 1) {
+            Some(spare) => spare,
+            None => Arc::new(Decision::new(made)?),
+        };
+        Arc::get_mut(&mut record)?.write(number, made, names);
+        ring.last = number;
+        ring.candidates += candidates;
+        ring.records.push_back(Arc::clone(&record));
+        Some(record)
+    }
+
+    /// The number of the last decision; 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.ring().last
+    }
+
+    /// Those that `filter` takes, the newest first. Looks at all that are kept, a few at a time.
+    pub fn find(&self, filter: &Filter) -> Vec<Arc<Decision>> {
+        let mut found = Vec::new();
+        self.each(filter, |decision| {
+            if found.len() < filter.limit {
+                found.push(Arc::clone(decision));
+            }
+            found.len() < filter.limit
+        });
+        found
+    }
+
+    /// Shows `see` those that `filter` takes, the newest first, until it has seen enough.
+    fn each(&self, filter: &Filter, mut see: impl FnMut(&Arc<Decision>) -> bool) {
+        let mut below = u64::MAX;
+        loop {
+            let some = self.before(below);
+            let Some(oldest) = some.last() else { return };
+            below = oldest.number;
+            for decision in &some {
+                if decision.number <= filter.after || decision.at_ms() < filter.since_ms {
+                    return;
+                }
+                if filter.takes(decision) && !see(decision) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The decision of this number, or the last one of the request of this name.
+    pub fn get(&self, id: &str) -> Option<Arc<Decision>> {
+        let by_name = || {
+            let filter = Filter { request: Some(id.to_owned()), limit: self.kept, ..Filter::default() };
+            self.find(&filter).into_iter().find(|decision| decision.request_id() == id)
+        };
+        let by_number = id.parse().ok().and_then(|number: u64| {
+            let ring = self.ring();
+            let first = ring.records.front()?.number;
+            ring.records.get(usize::try_from(number.checked_sub(first)?).ok()?).cloned()
+        });
+        by_number.or_else(by_name)
+    }
+
+    /// Some of those with lower numbers than this one, the newest first.
+    fn before(&self, number: u64) -> Vec<Arc<Decision>> {
+        let ring = self.ring();
+        let Some(first) = ring.records.front().map(|oldest| oldest.number) else { return Vec::new() };
+        let len = usize::try_from(number.saturating_sub(first)).unwrap_or(usize::MAX).min(ring.records.len());
+        ring.records.range(len.saturating_sub(LOOK)..len).rev().cloned().collect()
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ring {
+    /// Whom the slots of this pool name.
+    fn names_of(&mut self, (table, pool): (&WorkerTable, &Pool)) -> Arc<[Name]> {
+        let roll = table.roll(pool);
+        match self.names.get(&pool.model) {
+            Some((known, names)) if *known == roll => Arc::clone(names),
+            _ => {
+                let names: Arc<[Name]> = names(table, pool).collect();
+                self.names.insert(Arc::clone(&pool.model), (roll, Arc::clone(&names)));
+                names
+            }
+        }
+    }
+}
+
+/// Whom the slots of this pool name, ascending.
+pub fn names<'a>(table: &'a WorkerTable, pool: &'a Pool) -> impl Iterator<Item = Name> + 'a {
+    let targets = pool.targets.iter().filter_map(|slot| table.get(*slot));
+    targets.map(|target| Name { slot: target.slot, worker: target.worker.clone(), rank: target.rank })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! What the decisions that are kept say of the last minutes: hit rate, time to first token, balance, and what becomes of
+//! what could be reused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use warmpath_core::ids::Slot;
+
+use super::{Decision, Decisions, Filter};
+use crate::real::{real, real_len};
+
+/// Points in one answer, at most.
+pub const POINTS_MAX: usize = 240;
+
+/// The last minutes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct History {
+    /// Between two points.
+    pub step_ms: u64,
+    /// The oldest first; the last one is not over yet.
+    pub points: Vec<Point>,
+    /// By model, over all points.
+    pub funnel: BTreeMap<Arc<str>, Funnel>,
+}
+
+/// What was decided in one step. What cannot be said is null.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// When it begins, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Decisions.
+    pub requests: u64,
+    /// Promised over prompt tokens.
+    pub hit_rate: Option<f64>,
+    /// Mean time to first token.
+    pub ttft_ms: Option<f64>,
+    /// The longest.
+    pub ttft_max_ms: Option<u32>,
+    /// Requests of the worker with the most, over the mean of those that were considered.
+    pub requests_max_over_mean: Option<f64>,
+}
+
+/// What becomes of what could be reused, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Funnel {
+    /// Decisions.
+    pub requests: u64,
+    /// Tokens of prompts.
+    pub prompt_tokens: u64,
+    /// Of these, those that some worker held.
+    pub reachable_tokens: u64,
+    /// Of these, those that the chosen one held.
+    pub captured_tokens: u64,
+    /// Prompt tokens of answers in which the engine said what it had.
+    pub answered_prompt_tokens: u64,
+    /// Those that were promised for them.
+    pub promised_tokens: u64,
+    /// Those that the engine had.
+    pub delivered_tokens: u64,
+}
+
+#[derive(Default)]
+struct Sums {
+    requests: u64,
+    prompt: u64,
+    overlap: u64,
+    first_tokens: u64,
+    ttft_ms: u64,
+    ttft_max_ms: Option<u32>,
+    by_slot: BTreeMap<Slot, u64>,
+    considered: usize,
+}
+
+impl Decisions {
+    /// The last `points` steps of `step_ms` milliseconds up to `now_ms`. Looks at all decisions that are kept and are not
+    /// older, a few at a time.
+    pub fn history(&self, now_ms: u64, step_ms: u64, points: usize) -> History {
+        let (step_ms, points) = (step_ms.max(1), points.clamp(1, POINTS_MAX));
+        let last = now_ms / step_ms;
+        let first = last.saturating_sub(u64::try_from(points - 1).unwrap_or(0));
+        let mut sums: BTreeMap<u64, Sums> = (first..=last).map(|step| (step, Sums::default())).collect();
+        let mut funnel: BTreeMap<Arc<str>, Funnel> = BTreeMap::new();
+        let filter = Filter { since_ms: first * step_ms, limit: usize::MAX, ..Filter::default() };
+        self.each(&filter, |decision| {
+            let step = (decision.at_ms() / step_ms).min(last);
+            if let Some(sums) = sums.get_mut(&step) {
+                sums.add(decision);
+            }
+            funnel.entry(Arc::clone(&decision.model)).or_default().add(decision);
+            true
+        });
+        let points = sums.into_iter().map(|(step, sums)| sums.point(step * step_ms)).collect();
+        History { step_ms, points, funnel }
+    }
+}
+
+impl Sums {
+    fn add(&mut self, decision: &Decision) {
+        self.requests += 1;
+        self.prompt += u64::from(decision.asked.0.shape.prompt.0);
+        self.overlap += u64::from(decision.overlap.0);
+        if let Some(ms) = decision.course.first_token_ms() {
+            self.first_tokens += 1;
+            self.ttft_ms += u64::from(ms);
+            self.ttft_max_ms = self.ttft_max_ms.max(Some(ms));
+        }
+        *self.by_slot.entry(decision.chosen).or_default() += 1;
+        self.considered = self.considered.max(decision.candidates.len());
+    }
+
+    fn point(&self, at_ms: u64) -> Point {
+        let share = |part: u64, whole: u64| (whole > 0).then(|| real(part) / real(whole));
+        let most = self.by_slot.values().max().copied().unwrap_or(0);
+        let mean = real(self.requests) / real_len(self.considered.max(1));
+        Point {
+            at_ms,
+            requests: self.requests,
+            hit_rate: share(self.overlap, self.prompt),
+            ttft_ms: share(self.ttft_ms, self.first_tokens),
+            ttft_max_ms: self.ttft_max_ms,
+            requests_max_over_mean: (self.requests > 0).then(|| real(most) / mean),
+        }
+    }
+}
+
+impl Funnel {
+    fn add(&mut self, decision: &Decision) {
+        let prompt = u64::from(decision.asked.0.shape.prompt.0);
+        self.requests += 1;
+        self.prompt_tokens += prompt;
+        self.reachable_tokens += u64::from(decision.best_overlap.0);
+        self.captured_tokens += u64::from(decision.overlap.0);
+        if let Some(reported) = decision.course.reported() {
+            self.answered_prompt_tokens += prompt;
+            self.promised_tokens += u64::from(decision.overlap.0);
+            self.delivered_tokens += u64::from(reported);
+        }
+    }
+}

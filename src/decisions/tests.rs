@@ -1,0 +1,217 @@
+use std::time::Instant;
+
+use warmpath_core::admission::OnAllBusy;
+use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root};
+use warmpath_core::ids::{RequestKey, SequenceHash};
+use warmpath_core::namespace::Namespace;
+use warmpath_core::overlap::{Overlaps, PrefixIndex};
+use warmpath_core::policy::{Policy, Weights};
+use warmpath_core::scheduler::Scheduler;
+use warmpath_core::shape::{Prompt, Request, Shape};
+use warmpath_core::slot_set::SlotSet;
+use warmpath_core::units::{BlockSize, Blocks, Tier};
+use warmpath_core::workers::{Limits, Role, Target};
+
+use super::told::Told;
+use super::*;
+
+/// Slot 1 holds two blocks of every prompt.
+struct Held;
+
+impl PrefixIndex for Held {
+    fn match_prefix(&self, prompt: &[SequenceHash], overlaps: &mut Overlaps) {
+        let mut workers = SlotSet::new();
+        workers.insert(Slot(1));
+        let blocks = u32::try_from(prompt.len().min(2)).unwrap();
+        overlaps.push(Blocks(blocks), Tier::Device, &workers);
+    }
+}
+
+struct World {
+    scheduler: Scheduler,
+    table: WorkerTable,
+    decisions: Decisions,
+    scratch: Scratch,
+}
+
+fn scheduler(policy: PolicyName) -> Scheduler {
+    let named = |name| Policy::new(name, &Weights::default());
+    Scheduler::new(named(policy), named(PolicyName::LeastRequests), OnAllBusy::LeastLoaded)
+}
+
+impl World {
+    fn new(policy: PolicyName, workers: u16, decisions: Decisions) -> Self {
+        let target = |slot| Target {
+            slot: Slot(slot),
+            worker: WorkerId::from(format!("w{slot}").as_str()),
+            rank: Rank(0),
+            role: Role::Both,
+            limits: Limits { blocks: Some(Blocks(1000)), sequences: 64 },
+            available: true,
+            ramp: None,
+            account: Arc::default(),
+            trust: Arc::default(),
+        };
+        let pool = Pool {
+            model: "m".into(),
+            aliases: Vec::new(),
+            block_size: BlockSize::new(4).unwrap(),
+            targets: (0..workers).map(Slot).collect(),
+        };
+        let table = WorkerTable::new((0..workers).map(target).collect(), vec![pool]);
+        Self { scheduler: scheduler(policy), table, decisions, scratch: Scratch::new(3) }
+    }
+
+    fn decide(&mut self, request: &str) -> Option<Arc<Decision>> {
+        let size = BlockSize::new(4).unwrap();
+        let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
+        let tokens: Vec<u32> = (0..16).collect();
+        let prompts = [Prompt::of(root, &tokens)];
+        let (shape, avoid) = (Shape::of(Tokens(16), size), SlotSet::new());
+        let asked = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
+        let fleet = (&self.table, self.table.pool("m").unwrap());
+        let placement = self.scheduler.place(Instant::now(), &asked, &Held, fleet, &mut self.scratch).unwrap();
+        self.decisions.record(&Made {
+            request: request.as_bytes(),
+            avoided: 0,
+            placement: &placement,
+            policy: self.scheduler.policy().name,
+            fleet,
+            scratch: &self.scratch,
+        })
+    }
+}
+
+fn all() -> Filter {
+    Filter { limit: usize::MAX, ..Filter::default() }
+}
+
+fn numbers(found: &[Arc<Decision>]) -> Vec<u64> {
+    found.iter().map(|decision| decision.number).collect()
+}
+
+#[test]
+fn the_last_ones_are_kept_and_found_newest_first() {
+    let mut world = World::new(PolicyName::Kv, 2, Decisions::new(100, 1 << 20));
+    for number in 1..=250 {
+        assert_eq!(world.decide(&format!("r-{number}")).unwrap().number, number);
+    }
+    let decisions = &world.decisions;
+    assert_eq!((decisions.last(), decisions.find(&all()).len()), (250, 100));
+    assert_eq!(numbers(&decisions.find(&Filter { limit: 3, ..all() })), [250, 249, 248]);
+    assert_eq!(numbers(&decisions.find(&Filter { after: 247, ..all() })), [250, 249, 248]);
+    let part = |part: &str| Filter { request: Some(part.to_owned()), ..all() };
+    assert_eq!(numbers(&decisions.find(&part("-17"))), [179, 178, 177, 176, 175, 174, 173, 172, 171, 170]);
+    let of = |worker: &str| Filter { worker: Some(worker.to_owned()), ..all() };
+    assert_eq!((decisions.find(&of("w1")).len(), decisions.find(&of("w0")).len()), (100, 0));
+    let other = Filter { model: Some("other".to_owned()), ..all() };
+    assert!(decisions.find(&other).is_empty());
+    assert_eq!(decisions.get("151").unwrap().number, 151);
+    assert_eq!(decisions.get("r-250").unwrap().number, 250);
+    assert!(decisions.get("150").is_none() && decisions.get("r-25").is_none() && decisions.get("").is_none());
+}
+
+#[test]
+fn memory_bounds_a_large_fleet_and_nothing_is_kept_where_nothing_may_be() {
+    let each = size_of::<Candidate>() + size_of::<Cost>();
+    let mut world = World::new(PolicyName::Kv, 10, Decisions::new(100, 35 * each));
+    for _ in 0..9 {
+        world.decide("r").unwrap();
+    }
+    assert_eq!(numbers(&world.decisions.find(&all())), [9, 8, 7]);
+    assert!(World::new(PolicyName::Kv, 2, Decisions::new(0, 1 << 20)).decide("r").is_none());
+    assert!(World::new(PolicyName::Kv, 2, Decisions::new(5, each)).decide("r").is_none());
+    assert!(each <= 112, "the configuration's comment says about 100 bytes: {each}");
+}
+
+#[test]
+fn what_somebody_still_reads_is_not_written_over() {
+    let mut world = World::new(PolicyName::Kv, 2, Decisions::new(1, 1 << 20));
+    let first = world.decide("first").unwrap();
+    world.decide("second").unwrap();
+    assert_eq!((first.number, &*first.request_id()), (1, "first"));
+    first.course.first_token(Duration::from_millis(34));
+    first.course.ended(Standing::Answered, Some(Tokens(8)));
+    let told = first.row(&world.scheduler);
+    assert_eq!(
+        (told.outcome, told.ttft_ms, told.reported_cached_tokens),
+        (Some(Standing::Answered), Some(34), Some(8))
+    );
+    let fresh = world.decisions.get("second").unwrap().row(&world.scheduler);
+    assert_eq!((fresh.outcome, fresh.ttft_ms, fresh.reported_cached_tokens), (Some(Standing::UnderWay), None, None));
+}
+
+/// 16 tokens each, of which w1 holds 8: kv sends all of them there.
+#[test]
+fn the_last_minutes_are_summed_by_step_and_by_model() {
+    let mut world = World::new(PolicyName::Kv, 4, Decisions::new(100, 1 << 20));
+    let mut decided = Vec::new();
+    for number in 0..3 {
+        decided.push(world.decide(&number.to_string()).unwrap());
+    }
+    decided[0].course.first_token(Duration::from_millis(30));
+    decided[1].course.first_token(Duration::from_millis(50));
+    decided[1].course.ended(Standing::Answered, Some(Tokens(4)));
+    let now = decided[2].at_ms();
+    let history = world.decisions.history(now, 3_600_000, 2);
+    let [.., last] = history.points.as_slice() else { panic!("two points") };
+    assert_eq!((history.points.len(), history.step_ms), (2, 3_600_000));
+    let all = history.points.iter().map(|point| point.requests).sum::<u64>();
+    assert_eq!(all, 3);
+    // Whoever runs this at the turn of an hour sees two steps.
+    if last.requests == 3 {
+        assert_eq!((last.hit_rate, last.ttft_ms, last.ttft_max_ms), (Some(0.5), Some(40.0), Some(50)));
+        assert_eq!(last.requests_max_over_mean, Some(4.0));
+    }
+    let expected = history::Funnel {
+        requests: 3,
+        prompt_tokens: 48,
+        reachable_tokens: 24,
+        captured_tokens: 24,
+        answered_prompt_tokens: 16,
+        promised_tokens: 8,
+        delivered_tokens: 4,
+    };
+    assert_eq!(history.funnel["m"], expected);
+    let before = world.decisions.history(now + 7_200_000, 3_600_000, 1);
+    assert!(before.points[0].hit_rate.is_none() && before.funnel.is_empty());
+}
+
+/// 16 tokens, 8 of them at w1: 0.7 × (1 − 0.5) less to be computed, and nothing else differs.
+#[test]
+fn a_decision_tells_every_term_and_why() {
+    let mut world = World::new(PolicyName::Kv, 3, Decisions::new(10, 1 << 20));
+    let decision = world.decide("r").unwrap();
+    let told = decision.told(&world.scheduler);
+    assert!(told.reproduced);
+    assert_eq!((told.row.worker.as_str(), told.row.unit.as_deref(), told.row.cost), ("w1", Some("share"), Some(0.35)));
+    assert_eq!(told.row.why, "0.35 share cheaper than w0: missing 0.35 instead of 0.7");
+    assert_eq!((told.row.overlap_tokens, told.row.best_overlap_tokens, told.row.new_tokens), (8, 8, 8));
+    let terms: Vec<_> = told.considered[0].terms.iter().map(|term| (term.name.as_str(), term.value)).collect();
+    assert_eq!(terms, [("load", 0.0), ("missing", 0.7), ("slots", 0.0)]);
+    let text = serde_json::to_string(&told).unwrap();
+    assert_eq!(serde_json::from_str::<Told>(&text).unwrap(), told);
+    // The scheduler of another policy knows nothing of these costs.
+    let other = decision.told(&scheduler(PolicyName::Product));
+    assert!(!other.reproduced && other.considered.iter().all(|candidate| candidate.terms.is_empty()));
+    assert_eq!((other.row.worker.as_str(), other.row.cost), ("w1", Some(0.35)));
+}
+
+#[test]
+fn a_decision_that_was_told_is_made_again_from_its_json_for_every_policy_that_does_not_learn() {
+    for name in PolicyName::ALL {
+        let mut world = World::new(name, 5, Decisions::new(10, 1 << 20));
+        for number in 0..20 {
+            let told = world.decide(&number.to_string()).unwrap().told(&world.scheduler);
+            let text = serde_json::to_string(&told).unwrap();
+            let read: Told = serde_json::from_str(&text).unwrap();
+            let again = read.under(&scheduler(name)).unwrap();
+            if world.scheduler.policy().learn.is_none() {
+                assert!(told.reproduced, "{name}");
+                assert_eq!((&again.row.worker, &again.considered), (&told.row.worker, &told.considered), "{name}");
+            }
+            let elsewhere = read.under(&scheduler(PolicyName::LeastRequests)).unwrap();
+            assert_eq!((elsewhere.row.worker.as_str(), elsewhere.row.number), ("w0", told.row.number));
+        }
+    }
+}

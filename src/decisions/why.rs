@@ -1,0 +1,90 @@
+//! Why, in a sentence.
+
+use std::fmt::Write;
+
+use warmpath_core::cost::terms::Joins;
+use warmpath_core::cost::{Standing, Term};
+use warmpath_core::policy::PolicyName;
+use warmpath_core::scheduler::{Considered, DecidedBy};
+
+/// Terms that are told of what made the difference.
+const TERMS_MAX: usize = 3;
+
+/// Costs that differ by less, as a share, are equal but for rounding.
+const EQUAL: f64 = 1e-9;
+
+/// Why `chosen` was chosen among `considered`, in the order of their slots; `name` names one by its place.
+pub(super) fn why(
+    (decided_by, policy): (DecidedBy, PolicyName),
+    chosen: usize,
+    considered: &[Considered],
+    name: &dyn Fn(usize) -> String,
+) -> String {
+    let prefix = match decided_by {
+        DecidedBy::LeastLoaded => return "every worker was full: the least loaded one".to_owned(),
+        DecidedBy::Policy => String::new(),
+        DecidedBy::Fallback(_) => format!("the policy preferred none, so by {policy}: "),
+        DecidedBy::Load => format!("token ids unknown, so by {policy}: "),
+    };
+    let Some(cost) = considered.get(chosen).and_then(|at| at.cost) else { return prefix + "its costs are not known" };
+    let open = considered.iter().enumerate().filter(|(at, considered)| {
+        *at != chosen && considered.candidate.standing == Standing::Open && considered.cost.is_some()
+    });
+    let next = open.filter_map(|(at, considered)| Some((at, considered.cost?.0)));
+    let Some((next, next_cost)) = next.min_by(|a, b| a.1.total_cmp(&b.1)) else {
+        return prefix + "the only worker that could be chosen";
+    };
+    let unit = considered[chosen].terms.first().map_or("", |term| term.unit.label());
+    let other = name(next);
+    let gap = next_cost - cost.0;
+    if gap.abs() <= EQUAL * cost.0.abs().max(1.0) {
+        return format!("{prefix}as cheap as {other}: {} {unit} each; ties end by the policy's rule", short(cost.0));
+    }
+    if gap < 0.0 {
+        return format!("{prefix}drawn by chance: {other} costs {} {unit} less", short(-gap));
+    }
+    let difference = difference(&considered[chosen].terms, &considered[next].terms);
+    format!("{prefix}{} {unit} cheaper than {other}{difference}", short(gap))
+}
+
+/// What makes one cheaper than the other, the most first.
+fn difference(chosen: &[Term], next: &[Term]) -> String {
+    let pairs = chosen.iter().zip(next).filter(|(a, b)| a.name == b.name && (a.value - b.value).abs() > 0.0);
+    let mut pairs: Vec<_> = pairs.map(|(a, b)| (a, b.value)).collect();
+    pairs.sort_by(|a, b| (b.0.value - b.1).abs().total_cmp(&(a.0.value - a.1).abs()));
+    let mut text = String::new();
+    for (term, other) in pairs.into_iter().take(TERMS_MAX) {
+        let joint = if text.is_empty() { ": " } else { ", " };
+        let by = if term.joins == Joins::Multiplies { "×" } else { "" };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{joint}{} {by}{} instead of {by}{}", term.name, short(term.value), short(other));
+    }
+    text
+}
+
+/// A number with as many digits as say something.
+fn short(value: f64) -> String {
+    let magnitude = value.abs();
+    match magnitude {
+        0.0 => "0".to_owned(),
+        _ if magnitude >= 100.0 => format!("{value:.0}"),
+        _ if magnitude >= 1.0 => trimmed(format!("{value:.2}")),
+        _ if magnitude >= 0.001 => trimmed(format!("{value:.4}")),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+fn trimmed(text: String) -> String {
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_as_many_digits_as_say_something() {
+        let shown = [0.0, 1234.5, 12.5, -3.0, 0.175, 0.0625, 0.00001].map(short);
+        assert_eq!(shown, ["0", "1234", "12.5", "-3", "0.175", "0.0625", "1.0e-5"]);
+    }
+}

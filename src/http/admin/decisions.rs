@@ -1,0 +1,114 @@
+//! `GET /api/v1/decisions`, `GET /api/v1/decisions/{id}`, `POST /api/v1/explain`: why requests went where they went, and
+//! where one would go.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::json;
+
+use super::query::Query;
+use super::{Admin, guard};
+use crate::decisions::history::POINTS_MAX;
+use crate::decisions::told::Row;
+use crate::decisions::{Decision, Filter};
+use crate::http::explain::explain;
+
+/// Decisions in one answer, unless fewer are asked for, and at most.
+const LIMIT: usize = 100;
+const LIMIT_MAX: usize = 1_000;
+
+/// Ten minutes, unless something else is asked for.
+const STEP_MS: u64 = 5_000;
+const POINTS: usize = 120;
+
+#[derive(Serialize)]
+struct List {
+    /// The number of the last decision: ask for those after it next time.
+    last: u64,
+    decisions: Vec<Row>,
+}
+
+/// The last decisions, the newest first: `?model=`, `?worker=`, `?request=` (a part of its name), `?after=` (a number) and
+/// `?limit=`.
+pub(super) async fn list(State(admin): State<Arc<Admin>>, headers: HeaderMap, uri: Uri) -> Response {
+    if let Some(refusal) = guard::refusal(&admin, &headers) {
+        return refusal;
+    }
+    let filter = match filter(&uri) {
+        Ok(filter) => filter,
+        Err(message) => return said(StatusCode::BAD_REQUEST, &message),
+    };
+    // What is decided while others are told is told to who asks next.
+    let last = admin.decisions.last();
+    let found = admin.decisions.find(&filter);
+    let rows = found.iter().filter(|decision| decision.number <= last);
+    let rows = rows.filter_map(|decision| Some(decision.row(&admin.fleet.pool(&decision.model)?.scheduler)));
+    Json(List { last, decisions: rows.collect() }).into_response()
+}
+
+fn filter(uri: &Uri) -> Result<Filter, String> {
+    let mut filter = Filter { limit: LIMIT, ..Filter::default() };
+    for (key, value) in Query::of(uri) {
+        let number = || value.parse::<u64>().map_err(|_| format!("`{key}` must be a whole number"));
+        match key.as_str() {
+            "model" => filter.model = Some(value),
+            "worker" => filter.worker = Some(value),
+            "request" => filter.request = Some(value),
+            "after" => filter.after = number()?,
+            "limit" => filter.limit = usize::try_from(number()?).unwrap_or(LIMIT_MAX).clamp(1, LIMIT_MAX),
+            _ => return Err("unknown filter (known: model, worker, request, after, limit)".to_owned()),
+        }
+    }
+    Ok(filter)
+}
+
+/// What the decisions that are kept say of the last minutes: `?step_ms=` and `?points=`.
+pub(super) async fn history(State(admin): State<Arc<Admin>>, headers: HeaderMap, uri: Uri) -> Response {
+    if let Some(refusal) = guard::refusal(&admin, &headers) {
+        return refusal;
+    }
+    let (mut step_ms, mut points) = (STEP_MS, POINTS);
+    for (key, value) in Query::of(&uri) {
+        match (key.as_str(), value.parse::<u64>()) {
+            ("step_ms", Ok(number)) => step_ms = number.clamp(100, 3_600_000),
+            ("points", Ok(number)) => points = usize::try_from(number).unwrap_or(POINTS_MAX),
+            _ => return said(StatusCode::BAD_REQUEST, "known: step_ms and points, whole numbers"),
+        }
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    Json(admin.decisions.history(now_ms, step_ms, points)).into_response()
+}
+
+/// One decision with every term of every candidate, by its number or by its request's name.
+pub(super) async fn one(State(admin): State<Arc<Admin>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+    if let Some(refusal) = guard::refusal(&admin, &headers) {
+        return refusal;
+    }
+    let told = |decision: Arc<Decision>| Some(decision.told(&admin.fleet.pool(&decision.model)?.scheduler));
+    match admin.decisions.get(&id).and_then(told) {
+        Some(told) => Json(told).into_response(),
+        None => said(StatusCode::NOT_FOUND, "no decision that is kept has this number or request id"),
+    }
+}
+
+/// What would become of the request in the body. It changes nothing, but costs what reading a prompt costs, so whoever
+/// asks needs what whoever changes something needs.
+pub(super) async fn dry(State(admin): State<Arc<Admin>>, request: Request) -> Response {
+    if let Some(refusal) = guard::change_refused(&admin, request.headers()) {
+        return refusal;
+    }
+    match Box::pin(explain(&admin.desk.gateway(), request)).await {
+        Ok(told) => Json(told).into_response(),
+        Err(failure) => failure.error.into_response(),
+    }
+}
+
+fn said(status: StatusCode, message: &str) -> Response {
+    (status, Json(json!({"error": {"message": message, "code": status.as_u16()}}))).into_response()
+}

@@ -1,0 +1,75 @@
+//! `GET /api/v1/config`, `POST /api/v1/reload`: the configuration in effect, and another one in its place.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+
+use super::{Admin, guard};
+use crate::config::{Change, Leaf};
+
+/// The configuration of a gateway, which can be read again.
+pub trait Settings: Send + Sync {
+    /// What is in effect.
+    fn show(&self) -> Arc<Shown>;
+
+    /// Reads the file again, and follows it if it has no fault.
+    fn reload(&self) -> BoxFuture<'_, Reloaded>;
+}
+
+/// What is in effect. Fields may be added, never renamed.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Shown {
+    /// The file that it is from; none where a program made it.
+    pub file: Option<String>,
+    /// Of the file's text: equal for equal files.
+    pub hash: String,
+    /// When it was read, in milliseconds since 1970.
+    pub loaded_at_ms: u64,
+    /// How the last attempt to read it again ended; none before the first.
+    pub last_reload: Option<Reloaded>,
+    /// What the file says and what waits for a restart.
+    pub needs_restart: Vec<Change>,
+    /// Every value in effect, and who said so. Secrets are not shown.
+    pub values: Vec<Leaf>,
+}
+
+/// What came of reading the configuration again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Reloaded {
+    /// Whether it is followed.
+    pub ok: bool,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Who asked: `file`, `signal` or `admin`.
+    pub asked_by: &'static str,
+    /// What has changed.
+    pub changed: Vec<Change>,
+    /// Keys whose change waits for a restart.
+    pub needs_restart: Vec<String>,
+    /// Why it is not followed: a line for each fault.
+    pub faults: Vec<String>,
+}
+
+/// What is in effect.
+pub(super) async fn show(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
+    match guard::refusal(&admin, &headers) {
+        Some(refusal) => refusal,
+        None => Json(&*admin.settings.show()).into_response(),
+    }
+}
+
+/// Reads the file again: 200 where it is followed, 422 where it has faults.
+pub(super) async fn reload(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
+    if let Some(refusal) = guard::change_refused(&admin, &headers) {
+        return refusal;
+    }
+    let reloaded = admin.settings.reload().await;
+    let status = if reloaded.ok { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    tracing::info!(target: "warmpath::audit", action = "reload", status = status.as_u16(), "operator");
+    (status, Json(reloaded)).into_response()
+}

@@ -1,0 +1,32 @@
+//! A request that is only asked about: read, understood, tokenized and matched as it would be, and sent nowhere.
+
+use axum::extract::Request;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::arrival::{Arrival, Failure};
+use super::completions::understand;
+use super::gateway::Gateway;
+use super::place::{DryRun, dry_run};
+use crate::decisions::told::{Told, told_dry};
+use crate::openai::Endpoint;
+
+/// What tells a chat from a completion.
+#[derive(Deserialize)]
+struct Kind {
+    messages: Option<IgnoredAny>,
+}
+
+/// What would become of `request`, a chat or a completion by its body, if it came now. Reserves nothing and sends nothing.
+pub(super) async fn explain(gateway: &Gateway, request: Request) -> Result<Told, Failure> {
+    let arrival = Arrival::now(gateway, request.headers());
+    let (parts, body) = request.into_parts();
+    let body = gateway.read_body(body).await?;
+    // What is no JSON is told so by whoever reads it as a completion.
+    let is_chat = serde_json::from_slice(&body).is_ok_and(|kind: Kind| kind.messages.is_some());
+    let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
+    let understood = understand(gateway, endpoint, &arrival, (parts, body)).await?;
+    let DryRun { explanation, asked: (question, chance), names } = dry_run(gateway, &understood)?;
+    let name = arrival.id.to_str().unwrap_or_default().to_owned();
+    Ok(told_dry((&understood.pool.model, name), &explanation, (&question, &chance), &names))
+}

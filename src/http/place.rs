@@ -1,0 +1,121 @@
+//! The decision itself: carried out and written down, or only asked for.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rand::rngs::Xoshiro256PlusPlus;
+use warmpath_core::blocks::Root;
+use warmpath_core::scheduler::{DecidedBy, Explanation, Placement, Question};
+use warmpath_core::shape::{Prompt, Request as PlaceRequest};
+use warmpath_core::slot_set::SlotSet;
+
+use super::arrival::REQUEST_ID;
+use super::forward::Understood;
+use super::gateway::Gateway;
+use crate::decisions::{Decision, Made, Name, names};
+use crate::error::GatewayError;
+use crate::fleet::Worker;
+use crate::fleet::roster::Roster;
+
+/// A request that has a worker.
+pub(super) struct Placed {
+    pub(super) placement: Placement,
+    pub(super) worker: Arc<Worker>,
+    /// What is written down of it.
+    pub(super) decision: Option<Arc<Decision>>,
+}
+
+/// What would be decided, and what that is made of.
+pub(super) struct DryRun {
+    pub(super) explanation: Explanation,
+    pub(super) asked: (Question, Xoshiro256PlusPlus),
+    pub(super) names: Vec<Name>,
+}
+
+/// Decides where the request goes, and reserves it.
+pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) -> Result<Placed, GatewayError> {
+    let roster = gateway.fleet.roster();
+    let table = roster.table();
+    let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
+    let mut lacking = SlotSet::new();
+    let avoid = avoided(request, avoid, &roster, &mut lacking);
+    let start = Instant::now();
+    let (placement, decision) = asking(request, avoid, |place| {
+        gateway.with_scratch(|scratch| {
+            let scheduler = &request.pool.scheduler;
+            let placement = scheduler.place(start, place, &*gateway.index, (table, pool), scratch)?;
+            scratch.shadows().iter().for_each(|choice| request.pool.metrics.shadow(choice));
+            gateway.metrics.routing_latency.record(start.elapsed());
+            let decision = gateway.decisions.record(&Made {
+                request: request.outgoing.headers.get(REQUEST_ID).map_or(&[], |id| id.as_bytes()),
+                avoided: u32::try_from(avoid.len()).unwrap_or(u32::MAX),
+                placement: &placement,
+                policy: match placement.decided_by {
+                    DecidedBy::Policy => scheduler.policy().name,
+                    _ => scheduler.fallback().name,
+                },
+                fleet: (table, pool),
+                scratch,
+            });
+            Ok::<_, GatewayError>((placement, decision))
+        })
+    })?;
+    if let DecidedBy::Fallback(_) = placement.decided_by {
+        gateway.metrics.fallback("all_zero");
+    }
+    let worker = roster.worker(placement.target.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
+    worker.metrics.placed.increment(1);
+    if request.prompts.count().is_some_and(|count| count > 0) {
+        worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
+        worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
+        worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
+    }
+    tracing::debug!(
+        request = request.key.0,
+        worker = %placement.target.worker,
+        prompt_tokens = request.shape.prompt.0,
+        overlap_tokens = placement.overlap_tokens.0,
+        "placed"
+    );
+    Ok(Placed { placement, worker, decision })
+}
+
+/// What [`place`] would do at this moment. Reserves nothing, sends nothing, and is written down nowhere.
+pub(super) fn dry_run(gateway: &Gateway, request: &Understood) -> Result<DryRun, GatewayError> {
+    let roster = gateway.fleet.roster();
+    let table = roster.table();
+    let pool = table.pool(&request.pool.model).ok_or(GatewayError::NoSuchSlot)?;
+    let mut lacking = SlotSet::new();
+    let nobody = SlotSet::new();
+    let avoid = avoided(request, &nobody, &roster, &mut lacking);
+    asking(request, avoid, |place| {
+        gateway.with_scratch(|scratch| {
+            let scheduler = &request.pool.scheduler;
+            let explanation = scheduler.explain(Instant::now(), place, &*gateway.index, (table, pool), scratch)?;
+            let asked = scratch.asked().cloned().ok_or(GatewayError::NoSuchSlot)?;
+            Ok(DryRun { explanation, asked, names: names(table, pool).collect() })
+        })
+    })
+}
+
+/// Those in `avoid`, and those that lack the adapter that is asked for.
+fn avoided<'a>(request: &Understood, avoid: &'a SlotSet, roster: &Roster, lacking: &'a mut SlotSet) -> &'a SlotSet {
+    let (Some(adapter), Some(pool)) = (&request.adapter, roster.table().pool(&request.pool.model)) else {
+        return avoid;
+    };
+    lacking.clone_from(avoid);
+    roster.avoid_without(adapter, pool, lacking);
+    lacking
+}
+
+/// Asks with the request as the scheduler sees it.
+fn asking<T>(request: &Understood, avoid: &SlotSet, ask: impl FnOnce(&PlaceRequest<'_>) -> T) -> T {
+    let prompts = request.prompts.below(request.root);
+    let texts = prompts_of(request.texts.0, &request.texts.1);
+    ask(&PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, texts: &texts, avoid })
+}
+
+/// Prompts below `root`, without media.
+fn prompts_of(root: Root, prompts: &[Vec<u32>]) -> Vec<Prompt<'_>> {
+    prompts.iter().map(|tokens| Prompt::of(root, tokens)).collect()
+}

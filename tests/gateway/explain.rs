@@ -1,0 +1,109 @@
+//! Why requests went where they went, and where one would go: by HTTP and by the commands.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::fleet::{TestFleet, fleet};
+
+impl TestFleet {
+    async fn told(&self, path: &str) -> Value {
+        let (status, text) = self.admin(path).await;
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    async fn explain(&self, body: &Value) -> (u16, Value) {
+        let url = format!("http://{}/api/v1/explain", self.app.admin_address());
+        let response = self.client.post(url).json(body).send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    /// What a command that asks this router says.
+    async fn run(&self, args: &[&str]) -> (bool, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+        command.args(args).arg("--admin").arg(format!("http://{}", self.app.admin_address()));
+        let output = tokio::task::spawn_blocking(move || command.output().expect("the binary runs")).await.unwrap();
+        let said = if output.status.success() { &output.stdout } else { &output.stderr };
+        (output.status.success(), String::from_utf8(said.clone()).unwrap())
+    }
+}
+
+fn body(prompt: &[u32]) -> Value {
+    json!({"model": "m", "prompt": prompt, "max_tokens": 2})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_explained_is_what_happens_and_what_happened_is_explained() {
+    let fleet = fleet().engines(3).start().await;
+    let prompt: Vec<u32> = (97..121).collect();
+    let first = fleet.complete(prompt.clone().into()).await;
+    fleet.until_metric("warmpath_index_blocks", &first.worker, 6.0).await;
+    let (status, dry) = fleet.explain(&body(&prompt)).await;
+    assert_eq!((status, &dry["number"], &dry["outcome"]), (200, &json!(0), &Value::Null));
+    assert_eq!((dry["worker"].as_str(), dry["overlap_tokens"].as_u64()), (Some(first.worker.as_str()), Some(20)));
+    assert_eq!((dry["unit"].as_str(), dry["considered"].as_array().map(Vec::len)), (Some("share"), Some(3)));
+    assert!(dry["why"].as_str().unwrap().contains(" share cheaper than engine-"), "{}", dry["why"]);
+    assert_eq!(fleet.told("/api/v1/decisions").await["last"], 1, "nothing was decided");
+    assert_eq!(fleet.app.in_flight(), 0, "nothing was reserved");
+    let second = fleet.complete(prompt.clone().into()).await;
+    let id = second.headers["x-request-id"].to_str().unwrap().to_owned();
+    let list = fleet.told("/api/v1/decisions").await;
+    let rows = list["decisions"].as_array().unwrap();
+    assert_eq!((list["last"].as_u64(), rows.len(), rows[0]["number"].as_u64()), (Some(2), 2, Some(2)));
+    for key in ["worker", "cost", "why", "overlap_tokens", "new_tokens", "policy", "model"] {
+        assert_eq!(rows[0][key], dry[key], "{key}");
+    }
+    assert_eq!(rows[0]["request"].as_str(), Some(id.as_str()));
+    let told = fleet.told(&format!("/api/v1/decisions/{id}")).await;
+    assert_eq!((&told["considered"], &told["reproduced"]), (&dry["considered"], &json!(true)));
+    assert_eq!((told["outcome"].as_str(), told["reported_cached_tokens"].as_u64()), (Some("answered"), Some(20)));
+    let nobody = format!("/api/v1/decisions?worker=nobody&after={}", 0);
+    assert_eq!(fleet.told(&nobody).await["decisions"], json!([]));
+    assert_eq!(fleet.admin("/api/v1/decisions/99").await.0, 404);
+    assert_eq!(fleet.admin("/api/v1/decisions?wrong=1").await.0, 400);
+    assert_eq!(fleet.explain(&json!({"model": "nobody", "prompt": "x"})).await.0, 404);
+    assert_eq!(fleet.explain(&json!({"model": "m", "prompt": {}})).await.0, 400);
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
+    assert_eq!(fleet.explain(&chat).await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_tell_the_same_and_what_another_configuration_would_have_done() {
+    let fleet = fleet().start().await;
+    let prompt: Vec<u32> = (97..121).collect();
+    let first = fleet.complete(prompt.clone().into()).await;
+    fleet.until_metric("warmpath_index_blocks", &first.worker, 6.0).await;
+    fleet.complete(prompt.into()).await;
+    let (fine, text) = fleet.run(&["explain", "--request", "2"]).await;
+    assert!(fine && text.starts_with("decision 2, request "), "{text}");
+    assert!(text.contains(&format!("> {}", first.worker)) && text.contains("cost (share)"), "{text}");
+    let file = std::env::temp_dir().join(format!("warmpath-explain-{}.yaml", std::process::id()));
+    let yaml = "models: [{name: m}]\nworkers: [{id: a, url: 'http://a:1', model: m}]\nrouting: {policy: product}\n";
+    std::fs::write(&file, yaml).unwrap();
+    let (fine, text) = fleet.run(&["explain", "--request", "2", "--config", file.to_str().unwrap(), "--json"]).await;
+    std::fs::remove_file(&file).unwrap();
+    assert!(fine, "{text}");
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((told["made"]["policy"].as_str(), told["under"]["policy"].as_str()), (Some("kv"), Some("product")));
+    assert_eq!((told["under"]["worker"].as_str(), &told["same"]), (Some(first.worker.as_str()), &json!(true)));
+    assert_eq!(told["under"]["unit"].as_str(), Some("tokens"));
+    let (fine, text) = fleet.run(&["tap", "--last", "5", "--count", "2"]).await;
+    let lines: Vec<_> = text.lines().collect();
+    assert!(fine && lines.len() == 2 && lines[1].starts_with(&format!("2 m {} 20/24 ", first.worker)), "{text}");
+    let (fine, text) = fleet.run(&["explain", "--request", "none"]).await;
+    assert!(!fine && text.contains("404"), "{text}");
+}
+
+#[tokio::test]
+async fn who_has_no_token_learns_nothing() {
+    let fleet = fleet().listen("admin_token: secret").start().await;
+    for path in ["/api/v1/decisions", "/api/v1/decisions/1"] {
+        assert_eq!(fleet.admin(path).await.0, 401);
+    }
+    let url = format!("http://{}/api/v1/explain", fleet.app.admin_address());
+    let asked = fleet.client.post(&url).body("{}").send().await.unwrap();
+    assert_eq!(asked.status(), 401);
+    let asked = fleet.client.post(&url).bearer_auth("secret").json(&body(&[97, 98])).send().await.unwrap();
+    assert_eq!(asked.status(), 200);
+}
