@@ -18,6 +18,10 @@ const faults = [];
 const box = element => element.getBoundingClientRect();
 const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 if (wide > 0) faults.push(`the page is ${wide} px wider than its window`);
+if (innerWidth >= 1200) {
+  for (const table of document.querySelectorAll('.wide'))
+    if (table.scrollWidth > table.clientWidth) faults.push(`"${table.textContent.slice(0, 40)}" is cut off`);
+}
 let texts = 0;
 for (const svg of document.querySelectorAll('figure > svg')) {
   const title = svg.getAttribute('aria-label'), frame = box(svg), labels = [...svg.querySelectorAll('text')];
