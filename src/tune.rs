@@ -102,24 +102,17 @@ pub fn run(
     let (start, found) = (space.start(), best(&measured).0);
     let judged = bench.measure(Stretch::HeldBack, &[start.clone(), found.clone()])?;
     let [at_start, at_found] = judged.as_slice() else { unreachable!("as many as points") };
-    let better = plan.aim.score(&Figures::over(at_found)) < plan.aim.score(&Figures::over(at_start));
-    let verdict = match () {
-        () if found == start => Verdict::NothingFound,
-        () if better => Verdict::Better,
-        () => Verdict::NotConfirmed,
-    };
+    let verdict = Verdict::of(plan.aim, (&start, at_start), (&found, at_found));
     let worlds = robust::judge(&mut bench, plan, &[start.clone(), found.clone()])?;
-    let on_all = bench.measure(
-        Stretch::Rung(bench::RUNGS - 1),
-        &measured.iter().map(|(point, _)| point.clone()).collect::<Vec<_>>(),
-    )?;
+    let points: Vec<Point> = measured.iter().map(|(point, _)| point.clone()).collect();
+    let tuned_on = bench.measure(Stretch::Rung(bench::RUNGS - 1), &points)?;
     let contender = |point: &Point, held_back: &[Figures]| {
-        let place = measured.iter().position(|(other, _)| other == point).unwrap_or_default();
-        Contender { weights: space.named(point), tuned: Share::of(&on_all[place]), held_back: Share::of(held_back) }
+        let place = points.iter().position(|other| other == point).unwrap_or_default();
+        let (tuned, held_back) = (Share::of(&tuned_on[place]), Share::of(held_back));
+        Contender { weights: space.named(point), tuned, held_back }
     };
     let (start_at, found_at) = (contender(&start, at_start), contender(&found, at_found));
-    let shown = if verdict == Verdict::Better { &found } else { &start };
-    let figures: Vec<Figures> = on_all.iter().map(|cells| Figures::over(cells)).collect();
+    let tried: Vec<Figures> = tuned_on.iter().map(|cells| Figures::over(cells)).collect();
     Ok(Outcome {
         policy: plan.policy.to_string(),
         aim: plan.aim,
@@ -135,19 +128,19 @@ pub fn run(
         change_held_back: plan.aim.change(&start_at.held_back.all, &found_at.held_back.all),
         start: start_at,
         found: found_at,
-        front: front_of(&space, &measured, &figures),
-        tried: figures,
+        front: front_of(&space, &points, &tried),
+        tried,
         worlds,
-        yaml: space.yaml(shown),
+        yaml: space.yaml(if verdict == Verdict::Better { &found } else { &start }),
         wall_s: begun.elapsed().as_secs_f64(),
     })
 }
 
 /// What nothing else beats in mean and 99th percentile of the time to first token and in the mean gap between tokens.
-fn front_of(space: &Space, measured: &[(Point, f64)], figures: &[Figures]) -> Vec<FrontPoint> {
+fn front_of(space: &Space, points: &[Point], figures: &[Figures]) -> Vec<FrontPoint> {
     let results: Vec<[f64; 3]> = figures.iter().map(|of| [of.ttft_mean_ms, of.ttft_p99_ms, of.itl_mean_ms]).collect();
     let mut places = front::front(&results);
     places.sort_by(|one, other| results[*one][0].total_cmp(&results[*other][0]));
-    let point = |place: usize| FrontPoint { weights: space.named(&measured[place].0), tuned: figures[place] };
+    let point = |place: usize| FrontPoint { weights: space.named(&points[place]), tuned: figures[place] };
     places.into_iter().map(point).collect()
 }

@@ -72,17 +72,22 @@ impl<'a> Trials<'a> {
         &self.prepared
     }
 
-    /// The share of prompt tokens that one cache of `capacity` blocks has had by the time of each request, by when the
-    /// request arrives in ms.
+    /// The share of prompt tokens that one cache of `capacity` blocks has had by the time of each arrival, in
+    /// ms.
     pub fn reachable_by_time(&self, capacity: usize) -> Vec<(f64, f64)> {
         let course = reachable::course(self.trace, self.prepared.block_size().get(), capacity);
         let begin = self.trace.first().map_or(0, |request| request.at_ms);
         let mut sums = (0, 0);
-        let by_request = course.zip(self.trace).map(|((input, cached), request)| {
+        let mut by_time: Vec<(f64, f64)> = Vec::new();
+        for ((input, cached), request) in course.zip(self.trace) {
             sums = (sums.0 + input, sums.1 + cached);
-            (real(request.at_ms.saturating_sub(begin)), real(sums.1) / real(sums.0.max(1)))
-        });
-        by_request.collect()
+            let now = (real(request.at_ms.saturating_sub(begin)), real(sums.1) / real(sums.0.max(1)));
+            match by_time.last_mut() {
+                Some(last) if last.0.total_cmp(&now.0).is_eq() => *last = now,
+                _ => by_time.push(now),
+            }
+        }
+        by_time
     }
 
     /// Tries everything on `threads` threads. The results stand in the order of the trials, and depend on nothing else but

@@ -134,9 +134,9 @@ pub(crate) fn trimmed(value: f64, digits: usize) -> String {
 pub(crate) fn short(value: f64) -> String {
     let size = value.abs();
     match size {
-        1e9.. => format!("{}G", trimmed(value / 1e9, 2)),
-        1e6.. => format!("{}M", trimmed(value / 1e6, 2)),
-        1e3.. => format!("{}k", trimmed(value / 1e3, 2)),
+        1e9.. => format!("{}G", trimmed(value / 1e9, 3)),
+        1e6.. => format!("{}M", trimmed(value / 1e6, 3)),
+        1e3.. => format!("{}k", trimmed(value / 1e3, 3)),
         1.0.. => trimmed(value, 2),
         _ => trimmed(value, 4),
     }
@@ -207,6 +207,7 @@ mod tests {
     #[test]
     fn numbers_are_short_at_ticks_and_exact_elsewhere() {
         assert_eq!(["0", "0.25", "950", "1.5k", "20k", "2M"], [0.0, 0.25, 950.0, 1500.0, 2e4, 2e6].map(short));
+        assert_eq!(short(1925.0), "1.925k", "a tick between round ones");
         assert_eq!(grouped(182_790.0), "182\u{a0}790");
         assert_eq!(grouped(1234.4), "1\u{a0}234");
         assert_eq!(grouped(0.125), "0.125");

@@ -264,7 +264,7 @@ impl Plot {
     }
 
     fn render_label(&self, x: f64, text: &str, html: &mut String) {
-        let y = HEIGHT - BOTTOM + 17.0;
+        let y = HEIGHT - BOTTOM + 19.0;
         let _ = writeln!(html, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{}</text>", escaped(text));
     }
 }

@@ -230,15 +230,11 @@ impl Engine {
         replica.follow_host(events, &self.cached_in_host().collect());
     }
 
-    /// What this engine would call the full blocks of a prompt. O(prompt).
-    pub fn names_of(&self, prompt: PromptText) -> Vec<EngineHash> {
-        self.cache.names_of(prompt)
-    }
-
-    /// What the storage that a fleet shares would call them. O(prompt).
-    pub fn shared_names_of(&self, prompt: PromptText) -> Vec<EngineHash> {
+    /// What this engine would call the full blocks of a prompt, and what storage that a fleet shares would. O(prompt).
+    pub fn names_of(&self, prompt: PromptText) -> (Vec<EngineHash>, Vec<EngineHash>) {
         let naming = SharedTier::naming(self.config.block_size);
-        self.cache.sequence(prompt, None, None).named_by(naming).collect()
+        let shared = self.cache.sequence(prompt.clone(), None, None).named_by(naming).collect();
+        (self.cache.names_of(prompt), shared)
     }
 
     /// Gives the running requests their tokens and blocks, in order of admission. Returns the budget that is left, none

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::figures::{Aim, Figures, Limits};
+use super::space::Point;
 use crate::sim::fleet::Scenario;
 
 /// What chance alone, such as another order of ties, changes in a mean or a percentile.
@@ -66,6 +67,18 @@ pub enum Verdict {
     NotConfirmed,
     /// Nothing was better than the start even on the tuned part.
     NothingFound,
+}
+
+impl Verdict {
+    /// Of these two on what was held back.
+    pub(super) fn of(aim: Aim, start: (&Point, &[Figures]), found: (&Point, &[Figures])) -> Self {
+        let score = |cells: &[Figures]| aim.score(&Figures::over(cells));
+        match () {
+            () if found.0 == start.0 => Self::NothingFound,
+            () if score(found.1) < score(start.1) => Self::Better,
+            () => Self::NotConfirmed,
+        }
+    }
 }
 
 /// One fleet at one load.

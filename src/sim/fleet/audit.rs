@@ -105,8 +105,7 @@ impl Audit {
             held.resize(members.len(), TierBlocks::default());
             overlaps.expand(Blocks(u32::MAX), &mut held, &mut taken);
             for (worker, cached) in cached.iter().enumerate() {
-                let engine = &members[worker].engine;
-                let (names, keys) = (engine.names_of(text.clone()), engine.shared_names_of(text.clone()));
+                let (names, keys) = members[worker].engine.names_of(text.clone());
                 let is_there = |place: &usize| cached.contains(&names[*place]) || shared.contains(&keys[*place]);
                 let found = (0..names.len()).take_while(is_there).count();
                 let told = size(held[worker].total().0);
