@@ -22,7 +22,6 @@ use crate::http::routes;
 use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::Upstream;
-use members::{Members, Trouble};
 use muster::{Absent, muster};
 use reload::Reloader;
 use report::report;
@@ -108,10 +107,7 @@ impl App {
         // In a box: connecting is the largest future of all, and everything that awaits this would have it inside.
         let sources = Box::pin(Sources::connect(&config, local, (&fleet, &index), &metrics, &background));
         let sources = Arc::new(sources.await?);
-        let trouble = Trouble::default();
-        let links = build::links(&config, &background)?;
-        let members = Members::new(&config, (&fleet, &index), &sources, (links, metrics.clone()), &background);
-        let list = members.start(&trouble)?;
+        let (list, trouble) = members::begin(&config, (&fleet, &index), &sources, &metrics, &background)?;
         let draining = Arc::new(AtomicBool::new(false));
         let (recorder, journal) = record::start(&config, &metrics).await?;
         let decisions = Arc::new(build::decisions(&config));
@@ -124,11 +120,11 @@ impl App {
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
         let health = {
             let (fleet, sources, draining) = (fleet.clone(), sources.clone(), draining.clone());
-            let ready_when = config.ready_when;
+            let (settings, ready_when) = (Arc::clone(&reloader), config.ready_when);
             let may_serve = move || mustered.load(Ordering::Relaxed) && !draining.load(Ordering::Relaxed);
             move || HealthReport {
                 ready: may_serve() && sources.are_warm() && probe::ready(&fleet, ready_when),
-                ..report(&fleet, &sources, &trouble, &certificates)
+                ..report((&fleet, &sources), (&trouble, &settings), &certificates)
             }
         };
         let measured = Arc::clone(&sources);

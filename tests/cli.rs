@@ -305,7 +305,7 @@ fn plan_tells_what_changes_and_what_it_does_to_a_trace() {
                     2 changes, 1 of them need a restart\n";
     assert_eq!((output.status.code(), stdout(&output)), (Some(0), expected));
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/mooncake-conversation.jsonl.gz");
-    let args = ["plan", old.path(), new.path(), "--trace", trace, "--requests", "100", "--workers", "4", "--json"];
+    let args = ["plan", old.path(), new.path(), "--trace", trace, "--requests", "1000", "--workers", "4", "--json"];
     let plan: Value = serde_json::from_str(stdout(&warmpath(&args))).unwrap();
     assert_eq!((&plan["needs_restart"], plan["changes"].as_array().map(Vec::len)), (&true.into(), Some(2)));
     let rate = |which: &str| plan["replayed"][which]["hit_rate"].as_f64().unwrap();

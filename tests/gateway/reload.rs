@@ -159,6 +159,12 @@ async fn r18_fifty_broken_reloads_drop_nothing_and_a_good_one_takes_effect() {
     let after = fleet.config().await;
     assert_eq!((&after["values"], &after["hash"]), (&before["values"], &before["hash"]));
     assert_eq!(after["last_reload"]["ok"], false);
+    let health = fleet.health().await;
+    let complaint = health["degraded"][0].as_str().unwrap();
+    assert!(
+        complaint.starts_with("the configuration's file cannot be followed, what was in effect stays: "),
+        "{complaint}"
+    );
     assert!(fleet.metric("warmpath_config_reload_failures_total", "").await >= 50.0);
     assert_eq!(fleet.metric("warmpath_config_last_reload_successful", "").await, 0.0);
 
