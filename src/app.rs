@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
+use warmpath_core::overlap::PrefixIndex;
+use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use crate::config::{Config, ReadyWhen};
 use crate::door::Door;
@@ -20,7 +22,6 @@ use crate::http::routes;
 use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry::metrics::Metrics;
 use crate::upstream::Upstream;
-use members::{Members, Trouble};
 use muster::{Absent, muster};
 use reload::Reloader;
 use report::report;
@@ -106,32 +107,24 @@ impl App {
         // In a box: connecting is the largest future of all, and everything that awaits this would have it inside.
         let sources = Box::pin(Sources::connect(&config, local, (&fleet, &index), &metrics, &background));
         let sources = Arc::new(sources.await?);
-        let trouble = Trouble::default();
-        let links = build::links(&config, &background)?;
-        let members = Members::new(&config, (&fleet, &index), &sources, (links, metrics.clone()), &background);
-        let list = members.start(&trouble)?;
+        let (list, trouble) = members::begin(&config, (&fleet, &index), &sources, &metrics, &background)?;
         let draining = Arc::new(AtomicBool::new(false));
         let (recorder, journal) = record::start(&config, &metrics).await?;
         let decisions = Arc::new(build::decisions(&config));
-        let upstream = Upstream::new(behaviour::attempt_timeouts(&config));
-        let gateway =
-            Gateway::new(Arc::clone(&fleet), index.clone(), upstream, metrics.clone(), behaviour::behaviour(&config))
-                .with_decisions(Arc::clone(&decisions))
-                .with_passthrough(config.listen.passthrough.clone())
-                .with_recorder(recorder);
-        let (desk, token) = (Desk::new(gateway), AdminToken::default());
-        let reloader = Reloader::new(&config, (&fleet, &desk, list), token.clone(), metrics.config());
-        let reloader = Arc::new(reloader);
+        let gateway = gateway(&config, (&fleet, &index), metrics.clone()).with_recorder(recorder);
+        let desk = Desk::new(gateway.with_decisions(Arc::clone(&decisions)));
+        let token = AdminToken::default();
+        let reloader = Arc::new(Reloader::new(&config, (&fleet, &desk, list), token.clone(), metrics.config()));
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
         let health = {
-            let (fleet, sources, draining) = (Arc::clone(&fleet), Arc::clone(&sources), Arc::clone(&draining));
-            let ready_when = config.ready_when;
+            let (fleet, sources, draining) = (fleet.clone(), sources.clone(), draining.clone());
+            let (settings, ready_when) = (Arc::clone(&reloader), config.ready_when);
             let may_serve = move || mustered.load(Ordering::Relaxed) && !draining.load(Ordering::Relaxed);
             move || HealthReport {
                 ready: may_serve() && sources.are_warm() && probe::ready(&fleet, ready_when),
-                ..report(&fleet, &sources, &trouble, &certificates)
+                ..report((&fleet, &sources), (&trouble, &settings), &certificates)
             }
         };
         let measured = Arc::clone(&sources);
@@ -254,6 +247,13 @@ impl App {
         self.background.drain(Duration::ZERO).await;
         cut
     }
+}
+
+fn gateway(config: &Config, (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>), metrics: Metrics) -> Gateway {
+    let upstream = Upstream::new(behaviour::attempt_timeouts(config));
+    let index: Arc<dyn PrefixIndex> = index.clone();
+    Gateway::new(Arc::clone(fleet), index, upstream, metrics, behaviour::behaviour(config))
+        .with_passthrough(config.listen.passthrough.clone())
 }
 
 /// With `ready_when: all`, waits for every worker. What it returns becomes true when nobody is waited for any more.

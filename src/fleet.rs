@@ -21,6 +21,7 @@ use crate::queue::{Gate, GateSettings, Seats};
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::{Metrics, ModelMetrics};
 use crate::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
+pub use health::Conduct;
 use roster::Roster;
 use slots::Slots;
 pub use turns::{RetryTurns, Turn};
@@ -52,17 +53,6 @@ pub struct Fleet {
 
 /// What the workers of each model share, by the model's name.
 type Pools = HashMap<Arc<str>, Arc<PoolState>>;
-
-/// How workers are taken out and brought back.
-#[derive(Clone, Copy, Debug)]
-pub struct Conduct {
-    /// Requests in a row that fail through a worker's fault before it is taken out.
-    pub strikes_max: u32,
-    /// How long a worker that came back is given less than it could take.
-    pub ramp: Duration,
-    /// Sequences that it is given at first.
-    pub ramp_from: u32,
-}
 
 /// What the workers of one model share.
 pub struct PoolState {

@@ -273,3 +273,44 @@ fn the_demo_shows_both_policies_as_json() {
     }
     assert_eq!(rows[0]["input_tokens"], rows[1]["input_tokens"]);
 }
+
+#[test]
+fn schema_prints_json_or_the_reference_and_config_show_who_said_what() {
+    let output = warmpath(&["schema"]);
+    let schema: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(schema["properties"]["listen"]["properties"]["data"]["default"], "127.0.0.1:8080");
+    assert!(stdout(&warmpath(&["schema", "--markdown"])).starts_with("# Configuration\n"));
+    let good = Configuration::new("shown", GOOD);
+    let output = warmpath(&["config", "show", good.path(), "--json"]);
+    let shown: Value = serde_json::from_str(stdout(&output)).unwrap();
+    let values = shown["values"].as_array().unwrap();
+    let of = |key: &str| values.iter().find(|value| value["key"] == key).unwrap();
+    assert_eq!((&of("workers[w].url")["origin"], &of("workers[w].url")["line"]), (&"file".into(), &2.into()));
+    assert_eq!((&of("usage")["origin"], &of("usage")["value"]), (&"default".into(), &"as_asked".into()));
+    let bad = Configuration::new("unshown", BAD);
+    let output = warmpath(&["config", "show", bad.path()]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
+    assert_eq!(stderr(&output).lines().count(), 2);
+    assert_eq!(warmpath(&["config", "show", "/no/such/file.yaml"]).status.code(), Some(2));
+}
+
+#[test]
+fn plan_tells_what_changes_and_what_it_does_to_a_trace() {
+    let (old, new) = (
+        Configuration::new("old", GOOD),
+        Configuration::new("new", &format!("{GOOD}routing: {{policy: round_robin}}\nindex: {{seed: 7}}\n")),
+    );
+    let output = warmpath(&["plan", old.path(), new.path()]);
+    let expected = "~ routing.policy  live     \"kv\" -> \"round_robin\"\n~ index.seed      restart  1337 -> 7\n\
+                    2 changes, 1 of them need a restart\n";
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), expected));
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/mooncake-conversation.jsonl.gz");
+    let args = ["plan", old.path(), new.path(), "--trace", trace, "--requests", "1000", "--workers", "4", "--json"];
+    let plan: Value = serde_json::from_str(stdout(&warmpath(&args))).unwrap();
+    assert_eq!((&plan["needs_restart"], plan["changes"].as_array().map(Vec::len)), (&true.into(), Some(2)));
+    let rate = |which: &str| plan["replayed"][which]["hit_rate"].as_f64().unwrap();
+    assert!(rate("old") > rate("new"), "{} {}", rate("old"), rate("new"));
+    assert_eq!(warmpath(&["plan", old.path(), "/no/such/file.yaml"]).status.code(), Some(2));
+    let bad = Configuration::new("plan-bad", BAD);
+    assert_eq!(warmpath(&["plan", old.path(), bad.path()]).status.code(), Some(1));
+}

@@ -30,7 +30,7 @@ const FOUND_MAX: usize = 8;
 pub(super) type Trouble = Arc<Mutex<Vec<String>>>;
 
 /// All members, and what it takes to be one.
-pub(super) struct Members {
+struct Members {
     config: Arc<Config>,
     fleet: Arc<Fleet>,
     sources: Arc<Sources>,
@@ -44,7 +44,7 @@ pub(super) struct Members {
 }
 
 /// One member. Its tasks end with its membership.
-pub(super) struct Member {
+struct Member {
     described: Described,
     ranks: Vec<Arc<Worker>>,
     tasks: Tasks,
@@ -52,9 +52,27 @@ pub(super) struct Member {
     listening: Tasks,
 }
 
+/// Takes in the workers of the configuration, and follows all sources. Returns where changes of the configuration's own list
+/// are told, and what is wrong.
+///
+/// # Errors
+/// When one of the configuration's workers cannot be taken in.
+pub(super) fn begin(
+    config: &Arc<Config>,
+    of: (&Arc<Fleet>, &Arc<ConcurrentIndex>),
+    sources: &Arc<Sources>,
+    metrics: &Metrics,
+    background: &Tasks,
+) -> Result<(mpsc::Sender<Found>, Trouble), StartError> {
+    let links = build::links(config, background)?;
+    let members = Members::new(config, of, sources, (links, metrics.clone()), background);
+    let trouble = Trouble::default();
+    Ok((members.start(&trouble)?, trouble))
+}
+
 impl Members {
     /// Nobody yet.
-    pub(super) fn new(
+    fn new(
         config: &Arc<Config>,
         (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>),
         sources: &Arc<Sources>,
@@ -80,7 +98,7 @@ impl Members {
     ///
     /// # Errors
     /// When one of the configuration's workers cannot be taken in.
-    pub(super) fn start(mut self, trouble: &Trouble) -> Result<mpsc::Sender<Found>, StartError> {
+    fn start(mut self, trouble: &Trouble) -> Result<mpsc::Sender<Found>, StartError> {
         let listed = self.config.workers.clone();
         for described in &listed {
             self.join(described, Health::presumed())?;

@@ -105,6 +105,13 @@ impl Reloader {
         }
     }
 
+    /// What is wrong with the file, if it cannot be followed.
+    pub(super) fn complaint(&self) -> Option<String> {
+        let shown = self.shown.load();
+        let fault = shown.last_reload.as_ref().filter(|last| !last.ok)?.faults.first()?;
+        Some(format!("the configuration's file cannot be followed, what was in effect stays: {fault}"))
+    }
+
     /// Reads the file if `asked` to or if it has changed, and follows it.
     async fn look(&self, asked: Option<&'static str>) -> Option<Reloaded> {
         let file = self.file.get()?.clone();

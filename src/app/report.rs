@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::members::Trouble;
 use super::probe;
+use super::reload::Reloader;
 use super::sources::Sources;
 use crate::door::Tls;
 use crate::fleet::{Duty, Fleet};
@@ -11,8 +12,13 @@ use crate::http::admin::HealthReport;
 use crate::tokenize::TokenizerState;
 
 /// How it is, but for whether it is ready.
-pub(super) fn report(fleet: &Fleet, sources: &Sources, trouble: &Trouble, certificates: &[Arc<Tls>]) -> HealthReport {
+pub(super) fn report(
+    (fleet, sources): (&Fleet, &Sources),
+    (trouble, reloader): (&Trouble, &Reloader),
+    certificates: &[Arc<Tls>],
+) -> HealthReport {
     let mut degraded = sources.complaints();
+    degraded.extend(reloader.complaint());
     degraded.extend(certificates.iter().filter_map(|tls| tls.trouble()));
     degraded.extend(probe::complaints(fleet));
     degraded.extend(trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());

@@ -143,7 +143,7 @@ mod tests {
         let key = leaf("workers[a].api_key");
         assert_eq!((key.value, key.origin), ("[secret]".into(), file(3, 49, Some("${env:KEY}"))));
         assert_eq!(leaf("workers[a].max_num_seqs").origin, Origin::Default);
-        assert_eq!(leaf("workers[a].url").origin, file(3, 15, None));
+        assert_eq!(leaf("workers[a].url").origin, file(3, 16, None));
         assert!(!serde_json::to_string(&leaves).unwrap().contains("hidden"));
     }
 }

@@ -5,6 +5,8 @@
 //! Whom requests have taken out is on trial afterwards: one more fault before an answer takes it out again, and each such
 //! relapse doubles the checks that it has to pass.
 
+use std::time::Duration;
+
 /// Failed checks in a row that take a worker out.
 const FAILURES: u32 = 2;
 
@@ -13,6 +15,17 @@ const PASSES: u32 = 2;
 
 /// The most of these, after relapses.
 const PASSES_MAX: u32 = 16;
+
+/// How workers are taken out and brought back.
+#[derive(Clone, Copy, Debug)]
+pub struct Conduct {
+    /// Requests in a row that fail through a worker's fault before it is taken out.
+    pub strikes_max: u32,
+    /// How long a worker that came back is given less than it could take.
+    pub ramp: Duration,
+    /// Sequences that it is given at first.
+    pub ramp_from: u32,
+}
 
 /// What the checks and the requests of one worker have shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -107,3 +107,26 @@ async fn who_has_no_token_learns_nothing() {
     let asked = fleet.client.post(&url).bearer_auth("secret").json(&body(&[97, 98])).send().await.unwrap();
     assert_eq!(asked.status(), 200);
 }
+
+#[tokio::test]
+async fn the_status_page_is_shown_to_anybody_and_tells_nothing_by_itself() {
+    let fleet = fleet().listen("admin_token: secret").start().await;
+    let url = format!("http://{}/", fleet.app.admin_address());
+    let mut nonces = Vec::new();
+    for _ in 0..2 {
+        let answer = fleet.client.get(&url).send().await.unwrap();
+        assert_eq!(
+            (answer.status().as_u16(), answer.headers()["content-type"].to_str().unwrap()),
+            (200, "text/html; charset=utf-8")
+        );
+        let policy = answer.headers()["content-security-policy"].to_str().unwrap().to_owned();
+        assert!(policy.starts_with("default-src 'none'; script-src 'nonce-"), "{policy}");
+        let nonce = policy.split("'nonce-").nth(1).unwrap().split('\'').next().unwrap().to_owned();
+        let page = answer.text().await.unwrap();
+        assert_eq!(page.matches(&format!("nonce=\"{nonce}\"")).count(), 2);
+        assert!(!page.contains("engine-1"));
+        nonces.push(nonce);
+    }
+    assert_ne!(nonces[0], nonces[1]);
+    assert_eq!(fleet.admin("/api/v1/history").await.0, 401);
+}

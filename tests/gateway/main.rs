@@ -39,6 +39,7 @@ mod meddler;
 mod models;
 mod nats;
 mod nats_source;
+mod page;
 mod pyzmq;
 mod queue;
 mod raw;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use warmpath::shutdown::Tasks;
@@ -75,6 +76,58 @@ fn broken(good: &str, number: usize) -> Vec<u8> {
     [mutant.as_bytes(), format!("# {number}\n").as_bytes()].concat()
 }
 
+/// Clients that ask again and again.
+struct Load {
+    tasks: Tasks,
+    stop: Arc<AtomicBool>,
+    /// Answers, and failures.
+    counts: Arc<[AtomicU64; 2]>,
+}
+
+impl Load {
+    fn start(fleet: &TestFleet) -> Self {
+        let load = Self { tasks: Tasks::new(), stop: Arc::default(), counts: Arc::default() };
+        for _ in 0..4 {
+            let (stop, counts) = (Arc::clone(&load.stop), Arc::clone(&load.counts));
+            let (client, url) = (fleet.client.clone(), fleet.url("/v1/completions"));
+            load.tasks.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let body = json!({"model": "m", "prompt": [97, 98, 99, 100], "max_tokens": 2});
+                    let fine = client.post(&url).json(&body).send().await.is_ok_and(|answer| answer.status() == 200);
+                    counts[usize::from(!fine)].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        load
+    }
+
+    /// How many were answered, and how many were not.
+    async fn stop(self) -> (u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.tasks.drain(Duration::from_secs(10)).await;
+        (self.counts[0].load(Ordering::Relaxed), self.counts[1].load(Ordering::Relaxed))
+    }
+}
+
+async fn a_good_one_takes_effect(fleet: &TestFleet, file: &File, before: &Value) {
+    // Nobody asks for the good one: it is seen.
+    file.write(fleet.yaml.replace("round_robin", "least_requests").as_bytes());
+    fleet.eventually("the good one is followed", async |fleet| fleet.config().await["last_reload"]["ok"] == true).await;
+    let now = fleet.config().await;
+    assert_eq!((&now["last_reload"]["asked_by"], &now["needs_restart"]), (&json!("file"), &json!([])));
+    assert_eq!(now["last_reload"]["changed"][0]["key"], "routing.policy");
+    assert_ne!(now["hash"], before["hash"]);
+    let policy = async |fleet: &TestFleet| -> Value {
+        let list: Value = serde_json::from_str(&fleet.admin("/api/v1/decisions?limit=1").await.1).unwrap();
+        list["decisions"][0]["policy"].clone()
+    };
+    fleet.eventually("its policy decides", async |fleet| policy(fleet).await == "least_requests").await;
+    let hup = Command::new("kill").args(["-HUP", &std::process::id().to_string()]).status();
+    assert!(hup.unwrap().success());
+    let by_signal = async |fleet: &TestFleet| fleet.config().await["last_reload"]["asked_by"] == "signal";
+    fleet.eventually("a signal is heard", by_signal).await;
+}
+
 /// R18.
 #[tokio::test(flavor = "multi_thread")]
 async fn r18_fifty_broken_reloads_drop_nothing_and_a_good_one_takes_effect() {
@@ -96,20 +149,7 @@ async fn r18_fifty_broken_reloads_drop_nothing_and_a_good_one_takes_effect() {
     let file = fleet.following("r18").await;
     let before = fleet.config().await;
 
-    let (stop, served, failed) =
-        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let tasks = Tasks::new();
-    for _ in 0..4 {
-        let (stop, served, failed) = (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&failed));
-        let (client, url) = (fleet.client.clone(), fleet.url("/v1/completions"));
-        tasks.spawn(async move {
-            while !stop.load(Ordering::Relaxed) {
-                let body = json!({"model": "m", "prompt": [97, 98, 99, 100], "max_tokens": 2});
-                let fine = client.post(&url).json(&body).send().await.is_ok_and(|answer| answer.status() == 200);
-                (if fine { &served } else { &failed }).fetch_add(1, Ordering::Relaxed);
-            }
-        });
-    }
+    let load = Load::start(&fleet);
     for number in 0..50 {
         file.write(&broken(&fleet.yaml, number));
         let (status, told) = fleet.reload().await;
@@ -119,30 +159,18 @@ async fn r18_fifty_broken_reloads_drop_nothing_and_a_good_one_takes_effect() {
     let after = fleet.config().await;
     assert_eq!((&after["values"], &after["hash"]), (&before["values"], &before["hash"]));
     assert_eq!(after["last_reload"]["ok"], false);
+    let health = fleet.health().await;
+    let complaint = health["degraded"][0].as_str().unwrap();
+    assert!(
+        complaint.starts_with("the configuration's file cannot be followed, what was in effect stays: "),
+        "{complaint}"
+    );
     assert!(fleet.metric("warmpath_config_reload_failures_total", "").await >= 50.0);
     assert_eq!(fleet.metric("warmpath_config_last_reload_successful", "").await, 0.0);
 
-    // Nobody asks for the good one: it is seen.
-    file.write(fleet.yaml.replace("round_robin", "least_requests").as_bytes());
-    fleet.eventually("the good one is followed", async |fleet| fleet.config().await["last_reload"]["ok"] == true).await;
-    let now = fleet.config().await;
-    assert_eq!((&now["last_reload"]["asked_by"], &now["needs_restart"]), (&json!("file"), &json!([])));
-    assert_eq!(now["last_reload"]["changed"][0]["key"], "routing.policy");
-    assert_ne!(now["hash"], before["hash"]);
-    let policy = async |fleet: &TestFleet| -> Value {
-        let list: Value = serde_json::from_str(&fleet.admin("/api/v1/decisions?limit=1").await.1).unwrap();
-        list["decisions"][0]["policy"].clone()
-    };
-    fleet.eventually("its policy decides", async |fleet| policy(fleet).await == "least_requests").await;
-    let hup = Command::new("kill").args(["-HUP", &std::process::id().to_string()]).status();
-    assert!(hup.unwrap().success());
-    let by_signal = async |fleet: &TestFleet| fleet.config().await["last_reload"]["asked_by"] == "signal";
-    fleet.eventually("a signal is heard", by_signal).await;
-
-    stop.store(true, Ordering::Relaxed);
-    tasks.drain(std::time::Duration::from_secs(10)).await;
-    assert_eq!(failed.load(Ordering::Relaxed), 0);
-    assert!(served.load(Ordering::Relaxed) >= 50, "{served:?}");
+    a_good_one_takes_effect(&fleet, &file, &before).await;
+    let (served, failed) = load.stop().await;
+    assert!(failed == 0 && served >= 50, "{served} served, {failed} failed");
     for _ in 0..streams.len() {
         held.go();
     }
