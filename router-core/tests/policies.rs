@@ -5,6 +5,8 @@
     reason = "a small world may panic, and needs some origin of time"
 )]
 
+#[path = "policies/again.rs"]
+mod again;
 #[path = "policies/sessions.rs"]
 mod sessions;
 
@@ -217,35 +219,6 @@ fn what_is_explained_is_what_happens_next() {
             assert_eq!((explained.chosen, explained.decided_by), (placed.target.slot, placed.decided_by), "{name}");
             let costs: Vec<_> = explained.considered.iter().filter_map(|considered| considered.cost).collect();
             assert_eq!(costs, world.scratch.costs(), "{name}");
-            held.push(placed.reservation);
-        }
-    }
-}
-
-/// From what is kept of a decision a scheduler that knows nothing else comes to the same choice, but for policies that
-/// learn; other policies choose as if they had been asked.
-#[test]
-fn what_was_decided_can_be_decided_again() {
-    for name in PolicyName::ALL {
-        let mut world = World::new(name);
-        world.index.0[2] = (3, Tier::Device);
-        let learns = world.scheduler.policy().learn.is_some();
-        let mut held = Vec::new();
-        for number in 0..20 {
-            let placed = world.place(&prompt(number % 5, 4), None);
-            let (question, chance) = world.scratch.asked().unwrap().clone();
-            let again = World::scheduler(name);
-            let targets = (0..WORKERS).filter_map(|slot| world.workers.get(Slot(slot)));
-            let enrolled = targets.map(|at| Enrolled { slot: at.slot, worker: &at.worker, rank: at.rank });
-            again.enrol(Roll(1), enrolled);
-            let told = again.review(world.start, (&question, &chance), world.scratch.candidates()).unwrap();
-            if !learns {
-                assert_eq!((told.chosen, told.decided_by), (placed.target.slot, placed.decided_by), "{name}");
-            }
-            let other = World::scheduler(PolicyName::LeastRequests);
-            let other = other.review(world.start, (&question, &chance), world.scratch.candidates()).unwrap();
-            let fewest = other.considered.iter().min_by_key(|at| at.candidate.requests).unwrap();
-            assert_eq!((other.policy, other.chosen), (PolicyName::LeastRequests, fewest.candidate.slot));
             held.push(placed.reservation);
         }
     }

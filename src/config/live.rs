@@ -36,8 +36,8 @@ const NOT_LIVE: &[&str] = &["routing.on_all_busy", "routing.seed", "routing.trus
 /// Whether a change of `key` takes effect at once.
 pub fn is_live(key: &str) -> bool {
     let below =
-        |section: &&str| key.strip_prefix(*section).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
-    LIVE.iter().any(below) && !NOT_LIVE.iter().any(below)
+        |section: &str| key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+    LIVE.iter().any(|section| below(section)) && !NOT_LIVE.iter().any(|section| below(section))
 }
 
 /// What becomes of `running` when `wanted` is asked for: all that can change changes, the rest stays.
