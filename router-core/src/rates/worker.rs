@@ -1,0 +1,191 @@
+//! One worker as its answers show it: what it has still to compute, how fast it is, how far apart its tokens are.
+
+use std::collections::VecDeque;
+
+use super::line::Line;
+use super::work::Work;
+use crate::ids::RequestKey;
+
+/// First tokens closer together than this, in ms, come from one step of the engine.
+const ONE_STEP_MS: f64 = 1.0;
+
+/// How much of what an interval says of the worker's slowness is believed at least: half of a lasting change after 35.
+const BELIEVED_LEAST: f64 = 0.02;
+
+/// How many intervals it takes to say as much as the assumption that a worker is like the others.
+const ASSUMED: f64 = 20.0;
+
+/// Steps of which the mean gap between tokens is.
+const STEPS: f64 = 16.0;
+
+/// A request without a first token.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    key: RequestKey,
+    work: Work,
+}
+
+/// An interval of work that ended with a first token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Interval {
+    pub(super) ms: f64,
+    pub(super) work: Work,
+}
+
+/// What is known of a worker. Times are in ms since the first observation.
+#[derive(Debug)]
+pub(super) struct Worker {
+    /// In the order in which they were sent, which is the order in which engines take them.
+    pending: VecDeque<Pending>,
+    queued: Work,
+    /// Since when the first of them is computed.
+    head: f64,
+    decoding: u32,
+    /// How much slower than the fleet's line.
+    slow: f64,
+    intervals: f64,
+    /// The last interval; others that end in the same step still join it.
+    last: Option<Interval>,
+    /// Whether its answers come as streams, so that the time of a first token says something.
+    streams: bool,
+    /// Time that streams spent between tokens and the tokens, old ones counting less.
+    gaps: (f64, f64),
+    last_token: Option<f64>,
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Self {
+            pending: VecDeque::new(),
+            queued: Work::default(),
+            head: 0.0,
+            decoding: 0,
+            slow: 1.0,
+            intervals: 0.0,
+            last: None,
+            streams: false,
+            gaps: (0.0, 0.0),
+            last_token: None,
+        }
+    }
+}
+
+impl Worker {
+    /// Requests without a first token.
+    pub(super) fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(super) fn placed(&mut self, now: f64, key: RequestKey, work: Work) {
+        if self.pending.is_empty() {
+            self.head = now;
+        }
+        self.pending.push_back(Pending { key, work });
+        self.queued = self.queued.and(work);
+        self.last_token = None;
+    }
+
+    /// A first token came. Those that were sent before have been computed, too, though nothing was heard of them:
+    /// `overtaken` is called for each. Returns the interval; none for a request that was overtaken before.
+    pub(super) fn first_token(
+        &mut self,
+        now: f64,
+        key: RequestKey,
+        mut overtaken: impl FnMut(RequestKey),
+    ) -> Option<Interval> {
+        let at = self.pending.iter().position(|pending| pending.key == key)?;
+        let mut work = Work::default();
+        for pending in self.pending.drain(..=at) {
+            work = work.and(pending.work);
+            self.decoding = self.decoding.saturating_add(1);
+            if pending.key != key {
+                overtaken(pending.key);
+            }
+        }
+        self.dequeue(work);
+        let ms = now - std::mem::replace(&mut self.head, now);
+        self.last_token = None;
+        Some(Interval { ms, work })
+    }
+
+    /// Learns from an interval, once it is sure that a token ended it: of this worker at once, for the fleet's `line` when
+    /// no other can join it any more.
+    pub(super) fn learn(&mut self, interval: Interval, line: &mut Line) {
+        self.streams = true;
+        if interval.ms < ONE_STEP_MS {
+            if let Some(last) = &mut self.last {
+                last.work = last.work.and(interval.work);
+            }
+            return;
+        }
+        let Some(Interval { ms, work }) = self.last.replace(interval) else { return };
+        let expected = line.ms(&work);
+        if expected > 0.0 {
+            let believed = BELIEVED_LEAST.max(1.0 / (self.intervals + ASSUMED));
+            self.intervals += 1.0;
+            self.slow *= (ms / expected / self.slow).clamp(0.2, 5.0).powf(believed);
+            line.add(&work, ms);
+        }
+    }
+
+    /// Tokens of an answer came. Gaps count while nothing but decoding is done: else they are the prompts' fault.
+    pub(super) fn tokens(&mut self, now: f64, tokens: f64) {
+        if !self.pending.is_empty() || self.decoding == 0 {
+            return;
+        }
+        if let Some(last) = self.last_token {
+            let streams = f64::from(self.decoding);
+            let keep = 1.0 - 1.0 / (STEPS * streams);
+            let (time, count) = self.gaps;
+            self.gaps = (time * keep + (now - last) * streams, count * keep + tokens);
+        }
+        self.last_token = Some(now);
+    }
+
+    /// A request ended, `decoding` or before its first token. `told` says whether it came as a stream, where that is known.
+    pub(super) fn ended(&mut self, now: f64, key: RequestKey, decoding: bool, told: Option<bool>) {
+        self.streams = told.unwrap_or(self.streams);
+        if decoding {
+            self.decoding = self.decoding.saturating_sub(1);
+        } else if let Some(at) = self.pending.iter().position(|pending| pending.key == key) {
+            if let Some(pending) = self.pending.remove(at) {
+                self.dequeue(pending.work);
+            }
+            if at == 0 {
+                self.head = now;
+            }
+        }
+    }
+
+    /// ms until it comes to a new request, and how much slower than the fleet's line it is. `foreign` is work of others
+    /// that waits in its queue.
+    pub(super) fn wait(&self, now: f64, line: &Line, foreign: &Work) -> (f64, f64) {
+        let Some(first) = self.pending.front() else {
+            return (self.slow * line.ms(foreign) + self.rest_of_step(now), self.slow);
+        };
+        let elapsed = (now - self.head).max(0.0);
+        let expected = self.slow * line.ms(&first.work);
+        // What takes longer than it should is slower than it seemed: an estimate that was disproved must not make the
+        // queue look empty.
+        let disproved = if self.streams && expected > 0.0 { (elapsed / expected).max(1.0) } else { 1.0 };
+        let slow = self.slow * disproved;
+        ((slow * line.ms(&self.queued.and(*foreign)) - elapsed).max(0.0), slow)
+    }
+
+    /// A new request joins the next step.
+    fn rest_of_step(&self, now: f64) -> f64 {
+        let (time, count) = self.gaps;
+        if self.decoding == 0 || count <= 0.0 {
+            return 0.0;
+        }
+        let gap = time / count;
+        match self.last_token {
+            Some(last) if now - last < gap => gap - (now - last),
+            _ => gap / 2.0,
+        }
+    }
+
+    fn dequeue(&mut self, work: Work) {
+        self.queued = if self.pending.is_empty() { Work::default() } else { self.queued.without(work) };
+    }
+}
