@@ -190,7 +190,8 @@ impl Policy {
             PolicyName::Predicted => {
                 let predicted = Arc::new(Predicted::default());
                 let policy = plain(predicted.clone(), Pick::CheapestFewestRequests);
-                Self { learn: Some(predicted.clone()), enrol: Some(predicted), ..policy }
+                let needs = Needs { added_blocks: true, ..Needs::default() };
+                Self { learn: Some(predicted.clone()), enrol: Some(predicted), needs, ..policy }
             }
             PolicyName::ApproxTree => plain(Arc::new(ApproxTree(weights.approx_tree)), Pick::CheapestLowestSlot),
             PolicyName::ApproxLru => plain(Arc::new(ApproxLru(weights.approx_lru)), Pick::CheapestFewestRequests),

@@ -9,12 +9,12 @@ use crate::rates::{Outlook, Rates, Reading, Work};
 use crate::shape::Shape;
 use crate::units::Tokens;
 
-/// `wait + own·(1 + λ·(wait + own) + κ·decoding)` in ms, lowest wins; ours.
+/// `wait + own·(1 + λ·(wait + own) + κ/2·decoding)` in ms, lowest wins; ours.
 ///
-/// `wait` is what the engine has to do before it comes to the request, `own` what it has to compute of it: together the
+/// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to compute of it: together the
 /// request's time to first token. `λ·(wait + own)` requests will arrive there before it is done, and each loses `own`. So
 /// does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over mean time to the
-/// end. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
+/// end, halved, since they get a token with every step meanwhile. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
 /// ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
@@ -50,14 +50,27 @@ impl Predicted {
     fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], mut each: impl FnMut(Toll)) {
         let reading = self.rates.read(now);
         let workers = f64::from(u32::try_from(candidates.len().max(1)).unwrap_or(u32::MAX));
-        let (arrivals, stall) = (reading.arrivals() / workers, reading.first_share());
+        let (arrivals, stall) = (reading.arrivals() / workers, reading.first_share() / 2.0);
         for candidate in candidates {
-            let outlook = outlook(&reading, shape, candidate);
+            let Outlook { wait, own } = outlook(&reading, shape, candidate);
+            let outlook = Outlook { wait: wait.max(until_room(candidate, reading.decode_ms())), own };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
             each(Toll::of(outlook, decoding, arrivals, stall));
         }
     }
 }
+
+/// ms until blocks are free for the request, where a request in flight keeps its own for `decode_ms`: the cache turns over
+/// once in that time.
+fn until_room(candidate: &Candidate, decode_ms: f64) -> f64 {
+    let total = f64::from(candidate.total_blocks.0);
+    let wanted = f64::from(candidate.active_blocks.0) + f64::from(candidate.added_blocks.0);
+    let missing = wanted - total * (1.0 - HEADROOM);
+    if total > 0.0 && missing > 0.0 { missing / total * decode_ms } else { 0.0 }
+}
+
+/// The share of a cache that tokens to come will take of what is free.
+const HEADROOM: f64 = 0.1;
 
 fn outlook(reading: &Reading<'_>, shape: &Shape, candidate: &Candidate) -> Outlook {
     reading.outlook(candidate.slot, &work(shape, candidate), candidate.waiting)
@@ -209,6 +222,20 @@ mod tests {
         assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68 });
         // The first alone should have taken 50: after 100 everything takes twice as long.
         assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36 });
+    }
+
+    #[test]
+    fn a_cache_that_is_full_makes_wait_until_it_turns_over() {
+        let fleet = |active, added| Candidate {
+            active_blocks: Blocks(active),
+            added_blocks: Blocks(added),
+            ..candidate(0, (0, 1000), (0, 16), 0)
+        };
+        // A tenth is kept for tokens to come; 100 blocks too many of 1 000 are a tenth of what a request decodes for.
+        let room = |active, added| until_room(&fleet(active, added), 5_000.0);
+        assert_eq!([room(800, 100), room(900, 100), room(950, 150)], [0.0, 500.0, 1_000.0]);
+        let unknown = Candidate { total_blocks: Blocks(0), ..fleet(900, 100) };
+        assert!(until_room(&unknown, 5_000.0).abs() < f64::EPSILON);
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use super::work::{QUANTITIES, Work};
 
-/// What is believed before anything was seen, in ms: for an interval, for a thousand tokens, for a million pairs, and for a
-/// thousand tokens from the host, from a disk and from shared storage. A model of eight billion parameters on one GPU, and
+/// What is believed before anything was seen, in ms: for an interval, for a thousand tokens, for a million pairs, for a
+/// thousand tokens from the host, from a disk and from shared storage, and for a stream in a step. A model of eight billion parameters on one GPU, and
 /// what PCIe, an NVMe disk and a network give for 130 KB a token.
-const PRIOR: [f64; QUANTITIES] = [20.0, 30.0, 0.0, 8.0, 40.0, 60.0];
+const PRIOR: [f64; QUANTITIES] = [20.0, 30.0, 0.0, 8.0, 40.0, 60.0, 0.0];
 
 /// How many samples of one unit each belief is worth.
-const PRIOR_WEIGHTS: [f64; QUANTITIES] = [0.1, 1.0, 1.0, 1.0, 1.0, 1.0];
+const PRIOR_WEIGHTS: [f64; QUANTITIES] = [0.1, 1.0, 1.0, 1.0, 1.0, 1.0, 100.0];
 
 /// What is left of a sample's weight after another. Half after some 350.
 const KEEP: f64 = 0.998;
@@ -26,8 +26,8 @@ const PASSES: usize = 8;
 /// No token is computed in less than this, in ms a thousand.
 const TOKENS_LEAST: f64 = 1e-3;
 
-/// A line through intervals: `fixed + per_token·tokens + per_pair·pairs + Σ per_fetched·fetched`, none of them below zero, by
-/// least squares over samples that are forgotten slowly. Without samples of some kind its rate stays as believed.
+/// A line through intervals: `fixed + per_token·tokens + per_pair·pairs + Σ per_fetched·fetched + per_stream·streams·steps`, none
+/// of them below zero, by least squares over samples that are forgotten slowly. Without samples of some kind its rate stays as believed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     squares: [[f64; QUANTITIES]; QUANTITIES],
@@ -96,7 +96,7 @@ mod tests {
     fn works() -> impl Iterator<Item = Work> {
         (0..400).map(|at: u32| {
             let tokens = 0.3 + f64::from(at * 37 % 100) * 0.117;
-            Work { tokens, pairs: tokens * (tokens * 2.0 - tokens / 2.0), fetched: [0.0; 3] }
+            Work { tokens, pairs: tokens * (tokens * 2.0 - tokens / 2.0), fetched: [0.0; 3], streams: 0.0 }
         })
     }
 
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn before_anything_was_seen_the_prior_holds() {
-        let work = Work { tokens: 2.0, pairs: 7.0, fetched: [1.0, 0.5, 0.25] };
+        let work = Work { tokens: 2.0, pairs: 7.0, fetched: [1.0, 0.5, 0.25], streams: 0.0 };
         assert!((Line::default().ms(&work) - (20.0 + 60.0 + 8.0 + 20.0 + 15.0)).abs() < 1e-12);
         assert!(Line::default().ms(&Work::default()).abs() < f64::EPSILON);
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_hang_is_no_rate_and_a_change_is_one() {
         let mut line = learned([16.5, 20.6, 0.0]);
-        let work = Work { tokens: 4.0, pairs: 24.0, fetched: [0.0; 3] };
+        let work = Work { tokens: 4.0, pairs: 24.0, fetched: [0.0; 3], streams: 0.0 };
         let before = line.ms(&work);
         line.add(&work, 60_000.0);
         assert!(line.ms(&work) / before < 1.06, "{}", line.ms(&work) / before);
@@ -138,6 +138,19 @@ mod tests {
             works().for_each(|work| line.add(&work, 10.0 * (16.5 + 20.6 * work.tokens)));
         }
         assert!((line.ms(&work) / (10.0 * (16.5 + 82.4)) - 1.0).abs() < 0.1, "{}", line.ms(&work));
+    }
+
+    #[test]
+    fn streams_beside_it_are_told_from_a_slow_machine() {
+        let mut line = Line::default();
+        for (at, work) in works().enumerate() {
+            let work = work.beside([0.0, 30.0, 60.0][at % 3]);
+            line.add(&work, 16.5 + 20.6 * work.tokens + 0.4 * work.streams * (1.0 + work.tokens / 8.0));
+        }
+        let work = Work { tokens: 4.0, pairs: 24.0, ..Work::default() };
+        let alone = 16.5 + 82.4;
+        assert!((line.ms(&work) / alone - 1.0).abs() < 0.05, "{}", line.ms(&work));
+        assert!((line.ms(&work.beside(50.0)) / (alone + 30.0) - 1.0).abs() < 0.05, "{}", line.ms(&work.beside(50.0)));
     }
 
     #[test]
