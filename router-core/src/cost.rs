@@ -20,6 +20,7 @@ pub mod chwbl;
 pub mod kv;
 pub mod logit;
 pub mod preble;
+pub mod predicted;
 pub mod product;
 pub mod terms;
 pub mod tiers;

@@ -16,6 +16,7 @@ pub mod overlay;
 pub mod pick;
 pub mod policy;
 pub mod queue;
+pub mod rates;
 pub mod retry;
 pub mod scheduler;
 pub mod session;

@@ -15,6 +15,7 @@ use crate::cost::chwbl::{Chwbl, ChwblRule};
 use crate::cost::kv::{Kv, KvWeights};
 use crate::cost::logit::{Logit, LogitWeights};
 use crate::cost::preble::{Preble, PrebleWeights};
+use crate::cost::predicted::Predicted;
 use crate::cost::product::Product;
 use crate::cost::{CostFunction, Needs};
 use crate::history::History;
@@ -43,6 +44,8 @@ pub enum PolicyName {
     Preble,
     /// The longest match among those that are not busier than usual.
     Aibrix,
+    /// The soonest first token that is predicted, with what that takes from others.
+    Predicted,
     /// The one that was sent most of the prompt before, while the fleet is balanced.
     ApproxTree,
     /// Highest share of the prompt that was sent before, minus queue and use.
@@ -59,7 +62,7 @@ pub enum PolicyName {
 
 impl PolicyName {
     /// Every policy.
-    pub const ALL: [PolicyName; 14] = [
+    pub const ALL: [PolicyName; 15] = [
         PolicyName::Kv,
         PolicyName::Logit,
         PolicyName::Blocks,
@@ -68,6 +71,7 @@ impl PolicyName {
         PolicyName::Chwbl,
         PolicyName::Preble,
         PolicyName::Aibrix,
+        PolicyName::Predicted,
         PolicyName::ApproxTree,
         PolicyName::ApproxLru,
         PolicyName::RoundRobin,
@@ -87,6 +91,7 @@ impl PolicyName {
             PolicyName::Chwbl => "chwbl",
             PolicyName::Preble => "preble",
             PolicyName::Aibrix => "aibrix",
+            PolicyName::Predicted => "predicted",
             PolicyName::ApproxTree => "approx_tree",
             PolicyName::ApproxLru => "approx_lru",
             PolicyName::RoundRobin => "round_robin",
@@ -182,6 +187,12 @@ impl Policy {
                 Self { learn: Some(preble), ..policy }
             }
             PolicyName::Aibrix => plain(Arc::new(Aibrix(weights.aibrix)), Pick::CheapestAtRandom),
+            PolicyName::Predicted => {
+                let predicted = Arc::new(Predicted::default());
+                let policy = plain(predicted.clone(), Pick::CheapestFewestRequests);
+                let needs = Needs { added_blocks: true, ..Needs::default() };
+                Self { learn: Some(predicted.clone()), enrol: Some(predicted), needs, ..policy }
+            }
             PolicyName::ApproxTree => plain(Arc::new(ApproxTree(weights.approx_tree)), Pick::CheapestLowestSlot),
             PolicyName::ApproxLru => plain(Arc::new(ApproxLru(weights.approx_lru)), Pick::CheapestFewestRequests),
             PolicyName::Random => plain(Arc::new(Random), Pick::CheapestAtRandom),

@@ -53,6 +53,9 @@ pub(super) struct FleetArgs {
     /// Time between two readings of the engines' metrics, in ms; 0: never. As configured, if it is not given.
     #[arg(long, value_name = "MS")]
     scrape_interval: Option<f64>,
+    /// How many times as long the first worker's steps take as the others'.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    slow: f64,
     /// The share of the requests at the beginning that warms the caches and counts in no figure.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(super) warm_up: f64,
@@ -65,6 +68,7 @@ impl FleetArgs {
     /// Whether the numbers make sense.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         ensure!(self.speed.iter().all(|speed| speed.is_finite() && *speed > 0.0), "--speed must be above 0");
+        ensure!(self.slow.is_finite() && self.slow > 0.0, "--slow must be above 0, got {}", self.slow);
         ensure!((0.0..1.0).contains(&self.warm_up), "--warm-up must be at least 0 and below 1, got {}", self.warm_up);
         for (name, ms) in [("event-delay", self.event_delay), ("scrape-interval", self.scrape_interval.unwrap_or(0.0))]
         {
@@ -105,6 +109,7 @@ impl FleetArgs {
             workers,
             engine,
             shared_pages: self.cache.storage_blocks,
+            slow: self.slow,
             speed,
             seed: self.seed,
             events: EventWay::AfterStep(Ms(self.event_delay)),

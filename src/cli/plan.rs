@@ -116,6 +116,7 @@ impl PlanArgs {
                 timing: self.timing,
                 ..EngineConfig::default()
             },
+            slow: 1.0,
             speed: self.speed,
             seed: self.seed,
             events: EventWay::AfterStep(Ms(1.0)),

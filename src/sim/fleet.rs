@@ -42,6 +42,8 @@ pub struct Scenario {
     pub engine: EngineConfig,
     /// Pages of storage below the engines' host memory that all of them share; 0 is none. The router hears of it once.
     pub shared_pages: u32,
+    /// How many times as long the first worker's steps take as the others'.
+    pub slow: f64,
     /// How much faster than recorded requests arrive.
     pub speed: f64,
     /// Seed of every chance.

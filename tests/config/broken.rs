@@ -30,7 +30,7 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     (
         "routing: {policy: fastest}",
         &[
-            "3:19: unknown value `fastest` (known: kv, logit, blocks, product, affinity, chwbl, preble, aibrix, approx_tree, approx_lru, round_robin, random, least_requests, power_of_two)",
+            "3:19: unknown value `fastest` (known: kv, logit, blocks, product, affinity, chwbl, preble, aibrix, predicted, approx_tree, approx_lru, round_robin, random, least_requests, power_of_two)",
         ],
     ),
     (

@@ -48,6 +48,7 @@ async fn a_trace_hits_over_http_what_it_hits_in_virtual_time() {
         speed: options.speed,
         seed: options.seed,
         events: EventWay::AfterStep(Ms(1.0)),
+        slow: 1.0,
         reports: Reports::Every(Ms(1000.0)),
         wire: false,
         check: false,

@@ -37,6 +37,7 @@ pub(super) fn scenario(policy: PolicyName, workers: u16, cache_blocks: u32) -> S
         speed: 1.0,
         seed: 1,
         events: EventWay::AfterStep(Ms(1.0)),
+        slow: 1.0,
         reports: Reports::Every(Ms(1000.0)),
         wire: false,
         check: false,

@@ -166,6 +166,7 @@ impl<'a> World<'a> {
             None => member.engine.step(self.now),
         };
         let Some(Step { duration, tokens, events }) = step else { return Ok(()) };
+        let duration = if worker == 0 { Ms(duration.0 * self.scenario.slow) } else { duration };
         if let Some(audit) = &mut self.audit {
             audit.step(worker, &member.engine, &events);
         }

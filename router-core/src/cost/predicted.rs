@@ -1,0 +1,282 @@
+//! The `predicted` policy: to where the first token is predicted soonest, with what that takes from others counted in.
+
+use std::time::Instant;
+
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit};
+use crate::ids::Roll;
+use crate::observe::{Enrol, Enrolled, Learn, Observation};
+use crate::rates::{Outlook, Rates, Reading, Work};
+use crate::shape::Shape;
+use crate::units::Tokens;
+
+/// `wait + own·(1 + λ·(wait + own) + κ/2·decoding)` in ms, lowest wins; ours.
+///
+/// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to compute of it: together the
+/// request's time to first token. `λ·(wait + own)` requests will arrive there before it is done, and each loses `own`. So
+/// does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over mean time to the
+/// end, halved, since they get a token with every step meanwhile. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
+/// ([`Rates`]).
+#[derive(Debug, Default)]
+pub struct Predicted {
+    rates: Rates,
+}
+
+/// What a request costs at one worker, in ms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Toll {
+    /// Until the engine comes to it.
+    pub wait: f64,
+    /// To compute it.
+    pub own: f64,
+    /// What those lose who arrive meanwhile.
+    pub later: f64,
+    /// What those lose who decode there.
+    pub stalls: f64,
+}
+
+impl Toll {
+    /// The formula: `arrivals` in a ms at each worker, and the share that a stall's ms is worth.
+    pub fn of(Outlook { wait, own }: Outlook, decoding: f64, arrivals: f64, stall: f64) -> Self {
+        Self { wait, own, later: own * arrivals * (wait + own), stalls: own * stall * decoding }
+    }
+
+    /// All of it.
+    pub fn sum(&self) -> f64 {
+        self.wait + self.own + self.later + self.stalls
+    }
+}
+
+impl Predicted {
+    fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], mut each: impl FnMut(Toll)) {
+        let reading = self.rates.read(now);
+        let workers = f64::from(u32::try_from(candidates.len().max(1)).unwrap_or(u32::MAX));
+        let (arrivals, stall) = (reading.arrivals() / workers, reading.first_share() / 2.0);
+        for candidate in candidates {
+            let Outlook { wait, own } = outlook(&reading, shape, candidate);
+            let outlook = Outlook { wait: wait.max(until_room(candidate, reading.decode_ms())), own };
+            let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
+            each(Toll::of(outlook, decoding, arrivals, stall));
+        }
+    }
+}
+
+/// ms until blocks are free for the request, where a request in flight keeps its own for `decode_ms`: the cache turns over
+/// once in that time.
+fn until_room(candidate: &Candidate, decode_ms: f64) -> f64 {
+    let total = f64::from(candidate.total_blocks.0);
+    let wanted = f64::from(candidate.active_blocks.0) + f64::from(candidate.added_blocks.0);
+    let missing = wanted - total * (1.0 - HEADROOM);
+    if total > 0.0 && missing > 0.0 { missing / total * decode_ms } else { 0.0 }
+}
+
+/// The share of a cache that tokens to come will take of what is free.
+const HEADROOM: f64 = 0.1;
+
+fn outlook(reading: &Reading<'_>, shape: &Shape, candidate: &Candidate) -> Outlook {
+    reading.outlook(candidate.slot, &work(shape, candidate), candidate.waiting)
+}
+
+/// What a candidate would have to compute and to fetch. A promise is believed on every tier as far as on the device; what
+/// tiers are worth elsewhere does not matter here, since fetching has a rate of its own.
+fn work(shape: &Shape, candidate: &Candidate) -> Work {
+    let promised = candidate.overlap.total().tokens(shape.block_size);
+    let device = candidate.overlap.get(crate::units::Tier::Device).tokens(shape.block_size);
+    if promised == device {
+        return Work::new(shape.prompt, candidate.new_tokens, candidate.overlap, 0.0, shape.block_size);
+    }
+    let trust = match device {
+        Tokens(0) => 1.0,
+        Tokens(device) => (f64::from(candidate.cached_on_device.0) / f64::from(device)).min(1.0),
+    };
+    let below = promised.saturating_sub(device);
+    #[expect(clippy::as_conversions, reason = "a product of a u32 and a factor from 0 to 1")]
+    let believed = Tokens((f64::from(below.0) * trust) as u32);
+    let new = shape.prompt.saturating_sub(candidate.cached_on_device).saturating_sub(believed);
+    Work::new(shape.prompt, new, candidate.overlap, trust, shape.block_size)
+}
+
+impl CostFunction for Predicted {
+    fn score(
+        &self,
+        now: Instant,
+        shape: &Shape,
+        candidates: &[Candidate],
+        costs: &mut Vec<Cost>,
+    ) -> Result<(), NoChoice> {
+        self.tolls(now, shape, candidates, |toll| costs.push(Cost(toll.sum())));
+        Ok(())
+    }
+
+    fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
+        let mut at = 0;
+        self.tolls(now, shape, candidates, |Toll { wait, own, later, stalls }| {
+            for (name, ms) in [("wait", wait), ("own", own), ("later", later), ("stalls", stalls)] {
+                tell(at, Term::adds(name, Unit::Milliseconds, ms));
+            }
+            at += 1;
+        });
+    }
+
+    /// The time to compute it at the fleet's rate.
+    fn prompt_worth(&self, shape: &Shape, _candidate: &Candidate) -> f64 {
+        self.rates.usual_ms(&Work::cold(shape))
+    }
+}
+
+impl Learn for Predicted {
+    fn observe(&self, observation: &Observation) {
+        self.rates.observe(observation);
+    }
+}
+
+impl Enrol for Predicted {
+    fn enrol(&self, roll: Roll, targets: &mut dyn Iterator<Item = Enrolled<'_>>) {
+        self.rates.enrol(roll, targets);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::small_worlds::{assert_costs, candidate, origin, shape};
+    use super::*;
+    use crate::cost::terms::combined;
+    use crate::ids::{RequestKey, Slot};
+    use crate::observe::{Event, Usage};
+    use crate::overlap::TierBlocks;
+    use crate::units::{Blocks, Tier};
+
+    /// A world in which nothing decodes and nobody waits, as far as candidates tell.
+    fn idle(slot: u16, overlap: u32) -> Candidate {
+        candidate(slot, (0, 1000), (0, 16), overlap)
+    }
+
+    fn costs(policy: &Predicted, now: Instant, candidates: &[Candidate]) -> Vec<Cost> {
+        let mut costs = Vec::new();
+        policy.score(now, &shape(256), candidates, &mut costs).unwrap();
+        costs
+    }
+
+    fn tell(policy: &Predicted, at: Instant, key: u64, slot: u16, event: Event) {
+        policy.observe(&Observation { at, request: RequestKey(key), slot: Slot(slot), event });
+    }
+
+    fn place(policy: &Predicted, at: Instant, key: u64, slot: u16, new_tokens: u32) {
+        let shape = Shape::of(Tokens(new_tokens), crate::units::BlockSize::new(16).unwrap());
+        let event = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(new_tokens) };
+        tell(policy, at, key, slot, event);
+    }
+
+    #[test]
+    fn the_formula_by_hand() {
+        // 0.01 arrivals a ms in 150 ms are 1.5, each of which loses 50; six streams lose 50 at a twentieth each.
+        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0 }, 6.0, 0.01, 0.05);
+        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 75.0, stalls: 15.0 });
+        assert!((toll.sum() - 240.0).abs() < 1e-12);
+        // The same work ahead of it costs nobody else anything.
+        let alone = Toll::of(Outlook { wait: 100.0, own: 0.0 }, 6.0, 0.01, 0.05);
+        assert!((alone.sum() - 100.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn at_first_the_longest_match_wins_by_the_prior() {
+        // 20 ms and 30 ms a thousand tokens: 256, 128 and 16 of them.
+        let fleet = [idle(0, 0), idle(1, 8), idle(2, 15)];
+        assert_costs(&costs(&Predicted::default(), origin(), &fleet), &[27.68, 23.84, 20.48]);
+    }
+
+    #[test]
+    fn a_queue_counts_until_it_should_be_done() {
+        let (policy, start) = (Predicted::default(), origin());
+        place(&policy, start, 1, 0, 1_000);
+        let mut busy = idle(0, 0);
+        (busy.requests, busy.waiting) = (1, 1);
+        let cost = |ms| costs(&policy, start + Duration::from_millis(ms), &[busy, idle(1, 0)]);
+        // 50 ms of work in the queue.
+        assert_costs(&cost(0), &[77.68, 27.68]);
+        assert_costs(&cost(30), &[47.68, 27.68]);
+        assert_costs(&cost(50), &[27.68, 27.68]);
+        // Twice the time without a token: the worker seems half as fast.
+        assert_costs(&cost(100), &[27.68, 27.68]);
+    }
+
+    #[test]
+    fn an_estimate_that_is_disproved_makes_the_worker_slow_at_once() {
+        let (policy, start) = (Predicted::default(), origin());
+        // A stream shows that first tokens come when they come.
+        place(&policy, start, 1, 0, 1_000);
+        tell(&policy, start + Duration::from_millis(50), 1, 0, Event::FirstToken);
+        tell(&policy, start + Duration::from_millis(50), 1, 0, Event::Progress { tokens: Tokens(1) });
+        tell(&policy, start + Duration::from_millis(50), 1, 0, Event::Finished { usage: Usage::default() });
+        let later = start + Duration::from_secs(100);
+        [2, 3].into_iter().for_each(|key| place(&policy, later, key, 0, 1_000));
+        let mut busy = idle(0, 0);
+        (busy.requests, busy.waiting) = (2, 2);
+        let outlook = |ms| {
+            let reading = policy.rates.read(later + Duration::from_millis(ms));
+            outlook(&reading, &shape(256), &busy)
+        };
+        // One interval for both: 20 + 2·30, then 27.68 of its own.
+        assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68 });
+        assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68 });
+        // The first alone should have taken 50: after 100 everything takes twice as long.
+        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36 });
+    }
+
+    #[test]
+    fn a_cache_that_is_full_makes_wait_until_it_turns_over() {
+        let fleet = |active, added| Candidate {
+            active_blocks: Blocks(active),
+            added_blocks: Blocks(added),
+            ..candidate(0, (0, 1000), (0, 16), 0)
+        };
+        // A tenth is kept for tokens to come; 100 blocks too many of 1 000 are a tenth of what a request decodes for.
+        let room = |active, added| until_room(&fleet(active, added), 5_000.0);
+        assert_eq!([room(800, 100), room(900, 100), room(950, 150)], [0.0, 500.0, 1_000.0]);
+        let unknown = Candidate { total_blocks: Blocks(0), ..fleet(900, 100) };
+        assert!(until_room(&unknown, 5_000.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn what_lies_below_the_device_costs_what_fetching_it_takes() {
+        let mut held = TierBlocks::device(Blocks(4));
+        held.add(Tier::Host, Blocks(8));
+        let holder = Candidate {
+            overlap: held,
+            cached_tokens: Tokens(64 + 96),
+            cached_on_device: Tokens(64),
+            new_tokens: Tokens(96),
+            ..idle(0, 0)
+        };
+        // 64 tokens are computed, 128 fetched at 8 ms a thousand; whatever a weight makes of them.
+        assert_costs(&costs(&Predicted::default(), origin(), &[holder]), &[20.0 + 1.92 + 1.024]);
+        let doubted = Candidate { cached_tokens: Tokens(32 + 48), cached_on_device: Tokens(32), ..holder };
+        assert_costs(&costs(&Predicted::default(), origin(), &[doubted]), &[20.0 + 4.8 + 0.512]);
+    }
+
+    #[test]
+    fn the_terms_add_up_to_the_cost() {
+        let (policy, start) = (Predicted::default(), origin());
+        for key in 0..8 {
+            place(&policy, start + Duration::from_millis(40 * key), key, u16::try_from(key % 2).unwrap(), 2_000);
+        }
+        tell(&policy, start + Duration::from_millis(300), 0, 0, Event::FirstToken);
+        tell(&policy, start + Duration::from_millis(310), 0, 0, Event::Finished { usage: Usage::default() });
+        let mut fleet = [idle(0, 0), idle(1, 8)];
+        (fleet[0].requests, fleet[0].waiting) = (5, 3);
+        let now = start + Duration::from_millis(320);
+        let mut terms = [Vec::new(), Vec::new()];
+        policy.explain(now, &shape(256), &fleet, &mut |at, term| terms[at].push(term));
+        let told: Vec<f64> = terms.iter().map(|terms| combined(terms)).collect();
+        assert_costs(&costs(&policy, now, &fleet), &told);
+        assert_eq!(terms[0].iter().map(|term| term.name).collect::<Vec<_>>(), ["wait", "own", "later", "stalls"]);
+        assert!(terms[0].iter().all(|term| term.unit == Unit::Milliseconds && term.value > 0.0), "{terms:?}");
+    }
+
+    #[test]
+    fn a_prompt_is_worth_what_computing_it_takes() {
+        let worth = Predicted::default().prompt_worth(&shape(1_000), &idle(0, 0));
+        assert!((worth - 50.0).abs() < 1e-12, "{worth}");
+    }
+}

@@ -1,0 +1,460 @@
+//! What is learned of workers from what happens to requests: how long they compute, what they have still to do, how often
+//! requests come. Nothing of it is configured; before anything was seen a prior holds, and all workers are alike.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::ids::{Rank, RequestKey, Roll, Slot, WorkerId};
+use crate::observe::{Enrol, Enrolled, Event, Learn, Observation};
+use line::Line;
+use mean::Mean;
+pub use work::Work;
+use worker::{Interval, Worker};
+
+mod line;
+mod mean;
+mod work;
+mod worker;
+
+/// Requests in flight that are followed.
+const FLIGHTS_MAX: usize = 262_144;
+
+/// Intervals of each worker that are remembered of it, about, where all have equally many.
+const REMEMBERED: f64 = 100.0;
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    slot: Slot,
+    sent: f64,
+    decoding: bool,
+    /// The interval that its first token ended, until another token shows that it was one: an answer that comes as a whole
+    /// comes with its last.
+    interval: Option<Interval>,
+    told: bool,
+}
+
+/// Everything that was learned.
+struct State {
+    first: Option<Instant>,
+    line: Line,
+    workers: Vec<Worker>,
+    names: Vec<Option<(WorkerId, Rank)>>,
+    roll: Option<Roll>,
+    flights: HashMap<RequestKey, Flight, foldhash::fast::RandomState>,
+    last_arrival: Option<f64>,
+    between_arrivals: Mean,
+    ttft: Mean,
+    end_to_end: Mean,
+    /// What a request brings.
+    tokens: Mean,
+    pairs: Mean,
+}
+
+/// What is learned, and from whom: every observation of a pool. A line for the fleet ([`Line`]) and for each worker by how
+/// much it is slower: a line for each would take many samples, and who is badly guessed gets no more of them.
+///
+/// One lock, held for a few dozen operations an observation, or a few for each worker while it is read.
+#[derive(Default)]
+pub struct Rates(Mutex<State>);
+
+/// What a request can expect of one worker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outlook {
+    /// ms until the engine comes to it.
+    pub wait: f64,
+    /// ms to compute it.
+    pub own: f64,
+}
+
+/// All that is known at one moment.
+pub struct Reading<'a> {
+    state: MutexGuard<'a, State>,
+    now: f64,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            first: None,
+            line: Line::default(),
+            workers: Vec::new(),
+            names: Vec::new(),
+            roll: None,
+            flights: HashMap::default(),
+            last_arrival: None,
+            between_arrivals: Mean::new(0.01),
+            ttft: Mean::new(0.005),
+            end_to_end: Mean::new(0.005),
+            tokens: Mean::new(0.005),
+            pairs: Mean::new(0.005),
+        }
+    }
+}
+
+impl Rates {
+    /// All that is known now.
+    pub fn read(&self, now: Instant) -> Reading<'_> {
+        let state = self.state();
+        let now = state.ms(now);
+        Reading { state, now }
+    }
+
+    /// ms to compute so much on a worker like most.
+    pub fn usual_ms(&self, work: &Work) -> f64 {
+        self.state().line.ms(work)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while the lock is held, so a poisoned lock still guards whole data.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reading<'_> {
+    /// What so much work can expect of a worker on which `waiting` requests have no first token yet, by the account of the
+    /// router and what the engine says: more than are known here are foreign, and taken for usual ones.
+    pub fn outlook(&self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
+        let Self { state, now } = self;
+        let worker = state.workers.get(slot.index());
+        let pending = worker.map_or(0, Worker::pending);
+        let foreign = waiting.saturating_sub(u32::try_from(pending).unwrap_or(u32::MAX));
+        let foreign = state.usual().times(f64::from(foreign));
+        let nobody_heard_of_it = || (state.line.ms(&foreign), 1.0);
+        let (wait, slow) = worker.map_or_else(nobody_heard_of_it, |worker| worker.wait(*now, &state.line, &foreign));
+        let work = worker.map_or(*work, |worker| worker.beside(*work));
+        Outlook { wait, own: slow * state.line.ms(&work) }
+    }
+
+    /// Requests that arrive in a ms, over all workers; 0 where fewer than two did.
+    pub fn arrivals(&self) -> f64 {
+        let between = self.state.between_arrivals.get();
+        if between > 0.0 { 1.0 / between } else { 0.0 }
+    }
+
+    /// Mean time from the first token to the end, in ms.
+    pub fn decode_ms(&self) -> f64 {
+        (self.state.end_to_end.get() - self.state.ttft.get()).max(0.0)
+    }
+
+    /// Mean time to first token over mean time to the end; 0 before a request has ended.
+    pub fn first_share(&self) -> f64 {
+        let end_to_end = self.state.end_to_end.get();
+        if end_to_end > 0.0 { (self.state.ttft.get() / end_to_end).min(1.0) } else { 0.0 }
+    }
+}
+
+impl State {
+    /// Since the first observation.
+    fn ms(&self, now: Instant) -> f64 {
+        self.first.map_or(0.0, |first| now.saturating_duration_since(first).as_secs_f64() * 1e3)
+    }
+
+    fn usual(&self) -> Work {
+        Work { tokens: self.tokens.get(), pairs: self.pairs.get(), ..Work::default() }
+    }
+
+    fn placed(&mut self, now: f64, key: RequestKey, slot: Slot, work: Work) {
+        self.ended(now, key, None);
+        if let Some(last) = self.last_arrival.replace(now) {
+            self.between_arrivals.add(now - last);
+        }
+        self.tokens.add(work.tokens);
+        self.pairs.add(work.pairs);
+        if self.flights.len() >= FLIGHTS_MAX {
+            return;
+        }
+        self.flights.insert(key, Flight { slot, sent: now, decoding: false, interval: None, told: false });
+        if self.workers.len() <= slot.index() {
+            self.workers.resize_with(slot.index() + 1, Worker::default);
+        }
+        self.workers[slot.index()].placed(now, key, work);
+    }
+
+    fn first_token(&mut self, now: f64, key: RequestKey) {
+        let Self { flights, workers, ttft, .. } = self;
+        let Some(Flight { slot, sent, .. }) = flights.get(&key).copied() else { return };
+        ttft.add(now - sent);
+        let Some(worker) = workers.get_mut(slot.index()) else { return };
+        let interval = worker.first_token(now, key, |other| {
+            if let Some(flight) = flights.get_mut(&other) {
+                flight.decoding = true;
+            }
+        });
+        if let Some(flight) = flights.get_mut(&key) {
+            flight.decoding = true;
+            flight.interval = interval;
+        }
+    }
+
+    fn tokens(&mut self, now: f64, key: RequestKey, tokens: f64) {
+        let Self { flights, workers, line, .. } = self;
+        let Some(flight) = flights.get_mut(&key) else { return };
+        let Some(worker) = workers.get_mut(flight.slot.index()) else { return };
+        flight.told = true;
+        worker.tokens(now, tokens);
+        if let Some(interval) = flight.interval.take()
+            && worker.learn(interval, line)
+        {
+            let workers_now = f64::from(u32::try_from(workers.len()).unwrap_or(u32::MAX));
+            workers.iter_mut().for_each(|worker| worker.age(1.0 - 1.0 / (REMEMBERED * workers_now)));
+        }
+    }
+
+    /// `whole` says that it ended as it should; none that it was sent again.
+    fn ended(&mut self, now: f64, key: RequestKey, whole: Option<bool>) {
+        let Some(Flight { slot, sent, decoding, told, .. }) = self.flights.remove(&key) else { return };
+        let whole = whole.unwrap_or(false);
+        if whole {
+            self.end_to_end.add(now - sent);
+        }
+        if let Some(worker) = self.workers.get_mut(slot.index()) {
+            worker.ended(now, key, decoding, whole.then_some(told));
+        }
+    }
+}
+
+impl Learn for Rates {
+    fn observe(&self, observation: &Observation) {
+        let Observation { at, request, slot, event } = *observation;
+        let mut state = self.state();
+        state.first.get_or_insert(at);
+        let now = state.ms(at);
+        match event {
+            Event::Placed { shape, overlap, new_tokens } => {
+                let work = Work::new(shape.prompt, new_tokens, overlap, 1.0, shape.block_size);
+                state.placed(now, request, slot, work);
+            }
+            Event::FirstToken => state.first_token(now, request),
+            Event::Progress { tokens } => state.tokens(now, request, f64::from(tokens.0)),
+            Event::Finished { .. } => state.ended(now, request, Some(true)),
+            Event::Failed { .. } => state.ended(now, request, Some(false)),
+        }
+    }
+}
+
+impl Enrol for Rates {
+    /// A slot that was given to another worker knows nothing of the one before.
+    fn enrol(&self, roll: Roll, targets: &mut dyn Iterator<Item = Enrolled<'_>>) {
+        let mut state = self.state();
+        if state.roll.replace(roll) == Some(roll) {
+            return;
+        }
+        let State { workers, names, .. } = &mut *state;
+        for Enrolled { slot, worker, rank } in targets {
+            let place = slot.index();
+            if names.len() <= place {
+                names.resize(place + 1, None);
+            }
+            let known = names[place].as_ref().is_some_and(|(name, number)| name == worker && *number == rank);
+            if known {
+                continue;
+            }
+            let before = names[place].replace((worker.clone(), rank));
+            if let (Some(_), Some(worker)) = (before, workers.get_mut(place)) {
+                *worker = Worker::default();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Rates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rates")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::observe::{Side, Usage};
+    use crate::overlap::TierBlocks;
+    use crate::shape::Shape;
+    use crate::units::{BlockSize, Tokens};
+
+    #[expect(clippy::disallowed_methods, reason = "an origin for a pure function")]
+    fn origin() -> Instant {
+        Instant::now()
+    }
+
+    fn work(thousands: f64) -> Work {
+        Work { tokens: thousands, pairs: thousands * thousands / 2.0, ..Work::default() }
+    }
+
+    /// A pool and the time since its beginning, in ms.
+    struct World(Rates, Instant);
+
+    impl World {
+        fn new() -> Self {
+            Self(Rates::default(), origin())
+        }
+
+        fn tell(&self, ms: f64, key: u64, slot: u16, event: Event) {
+            let at = self.1 + Duration::from_secs_f64(ms / 1e3);
+            self.0.observe(&Observation { at, request: RequestKey(key), slot: Slot(slot), event });
+        }
+
+        fn place(&self, ms: f64, key: u64, slot: u16, tokens: u32) {
+            let shape = Shape::of(Tokens(tokens), BlockSize::new(16).unwrap());
+            let event = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(tokens) };
+            self.tell(ms, key, slot, event);
+        }
+
+        /// First token, another, and the end.
+        fn answer(&self, ms: f64, key: u64, slot: u16) {
+            self.tell(ms, key, slot, Event::FirstToken);
+            self.tell(ms, key, slot, Event::Progress { tokens: Tokens(1) });
+            self.tell(ms, key, slot, Event::Finished { usage: Usage::default() });
+        }
+
+        fn outlook(&self, ms: f64, slot: u16, thousands: f64, waiting: u32) -> Outlook {
+            let reading = self.0.read(self.1 + Duration::from_secs_f64(ms / 1e3));
+            reading.outlook(Slot(slot), &work(thousands), waiting)
+        }
+
+        /// `rounds` requests of 1 to 8 thousand tokens on each of four workers, the first `slow` times slower than
+        /// `20 + 40·tokens`. Returns when the last one ended.
+        fn run(&self, rounds: u32, slow: f64, from: f64) -> f64 {
+            let mut now = [from; 4];
+            for round in 0..rounds {
+                for slot in 0..4_u16 {
+                    let (tokens, place) = (1_000 * (1 + round * 5 % 8), usize::from(slot));
+                    let key = u64::from(round) * 4 + u64::from(slot);
+                    self.place(now[place], key, slot, tokens);
+                    let factor = if slot == 0 { slow } else { 1.0 };
+                    now[place] += factor * (20.0 + 0.04 * f64::from(tokens));
+                    self.answer(now[place], key, slot);
+                }
+            }
+            now[0].max(now[1])
+        }
+    }
+
+    fn near(value: f64, expected: f64, share: f64) -> bool {
+        (value / expected - 1.0).abs() < share
+    }
+
+    #[test]
+    fn a_fleet_of_equals_is_learned() {
+        let world = World::new();
+        let end = world.run(100, 1.0, 0.0);
+        for (slot, thousands) in [(0, 1.0), (1, 4.0), (3, 8.0)] {
+            let Outlook { wait, own } = world.outlook(end, slot, thousands, 0);
+            assert!(near(own, 20.0 + 40.0 * thousands, 0.02) && wait.abs() < 1e-9, "{slot}: {own} {wait}");
+        }
+        // 400 requests in so many ms.
+        let reading = world.0.read(world.1 + Duration::from_secs_f64(end / 1e3));
+        assert!(near(1.0 / reading.arrivals(), 50.0, 0.1), "{}", 1.0 / reading.arrivals());
+        // All of them were one token.
+        assert!((reading.first_share() - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_worker_that_is_twice_as_slow_is_found_and_forgiven() {
+        let world = World::new();
+        let end = world.run(150, 2.0, 0.0);
+        let ratio = |at| world.outlook(at, 0, 4.0, 0).own / world.outlook(at, 1, 4.0, 0).own;
+        assert!((1.5..2.1).contains(&ratio(end)), "{}", ratio(end));
+        let end = world.run(250, 1.0, end);
+        assert!((0.95..1.08).contains(&ratio(end)), "{}", ratio(end));
+    }
+
+    #[test]
+    fn first_tokens_of_one_step_are_one_interval() {
+        let world = World::new();
+        for round in 0..100 {
+            let at = f64::from(u32::try_from(round).unwrap()) * 200.0;
+            let key = round * 2;
+            [0, 1].into_iter().for_each(|more| world.place(at, key + more, 0, 2_000));
+            // Both in one step.
+            [0, 1].into_iter().for_each(|more| world.answer(at + 180.0, key + more, 0));
+        }
+        let Outlook { own, .. } = world.outlook(20_000.0, 0, 4.0, 0);
+        // Taken for two intervals, of 180 and of 0, it would be half of that.
+        assert!(near(own, 180.0, 0.1), "{own}");
+    }
+
+    #[test]
+    fn an_answer_that_comes_as_a_whole_says_nothing_of_prefill() {
+        let world = World::new();
+        for key in 0..100 {
+            let at = f64::from(u32::try_from(key).unwrap()) * 10_000.0;
+            world.place(at, key, 0, 1_000);
+            world.tell(at + 9_000.0, key, 0, Event::FirstToken);
+            world.tell(at + 9_000.0, key, 0, Event::Finished { usage: Usage::default() });
+        }
+        assert_eq!(world.outlook(1e6, 0, 1.0, 0), Outlook { wait: 0.0, own: 50.0 });
+        // Nor does its silence.
+        world.place(1e6, 100, 0, 1_000);
+        assert_eq!(world.outlook(1e6 + 5_000.0, 0, 1.0, 1), Outlook { wait: 0.0, own: 50.0 });
+    }
+
+    #[test]
+    fn whoever_was_overtaken_waits_no_more() {
+        let world = World::new();
+        [0, 1, 2].into_iter().for_each(|key| world.place(0.0, key, 0, 1_000));
+        world.tell(80.0, 1, 0, Event::FirstToken);
+        // One of three is left: 50 ms, from now on.
+        assert_eq!(world.outlook(80.0, 0, 0.0, 1), Outlook { wait: 50.0, own: 0.0 });
+        world.tell(81.0, 0, 0, Event::FirstToken);
+        assert_eq!(world.outlook(90.0, 0, 0.0, 1), Outlook { wait: 40.0, own: 0.0 });
+        world.tell(95.0, 2, 0, Event::Failed { side: Side::Client });
+        assert_eq!(world.outlook(100.0, 0, 0.0, 0), Outlook { wait: 0.0, own: 0.0 });
+    }
+
+    #[test]
+    fn what_others_have_waiting_counts_as_usual_requests() {
+        let world = World::new();
+        [(0, 1_000), (1, 3_000)].into_iter().for_each(|(key, tokens)| world.place(0.0, key, 1, tokens));
+        // Two of 2 000 tokens: 20 + 4·30.
+        assert_eq!(world.outlook(0.0, 5, 0.0, 2), Outlook { wait: 140.0, own: 0.0 }, "a worker that nobody heard of");
+        world.place(0.0, 2, 0, 2_000);
+        assert_eq!(world.outlook(0.0, 0, 0.0, 1).wait, 80.0);
+        assert_eq!(world.outlook(0.0, 0, 0.0, 3).wait, 200.0);
+    }
+
+    #[test]
+    fn a_request_that_is_sent_again_leaves_where_it_was() {
+        let world = World::new();
+        world.place(0.0, 7, 0, 1_000);
+        world.place(10.0, 7, 1, 1_000);
+        assert_eq!(world.outlook(10.0, 0, 0.0, 0).wait, 0.0);
+        assert_eq!(world.outlook(10.0, 1, 0.0, 1).wait, 50.0);
+    }
+
+    #[test]
+    fn a_request_that_joins_decoding_streams_waits_for_the_step_at_hand() {
+        let world = World::new();
+        world.place(0.0, 1, 0, 1_000);
+        world.tell(50.0, 1, 0, Event::FirstToken);
+        for token in 0..40 {
+            world.tell(50.0 + 20.0 * f64::from(token), 1, 0, Event::Progress { tokens: Tokens(1) });
+        }
+        let end = 50.0 + 20.0 * 39.0;
+        let wait = |ms| world.outlook(end + ms, 0, 0.0, 0).wait;
+        assert!(near(wait(0.0), 20.0, 1e-9) && near(wait(15.0), 5.0, 1e-9) && near(wait(70.0), 10.0, 1e-9));
+    }
+
+    #[test]
+    fn a_slot_that_another_worker_has_forgets() {
+        let world = World::new();
+        let enrol = |roll, name: &str| {
+            let worker = WorkerId::from(name);
+            let targets =
+                (0..4).map(|slot| Enrolled { slot: Slot(slot), worker: &worker, rank: Rank(u32::from(slot)) });
+            world.0.enrol(Roll(roll), &mut targets.collect::<Vec<_>>().into_iter());
+        };
+        enrol(1, "a");
+        let end = world.run(100, 3.0, 0.0);
+        let own = |slot| world.outlook(end, slot, 4.0, 0).own;
+        assert!(own(0) > 2.0 * own(1));
+        enrol(2, "a");
+        assert!(own(0) > 2.0 * own(1), "the same name is the same worker");
+        enrol(3, "b");
+        assert!(near(own(0), own(1), 1e-12));
+    }
+}

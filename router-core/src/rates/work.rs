@@ -1,0 +1,119 @@
+//! What an engine has to do for a prompt, in the quantities on which the time depends.
+
+use crate::overlap::TierBlocks;
+use crate::shape::Shape;
+use crate::units::{BlockSize, Tier, Tokens};
+
+/// How many quantities there are.
+pub(crate) const QUANTITIES: usize = 7;
+
+/// Work on prompts that are computed one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Thousands of tokens to compute.
+    pub tokens: f64,
+    /// Millions of pairs of a token to compute and one to which it attends: itself, and all before it, cached or not.
+    pub pairs: f64,
+    /// Thousands of tokens to fetch from the tiers below the device, fastest first.
+    pub fetched: [f64; 3],
+    /// Streams that decode beside it. Not a part of what there is to do: sums keep that of the first.
+    pub streams: f64,
+}
+
+/// Thousands of tokens that an engine computes in one step, about: every step is longer by the streams that decode in it.
+const STEP: f64 = 8.0;
+
+/// The tiers below the device, fastest first.
+const BELOW: [Tier; 3] = [Tier::Host, Tier::Disk, Tier::External];
+
+impl Work {
+    /// A prompt of so many tokens of which the last `new` are computed, and those in `held` that do not lie on the device
+    /// are fetched, as far as they are believed: `trust`, from 0 to 1.
+    pub fn new(prompt: Tokens, new: Tokens, held: TierBlocks, trust: f64, size: BlockSize) -> Self {
+        let thousands = |tokens: Tokens| f64::from(tokens.0) / 1e3;
+        let (all, new) = (thousands(prompt), thousands(new.min(prompt)));
+        let fetched = BELOW.map(|tier| trust * thousands(held.get(tier).tokens(size)));
+        Self { tokens: new, pairs: new * (all - new / 2.0), fetched, streams: 0.0 }
+    }
+
+    /// All of a prompt.
+    pub fn cold(shape: &Shape) -> Self {
+        Self::new(shape.prompt, shape.prompt, TierBlocks::default(), 0.0, shape.block_size)
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_none(&self) -> bool {
+        self.tokens <= 0.0
+    }
+
+    /// The same beside so many streams.
+    #[must_use]
+    pub fn beside(self, streams: f64) -> Self {
+        Self { streams, ..self }
+    }
+
+    /// Both, one after the other.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        self.each(other, |own, other| own + other)
+    }
+
+    /// The same without `other`, never below nothing.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        self.each(other, |own, other| (own - other).max(0.0))
+    }
+
+    /// So many times the same.
+    #[must_use]
+    pub fn times(self, times: f64) -> Self {
+        self.each(self, |own, _| own * times)
+    }
+
+    /// The quantities of one interval in which all of it was done.
+    pub(crate) fn quantities(&self) -> [f64; QUANTITIES] {
+        let [host, disk, external] = self.fetched;
+        [1.0, self.tokens, self.pairs, host, disk, external, self.streams * (1.0 + self.tokens / STEP)]
+    }
+
+    fn each(self, other: Self, join: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            tokens: join(self.tokens, other.tokens),
+            pairs: join(self.pairs, other.pairs),
+            fetched: [0, 1, 2].map(|tier| join(self.fetched[tier], other.fetched[tier])),
+            streams: self.streams,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Blocks;
+
+    fn held(host: u32) -> TierBlocks {
+        let mut held = TierBlocks::device(Blocks(50));
+        held.add(Tier::Host, Blocks(host));
+        held
+    }
+
+    #[test]
+    fn new_tokens_attend_to_all_before_them() {
+        let size = BlockSize::new(16).unwrap();
+        // 2 000 of 6 000: each to the 4 000 before, and to 1 000 of the new ones on average.
+        let work = Work::new(Tokens(6_000), Tokens(2_000), held(125), 0.5, size);
+        assert_eq!(work, Work { tokens: 2.0, pairs: 10.0, fetched: [1.0, 0.0, 0.0], streams: 0.0 });
+        assert_eq!(work.and(work), work.times(2.0));
+        assert_eq!(work.times(2.0).without(work), work);
+        assert_eq!(work.without(work.times(3.0)), Work::default());
+        assert!(Work::default().is_none() && !work.is_none());
+    }
+
+    #[test]
+    fn a_cold_prompt_attends_to_half_of_itself() {
+        let shape = Shape::of(Tokens(4_000), BlockSize::new(16).unwrap());
+        assert_eq!(Work::cold(&shape), Work { tokens: 4.0, pairs: 8.0, fetched: [0.0; 3], streams: 0.0 });
+        let quantities = Work::cold(&shape).beside(10.0).quantities();
+        assert_eq!(quantities, [1.0, 4.0, 8.0, 0.0, 0.0, 0.0, 15.0]);
+    }
+}
