@@ -99,7 +99,9 @@ impl World {
         let prompts = [Prompt::of(self.root, tokens)];
         let shape = Shape::of(Tokens(u32::try_from(tokens.len()).unwrap()), self.size);
         let avoid = SlotSet::new();
-        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
+        // Every prompt ends with a token of its own.
+        let key = RequestKey(tokens.last().copied().map_or(0, u64::from));
+        let request = Request { key, shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let pool = self.workers.pool("m").unwrap();
         self.scheduler.place(Instant::now(), &request, &Empty, (&self.workers, pool), scratch).unwrap()
     }

@@ -121,7 +121,7 @@ impl Reading<'_> {
         let worker = state.workers.get(slot.index());
         let pending = worker.map_or(0, Worker::pending);
         let foreign = waiting.saturating_sub(u32::try_from(pending).unwrap_or(u32::MAX));
-        let foreign = state.usual().times(f64::from(foreign));
+        let foreign = if foreign == 0 { Work::default() } else { state.usual().times(f64::from(foreign)) };
         let nobody_heard_of_it = || (state.line.ms(&foreign), 1.0);
         let (wait, slow) = worker.map_or_else(nobody_heard_of_it, |worker| worker.wait(*now, &state.line, &foreign));
         let work = worker.map_or(*work, |worker| worker.beside(*work));

@@ -191,6 +191,7 @@ impl Worker {
         let Some(first) = self.pending.front() else {
             return (self.slow * line.ms(foreign) + self.rest_of_step(now), self.slow);
         };
+        let queued = if foreign.is_none() { self.queued } else { self.queued.and(*foreign) };
         let elapsed = (now - self.head).max(0.0);
         let streams = self.streams_now();
         let expected = self.slow * line.ms(&first.work.beside(streams));
@@ -199,7 +200,7 @@ impl Worker {
         let disproved =
             if self.streams && expected > 0.0 { (elapsed / expected).clamp(1.0, DISPROVED_MAX) } else { 1.0 };
         let slow = self.slow * disproved;
-        ((slow * line.ms(&self.queued.and(*foreign).beside(streams)) - elapsed).max(0.0), slow)
+        ((slow * line.ms(&queued.beside(streams)) - elapsed).max(0.0), slow)
     }
 
     /// A new request joins the next step.
