@@ -4,7 +4,8 @@
 #     scripts/check-deploy.sh
 #
 # Real tools: promtool (Debian: prometheus), systemd-analyze (systemd), helm, kustomize or kubectl (kubernetes-client),
-# docker with compose. Python 3; with its modules yaml and jsonschema. The router of target/debug or target/release.
+# docker with compose. Python 3, and for some of it the modules yaml and jsonschema. The router: $WARMPATH_BINARY, or that of
+# target/debug or target/release.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
