@@ -36,8 +36,9 @@ case "$status" in
 *) exit 1 ;;
 esac
 
-step "alert rules"
+step "alert rules, and the configuration of the trial's Prometheus"
 if has promtool; then
+    promtool check config --syntax-only deploy/compose/prometheus.yaml
     promtool check rules deploy/prometheus/alerts.yaml
     promtool test rules deploy/prometheus/alerts_test.yaml
 else
