@@ -36,10 +36,12 @@ case "$status" in
 *) exit 1 ;;
 esac
 
-step "alert rules, and the configuration of the trial's Prometheus"
+step "alert rules, the dashboard's queries, and the configuration of the trial's Prometheus"
 if has promtool; then
     promtool check config --syntax-only deploy/compose/prometheus.yaml
     promtool check rules deploy/prometheus/alerts.yaml
+    python3 scripts/deploy/dashboard.py --rules >"$folder/dashboard.yaml"
+    promtool check rules "$folder/dashboard.yaml"
     promtool test rules deploy/prometheus/alerts_test.yaml
 else
     skip "promtool is not installed"

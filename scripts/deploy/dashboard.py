@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes deploy/grafana/dashboard.json; with --check, fails if the file is not what would be written."""
+"""Writes deploy/grafana/dashboard.json; with --check, fails if the file is not what would be written; with
+--rules, prints its queries as recording rules, so that promtool can parse them."""
 import json
 import pathlib
+import re
 import sys
 
 FILE = pathlib.Path(__file__).resolve().parents[2] / "deploy/grafana/dashboard.json"
@@ -175,12 +177,21 @@ def dashboard():
     }
 
 
+def rules():
+    queries = [target["expr"] for entry in panels() for target in entry.get("targets", [])]
+    queries = [re.sub(r"\$(job|instance|model|worker)\b", ".*", query.replace("$__rate_interval", "5m")) for query in queries]
+    records = [{"record": f"panel:query:{at}", "expr": query} for at, query in enumerate(queries)]
+    return json.dumps({"groups": [{"name": "dashboard", "rules": records}]}, indent=1)
+
+
 def main():
     text = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
     if sys.argv[1:] == ["--check"]:
         if not FILE.exists() or FILE.read_text() != text:
             sys.exit("deploy/grafana/dashboard.json is not what scripts/deploy/dashboard.py writes: run it")
         print(f"{FILE.name} is up to date")
+    elif sys.argv[1:] == ["--rules"]:
+        print(rules())
     elif sys.argv[1:]:
         sys.exit(__doc__)
     else:
