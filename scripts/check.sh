@@ -11,8 +11,9 @@
 #   - openssl                        Debian: openssl. Tests make certificates with it
 #   - python3 with venv              Debian: python3, python3-venv. For the tests with OpenAI's SDK and with libzmq
 #   - npm and tar                    Debian: npm, tar. Only until the test tokenizer has been fetched
-#   - chromium                       Debian: chromium. A test looks at the HTML reports with it. It alone may be missing: where
+#   - chromium                       Debian: chromium. A test looks at the HTML reports with it. It may be missing: where
 #                                    it cannot be had, the check says SKIPPED and goes on
+#   - promtool and others            for scripts/check-deploy.sh, which names them; each may be missing, and is SKIPPED then
 # On Debian, as root, the packages that are missing are installed with apt-get. Elsewhere the script says what is missing
 # and fails. (Debian's nats-server and haproxy also bring system services, which the tests do not use.)
 #
@@ -191,6 +192,12 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 
 header "cargo test"
 cargo test --workspace --locked
+
+header "what is shipped: alerts, dashboard, unit, charts"
+deploy_report="$(mktemp)"
+scripts/check-deploy.sh 2>&1 | tee "$deploy_report"
+while read -r what; do skipped+=("$what"); done < <(sed -n 's/^SKIPPED: //p' "$deploy_report" | sort -u)
+rm -f "$deploy_report"
 
 header "a day of churn, in a release build"
 cargo test --release -p warmpath-indexer --test churn --locked

@@ -1,0 +1,15 @@
+{{- define "warmpath.name" -}}
+{{- if contains "warmpath" .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-warmpath" .Release.Name | trunc 63 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "warmpath.selector" -}}
+app.kubernetes.io/name: warmpath
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "warmpath.labels" -}}
+{{ include "warmpath.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}

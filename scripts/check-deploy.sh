@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Checks what is below deploy/ with the tools that are there, and says SKIPPED for those that are not.
+#
+#     scripts/check-deploy.sh
+#
+# Real tools: promtool (Debian: prometheus), systemd-analyze (systemd), helm, kustomize or kubectl (kubernetes-client),
+# docker with compose. Python 3, and for some of it the modules yaml and jsonschema. The router: $WARMPATH_BINARY, or that of
+# target/debug or target/release.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+has() { command -v "$1" >/dev/null 2>&1; }
+skip() { printf 'SKIPPED: %s\n' "$*"; }
+step() { printf -- '-- %s\n' "$*"; }
+
+folder="$(mktemp -d)"
+trap 'rm -rf "$folder"' EXIT
+
+binary=""
+for binary in ${WARMPATH_BINARY:-} target/debug/warmpath target/release/warmpath ""; do
+    [ -x "$binary" ] && break
+done
+
+step "dashboard"
+python3 scripts/deploy/dashboard.py --check
+
+step "metrics, alerts, tests and runbook name each other"
+python3 scripts/deploy/metrics-exist.py
+
+step "YAML and JSON"
+status=0
+said="$(python3 scripts/deploy/parse.py)" || status=$?
+case "$status" in
+0) echo "$said" ;;
+3) skip "Python's module $(tail -n 1 <<<"$said") is not installed" ;;
+*) exit 1 ;;
+esac
+
+step "alert rules, the dashboard's queries, and the configuration of the trial's Prometheus"
+if has promtool; then
+    promtool check config --syntax-only deploy/compose/prometheus.yaml
+    promtool check rules deploy/prometheus/alerts.yaml
+    python3 scripts/deploy/dashboard.py --rules >"$folder/dashboard.yaml"
+    promtool check rules "$folder/dashboard.yaml"
+    promtool test rules deploy/prometheus/alerts_test.yaml
+else
+    skip "promtool is not installed"
+fi
+
+step "a router's own metrics"
+if [ -n "$binary" ]; then
+    python3 scripts/deploy/metrics-of.py "$binary" >"$folder/metrics.txt"
+    python3 scripts/deploy/metrics-exist.py "$folder/metrics.txt"
+    if has promtool; then
+        promtool check metrics <"$folder/metrics.txt"
+    else
+        skip "promtool is not installed"
+    fi
+else
+    skip "the router is not built"
+fi
+
+step "configurations that are shipped"
+if [ -n "$binary" ]; then
+    export WARMPATH_ADMIN_TOKEN=any
+    "$binary" check deploy/compose/warmpath.yaml
+    WARMPATH__LISTEN__DATA=0.0.0.0:8080 WARMPATH__LISTEN__ADMIN=0.0.0.0:9090 WARMPATH__LISTEN__ADMIN_TOKEN=any \
+        "$binary" check deploy/kustomize/base/warmpath.yaml
+else
+    skip "the router is not built"
+fi
+
+step "systemd unit"
+if has systemd-analyze; then
+    # The program is not installed here, so another one stands for it.
+    sed "s#=/usr/local/bin/warmpath#=$(command -v true)#" deploy/systemd/warmpath.service >"$folder/warmpath.service"
+    systemd-analyze verify --man=no "$folder/warmpath.service"
+else
+    skip "systemd-analyze is not installed"
+fi
+
+step "compose file"
+if has docker && docker compose version >/dev/null 2>&1; then
+    docker compose -f deploy/docker-compose.yaml config --quiet
+else
+    skip "docker compose is not installed"
+fi
+
+step "Helm chart"
+if has helm; then
+    helm lint deploy/helm/warmpath
+    helm template trial deploy/helm/warmpath --set serviceMonitor.enabled=true,networkPolicy.enabled=true >"$folder/chart.yaml"
+else
+    skip "helm is not installed"
+fi
+
+step "kustomize base"
+if has kustomize; then
+    kustomize build deploy/kustomize/base >"$folder/base.yaml"
+elif has kubectl; then
+    kubectl kustomize deploy/kustomize/base >"$folder/base.yaml"
+else
+    skip "neither kustomize nor kubectl is installed"
+fi
