@@ -187,7 +187,7 @@ async fn silence_is_noticed_only_while_requests_finish() {
     let server = NatsServer::core();
     let config = "engines: {metrics_interval: 20ms}\nrouting: {seed: 1, trust: {event_silence: 1s}}";
     let fleet = fleet().engines(1).silent().nats(server.url()).config(config).start().await;
-    assert_eq!(row(&fleet, 1).await["reasons"], json!([]));
+    fleet.eventually("it has listened", async |fleet| row(fleet, 1).await["reasons"] == json!([])).await;
     for family in 0..4_u32 {
         let prompt: Vec<u32> = (family * 1000..family * 1000 + 40).collect();
         assert_eq!(fleet.complete(prompt.into()).await.status, 200);
