@@ -7,19 +7,23 @@ use tokio::sync::mpsc;
 use warmpath_core::policy::PolicyName;
 
 use crate::real::real;
-use crate::replay::live::{self, Outcome, Shot};
+use crate::replay::live::{self, Shot};
+use crate::replay::reachable;
 use crate::replay::report::{self, Row};
+use crate::replay::tally::{Run, Tally};
 use crate::replay::trace::{self, TraceError, TraceRequest};
 use fleet::DemoFleet;
 
 pub mod fleet;
-mod tally;
 
 /// Every k-th conversation of the Mooncake trace; `src/demo/README.md` tells the rule and the origin.
 const SLICE: &[u8] = include_bytes!("demo/conversation-slice.jsonl.gz");
 
 /// Tokens that a block id of the trace stands for.
 const TRACE_BLOCK: u32 = 512;
+
+/// Tokens in a block of the demo's engines.
+const BLOCK: u32 = 16;
 
 /// What the demo does.
 #[derive(Clone, Debug)]
@@ -106,7 +110,7 @@ async fn replay(options: &DemoOptions, policy: PolicyName, requests: &[TraceRequ
     let shots: Vec<Shot> = requests.iter().map(|request| shot(request, options)).collect();
     let bar = progress_bar(options, policy, requests.len());
     let start = Instant::now();
-    let mut tally = tally::Tally::default();
+    let mut tally = Tally::default();
     let base = fleet.base();
     let firing = live::fire(&base, shots, to);
     tokio::pin!(firing);
@@ -126,7 +130,18 @@ async fn replay(options: &DemoOptions, policy: PolicyName, requests: &[TraceRequ
         }
     }
     bar.finish_and_clear();
-    tally.row(options, policy, requests, start.elapsed())
+    let wall = start.elapsed();
+    let fine: Vec<_> = requests.iter().map(|request| request.split((options.scale / BLOCK).max(1))).collect();
+    let blocks = usize::try_from(options.cache_blocks).unwrap_or(usize::MAX);
+    tally.row(Run {
+        policy: policy.to_string(),
+        workers: options.workers,
+        speed: options.speed,
+        seed: options.seed,
+        requests: requests.len(),
+        reachable_hit_rate: reachable::hit_rate(&fine, BLOCK, options.workers.saturating_mul(blocks)),
+        wall,
+    })
 }
 
 fn shot(request: &TraceRequest, options: &DemoOptions) -> Shot {

@@ -7,5 +7,6 @@ pub mod reachable;
 pub mod record;
 pub mod report;
 pub mod simulated;
+pub mod tally;
 pub mod trace;
 pub mod workload;

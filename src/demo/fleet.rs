@@ -7,7 +7,7 @@ use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
 
-use super::{DemoOptions, tally};
+use super::{BLOCK, DemoOptions};
 use crate::app::{App, StartError};
 use crate::config::Config;
 use crate::error::BoxError;
@@ -127,7 +127,7 @@ async fn connect(url: &str, prefix: &str) -> Result<NatsBus, BoxError> {
 
 fn engine(options: &DemoOptions, number: usize) -> EngineConfig {
     EngineConfig {
-        block_size: BlockSize::new(tally::BLOCK).expect("16 is not 0"),
+        block_size: BlockSize::new(BLOCK).expect("16 is not 0"),
         blocks: options.cache_blocks + 1,
         vocabulary: LETTERS,
         seed: options.seed.wrapping_add(u64::try_from(number).unwrap_or(0)),
@@ -141,8 +141,7 @@ fn yaml(options: &DemoOptions, policy: PolicyName, prefix: &str, addresses: &[So
         "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0', routing_headers: true}}\n\
          models: [{{name: {MODEL}, tokenizer: bytes, block_size: {}}}]\n\
          routing: {{policy: {policy}, predict: always, seed: {}, on_all_busy: least_loaded}}\n",
-        tally::BLOCK,
-        options.seed,
+        BLOCK, options.seed,
     );
     let source = match &options.bus {
         None => "local",

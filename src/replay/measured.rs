@@ -1,16 +1,16 @@
 //! A trace against a live gateway, and the row that comes of it.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::live::{self, Outcome, Shot};
+use super::live::{self, Shot};
 use super::reachable;
-use super::report::{Distribution, Row, max_over_mean};
+use super::report::Row;
+use super::tally::{Run, Tally};
 use super::trace::TraceRequest;
-use crate::real::{real, real_len};
+use crate::real::real;
 
 /// A gateway and what it is sent.
 #[derive(Clone, Debug)]
@@ -48,7 +48,16 @@ pub async fn replay(trace: &[TraceRequest], gateway: &Gateway, ended: impl Fn())
             },
         }
     }
-    tally.row(trace, gateway, start.elapsed())
+    let run = Run {
+        policy: "live".to_owned(),
+        workers: tally.workers(),
+        speed: gateway.speed,
+        seed: 0,
+        requests: trace.len(),
+        reachable_hit_rate: reachable::hit_rate(trace, gateway.block_size, usize::MAX),
+        wall: start.elapsed(),
+    };
+    tally.row(run)
 }
 
 /// Bodies are made when they are due: a trace's tokens at once would be gigabytes.
@@ -83,72 +92,4 @@ fn body(request: &TraceRequest, gateway: &Gateway) -> Vec<u8> {
         stream_options: StreamOptions { include_usage: true },
     };
     serde_json::to_vec(&body).expect("numbers always serialise")
-}
-
-#[derive(Default)]
-struct Tally {
-    completed: usize,
-    input: u64,
-    cached: u64,
-    predicted: u64,
-    exact: usize,
-    ttft: Vec<f64>,
-    gaps: Vec<f64>,
-    e2e: Vec<f64>,
-    lag: Vec<f64>,
-    by_worker: BTreeMap<String, (usize, f64)>,
-}
-
-impl Tally {
-    fn add(&mut self, outcome: Outcome) {
-        let ms = |span: Duration| span.as_secs_f64() * 1e3;
-        self.lag.push(ms(outcome.lag));
-        if !outcome.completed {
-            return;
-        }
-        let prompt = outcome.usage.prompt.unwrap_or_default().0;
-        let cached = outcome.usage.cached.unwrap_or_default().0;
-        self.completed += 1;
-        self.input += u64::from(prompt);
-        self.cached += u64::from(cached);
-        self.predicted += u64::from(outcome.predicted.unwrap_or(0));
-        self.exact += usize::from(outcome.predicted == Some(cached));
-        self.ttft.push(ms(outcome.ttft));
-        self.e2e.push(ms(outcome.e2e));
-        self.gaps.extend(outcome.gaps_ms);
-        let worker = self.by_worker.entry(outcome.worker.unwrap_or_default()).or_default();
-        worker.0 += 1;
-        worker.1 += f64::from(prompt.saturating_sub(cached));
-    }
-
-    fn row(self, trace: &[TraceRequest], gateway: &Gateway, wall: Duration) -> Row {
-        let requests: Vec<usize> = self.by_worker.values().map(|(requests, _)| *requests).collect();
-        let counts: Vec<f64> = requests.iter().copied().map(real_len).collect();
-        let tokens: Vec<f64> = self.by_worker.values().map(|(_, tokens)| *tokens).collect();
-        Row {
-            policy: "live".to_owned(),
-            workers: self.by_worker.len(),
-            speed: gateway.speed,
-            seed: 0,
-            requests: trace.len(),
-            completed: self.completed,
-            input_tokens: self.input,
-            cached_tokens: self.cached,
-            hit_rate: real(self.cached) / real(self.input.max(1)),
-            reachable_hit_rate: reachable::hit_rate(trace, gateway.block_size, usize::MAX),
-            ttft_ms: Distribution::of(self.ttft),
-            itl_ms: Distribution::of(self.gaps),
-            e2e_ms: Distribution::of(self.e2e),
-            requests_per_s: real_len(self.completed) / wall.as_secs_f64().max(1e-9),
-            requests_max_over_mean: max_over_mean(&counts),
-            new_tokens_max_over_mean: max_over_mean(&tokens),
-            load_balance_score: 0.0,
-            wall_s: wall.as_secs_f64(),
-            requests_by_worker: requests,
-            predicted_cached_tokens: self.predicted,
-            predicted_exact_requests: self.exact,
-            ablation: None,
-            lag_ms: Some(Distribution::of(self.lag)),
-        }
-    }
 }

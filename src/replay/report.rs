@@ -52,7 +52,7 @@ pub struct Row {
     /// The effect of the model that was left out, and what that changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ablation: Option<Ablation>,
-    /// Against a live gateway: how far behind their times requests were sent.
+    /// Over HTTP: how far behind their times requests were sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_ms: Option<Distribution>,
 }
