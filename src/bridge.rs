@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use warmpath_core::ids::WorkerId;
 use warmpath_core::units::BlockSize;
 
-use crate::config::BaseUrl;
+use crate::config::{BaseUrl, MetricNames};
 use crate::door::Listener;
 use crate::events::Source;
 use crate::events::nats::{INBOX, NatsBus, NatsSettings, Outbox, OutboxCounts};
@@ -63,6 +63,8 @@ pub struct BridgeSettings {
     pub block_size: Option<BlockSize>,
     /// Requests that it computes at once, a rank, where that is known.
     pub max_num_seqs: Option<NonZeroU32>,
+    /// The names that its metrics may have.
+    pub presets: Vec<MetricNames>,
     /// The server.
     pub nats: NatsSettings,
     /// Whether the engine is entered into the bucket of registrations.
@@ -117,7 +119,7 @@ impl Bridge {
         let inbox = format!("{INBOX}_{}", key_of(&settings.worker));
         let bus = NatsBus::connect(NatsSettings { inbox, ..settings.nats.clone() }).await?;
         let (tasks, stop) = (Tasks::new(), CancellationToken::new());
-        let (poll, polled) = Poll::new(settings.engine.clone());
+        let (poll, polled) = Poll::new(settings.engine.clone(), settings.presets.clone());
         let epoch = Arc::<AtomicU64>::default();
         let count = NonZeroU16::new(u16::try_from(feeds.len()).unwrap_or(u16::MAX)).unwrap_or(NonZeroU16::MIN);
         let (mut sets, mut sources) = (Vec::new(), Vec::new());

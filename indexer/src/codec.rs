@@ -14,7 +14,7 @@ mod msgpack;
 
 pub use crate::event::DecodeError;
 pub use json::{BusEvent, decode_json};
-pub use msgpack::decode;
+pub use msgpack::{decode, rank_of};
 
 /// The longest message that is looked at, in bytes. A prefill of 2 million tokens makes 10 MB.
 pub const MAX_MESSAGE_BYTES: usize = 32 << 20;

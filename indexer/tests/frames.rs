@@ -16,7 +16,7 @@ use recordings::{prompts, recording};
 use warmpath_core::ids::EngineHash;
 use warmpath_core::units::Tier;
 use warmpath_indexer::codec::encode::{EncodeError, Form, HashForm, encode};
-use warmpath_indexer::codec::{DecodeError, decode};
+use warmpath_indexer::codec::{DecodeError, decode, rank_of};
 use warmpath_indexer::event::{Attention, CacheEvent, Content, EventBatch, Medium, Removed, Stored};
 
 /// What A1, A2, A3 and M1 say.
@@ -258,6 +258,8 @@ fn what_is_encoded_is_decoded_again() {
     for (ts, rank) in [(Some(1.5), Some(3)), (None, None)] {
         let batch = EventBatch { ts, dp_rank: rank, events: events.clone(), ..EventBatch::default() };
         for hashes in [HashForm::Int, HashForm::Bytes] {
+            let forms = [Form::Map, Form::Array].map(|form| rank_of(&encode(&batch, form, hashes).unwrap()));
+            assert_eq!(forms, [rank, rank]);
             assert_eq!(decode(&encode(&batch, Form::Map, hashes).unwrap()), Ok(batch.clone()));
             let mut known_to_arrays = batch.clone();
             for event in &mut known_to_arrays.events {

@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use warmpath_core::units::BlockSize;
 
 use super::scrape::Scrape;
-use crate::config::BaseUrl;
+use crate::config::{BaseUrl, MetricNames};
 use crate::events::nats::NatsBus;
 use crate::events::nats::load::{LoadReport, VERSION};
 use crate::fleet::health::Health;
@@ -48,6 +48,7 @@ pub(super) struct Polled {
 /// The polls themselves.
 pub(super) struct Poll {
     url: BaseUrl,
+    presets: Vec<MetricNames>,
     client: reqwest::Client,
     engine: watch::Sender<Engine>,
     now: Arc<Notify>,
@@ -78,13 +79,13 @@ impl Polled {
 }
 
 impl Poll {
-    /// Polls of the engine at `url`, and where their results are seen.
-    pub(super) fn new(url: BaseUrl) -> (Self, Polled) {
+    /// Polls of the engine at `url`, whose metrics have the names of one of `presets`, and where their results are seen.
+    pub(super) fn new(url: BaseUrl, presets: Vec<MetricNames>) -> (Self, Polled) {
         let client = reqwest::Client::builder().timeout(ANSWERED_WITHIN).build();
         let client = client.expect("a client without TLS has nothing to fail on");
         let (sender, receiver) = watch::channel(Engine::default());
         let now = Arc::new(Notify::new());
-        (Self { url, client, engine: sender, now: Arc::clone(&now) }, Polled { engine: receiver, now })
+        (Self { url, presets, client, engine: sender, now: Arc::clone(&now) }, Polled { engine: receiver, now })
     }
 
     /// Works until nobody wants to know any more. Load is told of `worker`, whose events have this epoch.
@@ -129,7 +130,7 @@ impl Poll {
 
     async fn scrape(&self) -> Option<Scrape> {
         let text = self.get("/metrics").await?;
-        Some(Scrape::read(std::str::from_utf8(&text).ok()?))
+        Some(Scrape::read(std::str::from_utf8(&text).ok()?, &self.presets))
     }
 
     /// The body of a good answer.

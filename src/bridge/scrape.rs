@@ -1,9 +1,9 @@
-//! What an engine's metrics say of its process, its cache and its load: the names of vLLM and SGLang, older ones among
-//! them.
+//! What an engine's metrics say of its process, its cache and its load, rank by rank, by the names of its version.
 
+use crate::config::MetricNames;
 use crate::events::nats::load::RankLoad;
 use crate::fleet::prometheus::{Sample, samples};
-use crate::fleet::scrape::count;
+use crate::fleet::scrape::{PROCESS_START, count};
 
 /// Ranks that are read at most.
 const RANKS_MAX: usize = 1024;
@@ -22,37 +22,50 @@ pub(super) struct Scrape {
 }
 
 impl Scrape {
-    /// Reads the text format of Prometheus, as far as it is of interest. O(bytes).
-    pub(super) fn read(text: &str) -> Self {
-        let mut scrape = Self::default();
+    /// Reads the text format of Prometheus by the names of the first of `presets` that are in it, if need be in part. Series that name no
+    /// rank count for rank 0. O(samples × presets).
+    pub(super) fn read(text: &str, presets: &[MetricNames]) -> Self {
+        let mut found = vec![Self::default(); presets.len()];
+        let mut started_ms = None;
         for sample in samples(text) {
-            let value = sample.value;
-            match sample.name {
-                "process_start_time_seconds" => scrape.started_ms = milliseconds(value),
-                "vllm:cache_config_info" => {
-                    scrape.block_size = figure(&sample, "block_size");
-                    scrape.blocks = figure(&sample, "num_gpu_blocks");
-                }
-                "vllm:num_requests_running" | "sglang:num_running_reqs" => scrape.rank(&sample).running = amount(value),
-                "vllm:num_requests_waiting" | "sglang:num_queue_reqs" => scrape.rank(&sample).waiting = amount(value),
-                "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" | "sglang:token_usage" => {
-                    scrape.rank(&sample).usage = amount(value);
-                }
-                "vllm:prefix_cache_queries_total"
-                | "vllm:gpu_prefix_cache_queries_total"
-                | "sglang:prompt_tokens_total" => add(&mut scrape.rank(&sample).queries, value),
-                "vllm:prefix_cache_hits_total" | "vllm:gpu_prefix_cache_hits_total" | "sglang:cached_tokens_total" => {
-                    add(&mut scrape.rank(&sample).hits, value);
-                }
-                _ => {}
+            if sample.name == PROCESS_START {
+                started_ms = milliseconds(sample.value);
+            }
+            for (names, scrape) in presets.iter().zip(&mut found) {
+                scrape.take(names, &sample);
             }
         }
+        let has = |scrape: &Self, figure: fn(&RankLoad) -> Option<f64>| {
+            scrape.ranks.iter().any(|rank| figure(rank).is_some())
+        };
+        let is_known = |scrape: &Self| has(scrape, |rank| rank.running) && has(scrape, |rank| rank.usage);
+        let best =
+            found.iter().position(is_known).or_else(|| found.iter().position(|scrape| *scrape != Self::default()));
+        let mut scrape = best.map_or_else(Self::default, |best| found.swap_remove(best));
         scrape.ranks.truncate(RANKS_MAX);
-        scrape
+        Self { started_ms, ..scrape }
     }
 
-    fn rank(&mut self, sample: &Sample<'_>) -> &mut RankLoad {
-        let rank = figure(sample, "engine").or_else(|| figure(sample, "dp_rank")).unwrap_or(0);
+    fn take(&mut self, names: &MetricNames, sample: &Sample<'_>) {
+        let (name, value) = (sample.name, sample.value);
+        if name == names.info {
+            self.block_size = figure(sample, "block_size");
+            self.blocks = figure(sample, "num_gpu_blocks");
+        } else if name == names.running {
+            self.rank(names, sample).running = amount(value);
+        } else if name == names.waiting {
+            self.rank(names, sample).waiting = amount(value);
+        } else if name == names.usage {
+            self.rank(names, sample).usage = amount(value);
+        } else if name == names.queries {
+            add(&mut self.rank(names, sample).queries, value);
+        } else if name == names.hits {
+            add(&mut self.rank(names, sample).hits, value);
+        }
+    }
+
+    fn rank(&mut self, names: &MetricNames, sample: &Sample<'_>) -> &mut RankLoad {
+        let rank = figure(sample, &names.rank).unwrap_or(0);
         let at = self.ranks.partition_point(|known| known.rank < rank);
         if self.ranks.get(at).is_none_or(|known| known.rank != rank) {
             self.ranks.insert(at, RankLoad { rank, ..RankLoad::default() });
@@ -87,9 +100,13 @@ pub(super) fn milliseconds(seconds: f64) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn known(text: &str) -> Scrape {
+        Scrape::read(text, &MetricNames::known())
+    }
+
     #[test]
     fn a_real_engines_metrics_are_understood() {
-        let scrape = Scrape::read(include_str!("../../tests/data/engines/metrics-0.32.0.txt"));
+        let scrape = known(include_str!("../../tests/data/engines/metrics-0.32.0.txt"));
         let rank = RankLoad {
             rank: 0,
             running: Some(0.0),
@@ -109,18 +126,34 @@ mod tests {
                     vllm:gpu_cache_usage_perc{engine=\"0\"} 0.5\nvllm:num_requests_waiting{engine=\"1\"} NaN\n";
         let zero = RankLoad { rank: 0, usage: Some(0.5), ..RankLoad::default() };
         let one = RankLoad { rank: 1, running: Some(2.0), ..RankLoad::default() };
-        assert_eq!(Scrape::read(text).ranks, [zero, one]);
+        assert_eq!(known(text).ranks, [zero, one]);
         let text = "sglang:num_running_reqs{model_name=\"m\"} 3\nsglang:num_queue_reqs 1\nsglang:token_usage 0.25\n\
                     sglang:cached_tokens_total{cache_source=\"device\"} 7\nsglang:cached_tokens_total{cache_source=\"host\"} 2\n";
         let load = RankLoad { running: Some(3.0), waiting: Some(1.0), usage: Some(0.25), ..RankLoad::default() };
         let rank = RankLoad { hits: Some(9), ..load };
-        assert_eq!(Scrape::read(text).ranks, [rank]);
+        assert_eq!(known(text).ranks, [rank]);
     }
 
     #[test]
     fn nonsense_is_passed_over() {
         let text =
             "{\n} 5\nvllm:cache_config_info{num_gpu_blocks=\"None\"} 1\nprocess_start_time_seconds -5\n\u{e9} \n";
-        assert_eq!(Scrape::read(text), Scrape::default());
+        assert_eq!(known(text), Scrape::default());
+    }
+
+    #[test]
+    fn a_version_that_is_not_known_is_read_by_names_of_its_own() {
+        let text = "next:running{dp=\"1\"} 3\nnext:usage{dp=\"1\"} 0.5\nprocess_start_time_seconds 2.5\n";
+        let next = MetricNames {
+            running: "next:running".to_owned(),
+            usage: "next:usage".to_owned(),
+            rank: "dp".to_owned(),
+            ..MetricNames::default()
+        };
+        let rank = RankLoad { rank: 1, running: Some(3.0), usage: Some(0.5), ..RankLoad::default() };
+        let expected = Scrape { started_ms: Some(2500), ranks: vec![rank], ..Scrape::default() };
+        assert_eq!(Scrape::read(text, &[next]), expected);
+        // Nobody's names: when it started is told all the same.
+        assert_eq!(known(text), Scrape { started_ms: Some(2500), ..Scrape::default() });
     }
 }

@@ -20,7 +20,7 @@ use warmpath_indexer::view::ViewSettings;
 
 use super::runtime;
 use crate::bridge::{BlockSet, Bridge, BridgeSettings, RankFeed, RankView};
-use crate::config::{BaseUrl, LogFormat, NatsUrl, ZmqEndpoint};
+use crate::config::{BaseUrl, LogFormat, MetricNames, NatsUrl, ZmqEndpoint};
 use crate::door::Listener;
 use crate::events::nats::{Credentials, NatsSettings, Tls};
 use crate::events::source::source;
@@ -70,6 +70,10 @@ pub struct BridgeArgs {
     /// Requests that the engine computes at once, to be told to routers.
     #[arg(long, env = "WARMPATH_BRIDGE_MAX_NUM_SEQS")]
     max_num_seqs: Option<NonZeroU32>,
+    /// A YAML file with a list in the form of the configuration's `engines.presets`: the names that the engine's metrics
+    /// have, if they are not those of vLLM and SGLang.
+    #[arg(long, value_name = "FILE", env = "WARMPATH_BRIDGE_METRIC_NAMES")]
+    metric_names: Option<PathBuf>,
     /// Do not enter the engine into the bucket of registrations: the routers' configurations name it.
     #[arg(long, env = "WARMPATH_BRIDGE_NO_REGISTER")]
     no_register: bool,
@@ -173,9 +177,18 @@ impl BridgeArgs {
             model: self.model.clone(),
             block_size: self.block_size.and_then(BlockSize::new),
             max_num_seqs: self.max_num_seqs,
+            presets: self.presets()?,
             nats: self.nats.settings()?,
             register: !self.no_register,
         })
+    }
+
+    fn presets(&self) -> anyhow::Result<Vec<MetricNames>> {
+        let Some(path) = &self.metric_names else { return Ok(MetricNames::known().to_vec()) };
+        let named = || format!("--metric-names {}", path.display());
+        MetricNames::listed(&fs::read_to_string(path).with_context(named)?)
+            .map_err(anyhow::Error::msg)
+            .with_context(named)
     }
 
     fn feeds(&self) -> anyhow::Result<Vec<RankFeed>> {
@@ -211,6 +224,7 @@ impl BridgeArgs {
         let engine = BaseUrl::try_from(self.engine.clone()).map_err(anyhow::Error::msg).context("--engine")?;
         Ok(ZmqWorker {
             id: WorkerId::from(self.worker.as_str()),
+            rank: Rank(rank),
             model: self.model.as_str().into(),
             authority: engine.authority().parse().context("--engine")?,
             metrics: Metrics::new("warmpath").worker(&self.worker, Some(Rank(rank))),

@@ -174,7 +174,7 @@ pub(super) fn parse(name: &str, text: &str, faults: &mut Vec<Fault>) -> Option<N
 }
 
 /// What no configuration of a thousand workers comes near.
-fn options() -> Options {
+pub(super) fn options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: 16,

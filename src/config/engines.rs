@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use super::document::options;
 use super::quantity::Period;
 
 /// The engines' own metrics and models.
@@ -62,6 +63,16 @@ impl Default for Engines {
 }
 
 impl MetricNames {
+    /// Reads a YAML list of them.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where; also that it is empty.
+    pub fn listed(yaml: &str) -> Result<Vec<Self>, String> {
+        let listed: Vec<Self> =
+            serde_saphyr::from_str_with_options(yaml, options()).map_err(|error| error.to_string())?;
+        if listed.is_empty() { Err("it names no version".to_owned()) } else { Ok(listed) }
+    }
+
     /// Every version that is known, newest first.
     pub fn known() -> [Self; 3] {
         let vllm = Self {
@@ -92,5 +103,26 @@ impl MetricNames {
             rank: "dp_rank".to_owned(),
         };
         [vllm, vllm_old, sglang]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_names_is_read_and_what_is_wrong_with_it_said() {
+        let next = MetricNames {
+            name: "next".to_owned(),
+            running: "a".to_owned(),
+            waiting: "b".to_owned(),
+            usage: "c".to_owned(),
+            ..MetricNames::default()
+        };
+        assert_eq!(MetricNames::listed("- {name: next, running: a, waiting: b, usage: c}\n"), Ok(vec![next]));
+        for (yaml, said) in [("- {name: next, runing: a}\n", "runing"), ("[]\n", "no version"), ("a: [", "line 1")] {
+            let error = MetricNames::listed(yaml).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
     }
 }

@@ -50,10 +50,6 @@ impl Rules<'_> {
             self.fault(at, "`*` is for listening: name the engine's own host");
         } else if events.is_none() && config.events.zmq.bind.is_none() {
             self.fault(at, "the host of its `url` is none for ZeroMQ: name its `zmq_endpoint`");
-        } else if events.is_none() && ranks > 1 {
-            let message =
-                "engines that connect do not say their rank, and this one has several: name its `zmq_endpoint`";
-            self.fault(at, message);
         } else if let Some(ports) = collision(events.as_ref(), replay.as_ref(), ranks) {
             let place = match (&worker.zmq_replay, &config.events.zmq.replay_port) {
                 (Some(replay), _) => self.place(replay),

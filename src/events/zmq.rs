@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::uri::Authority;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
-use warmpath_core::ids::WorkerId;
+use warmpath_core::ids::{Rank, WorkerId};
 
 use super::source::{Heard, Line, Message};
 use super::zmtp::{Kind, Link, LinkError, Traffic};
@@ -67,6 +67,8 @@ pub struct ZmqEngine {
 pub struct ZmqWorker {
     /// The worker.
     pub id: WorkerId,
+    /// Which of its data-parallel ranks.
+    pub rank: Rank,
     /// The model that it serves.
     pub model: Arc<str>,
     /// Host and port of its API, by which topics may name it.
@@ -79,6 +81,7 @@ impl From<&Worker> for ZmqWorker {
     fn from(worker: &Worker) -> Self {
         Self {
             id: worker.id.clone(),
+            rank: worker.rank.unwrap_or_default(),
             model: Arc::clone(&worker.model),
             authority: worker.link.authority().clone(),
             metrics: worker.metrics.clone(),

@@ -10,8 +10,8 @@ use warmpath_core::units::Blocks;
 use super::prometheus::{Sample, samples};
 use crate::config::MetricNames;
 
-/// When the engine's process began.
-const PROCESS_START: &str = "process_start_time_seconds";
+/// When the engine's process began, in seconds since 1970.
+pub(crate) const PROCESS_START: &str = "process_start_time_seconds";
 
 /// One reading of an engine's metrics.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use warmpath::bridge::{BridgeSettings, RankFeed, RankView};
-use warmpath::config::BaseUrl;
+use warmpath::config::{BaseUrl, MetricNames};
 use warmpath::events::local::LocalBus;
 use warmpath::events::nats::NatsSettings;
 use warmpath::events::source::{Line, source};
@@ -28,6 +28,7 @@ pub(crate) fn bridge_settings(address: SocketAddr, model: &str, worker: &str, na
         model: model.to_owned(),
         block_size: BlockSize::new(4),
         max_num_seqs: None,
+        presets: MetricNames::known().to_vec(),
         nats: NatsSettings::publisher(nats.to_owned(), "warmpath".to_owned()),
         register: true,
     }

@@ -26,31 +26,61 @@ use crate::scripted::{Scripted, whole};
 use crate::sidecar::{ABILITIES, bridge_settings};
 use crate::zmq::{bus, outlet, until, worker};
 
-/// The publishers of two ranks, at a port and the one that follows, as vLLM counts them.
-async fn two_ranks(tasks: &Tasks) -> (ZmqEndpoint, [ZmqPublisher; 2]) {
-    let at = |port: u16| -> ZmqEndpoint { format!("tcp://127.0.0.1:{port}").parse().unwrap() };
-    let publisher = |endpoint: ZmqEndpoint| {
-        let settings = ZmqOutlet { bind: Some(endpoint), replay: None, ..outlet() };
+/// A port of this machine.
+fn at(port: u16) -> ZmqEndpoint {
+    format!("tcp://127.0.0.1:{port}").parse().unwrap()
+}
+
+/// The publishers of two ranks, at a port and the one that follows, as vLLM counts them. What they have kept is asked for
+/// at the two ports behind those.
+async fn two_ranks(tasks: &Tasks) -> (ZmqEndpoint, ZmqEndpoint, [ZmqPublisher; 2]) {
+    let publisher = |port: u16| {
+        let settings = ZmqOutlet { bind: Some(at(port)), replay: Some(at(port + 2)), ..outlet() };
         ZmqPublisher::start(settings, tasks)
     };
     for _ in 0..100 {
         let Ok(free) = std::net::TcpListener::bind("127.0.0.1:0") else { continue };
         let port = free.local_addr().unwrap().port();
         drop(free);
-        let Some(next) = port.checked_add(1) else { continue };
-        if let (Ok(zero), Ok(one)) = (publisher(at(port)).await, publisher(at(next)).await) {
-            return (at(port), [zero, one]);
+        if port > u16::MAX - 3 {
+            continue;
+        }
+        if let (Ok(zero), Ok(one)) = (publisher(port).await, publisher(port + 1).await) {
+            return (at(port), at(port + 2), [zero, one]);
         }
     }
-    panic!("no two ports side by side are free");
+    panic!("no four ports side by side are free");
 }
 
-/// Each rank says that it has ten blocks which the other has not.
-async fn speak(ranks: &[ZmqPublisher; 2]) {
+/// The publishers of two ranks of the worker `stranger-1`, which connect to one place under one topic, and that place.
+async fn two_that_connect(tasks: &Tasks) -> (ZmqEndpoint, [ZmqPublisher; 2]) {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let gate = at(free.local_addr().unwrap().port());
+    let publisher = async || {
+        let topic = "kv@stranger-1@m".to_owned();
+        let settings = ZmqOutlet { bind: None, connect: Some(gate.clone()), replay: None, topic, ..outlet() };
+        ZmqPublisher::start(settings, tasks).await.unwrap()
+    };
+    let ranks = [publisher().await, publisher().await];
+    (gate, ranks)
+}
+
+async fn subscribed(ranks: &[ZmqPublisher; 2]) {
     until("both are subscribed", || ranks.iter().all(|rank| rank.subscribers() == 1)).await;
+}
+
+/// Each rank says to its subscriber that it has ten blocks which the other has not.
+async fn speak(ranks: &[ZmqPublisher; 2]) {
+    subscribed(ranks).await;
+    say(ranks);
+}
+
+fn say(ranks: &[ZmqPublisher; 2]) {
     for (rank, publisher) in (0..).zip(ranks) {
         let payload = batch(Some(rank), vec![stored(1000 * rank, 10)]).into();
-        publisher.send(Message { payload, seq: Some(0), epoch: None });
+        let message = Message { payload, seq: Some(0), epoch: None };
+        publisher.keep(message.clone());
+        publisher.send(message);
     }
 }
 
@@ -79,7 +109,7 @@ async fn engine() -> Scripted {
 #[tokio::test]
 async fn over_zeromq_each_rank_is_credited_with_what_it_said() {
     let tasks = Tasks::new();
-    let (place, ranks) = two_ranks(&tasks).await;
+    let (place, _, ranks) = two_ranks(&tasks).await;
     let engine = engine().await;
     let settings = format!("events: zmq, zmq_endpoint: '{place}', dp_ranks: 2");
     let fleet = fleet().engines(0).stranger_with(engine.address, &settings).start().await;
@@ -88,10 +118,32 @@ async fn over_zeromq_each_rank_is_credited_with_what_it_said() {
 }
 
 #[tokio::test]
+async fn ranks_that_connect_are_told_apart_by_what_their_batches_say() {
+    let tasks = Tasks::new();
+    let (gate, ranks) = two_that_connect(&tasks).await;
+    let engine = engine().await;
+    let fleet = fleet().engines(0).config(&format!("events: {{zmq: {{bind: '{gate}'}}}}\n"));
+    let fleet = fleet.stranger_with(engine.address, "events: zmq, dp_ranks: 2").start().await;
+    speak(&ranks).await;
+    each_rank_is_credited(&fleet, &engine).await;
+}
+
+#[tokio::test]
+async fn what_each_rank_has_kept_is_asked_of_that_rank() {
+    let tasks = Tasks::new();
+    let (place, replay, ranks) = two_ranks(&tasks).await;
+    say(&ranks); // Nobody hears it.
+    let engine = engine().await;
+    let settings = format!("events: zmq, zmq_endpoint: '{place}', zmq_replay: '{replay}', dp_ranks: 2");
+    let fleet = fleet().engines(0).stranger_with(engine.address, &settings).start().await;
+    each_rank_is_credited(&fleet, &engine).await;
+}
+
+#[tokio::test]
 async fn over_a_bridge_each_rank_is_credited_with_what_it_said() {
     for server in [NatsServer::core(), NatsServer::jetstream()] {
         let (tasks, metrics) = (Tasks::new(), Metrics::new("w"));
-        let (_, ranks) = two_ranks(&tasks).await;
+        let (_, _, ranks) = two_ranks(&tasks).await;
         let (played, _) = Played::start().await;
         let feeds = (0..).zip(&ranks).map(|(rank, publisher)| {
             let abilities = Abilities { replays: false, ..ABILITIES };
@@ -158,10 +210,21 @@ async fn mock(ranks: Vec<Bus>, tasks: &Tasks) -> SocketAddr {
 #[tokio::test]
 async fn of_a_simulated_engine_over_zeromq_each_rank_is_asked_for_what_it_holds() {
     let tasks = Tasks::new();
-    let (place, ranks) = two_ranks(&tasks).await;
+    let (place, _, ranks) = two_ranks(&tasks).await;
     let engine = mock(ranks.iter().cloned().map(Bus::Zmq).collect(), &tasks).await;
     let settings = format!("events: zmq, zmq_endpoint: '{place}', dp_ranks: 2, capacity_blocks: 2000");
     let fleet = fleet().engines(0).stranger_with(engine, &settings).start().await;
+    a_prompt_goes_to_the_rank_that_holds_it(&fleet, engine).await;
+}
+
+#[tokio::test]
+async fn of_a_simulated_engine_whose_ranks_connect_each_is_asked_for_what_it_holds() {
+    let tasks = Tasks::new();
+    let (gate, ranks) = two_that_connect(&tasks).await;
+    let engine = mock(ranks.iter().cloned().map(Bus::Zmq).collect(), &tasks).await;
+    let fleet = fleet().engines(0).config(&format!("events: {{zmq: {{bind: '{gate}'}}}}\n"));
+    let fleet = fleet.stranger_with(engine, "events: zmq, dp_ranks: 2, capacity_blocks: 2000").start().await;
+    subscribed(&ranks).await;
     a_prompt_goes_to_the_rank_that_holds_it(&fleet, engine).await;
 }
 

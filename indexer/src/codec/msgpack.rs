@@ -28,6 +28,30 @@ pub fn decode(message: &[u8]) -> Result<EventBatch, DecodeError> {
     Ok(batch)
 }
 
+/// Which rank a batch says it is from, its events passed over: none where it names none or cannot be walked. O(message),
+/// and nothing is allocated.
+pub fn rank_of(message: &[u8]) -> Option<u32> {
+    let mut cursor = Cursor::new(message);
+    match cursor.value("batch").ok()? {
+        Value::Array(elements) if elements > 2 => {
+            cursor.skip("ts").ok()?;
+            cursor.skip("events").ok()?;
+            cursor.count("data_parallel_rank").ok()?
+        }
+        Value::Map(pairs) => {
+            let mut rank = None;
+            for _ in 0..pairs {
+                match key(&mut cursor).ok()? {
+                    b"data_parallel_rank" | b"attn_dp_rank" => rank = cursor.count("data_parallel_rank").ok()?,
+                    _ => cursor.skip("batch").ok()?,
+                }
+            }
+            rank
+        }
+        _ => None,
+    }
+}
+
 fn array_batch(cursor: &mut Cursor<'_>, elements: u32, batch: &mut EventBatch) -> Result<(), DecodeError> {
     if elements < 2 {
         return Err(DecodeError::MissingField { field: "events", at: 0 });

@@ -6,7 +6,7 @@ use warmpath_core::blocks::DEFAULT_ROOT_SEED;
 use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::BlockSize;
-use warmpath_indexer::codec::{Format, decode, decode_json};
+use warmpath_indexer::codec::{Format, decode, decode_json, rank_of};
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::event::{CacheEvent, Content, EventBatch};
 use warmpath_indexer::view::ViewSettings;
@@ -53,7 +53,11 @@ fn is_harmless(batch: &EventBatch, message: &[u8]) {
 /// Whatever a message says, nothing comes of it but a batch or an error.
 pub(crate) fn survives(format: Format, message: &[u8]) {
     let batch = match format {
-        Format::Msgpack => decode(message),
+        Format::Msgpack => {
+            let (rank, batch) = (rank_of(message), decode(message));
+            assert!(batch.as_ref().is_ok_and(|batch| batch.dp_rank == rank) || batch.is_err());
+            batch
+        }
         Format::Json => decode_json(message).map(|event| event.batch),
     };
     if let Ok(batch) = batch {

@@ -1,10 +1,13 @@
 //! A place to which engines connect. Their topics, `kv@<host:port>@<model>` or `kv@<worker>@<model>`, say who they are;
-//! who cannot be told is counted and shown, and never guessed.
+//! who cannot be told is counted and shown, and never guessed. The data-parallel ranks of an engine connect one by one
+//! under one topic; which of them speaks, its batches say.
 
 use std::collections::HashMap;
 use std::sync::RwLock;
+use std::sync::atomic::AtomicU64;
 
 use tokio::sync::Semaphore;
+use warmpath_indexer::codec;
 
 use super::*;
 use crate::events::zmtp::{Arrival, Listener};
@@ -19,10 +22,37 @@ pub struct Gate {
     endpoint: ZmqEndpoint,
     place: Place,
     guests: RwLock<Guests>,
+    /// How often the guests have changed.
+    changes: AtomicU64,
 }
 
 /// Those who are expected, by who a topic names and its model.
-type Guests = HashMap<(String, String), Arc<Ear>>;
+type Guests = HashMap<(String, String), Ranks>;
+
+/// Those who listen to one worker, by rank. Never empty.
+#[derive(Clone)]
+struct Ranks(Vec<(Rank, Arc<Ear>)>);
+
+/// Who the last message of a connection was from.
+struct Speaker {
+    topic: Bytes,
+    ranks: Ranks,
+    /// Holds while the guests have not changed since.
+    change: u64,
+}
+
+impl Ranks {
+    /// Whose batch this is. One that names no rank, or none who is expected, is the first's, who counts what is wrong
+    /// with it. O(batch) where there are several.
+    fn of(&self, payload: &[u8]) -> &Arc<Ear> {
+        let [(_, first), others @ ..] = &*self.0 else { unreachable!("it is never empty") };
+        if others.is_empty() {
+            return first;
+        }
+        let named = codec::rank_of(payload);
+        self.0.iter().find(|(rank, _)| named == Some(rank.0)).map_or(first, |(_, ear)| ear)
+    }
+}
 
 /// A worker's invitation: once this is dropped it is not expected any more.
 struct Invitation {
@@ -32,7 +62,12 @@ struct Invitation {
 
 impl Drop for Invitation {
     fn drop(&mut self) {
-        self.gate.change(|guests| guests.retain(|_, ear| !Arc::ptr_eq(ear, &self.ear)));
+        self.gate.change(|guests| {
+            guests.retain(|_, ranks| {
+                ranks.0.retain(|(_, ear)| !Arc::ptr_eq(ear, &self.ear));
+                !ranks.0.is_empty()
+            });
+        });
     }
 }
 
@@ -40,7 +75,7 @@ impl Gate {
     /// A gate at `endpoint` that knows nobody.
     pub fn new(bus: &ZmqBus, endpoint: ZmqEndpoint) -> Self {
         let place = bus.board.enter("the gate for engines", &endpoint);
-        Self { bus: bus.clone(), endpoint, place, guests: RwLock::default() }
+        Self { bus: bus.clone(), endpoint, place, guests: RwLock::default(), changes: AtomicU64::new(0) }
     }
 
     /// Expects `worker`, of whom topics may speak by its id or its address, and of its model by any of `models`. The
@@ -64,7 +99,10 @@ impl Gate {
         self.change(|guests| {
             for name in [worker.id.as_str(), worker.authority.as_str()] {
                 for model in models {
-                    guests.insert((name.to_owned(), (*model).to_owned()), Arc::clone(&ear));
+                    let ranks = guests.entry((name.to_owned(), (*model).to_owned())).or_insert(Ranks(Vec::new()));
+                    ranks.0.retain(|(rank, _)| *rank != worker.rank);
+                    ranks.0.push((worker.rank, Arc::clone(&ear)));
+                    ranks.0.sort_by_key(|(rank, _)| *rank);
                 }
             }
         });
@@ -130,7 +168,7 @@ impl Gate {
             Ok(pulse) => pulse,
             Err(error) => return error,
         };
-        let mut last: Option<(Bytes, Arc<Ear>)> = None;
+        let mut last: Option<Speaker> = None;
         loop {
             let frames = match pulse.next().await {
                 Ok(Beat::Frames(frames)) => frames,
@@ -138,10 +176,11 @@ impl Gate {
                 Err(error) => return error,
             };
             let topic = frames.first().cloned().unwrap_or_default();
-            let ear = match &last {
-                Some((said, ear)) if *said == topic => Arc::clone(ear),
-                _ => match self.find(&topic) {
-                    Some(ear) => Arc::clone(&last.insert((Bytes::copy_from_slice(&topic), ear)).1),
+            let change = self.changes.load(Ordering::Acquire);
+            let speaker = match last.take().filter(|last| last.topic == topic && last.change == change) {
+                Some(speaker) => speaker,
+                None => match self.find(&topic) {
+                    Some(ranks) => Speaker { topic: Bytes::copy_from_slice(&topic), ranks, change },
                     None => {
                         if self.bus.board.note_unmatched(&topic) {
                             tracing::warn!(topic = shown(&topic), "events whose topic names no worker");
@@ -150,6 +189,8 @@ impl Gate {
                     }
                 },
             };
+            let ear = Arc::clone(speaker.ranks.of(frames.last().map_or(&[], |payload| payload)));
+            last = Some(speaker);
             if !known.iter().any(|guest| Arc::ptr_eq(guest, &ear)) {
                 ear.links.fetch_add(1, Ordering::Relaxed);
                 known.push(Arc::clone(&ear));
@@ -167,9 +208,10 @@ impl Gate {
 
     fn change(&self, change: impl FnOnce(&mut Guests)) {
         change(&mut self.guests.write().unwrap_or_else(PoisonError::into_inner));
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
-    fn find(&self, topic: &[u8]) -> Option<Arc<Ear>> {
+    fn find(&self, topic: &[u8]) -> Option<Ranks> {
         let (who, model) = split(topic)?;
         let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
         guests.get(&(who.to_owned(), model.to_owned())).cloned()
