@@ -22,7 +22,8 @@ pub fn log_to_stderr(format: LogFormat, level: Level) {
     let quiet = CHATTY.iter().map(|library| (*library, level.min(Level::WARN)));
     let filter = Targets::new().with_default(level).with_targets(quiet);
     let lines = tracing_subscriber::registry().with(filter);
-    let layer = fmt::layer().with_writer(std::io::stderr);
+    // Of a line that cannot be written nothing is said: that would be written to the same place, and panic.
+    let layer = fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     let started = match format {
         LogFormat::Text => lines.with(layer.with_ansi(std::io::stderr().is_terminal())).try_init(),
         LogFormat::Json => lines.with(layer.json().flatten_event(true)).try_init(),

@@ -1,5 +1,6 @@
 //! `warmpath serve`.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -34,7 +35,9 @@ impl ServeArgs {
         runtime()?.block_on(async {
             let app = App::start(config, None).await.context("the router could not start")?;
             app.follow(self.config)?;
-            eprintln!("serving on http://{}, admin on http://{}", app.data_address(), app.admin_address());
+            let (data, admin) = (app.data_address(), app.admin_address());
+            // Where nobody can be told, clients are served all the same.
+            let _ = writeln!(io::stderr(), "serving on http://{data}, admin on http://{admin}");
             app.run_until_signal().await?;
             Ok(ExitCode::SUCCESS)
         })

@@ -24,6 +24,10 @@ pub(super) struct Course {
     head_since: Moment,
     /// Whether any byte of it came.
     head_begun: AtomicBool,
+    /// Whether a line of it ended in LF alone.
+    bare_line: AtomicBool,
+    /// Whether some of the last request's body has not been read.
+    unread: AtomicBool,
     /// When the last request ended, or the connection began to wait for its first.
     idle_since: Moment,
     /// When the socket took no more.
@@ -88,6 +92,8 @@ impl Course {
             open: AtomicU32::new(0),
             head_since: Moment::default(),
             head_begun: AtomicBool::new(false),
+            bare_line: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             idle_since: Moment::default(),
             blocked_since: Moment::default(),
             unsent: AtomicBool::new(false),
@@ -126,6 +132,21 @@ impl Course {
         self.opened
     }
 
+    /// A line of the present head ended in LF alone.
+    pub(super) fn note_bare_line(&self) {
+        self.bare_line.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one did in the head that is complete now.
+    pub(super) fn had_bare_line(&self) -> bool {
+        self.bare_line.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether what comes next belongs to the body of the request that began last.
+    pub(super) fn expect_body(&self, expected: bool) {
+        self.unread.store(expected, Ordering::Relaxed);
+    }
+
     /// A request's head is complete.
     pub(super) fn begin(self: &Arc<Self>) -> Open {
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -137,8 +158,8 @@ impl Course {
 
     /// Bytes came from the client.
     pub(super) fn received(&self) {
-        let waiting = self.open.load(Ordering::Relaxed) == 0 && !self.multiplexed.load(Ordering::Relaxed);
-        if !waiting {
+        let in_request = self.open.load(Ordering::Relaxed) > 0 || self.unread.load(Ordering::Relaxed);
+        if in_request || self.multiplexed.load(Ordering::Relaxed) {
             return;
         }
         self.head_begun.store(true, Ordering::Relaxed);

@@ -2,8 +2,9 @@
 //! differently: one that is addressed to nobody or to two, to another host than its target, or to a tunnel.
 //!
 //! The framing needs no look: the body is read whole and framed anew for the worker, whatever the client framed it with.
-//! The reader refuses what is ambiguous, but for three leniencies of its own: lines may end in LF alone, of `Content-Length`
-//! beside chunks only the chunks count and the connection ends, and a `Content-Length` that is repeated counts once.
+//! The reader refuses what is ambiguous, but for two leniencies of its own: of `Content-Length` beside chunks only the
+//! chunks count and the connection ends, and a `Content-Length` that is repeated counts once. A third, lines that end in LF
+//! alone, the wire sees.
 
 use http::header::HOST;
 use http::{Method, Request, Version};

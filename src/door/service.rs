@@ -7,8 +7,9 @@ use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
 use axum::routing::future::RouteFuture;
+use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use tower::Service as _;
 
 use super::House;
@@ -30,13 +31,48 @@ impl hyper::service::Service<Request<Incoming>> for Attendant {
 
     fn call(&self, request: Request<Incoming>) -> Call {
         let open = Some(self.course.begin());
-        match judge(&request, &self.house.limits) {
-            Ok(()) => Call { open, state: State::Routed(self.house.router.clone().call(request)) },
+        let judged = match self.course.had_bare_line() {
+            true => Err(GatewayError::bad_request("a line of the request's head ends in LF alone, not in CRLF", None)),
+            false => judge(&request, &self.house.limits),
+        };
+        self.course.expect_body(!request.body().is_end_stream());
+        match judged {
+            Ok(()) => {
+                let request = request.map(|body| Heard { body, course: Arc::clone(&self.course) });
+                Call { open, state: State::Routed(self.house.router.clone().call(request)) }
+            }
             Err(error) => {
                 self.house.metrics.bad_head(error.outcome());
                 Call { open, state: State::Refused(Some(error)) }
             }
         }
+    }
+}
+
+/// A request's body, whose end the course is told of.
+struct Heard {
+    body: Incoming,
+    course: Arc<Course>,
+}
+
+impl hyper::body::Body for Heard {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.course.expect_body(false);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -44,8 +44,8 @@ pub(super) struct Wire {
     early: Bytes,
     course: Arc<Course>,
     limits: DoorLimits,
-    /// Bytes of the present head's first line, and whether it has ended.
-    line: (usize, bool),
+    /// What has come of the present head.
+    head: Head,
     /// What is said instead of what the reader said.
     reply: Option<Bytes>,
     /// The label of what was refused.
@@ -60,7 +60,7 @@ impl Wire {
             early: Bytes::new(),
             course,
             limits,
-            line: (0, false),
+            head: Head::default(),
             reply: None,
             refused: None,
             heard_end: false,
@@ -136,12 +136,14 @@ impl Wire {
 
     fn heard(&mut self, bytes: &[u8]) {
         if !self.course.is_in_head() {
-            self.line = (0, false);
+            self.head = Head::default();
         }
         self.course.received();
-        if self.course.is_in_head() && !self.line.1 {
-            let end = memchr::memchr(b'\n', bytes);
-            self.line = (self.line.0.saturating_add(end.unwrap_or(bytes.len())), end.is_some());
+        if self.course.is_in_head() && !self.head.is_whole {
+            self.head.read(bytes);
+            if self.head.is_bare {
+                self.course.note_bare_line();
+            }
         }
     }
 
@@ -151,7 +153,7 @@ impl Wire {
             let status = begin.get(b"HTTP/1.1 ".len()..)?.get(..3)?;
             let status = std::str::from_utf8(status).ok()?.parse().ok().filter(|status| (400..500).contains(status))?;
             // The reader only sees that the head is too large.
-            let status = if status == 431 && self.line.0 > self.limits.uri_bytes { 414 } else { status };
+            let status = if status == 431 && self.head.first_line() > self.limits.uri_bytes { 414 } else { status };
             let error = refusal::of_head(status, &self.limits);
             self.refused = Some(error.outcome());
             self.reply = Some(refusal::bytes(error).into());
@@ -168,6 +170,48 @@ impl Wire {
             reply.advance(written);
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+/// The lines of a request's head as they come. HTTP/1's reader takes those that end in LF alone (RFC 9112, 2.2, allows it);
+/// a server before the router may not, and read one head where the router reads two.
+#[derive(Debug, Default)]
+struct Head {
+    /// Bytes of the line that has not ended.
+    len: usize,
+    /// The last byte.
+    last: u8,
+    /// Bytes of the first line that has some.
+    first: Option<usize>,
+    /// Whether the empty line that ends a head has come.
+    is_whole: bool,
+    /// Whether a line ended in LF alone.
+    is_bare: bool,
+}
+
+impl Head {
+    /// Takes further bytes, which may go on behind the head. O(bytes).
+    fn read(&mut self, bytes: &[u8]) {
+        let mut begin = 0;
+        for end in memchr::memchr_iter(b'\n', bytes) {
+            let before = end.checked_sub(1).map_or(self.last, |before| bytes[before]);
+            let len = self.len + (end - begin) - usize::from(before == b'\r');
+            self.is_bare |= before != b'\r';
+            if len > 0 {
+                self.first.get_or_insert(len);
+            } else if self.first.is_some() {
+                self.is_whole = true;
+                return;
+            }
+            (self.len, begin) = (0, end + 1);
+        }
+        self.len = self.len.saturating_add(bytes.len() - begin);
+        self.last = bytes.last().copied().unwrap_or(self.last);
+    }
+
+    /// How long the first line is, as far as it has come.
+    fn first_line(&self) -> usize {
+        self.first.unwrap_or(self.len)
     }
 }
 
@@ -284,5 +328,37 @@ impl AsyncWrite for Socket {
             Socket::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Socket::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First line, whether it is whole, whether a line ended in LF alone; however it is cut in two.
+    fn read(bytes: &str) -> (usize, bool, bool) {
+        let mut seen = Vec::new();
+        for cut in 0..=bytes.len() {
+            let mut head = Head::default();
+            head.read(&bytes.as_bytes()[..cut]);
+            if !head.is_whole {
+                head.read(&bytes.as_bytes()[cut..]);
+            }
+            seen.push((head.first_line(), head.is_whole, head.is_bare));
+        }
+        seen.dedup();
+        assert_eq!(seen.len(), 1, "{bytes:?}: {seen:?}");
+        seen[0]
+    }
+
+    #[test]
+    fn lines_that_end_in_lf_alone_are_seen_up_to_the_end_of_the_head() {
+        assert_eq!(read("GET / HTTP/1.1\r\nHost: r\r\n\r\n"), (14, true, false));
+        assert_eq!(read("\r\nGET / HTTP/1.1\r\nHost: r\r\n\r\n"), (14, true, false));
+        assert_eq!(read("GET / HTTP/1.1\r\n\r\n{\"a\":\n1}\n\n"), (14, true, false), "a body may have them");
+        assert_eq!(read("GET / HTTP/1.1\nHost: r\r\n\r\n"), (14, true, true));
+        assert_eq!(read("GET / HTTP/1.1\r\nA: 1\nHost: r\r\n"), (14, false, true));
+        assert_eq!(read("GET / HTTP/1.1\r\nHost: r\r\n\n"), (14, true, true));
+        assert_eq!(read("GET /a"), (6, false, false));
     }
 }

@@ -99,7 +99,12 @@ async fn fresh(path: &Path) -> io::Result<File> {
         old.push(".1");
         fs::rename(path, PathBuf::from(old)).await?;
     }
-    OpenOptions::new().create(true).append(true).open(path).await
+    let mut options = OpenOptions::new();
+    options.create(true).append(true);
+    // Who sends what when is nobody else's business.
+    #[cfg(unix)]
+    options.mode(0o600);
+    options.open(path).await
 }
 
 fn line(finished: Finished, to: &mut Vec<u8>) -> io::Result<()> {

@@ -2,6 +2,7 @@
 //! put together may hold a prompt or a key.
 
 use std::any::Any;
+use std::io::{self, Write};
 use std::panic::{self, PanicHookInfo};
 
 /// From now on a panic is one log line, or one on standard error where nothing is logged, instead of a message and a trace.
@@ -17,7 +18,8 @@ fn say(info: &PanicHookInfo<'_>) {
     if tracing::dispatcher::has_been_set() {
         tracing::error!(at, message, thread, "panic");
     } else {
-        eprintln!("warmpath: panic at {at}: {message}");
+        // A panic that cannot be told is still one.
+        let _ = writeln!(io::stderr(), "warmpath: panic at {at}: {message}");
     }
 }
 

@@ -159,9 +159,13 @@ async fn what_operators_may_not_do_is_said_in_json() {
         let answer = fleet.client.post(&url).header(name, value).send().await.unwrap();
         assert_eq!(answer.status(), 403, "{name}");
     }
-    // It has no such path.
+    // It has no such path, neither vLLM's nor SGLang's.
     worker.plays(vec![whole("404 Not Found", "")]);
-    assert_eq!(fleet.operate("stranger-1", "reset_cache").await.0, 502);
+    let (status, body) = fleet.operate("stranger-1", "reset_cache").await;
+    assert!(status == 502 && body.to_string().contains("neither /reset_prefix_cache"), "{status} {body}");
+    let asked: Vec<String> =
+        worker.seen().iter().rev().take(2).map(|seen| seen.head.lines().next().unwrap().into()).collect();
+    assert_eq!(asked, ["POST /flush_cache HTTP/1.1", "POST /reset_prefix_cache HTTP/1.1"]);
     assert!(up(&fleet, "stranger-1").await);
 }
 

@@ -57,6 +57,7 @@ mod sidecar;
 mod simulated;
 mod smuggling;
 mod stalled;
+mod starved;
 mod streaming;
 mod tls;
 mod trust;

@@ -43,17 +43,29 @@ impl Serving {
         Self::of(name, &format!("listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0'}}\n{config}\n"), 20_000)
     }
 
+    /// The same with a log that takes no line, as on a full disk.
+    pub(crate) fn unheard(name: &str, worker: SocketAddr, more: &str) -> Self {
+        let [data, admin] = [(); 2].map(|()| {
+            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            free.local_addr().unwrap()
+        });
+        let text = format!(
+            "listen: {{data: '{data}', admin: '{admin}'}}\nmodels: [{{name: m}}]\n\
+             workers: [{{id: w, url: 'http://{worker}', model: m, events: none}}]\n{more}\n"
+        );
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let (mut child, config) = Self::spawn(name, &text, 20_000, full.into());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::net::TcpStream::connect(data).is_err() {
+            assert!(child.try_wait().unwrap().is_none(), "it has ended");
+            assert!(Instant::now() < deadline, "it does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self { child, config, data, admin }
+    }
+
     fn of(name: &str, text: &str, descriptors: usize) -> Self {
-        let config = std::env::temp_dir().join(format!("warmpath-serving-{}-{name}.yaml", std::process::id()));
-        std::fs::write(&config, text).unwrap();
-        let shell = format!("ulimit -n {descriptors} && exec \"$0\" serve --config \"$1\"");
-        let mut child = Command::new("sh")
-            .args(["-c", &shell, env!("CARGO_BIN_EXE_warmpath"), &config.display().to_string()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("a shell");
+        let (mut child, config) = Self::spawn(name, text, descriptors, Stdio::piped());
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let told = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("serving on http://"));
         let told = told.expect("it says where it serves");
@@ -61,6 +73,20 @@ impl Serving {
             told.split("http://").skip(1).map(|part| part.split(',').next().unwrap().parse().unwrap()).collect();
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, config, data: addresses[0], admin: addresses[1] }
+    }
+
+    fn spawn(name: &str, text: &str, descriptors: usize, log: Stdio) -> (Child, PathBuf) {
+        let config = std::env::temp_dir().join(format!("warmpath-serving-{}-{name}.yaml", std::process::id()));
+        std::fs::write(&config, text).unwrap();
+        let shell = format!("ulimit -n {descriptors} && exec \"$0\" serve --config \"$1\"");
+        let child = Command::new("sh")
+            .args(["-c", &shell, env!("CARGO_BIN_EXE_warmpath"), &config.display().to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("a shell");
+        (child, config)
     }
 
     pub(crate) fn signal(&self, name: &str) {

@@ -3,7 +3,7 @@
 
 use crate::fleet::fleet;
 use crate::raw::{connect, exchange, until_closed};
-use crate::scripted::{Scripted, whole};
+use crate::scripted::{Scripted, until, whole};
 
 const BODY: &str = r#"{"model":"m","prompt":[1]}"#;
 
@@ -50,7 +50,6 @@ fn taken() -> Vec<Case> {
         ),
         with_length("a length twice", &format!("Content-Length: {length}\r\n")),
         ("an empty line first", "\r\n".to_owned() + &with_length("", "").1),
-        ("lines that end in LF", with_length("", "").1.replace("\r\n", "\n")),
         head("HTTP/1.0 without a host", "POST /v1/completions HTTP/1.0", ""),
         head(
             "a target with its host",
@@ -100,6 +99,8 @@ fn refused() -> Vec<(u16, Case)> {
         bad(with_length("a field that begins with a space", " X-A: 1\r\n")),
         bad(with_length("a CR alone", "X-A: 1\rX-B: 2\r\n")),
         bad(with_length("a NUL", "X-A: 1\0\r\n")),
+        bad(("lines that end in LF", with_length("", "").1.replace("\r\n", "\n"))),
+        bad(with_length("one line that ends in LF", "X-A: 1\nX-B: 2\r\n")),
         bad(with_length("a line without a colon", "X-A\r\n")),
         bad(with_length("a field without a name", ": 1\r\n")),
         bad(case("a chunk's size that is none", CHUNKED, "zz\r\n")),
@@ -176,6 +177,7 @@ async fn what_is_ambiguous_is_refused_in_words_and_reaches_nobody() {
     }
     let expected = [
         ("`Host` is not valid", 1),
+        ("a line of the request's head ends in LF alone, not in CRLF", 2),
         ("method not allowed", 1),
         ("the request body could not be read", 6),
         ("the request has more than one `Host`", 1),
@@ -194,6 +196,28 @@ async fn what_is_ambiguous_is_refused_in_words_and_reaches_nobody() {
     let counted = fleet.metric("warmpath_requests_total", "outcome=\"bad_request\"").await;
     assert!((counted - f64::from(u32::try_from(cases.len()).unwrap())).abs() < 1e-9, "{counted}");
     assert!(fleet.metric("warmpath_worker_up", "stranger-1").await > 0.5);
+}
+
+/// A kept connection is no way around what its first request is asked for.
+#[tokio::test]
+async fn of_a_later_request_too_no_line_may_end_in_lf_alone() {
+    let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let fleet = fleet().engines(0).stranger(worker.address).start().await;
+    let mut stream = connect(fleet.app.data_address()).await;
+    let body = BODY.replace(',', ",\n\n");
+    let good = format!("POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    for number in 1..=3 {
+        tokio::io::AsyncWriteExt::write_all(&mut stream, good.as_bytes()).await.unwrap();
+        until("it is answered", || worker.seen().len() == number).await;
+        let mut answer = [0; 4096];
+        let read = tokio::io::AsyncReadExt::read(&mut stream, &mut answer).await.unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200 OK\r\n"));
+    }
+    let bad = good.replace("Host: r\r\n", "Host: r\n");
+    tokio::io::AsyncWriteExt::write_all(&mut stream, bad.as_bytes()).await.unwrap();
+    let (text, _) = until_closed(&mut stream).await;
+    assert!(text.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{text}");
+    assert_eq!((text.matches("HTTP/1.1 ").count(), worker.seen().len()), (1, 3));
 }
 
 /// Whoever sends a second request behind the first gets both answers, in order; one that is ambiguous ends it.

@@ -107,17 +107,21 @@ async fn reset_cache(admin: &Admin, id: &WorkerId) -> (StatusCode, String) {
     }
 }
 
+/// Where engines are asked to empty their caches: vLLM, SGLang.
+const RESETS: [&str; 2] = ["/reset_prefix_cache", "/flush_cache"];
+
 async fn ask_engine(worker: &Worker) -> Result<(), String> {
-    let mut ask = Ask::post("/reset_prefix_cache", "");
-    if let Some(authorization) = &worker.authorization {
-        ask.headers.insert(header::AUTHORIZATION, authorization.clone());
-    }
-    match worker.control.ask(&ask, PATIENCE, ANSWER_MAX).await {
-        Ok((status, _)) if status.is_success() => Ok(()),
-        Ok((StatusCode::NOT_FOUND, _)) => {
-            Err("it has no /reset_prefix_cache (vLLM needs VLLM_SERVER_DEV_MODE=1)".to_owned())
+    for path in RESETS {
+        let mut ask = Ask::post(path, "");
+        if let Some(authorization) = &worker.authorization {
+            ask.headers.insert(header::AUTHORIZATION, authorization.clone());
         }
-        Ok((status, _)) => Err(format!("it answers {status}")),
-        Err(error) => Err(error.to_string()),
+        return match worker.control.ask(&ask, PATIENCE, ANSWER_MAX).await {
+            Ok((status, _)) if status.is_success() => Ok(()),
+            Ok((StatusCode::NOT_FOUND, _)) => continue,
+            Ok((status, _)) => Err(format!("{path} answers {status}")),
+            Err(error) => Err(error.to_string()),
+        };
     }
+    Err("it has neither /reset_prefix_cache (vLLM needs VLLM_SERVER_DEV_MODE=1) nor /flush_cache (SGLang)".to_owned())
 }
