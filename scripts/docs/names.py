@@ -18,7 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOREIGN = set(
     """--kv-events-config --enable-prompt-tokens-details --enable-cache-report --enable-metrics --enable-prefix-caching
     --served-model-name --chat-template --page-size --data-parallel-start-rank --api-key --max-num-seqs --block-size --port
-    --router-mode --release --locked --build --lora-modules --enable-lora --no-enable-prefix-caching --quick --peers""".split()
+    --router-mode --release --locked --build --lora-modules --enable-lora --no-enable-prefix-caching --quick --peers --max-running-requests
+    --prefix-caching-hash-algo""".split()
 )
 FOLDERS = ("docs", "scripts", "tests", "src", "deploy", "docker", "config", "indexer", "router-core")
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -31,7 +32,8 @@ def metrics():
     spec = importlib.util.spec_from_file_location("metrics_exist", ROOT / "scripts/deploy/metrics-exist.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.declared()
+    found = module.declared()
+    return found | {name.removesuffix("_bucket") for name in found}
 
 
 @functools.cache
