@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 
+sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Options of engines and of other programs that documents speak of.
 FOREIGN = set(
@@ -77,7 +78,7 @@ def of_options(text, router):
     for command in re.split(r"[|;&]|\$\(", text):
         words = command.replace("\\\n", " ").split()
         name = next((words[at + 1] for at, word in enumerate(words[:-1]) if word.split("/")[-1] == "warmpath"), None)
-        if name and name not in known and re.fullmatch(r"[a-z-]+", name):
+        if name and name not in known and re.fullmatch(r"[a-z][a-z-]*", name):
             yield f"there is no command `warmpath {name}`"
         elif name in known:
             own = set(OPTION.findall(command)) - known[name]
