@@ -161,7 +161,7 @@ def may_own_network():
 def taken_ports(script):
     """Ports that a document names and somebody else has."""
     taken = []
-    for port in sorted({8080, 9090, *map(int, re.findall(r"127\.0\.0\.1:(\d+)", script))}):
+    for port in sorted({8080, 9090, *map(int, re.findall(r"127\.0\.0\.1:(\d{4,5})", script))}):
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
