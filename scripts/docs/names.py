@@ -144,7 +144,7 @@ def faults(name, text, router):
         else:
             for span in SPAN.findall(line):
                 yield from (f"{name}:{number}: {fault}" for fault in of_span(span, router))
-            for target in LINK.findall(SPAN.sub("", line) if "](" not in line else line):
+            for target in LINK.findall(line):
                 fault = of_link(target, document)
                 if fault:
                     yield f"{name}:{number}: {fault}"
