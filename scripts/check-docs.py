@@ -14,9 +14,9 @@ Fenced blocks are judged by their info string:
     any other word              is only shown
 
 Each document has a folder of its own with links to what is in the checkout (what is written beside them is gone afterwards),
-`warmpath` on PATH, and loopback to itself where the kernel allows a network namespace; where not, a document whose ports are taken is
-SKIPPED. What a document leaves running is ended. The router: --binary, $WARMPATH_BINARY, or the newer of target/release
-and target/debug. Names: scripts/docs/names.py. Exits 1 with a line FILE:LINE: fault for each fault.
+`warmpath` on PATH, and loopback to itself where the kernel allows a network namespace; where not, a document whose ports
+are taken is SKIPPED. What a document leaves running is ended. The router: --binary, $WARMPATH_BINARY, or the newer of
+target/release and target/debug. Names: scripts/docs/names.py. Exits 1 with a line FILE:LINE: fault for each fault.
 """
 import argparse
 import ctypes
