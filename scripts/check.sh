@@ -13,7 +13,8 @@
 #   - npm and tar                    Debian: npm, tar. Only until the test tokenizer has been fetched
 #   - chromium                       Debian: chromium. A test looks at the HTML reports with it. It may be missing: where
 #                                    it cannot be had, the check says SKIPPED and goes on
-#   - promtool and others            for scripts/check-deploy.sh, which names them; each may be missing, and is SKIPPED then
+#   - promtool                       Debian: prometheus. Where it is missing it is fetched into .cache, without the server
+#   - others                         for scripts/check-deploy.sh, which names them; each may be missing, and is SKIPPED then
 #   - curl                           Debian: curl. The commands of the documents use it
 # On Debian, as root, the packages that are missing are installed with apt-get. Elsewhere the script says what is missing
 # and fails. (Debian's nats-server and haproxy also bring system services, which the tests do not use.)
@@ -137,6 +138,19 @@ find_browser() {
     fi
 }
 
+# promtool alone, out of Debian's package: to install that would start a server.
+find_promtool() {
+    local folder="$PWD/.cache/promtool"
+    if ! has promtool && [ ! -x "$folder/usr/bin/promtool" ] && [ -e /etc/debian_version ] && has apt-get && has dpkg-deb; then
+        echo "fetching: promtool"
+        mkdir -p "$folder"
+        (cd "$folder" && { apt-get -q download prometheus || { apt-get -q update && apt-get -q download prometheus; }; } &&
+            dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb) || true
+    fi
+    PATH="$PATH:$folder/usr/bin"
+    has promtool || echo "no promtool: see below what is SKIPPED"
+}
+
 check_rust() {
     local tool version faults=0
     for tool in cargo "cargo fmt" "cargo clippy"; do
@@ -179,6 +193,9 @@ install_packages
 
 header "browser"
 find_browser
+
+header "promtool"
+find_promtool
 
 header "Python with OpenAI's SDK and libzmq"
 install_python_packages

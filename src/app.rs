@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
 use warmpath_core::overlap::PrefixIndex;
 use warmpath_indexer::concurrent::ConcurrentIndex;
@@ -211,11 +212,13 @@ impl App {
     /// Every worker was waited for, and not all came.
     pub async fn run_until_signal(self) -> Result<(), StartError> {
         let (given_up, absent) = self.absent.clone();
+        tell_supervisor(NotifyState::Ready);
         tokio::select! {
             () = interrupted() => {}
             () = given_up.cancelled() => {}
         }
         tracing::info!("draining");
+        tell_supervisor(NotifyState::Stopping);
         tokio::select! {
             cut = self.stop() => tracing::info!(cut, "stopped"),
             () = interrupted() => tracing::warn!("stopped without waiting"),
@@ -279,4 +282,11 @@ fn wait_for_workers(
         });
     }
     mustered
+}
+
+/// Tells whoever started this process, where that wants to know (systemd's notification protocol).
+fn tell_supervisor(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "the supervisor cannot be told");
+    }
 }

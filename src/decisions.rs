@@ -4,7 +4,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -17,9 +16,14 @@ use warmpath_core::scheduler::{DecidedBy, Placement, Question, Scratch};
 use warmpath_core::units::Tokens;
 use warmpath_core::workers::{Pool, WorkerTable};
 
+mod course;
 pub mod history;
+mod sharing;
 pub mod told;
 mod why;
+
+pub use course::{Course, Standing};
+use sharing::Sharing;
 
 /// Records that are looked at before others may write again.
 const LOOK: usize = 64;
@@ -30,6 +34,7 @@ const REQUEST_MAX: usize = 128;
 /// The last decisions of one gateway.
 pub struct Decisions {
     ring: Mutex<Ring>,
+    sharing: Mutex<Sharing>,
     kept: usize,
     candidates_max: usize,
 }
@@ -84,6 +89,8 @@ pub struct Decision {
     pub best_overlap: Tokens,
     /// Tokens that were to be computed there.
     pub new_tokens: Tokens,
+    /// How much of the prompt, at its beginning, earlier ones had too, wherever they went; none where that is not known.
+    pub shared: Option<Tokens>,
     /// Whom there was to choose from, in the order of their slots.
     pub candidates: Vec<Candidate>,
     /// Their costs; none where no policy was asked.
@@ -92,79 +99,6 @@ pub struct Decision {
     pub names: Arc<[Name]>,
     /// What came of it.
     pub course: Course,
-}
-
-/// What became of a request after it was sent; written by whoever relays its answer.
-#[derive(Debug)]
-pub struct Course {
-    state: AtomicU8,
-    first_token_ms: AtomicU32,
-    reported: AtomicU32,
-}
-
-/// Nothing was told.
-const UNKNOWN: u32 = u32::MAX;
-
-impl Default for Course {
-    fn default() -> Self {
-        Self { state: AtomicU8::new(0), first_token_ms: AtomicU32::new(UNKNOWN), reported: AtomicU32::new(UNKNOWN) }
-    }
-}
-
-/// How a request stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// It has not ended.
-    UnderWay,
-    /// It was answered whole.
-    Answered,
-    /// The worker failed it; another one may have served it.
-    Failed,
-    /// The client left, or its time was over.
-    GivenUp,
-}
-
-impl Course {
-    /// The first token came so long after the request.
-    pub fn first_token(&self, after: Duration) {
-        let ms = u32::try_from(after.as_millis()).unwrap_or(UNKNOWN - 1).min(UNKNOWN - 1);
-        self.first_token_ms.store(ms, Ordering::Relaxed);
-    }
-
-    /// The request has ended; so many of its prompt's tokens were cached, as the engine says.
-    pub fn ended(&self, standing: Standing, reported: Option<Tokens>) {
-        if let Some(Tokens(reported)) = reported {
-            self.reported.store(reported.min(UNKNOWN - 1), Ordering::Relaxed);
-        }
-        let state = match standing {
-            Standing::UnderWay => 0,
-            Standing::Answered => 1,
-            Standing::Failed => 2,
-            Standing::GivenUp => 3,
-        };
-        self.state.store(state, Ordering::Relaxed);
-    }
-
-    /// How it stands.
-    pub fn standing(&self) -> Standing {
-        match self.state.load(Ordering::Relaxed) {
-            0 => Standing::UnderWay,
-            1 => Standing::Answered,
-            2 => Standing::Failed,
-            _ => Standing::GivenUp,
-        }
-    }
-
-    /// Milliseconds from the request's arrival to its first token.
-    pub fn first_token_ms(&self) -> Option<u32> {
-        Some(self.first_token_ms.load(Ordering::Relaxed)).filter(|ms| *ms != UNKNOWN)
-    }
-
-    /// Cached tokens of its prompt, as the engine said.
-    pub fn reported(&self) -> Option<u32> {
-        Some(self.reported.load(Ordering::Relaxed)).filter(|tokens| *tokens != UNKNOWN)
-    }
 }
 
 /// A decision that was just made.
@@ -230,7 +164,7 @@ impl Decision {
         self.names.binary_search_by_key(&slot, |name| name.slot).ok().map(|at| &self.names[at])
     }
 
-    fn write(&mut self, number: u64, made: &Made<'_>, names: Arc<[Name]>) {
+    fn write(&mut self, number: u64, made: &Made<'_>, shared: Option<Tokens>, names: Arc<[Name]>) {
         let Placement { target, overlap_tokens, new_tokens, decided_by, .. } = made.placement;
         if let Some(asked) = made.scratch.asked() {
             self.asked.clone_from(asked);
@@ -244,6 +178,7 @@ impl Decision {
         (self.chosen, self.overlap, self.new_tokens) = (target.slot, *overlap_tokens, *new_tokens);
         let best = made.scratch.candidates().iter().map(|candidate| candidate.overlap.total()).max();
         self.best_overlap = best.unwrap_or_default().tokens(self.asked.0.shape.block_size);
+        self.shared = shared;
         self.candidates.clear();
         self.candidates.extend_from_slice(made.scratch.candidates());
         self.costs.clear();
@@ -266,6 +201,7 @@ impl Decision {
             overlap: Tokens(0),
             best_overlap: Tokens(0),
             new_tokens: Tokens(0),
+            shared: None,
             candidates: Vec::with_capacity(made.scratch.candidates().len()),
             costs: Vec::with_capacity(made.scratch.costs().len()),
             names: Arc::new([]),
@@ -279,7 +215,7 @@ impl Decisions {
     pub fn new(kept: usize, bytes: usize) -> Self {
         let candidates_max = bytes / (size_of::<Candidate>() + size_of::<Cost>());
         let records = VecDeque::with_capacity(kept);
-        Self { ring: Mutex::new(Ring { records, ..Ring::default() }), kept, candidates_max }
+        Self { ring: Mutex::new(Ring { records, ..Ring::default() }), sharing: Mutex::default(), kept, candidates_max }
     }
 
     /// Writes a decision down, in the place of the oldest. None where none is kept, or one takes more than all may. One
@@ -290,6 +226,7 @@ impl Decisions {
         if self.kept == 0 || candidates > self.candidates_max {
             return None;
         }
+        let shared = self.shared(made);
         let mut ring = self.ring();
         let mut spare = None;
         while ring.records.len() >= self.kept || ring.candidates + candidates > self.candidates_max {
@@ -303,11 +240,19 @@ impl Decisions {
             Some(spare) => spare,
             None => Arc::new(Decision::new(made)?),
         };
-        Arc::get_mut(&mut record)?.write(number, made, names);
+        Arc::get_mut(&mut record)?.write(number, made, shared, names);
         ring.last = number;
         ring.candidates += candidates;
         ring.records.push_back(Arc::clone(&record));
         Some(record)
+    }
+
+    /// How much of the prompt earlier ones had, and from now on this one has.
+    fn shared(&self, made: &Made<'_>) -> Option<Tokens> {
+        let (question, _) = made.scratch.asked()?;
+        let prompt = made.scratch.only_prompt().filter(|_| question.has_tokens)?;
+        let mut sharing = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(sharing.add(prompt).tokens(question.shape.block_size))
     }
 
     /// The number of the last decision; 0 before the first.

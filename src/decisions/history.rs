@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use warmpath_core::ids::Slot;
+use warmpath_core::shape::TenantId;
 
 use super::{Decision, Decisions, Filter};
 use crate::real::{real, real_len};
 
 /// Points in one answer, at most.
 pub const POINTS_MAX: usize = 240;
+
+/// Places of [`History::breakers`].
+const BREAKERS_MAX: usize = 20;
 
 /// The last minutes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,6 +26,23 @@ pub struct History {
     pub points: Vec<Point>,
     /// By model, over all points.
     pub funnel: BTreeMap<Arc<str>, Funnel>,
+    /// Where prompts stop having something in common, the costliest places first.
+    pub breakers: Vec<Breaker>,
+}
+
+/// A place at which prompts of one tenant stopped sharing with all before them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Breaker {
+    /// The model.
+    pub model: Arc<str>,
+    /// Who sent them, where tenants are told apart.
+    pub tenant: Option<TenantId>,
+    /// Tokens that they had in common with an earlier prompt, told within a sixteenth.
+    pub at_tokens: u32,
+    /// Prompts that parted there.
+    pub requests: u64,
+    /// Their tokens behind that place.
+    pub tokens_behind: u64,
 }
 
 /// What was decided in one step. What cannot be said is null.
@@ -48,6 +69,8 @@ pub struct Funnel {
     pub requests: u64,
     /// Tokens of prompts.
     pub prompt_tokens: u64,
+    /// Of these, those with which an earlier prompt began, within a sixteenth: what could be reused at all.
+    pub reusable_tokens: u64,
     /// Of these, those that some worker held.
     pub reachable_tokens: u64,
     /// Of these, those that the chosen one held.
@@ -81,6 +104,7 @@ impl Decisions {
         let first = last.saturating_sub(u64::try_from(points - 1).unwrap_or(0));
         let mut sums: BTreeMap<u64, Sums> = (first..=last).map(|step| (step, Sums::default())).collect();
         let mut funnel: BTreeMap<Arc<str>, Funnel> = BTreeMap::new();
+        let mut partings = BTreeMap::new();
         let filter = Filter { since_ms: first * step_ms, limit: usize::MAX, ..Filter::default() };
         self.each(&filter, |decision| {
             let step = (decision.at_ms() / step_ms).min(last);
@@ -88,11 +112,43 @@ impl Decisions {
                 sums.add(decision);
             }
             funnel.entry(Arc::clone(&decision.model)).or_default().add(decision);
+            if let Some((place, behind)) = parting(decision) {
+                let (requests, tokens) = partings.entry(place).or_insert((0, 0));
+                (*requests, *tokens) = (*requests + 1, *tokens + behind);
+            }
             true
         });
         let points = sums.into_iter().map(|(step, sums)| sums.point(step * step_ms)).collect();
-        History { step_ms, points, funnel }
+        History { step_ms, points, funnel, breakers: breakers(partings) }
     }
+}
+
+/// A model, a tenant and a number of tokens.
+type Place = (Arc<str>, Option<TenantId>, u32);
+
+/// Where a prompt parted from all before it, and its tokens behind that place; none where that is not known.
+fn parting(decision: &Decision) -> Option<(Place, u64)> {
+    let shape = &decision.asked.0.shape;
+    let shared = decision.shared?;
+    let behind = u64::from(shape.prompt.0.saturating_sub(shared.0));
+    Some(((Arc::clone(&decision.model), shape.tenant, shared.0), behind))
+}
+
+/// The places where the most tokens lie behind, among those where more than one prompt parted.
+fn breakers(partings: BTreeMap<Place, (u64, u64)>) -> Vec<Breaker> {
+    let several = partings.into_iter().filter(|(_, (requests, tokens))| *requests > 1 && *tokens > 0);
+    let mut breakers: Vec<Breaker> = several
+        .map(|((model, tenant, at_tokens), (requests, tokens_behind))| Breaker {
+            model,
+            tenant,
+            at_tokens,
+            requests,
+            tokens_behind,
+        })
+        .collect();
+    breakers.sort_by_key(|breaker| std::cmp::Reverse(breaker.tokens_behind));
+    breakers.truncate(BREAKERS_MAX);
+    breakers
 }
 
 impl Sums {
@@ -129,6 +185,7 @@ impl Funnel {
         let prompt = u64::from(decision.asked.0.shape.prompt.0);
         self.requests += 1;
         self.prompt_tokens += prompt;
+        self.reusable_tokens += u64::from(decision.shared.unwrap_or_default().max(decision.best_overlap).0);
         self.reachable_tokens += u64::from(decision.best_overlap.0);
         self.captured_tokens += u64::from(decision.overlap.0);
         if let Some(reported) = decision.course.reported() {

@@ -63,11 +63,14 @@ impl World {
     }
 
     fn decide(&mut self, request: &str) -> Option<Arc<Decision>> {
+        self.decide_on(request, &(0..16).collect::<Vec<u32>>())
+    }
+
+    fn decide_on(&mut self, request: &str, tokens: &[u32]) -> Option<Arc<Decision>> {
         let size = BlockSize::new(4).unwrap();
         let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
-        let tokens: Vec<u32> = (0..16).collect();
-        let prompts = [Prompt::of(root, &tokens)];
-        let (shape, avoid) = (Shape::of(Tokens(16), size), SlotSet::new());
+        let prompts = [Prompt::of(root, tokens)];
+        let (shape, avoid) = (Shape::of(prompts[0].len(), size), SlotSet::new());
         let asked = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let fleet = (&self.table, self.table.pool("m").unwrap());
         let placement = self.scheduler.place(Instant::now(), &asked, &Held, fleet, &mut self.scratch).unwrap();
@@ -166,6 +169,8 @@ fn the_last_minutes_are_summed_by_step_and_by_model() {
     let expected = history::Funnel {
         requests: 3,
         prompt_tokens: 48,
+        // Of the first, what a worker held; of the others, all.
+        reusable_tokens: 8 + 16 + 16,
         reachable_tokens: 24,
         captured_tokens: 24,
         answered_prompt_tokens: 16,
@@ -175,6 +180,22 @@ fn the_last_minutes_are_summed_by_step_and_by_model() {
     assert_eq!(history.funnel["m"], expected);
     let before = world.decisions.history(now + 7_200_000, 3_600_000, 1);
     assert!(before.points[0].hit_rate.is_none() && before.funnel.is_empty());
+}
+
+/// A time stamp behind 12 tokens that all have in common.
+#[test]
+fn where_prompts_part_is_told_by_what_lies_behind() {
+    let mut world = World::new(PolicyName::Kv, 2, Decisions::new(100, 1 << 20));
+    for number in 0..5 {
+        let tokens: Vec<u32> = (0..12).chain(1000 + 100 * number..1000 + 100 * number + 40).collect();
+        let shared = world.decide_on("r", &tokens).unwrap().shared;
+        assert_eq!(shared, Some(Tokens(if number == 0 { 0 } else { 12 })));
+    }
+    world.decide_on("other", &[7; 9]).unwrap();
+    let now = world.decisions.find(&all())[0].at_ms();
+    let breaker = history::Breaker { model: "m".into(), tenant: None, at_tokens: 12, requests: 4, tokens_behind: 160 };
+    let at_once = history::Breaker { at_tokens: 0, requests: 2, tokens_behind: 61, ..breaker.clone() };
+    assert_eq!(world.decisions.history(now, 3_600_000, 2).breakers, [breaker, at_once]);
 }
 
 /// 16 tokens, 8 of them at w1: 0.7 × (1 − 0.5) less to be computed, and nothing else differs.

@@ -124,6 +124,27 @@ async fn r16(name: &str, streams: u32, longest: Duration) {
     assert_eq!((whole, status.code()), (streams, Some(0)));
 }
 
+/// systemd's notification protocol: one datagram for each state.
+#[tokio::test]
+async fn a_supervisor_is_told_that_it_serves_and_that_it_drains() {
+    let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let path = std::env::temp_dir().join(format!("warmpath-notify-{}", std::process::id()));
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let told = || {
+        let mut text = [0; 64];
+        let len = socket.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..len]).trim_end().to_owned()
+    };
+    let mut serving = Serving::supervised("supervised", worker.address, &path);
+    assert_eq!(told(), "READY=1");
+    assert!(std::net::TcpStream::connect(serving.data).is_ok());
+    serving.signal("TERM");
+    assert_eq!(told(), "STOPPING=1");
+    assert!(serving.ended(Duration::from_secs(10)).await.success());
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[tokio::test]
 async fn r16_a_process_that_is_told_to_stop_finishes_its_streams() {
     r16("r16", 10, Duration::from_secs(2)).await;

@@ -54,7 +54,7 @@ impl Serving {
              workers: [{{id: w, url: 'http://{worker}', model: m, events: none}}]\n{more}\n"
         );
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let (mut child, config) = Self::spawn(name, &text, 20_000, full.into());
+        let (mut child, config) = Self::spawn(name, &text, "", 20_000, full.into());
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::net::TcpStream::connect(data).is_err() {
             assert!(child.try_wait().unwrap().is_none(), "it has ended");
@@ -65,7 +65,11 @@ impl Serving {
     }
 
     fn of(name: &str, text: &str, descriptors: usize) -> Self {
-        let (mut child, config) = Self::spawn(name, text, descriptors, Stdio::piped());
+        Self::heard(Self::spawn(name, text, "", descriptors, Stdio::piped()))
+    }
+
+    /// Waits until it says where it serves.
+    fn heard((mut child, config): (Child, PathBuf)) -> Self {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let told = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("serving on http://"));
         let told = told.expect("it says where it serves");
@@ -75,10 +79,19 @@ impl Serving {
         Self { child, config, data: addresses[0], admin: addresses[1] }
     }
 
-    fn spawn(name: &str, text: &str, descriptors: usize, log: Stdio) -> (Child, PathBuf) {
+    /// What a supervisor would be told, at this socket.
+    pub(crate) fn supervised(name: &str, worker: SocketAddr, socket: &std::path::Path) -> Self {
+        let text = format!(
+            "listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0'}}\nmodels: [{{name: m}}]\n\
+             workers: [{{id: w, url: 'http://{worker}', model: m, events: none}}]\n"
+        );
+        Self::heard(Self::spawn(name, &text, &format!("NOTIFY_SOCKET='{}'", socket.display()), 20_000, Stdio::piped()))
+    }
+
+    fn spawn(name: &str, text: &str, environment: &str, descriptors: usize, log: Stdio) -> (Child, PathBuf) {
         let config = std::env::temp_dir().join(format!("warmpath-serving-{}-{name}.yaml", std::process::id()));
         std::fs::write(&config, text).unwrap();
-        let shell = format!("ulimit -n {descriptors} && exec \"$0\" serve --config \"$1\"");
+        let shell = format!("ulimit -n {descriptors} && {environment} exec \"$0\" serve --config \"$1\"");
         let child = Command::new("sh")
             .args(["-c", &shell, env!("CARGO_BIN_EXE_warmpath"), &config.display().to_string()])
             .stdin(Stdio::null())

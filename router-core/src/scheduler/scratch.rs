@@ -75,6 +75,11 @@ impl Scratch {
         self.asked.as_ref()
     }
 
+    /// The full blocks of the last placement's prompt; none where it had none, or several.
+    pub fn only_prompt(&self) -> Option<&[SequenceHash]> {
+        (self.ends.len() == 1).then_some(&*self.hashes)
+    }
+
     /// The candidates of the last placement, in the order of their slots.
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
