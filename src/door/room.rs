@@ -33,6 +33,12 @@ impl Room {
         self.0.load(Ordering::Relaxed) >= bytes
     }
 
+    /// For a body that is whole, until its last copy is dropped; none if there is no room for it.
+    pub fn take(&self, body: Bytes) -> Option<Bytes> {
+        let mut held = self.hold();
+        held.grow_to(body.len()).then(|| held.keep(body))
+    }
+
     /// For a body of which nothing has come.
     pub(super) fn hold(&self) -> Held {
         Held { room: self.clone(), bytes: 0 }
@@ -91,6 +97,10 @@ mod tests {
         drop(copy);
         assert!(room.has(7) && !room.has(8));
         drop(other);
+        assert!(room.has(10));
+        let taken = room.take(Bytes::from_static(b"123456")).unwrap();
+        assert!(room.has(4) && room.take(Bytes::from_static(b"12345")).is_none());
+        drop(taken);
         assert!(room.has(10));
     }
 }

@@ -136,7 +136,9 @@ fn relayed(gateway: &Gateway, view: &RequestView<'_>, body: &[u8]) -> (Relayed, 
     if !view.stream {
         return (Relayed::Whole, None);
     }
-    let asking = if gateway.behaviour.asks_usage && !view.include_usage { usage::asking(body) } else { None };
+    let asks = gateway.behaviour.asks_usage && !view.include_usage;
+    // Where there is no room for a second body, the first must do: less is learned.
+    let asking = if asks { usage::asking(body).and_then(|body| gateway.room().take(body)) } else { None };
     (if asking.is_some() { Relayed::EventsButUsage } else { Relayed::Events }, asking)
 }
 

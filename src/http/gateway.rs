@@ -182,6 +182,11 @@ impl Gateway {
         })
     }
 
+    /// Room for bodies of all requests together.
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
     /// The answer to a request that never had a pool.
     pub fn refuse(&self, error: GatewayError) -> Response {
         self.metrics.refused(error.outcome());
