@@ -59,6 +59,7 @@ mod smuggling;
 mod stalled;
 mod streaming;
 mod tls;
+mod top;
 mod trust;
 mod usage;
 mod warm;
