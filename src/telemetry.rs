@@ -10,9 +10,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::LogFormat;
 
+pub mod access;
 pub mod hit_rate;
 pub mod metrics;
 pub mod panics;
+pub mod trace_context;
 
 /// Libraries that tell each of their attempts; what they mean is logged here, once.
 const CHATTY: [&str; 2] = ["async_nats", "hyper_util"];
@@ -20,7 +22,9 @@ const CHATTY: [&str; 2] = ["async_nats", "hyper_util"];
 /// Starts logging to standard error. Only the first call in a process counts.
 pub fn log_to_stderr(format: LogFormat, level: Level) {
     let quiet = CHATTY.iter().map(|library| (*library, level.min(Level::WARN)));
-    let filter = Targets::new().with_default(level).with_targets(quiet);
+    // Whether there is a line for each request is not a question of how severe it is.
+    let requests = [(access::TARGET, Level::INFO)];
+    let filter = Targets::new().with_default(level).with_targets(quiet).with_targets(requests);
     let lines = tracing_subscriber::registry().with(filter);
     let layer = fmt::layer().with_writer(std::io::stderr);
     let started = match format {

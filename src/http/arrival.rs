@@ -13,6 +13,8 @@ use super::panics::caught;
 use super::sender::time_allowed;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
+use crate::telemetry::access::Access;
+use crate::telemetry::trace_context::TraceContext;
 
 /// The name of a request, as its client and its worker see it.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -22,6 +24,10 @@ pub(super) struct Arrival {
     pub(super) key: RequestKey,
     /// The client's own id, or one of ours.
     pub(super) id: HeaderValue,
+    /// The trace that it belongs to.
+    pub(super) trace: TraceContext,
+    /// What is logged of it, if anything is.
+    pub(super) access: Option<Arc<Access>>,
     pub(super) at: Instant,
     pub(super) deadline: Instant,
 }
@@ -39,9 +45,26 @@ impl From<GatewayError> for Failure {
 }
 
 impl Arrival {
-    pub(super) fn now(gateway: &Gateway, headers: &HeaderMap) -> Self {
+    /// One of a client, to this endpoint.
+    pub(super) fn now(gateway: &Gateway, headers: &HeaderMap, endpoint: &'static str) -> Self {
+        let mut arrival = Self::unlogged(gateway, headers);
+        if gateway.behaviour.logs_access {
+            arrival.access = Access::begin(arrival.at, endpoint, (&arrival.id, &arrival.trace));
+        }
+        arrival
+    }
+
+    /// The same for one that no client has sent.
+    pub(super) fn unlogged(gateway: &Gateway, headers: &HeaderMap) -> Self {
         let (key, at) = (gateway.next_key(), Instant::now());
-        Self { key, id: request_id(headers, key), at, deadline: at + gateway.behaviour.total_timeout }
+        let (id, trace) = (request_id(headers, key), TraceContext::of(headers));
+        Self { key, id, trace, access: None, at, deadline: at + gateway.behaviour.total_timeout }
+    }
+
+    /// Tells its worker its name and its trace.
+    pub(super) fn name(&self, headers: &mut HeaderMap) {
+        headers.insert(REQUEST_ID, self.id.clone());
+        self.trace.tell(headers);
     }
 
     /// Takes note of how much time the client allows.
@@ -63,6 +86,7 @@ impl Arrival {
             Ok(Ok(response)) => response,
             Ok(Err(Failure { error, pool })) => {
                 tracing::info!(request = %self.key.0, error = %error, side = ?error.side(), "request failed");
+                self.came(error.outcome());
                 match pool {
                     Some(pool) => {
                         pool.metrics.request(error.outcome());
@@ -71,17 +95,37 @@ impl Arrival {
                     None => gateway.refuse(error),
                 }
             }
-            Err(_) => gateway.refuse(GatewayError::Deadline),
+            Err(_) => {
+                self.came(GatewayError::Deadline.outcome());
+                gateway.refuse(GatewayError::Deadline)
+            }
         };
-        response.headers_mut().insert(REQUEST_ID, self.id.clone());
+        self.answered(&mut response);
         response
     }
 
     /// Refused without a look at its body.
     pub(super) fn refuse(self, gateway: &Gateway, error: GatewayError) -> Response {
+        self.came(error.outcome());
         let mut response = gateway.refuse(error);
-        response.headers_mut().insert(REQUEST_ID, self.id);
+        self.answered(&mut response);
         response
+    }
+
+    /// Answered at once, by the router itself.
+    pub(super) fn served(self, mut response: Response) -> Response {
+        self.came("ok");
+        self.answered(&mut response);
+        response
+    }
+
+    fn came(&self, outcome: &'static str) {
+        self.access.iter().for_each(|access| access.outcome(outcome));
+    }
+
+    fn answered(&self, response: &mut Response) {
+        self.access.iter().for_each(|access| access.status(response.status().as_u16()));
+        response.headers_mut().insert(REQUEST_ID, self.id.clone());
     }
 }
 

@@ -74,6 +74,8 @@ pub struct Behaviour {
     pub seed: u64,
     /// Whether answers carry `x-warmpath-*` headers.
     pub expose_decisions: bool,
+    /// Whether each request is a line in the log.
+    pub logs_access: bool,
     /// How senders and their urgency are known.
     pub senders: Senders,
     /// Whether streams whose clients do not ask for usage get the wish.
