@@ -40,6 +40,7 @@ mod reload;
 mod report;
 mod scrape;
 mod sources;
+mod spans;
 
 /// Between "not ready" and "no new connections", so that balancers can take the router out.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -63,6 +64,7 @@ pub struct App {
     /// Cancelled when workers are waited for no longer.
     absent: (CancellationToken, Arc<OnceLock<Absent>>),
     journal: record::Keeping,
+    courier: record::Keeping,
 }
 
 /// Why a gateway did not start.
@@ -110,8 +112,10 @@ impl App {
         let (list, trouble) = members::begin(&config, (&fleet, &index), &sources, &metrics, &background)?;
         let draining = Arc::new(AtomicBool::new(false));
         let (recorder, journal) = record::start(&config, &metrics).await?;
+        let (exporter, courier) = spans::start(&config, &metrics, &background)?;
         let decisions = Arc::new(build::decisions(&config));
-        let gateway = gateway(&config, (&fleet, &index), metrics.clone()).with_recorder(recorder);
+        let gateway =
+            gateway(&config, (&fleet, &index), metrics.clone()).with_recorder(recorder).with_exporter(exporter);
         let desk = Desk::new(gateway.with_decisions(Arc::clone(&decisions)));
         let token = AdminToken::default();
         let reloader = Arc::new(Reloader::new(&config, (&fleet, &desk, list), token.clone(), metrics.config()));
@@ -154,6 +158,7 @@ impl App {
             draining,
             absent,
             journal,
+            courier,
         })
     }
 
@@ -169,7 +174,11 @@ impl App {
 
     /// Tasks alive.
     pub fn tasks_alive(&self) -> usize {
-        self.tasks.len() + self.background.len() + self.sources.tasks_alive() + self.journal.tasks_alive()
+        self.tasks.len()
+            + self.background.len()
+            + self.sources.tasks_alive()
+            + self.journal.tasks_alive()
+            + self.courier.tasks_alive()
     }
 
     /// Requests that were sent to workers and have not ended.
@@ -241,7 +250,7 @@ impl App {
                 cut
             }
         };
-        self.journal.stop().await;
+        tokio::join!(self.journal.stop(), self.courier.stop());
         self.sources.stop(until).await;
         self.admin_door.close();
         self.background.drain(Duration::ZERO).await;

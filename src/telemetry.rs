@@ -13,7 +13,9 @@ use crate::config::LogFormat;
 pub mod access;
 pub mod hit_rate;
 pub mod metrics;
+pub mod otlp;
 pub mod panics;
+pub mod spans;
 pub mod trace_context;
 
 /// Libraries that tell each of their attempts; what they mean is logged here, once.

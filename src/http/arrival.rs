@@ -7,6 +7,7 @@ use std::time::Instant;
 use axum::response::Response;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use warmpath_core::ids::RequestKey;
+use warmpath_core::observe::Side;
 
 use super::gateway::Gateway;
 use super::panics::caught;
@@ -48,16 +49,15 @@ impl Arrival {
     /// One of a client, to this endpoint.
     pub(super) fn now(gateway: &Gateway, headers: &HeaderMap, endpoint: &'static str) -> Self {
         let mut arrival = Self::unlogged(gateway, headers);
-        if gateway.behaviour.logs_access {
-            arrival.access = Access::begin(arrival.at, endpoint, (&arrival.id, &arrival.trace));
-        }
+        let wanted = (gateway.behaviour.logs_access, gateway.exporter.as_ref());
+        arrival.access = Access::begin(arrival.at, endpoint, (&arrival.id, &arrival.trace), wanted);
         arrival
     }
 
     /// The same for one that no client has sent.
     pub(super) fn unlogged(gateway: &Gateway, headers: &HeaderMap) -> Self {
         let (key, at) = (gateway.next_key(), Instant::now());
-        let (id, trace) = (request_id(headers, key), TraceContext::of(headers));
+        let (id, trace) = (request_id(headers, key), TraceContext::of(headers, gateway.exporter.is_some()));
         Self { key, id, trace, access: None, at, deadline: at + gateway.behaviour.total_timeout }
     }
 
@@ -85,8 +85,11 @@ impl Arrival {
         let mut response = match tokio::time::timeout_at(self.deadline.into(), caught(handled)).await {
             Ok(Ok(response)) => response,
             Ok(Err(Failure { error, pool })) => {
-                tracing::info!(request = %self.key.0, error = %error, side = ?error.side(), "request failed");
-                self.came(error.outcome());
+                let (outcome, side) = (error.outcome(), error.side());
+                // What is told of a client's fault may quote its request.
+                let told = (side != Side::Client).then(|| tracing::field::display(&error));
+                tracing::info!(request = %self.key.0, outcome, error = told, ?side, "request failed");
+                self.came(outcome);
                 match pool {
                     Some(pool) => {
                         pool.metrics.request(error.outcome());

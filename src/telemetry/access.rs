@@ -4,22 +4,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
+use smallvec::SmallVec;
 use warmpath_core::ids::{Rank, WorkerId};
 use warmpath_core::units::Tokens;
 
+use super::otlp::Exporter;
 use super::trace_context::TraceContext;
 
 /// The target of its lines, by which logs are filtered.
 pub const TARGET: &str = "access";
 
-/// What is known of a request so far. The line is written when the last of those drop it who have a part in the request,
-/// so that there is one whatever becomes of it.
+/// What is known of a request so far. When the last of those drop it who have a part in the request, it is written as a line
+/// and its spans are sent, as far as that is wanted: so that both happen whatever becomes of the request.
 #[derive(Debug)]
 pub struct Access {
     began: Instant,
     request: HeaderValue,
     trace: TraceContext,
     endpoint: &'static str,
+    logs: bool,
+    exporter: Option<Exporter>,
     line: Mutex<Line>,
 }
 
@@ -29,13 +33,54 @@ struct Line {
     asked: Option<(Arc<str>, Tokens)>,
     status: Option<u16>,
     outcome: Option<&'static str>,
-    /// Times that it was sent to a worker.
-    attempts: u32,
+    attempts: SmallVec<[Attempt; 1]>,
     chosen: Option<Chosen>,
     first_token: Option<Duration>,
     ended: Option<Instant>,
     reported: Option<Tokens>,
     output: Option<Tokens>,
+}
+
+/// All that is known of a request that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its name.
+    pub request: HeaderValue,
+    /// The trace that it belongs to.
+    pub trace: TraceContext,
+    /// What it was sent to: `completions`, `chat_completions`, `models`, `passed` or `refused`.
+    pub endpoint: &'static str,
+    /// When it came.
+    pub began: Instant,
+    /// When it was over.
+    pub ended: Instant,
+    /// The pool.
+    pub model: Option<Arc<str>>,
+    /// Tokens of its prompt; estimated where they are not known.
+    pub prompt: Option<Tokens>,
+    /// What the client was answered.
+    pub status: Option<u16>,
+    /// What became of it, as `requests_total` counts it.
+    pub outcome: &'static str,
+    /// Each time that it was sent to a worker.
+    pub attempts: SmallVec<[Attempt; 1]>,
+    /// The last decision.
+    pub chosen: Option<Chosen>,
+    /// From its coming to its first token.
+    pub first_token: Option<Duration>,
+    /// Cached tokens, as the engine says.
+    pub reported: Option<Tokens>,
+    /// Tokens that were generated, as the engine says.
+    pub output: Option<Tokens>,
+}
+
+/// A time that a request was sent to a worker.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// When.
+    pub began: Instant,
+    /// To whom.
+    pub worker: Option<WorkerId>,
 }
 
 /// A decision, as far as it is told.
@@ -58,15 +103,19 @@ pub struct Chosen {
 }
 
 impl Access {
-    /// A request that has just come. None where nobody listens.
+    /// A request that has just come. None where nobody wants to know: no log, and no exporter or a trace in which the router
+    /// has no part.
     pub fn begin(
         began: Instant,
         endpoint: &'static str,
         (request, trace): (&HeaderValue, &TraceContext),
+        (logs, exporter): (bool, Option<&Exporter>),
     ) -> Option<Arc<Self>> {
-        tracing::enabled!(target: TARGET, tracing::Level::INFO).then(|| {
-            let (request, trace) = (request.clone(), trace.clone());
-            Arc::new(Self { began, request, trace, endpoint, line: Mutex::default() })
+        let logs = logs && tracing::enabled!(target: TARGET, tracing::Level::INFO);
+        let exporter = exporter.filter(|_| trace.place().is_some());
+        (logs || exporter.is_some()).then(|| {
+            let (request, trace, exporter) = (request.clone(), trace.clone(), exporter.cloned());
+            Arc::new(Self { began, request, trace, endpoint, logs, exporter, line: Mutex::default() })
         })
     }
 
@@ -80,10 +129,12 @@ impl Access {
         self.line().chosen = Some(chosen);
     }
 
-    /// It was sent to a worker.
+    /// It was sent to the worker that was chosen last.
     pub fn sent(&self) {
+        let began = Instant::now();
         let mut line = self.line();
-        line.attempts = line.attempts.saturating_add(1);
+        let worker = line.chosen.as_ref().map(|chosen| chosen.worker.clone());
+        line.attempts.push(Attempt { began, worker });
     }
 
     /// The first token came so long after the request.
@@ -114,26 +165,53 @@ impl Access {
 
 impl Drop for Access {
     fn drop(&mut self) {
-        let line = self.line.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let chosen = line.chosen.as_ref();
-        let total = line.ended.unwrap_or_else(Instant::now).saturating_duration_since(self.began);
+        let line = std::mem::take(self.line.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let (model, prompt) = line.asked.unzip();
+        let ended = Ended {
+            request: self.request.clone(),
+            trace: self.trace.clone(),
+            endpoint: self.endpoint,
+            began: self.began,
+            ended: line.ended.unwrap_or_else(Instant::now),
+            model,
+            prompt,
+            status: line.status,
+            outcome: line.outcome.unwrap_or("client_left"),
+            attempts: line.attempts,
+            chosen: line.chosen,
+            first_token: line.first_token,
+            reported: line.reported,
+            output: line.output,
+        };
+        if self.logs {
+            ended.log();
+        }
+        if let Some(exporter) = &self.exporter {
+            exporter.tell(ended);
+        }
+    }
+}
+
+impl Ended {
+    fn log(&self) {
+        let chosen = self.chosen.as_ref();
         tracing::info!(
             target: TARGET,
             request = &*String::from_utf8_lossy(self.request.as_bytes()),
             trace_id = self.trace.trace_id(),
             endpoint = self.endpoint,
-            model = line.asked.as_ref().map(|(model, _)| &**model),
+            model = self.model.as_deref(),
             worker = chosen.map(|chosen| chosen.worker.as_str()),
             rank = chosen.map(|chosen| chosen.rank.0),
-            status = line.status,
-            outcome = line.outcome.unwrap_or("client_left"),
-            prompt_tokens = line.asked.as_ref().map(|(_, prompt)| prompt.0),
+            status = self.status,
+            outcome = self.outcome,
+            prompt_tokens = self.prompt.map(|tokens| tokens.0),
             overlap_tokens = chosen.map(|chosen| chosen.overlap.0),
-            reported_cached_tokens = line.reported.map(|tokens| tokens.0),
-            output_tokens = line.output.map(|tokens| tokens.0),
-            ttft_ms = line.first_token.map(milliseconds),
-            total_ms = milliseconds(total),
-            attempts = line.attempts,
+            reported_cached_tokens = self.reported.map(|tokens| tokens.0),
+            output_tokens = self.output.map(|tokens| tokens.0),
+            ttft_ms = self.first_token.map(milliseconds),
+            total_ms = milliseconds(self.ended.saturating_duration_since(self.began)),
+            attempts = self.attempts.len(),
             policy = chosen.map(|chosen| chosen.policy),
             decided_by = chosen.map(|chosen| chosen.decided_by),
             cost = chosen.and_then(|chosen| chosen.cost),
@@ -184,9 +262,9 @@ mod tests {
         let run = || {
             let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
             let trace = HeaderMap::from_iter([(super::super::trace_context::TRACEPARENT, trace.parse().unwrap())]);
-            let (id, trace) = (HeaderValue::from_static("r 1"), TraceContext::of(&trace));
+            let (id, trace) = (HeaderValue::from_static("r 1"), TraceContext::of(&trace, false));
             let began = Instant::now();
-            let access = Access::begin(began, "chat", (&id, &trace)).expect("somebody listens");
+            let access = Access::begin(began, "chat", (&id, &trace), (true, None)).expect("somebody listens");
             request(&access, began);
         };
         if json {
@@ -247,10 +325,10 @@ mod tests {
 
     #[test]
     fn where_nobody_listens_nothing_is_kept() {
-        let trace = TraceContext::of(&HeaderMap::new());
+        let trace = TraceContext::of(&HeaderMap::new(), false);
         let id = HeaderValue::from_static("x");
         tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || {
-            assert!(Access::begin(Instant::now(), "chat", (&id, &trace)).is_none());
+            assert!(Access::begin(Instant::now(), "chat", (&id, &trace), (true, None)).is_none());
         });
     }
 }

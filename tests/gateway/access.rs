@@ -54,10 +54,12 @@ async fn each_request_is_one_line_with_its_decision_and_never_a_word_of_it() {
     worker.plays(vec![whole("503 Service Unavailable", "{}")]);
     assert_eq!(post(&serving, &[], &body).await.unwrap(), 503);
     assert_eq!(post(&serving, &[], &json!({"model": SECRET, "prompt": SECRET})).await.unwrap(), 404);
+    let quoted = json!({"model": "m", "prompt": "x", "max_tokens": SECRET});
+    assert_eq!(post(&serving, &[], &quoted).await.unwrap(), 400);
     let models = reqwest::get(format!("http://{}/v1/models", serving.data)).await.unwrap();
     assert_eq!(models.status(), 200);
-    let mut lines = lines(&serving, 7).await;
-    assert_eq!(lines.len(), 7);
+    let mut lines = lines(&serving, 8).await;
+    assert_eq!(lines.len(), 8);
     let first = lines[0].as_object_mut().unwrap();
     for key in ["timestamp", "ttft_ms", "total_ms"] {
         assert!(first.remove(key).is_some_and(|value| value.is_string() || value.as_f64() > Some(0.0)), "{key}");
@@ -85,6 +87,7 @@ async fn each_request_is_one_line_with_its_decision_and_never_a_word_of_it() {
         "completions 400 worker_refused 1 true false false",
         "completions 503 upstream_error 1 true false false",
         "completions 404 unknown_model 0 false false false",
+        "completions 400 bad_request 0 false false false",
         "models 200 ok 0 false false false",
     ];
     assert_eq!(told(&lines[1]), "completions 200 ok 1 true true false");

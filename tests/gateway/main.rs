@@ -61,6 +61,7 @@ mod stalled;
 mod streaming;
 mod tls;
 mod top;
+mod traces;
 mod trust;
 mod usage;
 mod warm;
