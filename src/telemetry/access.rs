@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 use smallvec::SmallVec;
 use warmpath_core::ids::{Rank, WorkerId};
+use warmpath_core::observe::Usage;
 use warmpath_core::units::Tokens;
 
 use super::otlp::Exporter;
@@ -37,8 +38,7 @@ struct Line {
     chosen: Option<Chosen>,
     first_token: Option<Duration>,
     ended: Option<Instant>,
-    reported: Option<Tokens>,
-    output: Option<Tokens>,
+    usage: Usage,
 }
 
 /// All that is known of a request that has ended.
@@ -68,10 +68,8 @@ pub struct Ended {
     pub chosen: Option<Chosen>,
     /// From its coming to its first token.
     pub first_token: Option<Duration>,
-    /// Cached tokens, as the engine says.
-    pub reported: Option<Tokens>,
-    /// Tokens that were generated, as the engine says.
-    pub output: Option<Tokens>,
+    /// What the engine said of its tokens.
+    pub usage: Usage,
 }
 
 /// A time that a request was sent to a worker.
@@ -152,10 +150,10 @@ impl Access {
         self.line().outcome = Some(outcome);
     }
 
-    /// The same of an answer that has ended, with the cached tokens and those generated that the engine told.
-    pub fn ended(&self, now: Instant, outcome: &'static str, (reported, output): (Option<Tokens>, Option<Tokens>)) {
+    /// The same of an answer that has ended, and what the engine told of its tokens.
+    pub fn ended(&self, now: Instant, outcome: &'static str, usage: Usage) {
         let mut line = self.line();
-        (line.outcome, line.ended, line.reported, line.output) = (Some(outcome), Some(now), reported, output);
+        (line.outcome, line.ended, line.usage) = (Some(outcome), Some(now), usage);
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -180,8 +178,7 @@ impl Drop for Access {
             attempts: line.attempts,
             chosen: line.chosen,
             first_token: line.first_token,
-            reported: line.reported,
-            output: line.output,
+            usage: line.usage,
         };
         if self.logs {
             ended.log();
@@ -207,8 +204,8 @@ impl Ended {
             outcome = self.outcome,
             prompt_tokens = self.prompt.map(|tokens| tokens.0),
             overlap_tokens = chosen.map(|chosen| chosen.overlap.0),
-            reported_cached_tokens = self.reported.map(|tokens| tokens.0),
-            output_tokens = self.output.map(|tokens| tokens.0),
+            reported_cached_tokens = self.usage.cached.map(|tokens| tokens.0),
+            output_tokens = self.usage.completion.map(|tokens| tokens.0),
             ttft_ms = self.first_token.map(milliseconds),
             total_ms = milliseconds(self.ended.saturating_duration_since(self.began)),
             attempts = self.attempts.len(),
@@ -289,6 +286,7 @@ mod tests {
 
     #[test]
     fn a_line_has_the_request_the_decision_and_what_came_of_it() {
+        let usage = Usage { prompt: Some(Tokens(24)), cached: Some(Tokens(16)), completion: Some(Tokens(2)) };
         let told = written(true, |access, began| {
             access.asks(&"m".into(), Tokens(24));
             access.sent();
@@ -296,7 +294,7 @@ mod tests {
             access.sent();
             access.status(200);
             access.first_token(Duration::from_micros(1_234_567));
-            access.ended(began + Duration::from_millis(2_500), "ok", (Some(Tokens(16)), Some(Tokens(2))));
+            access.ended(began + Duration::from_millis(2_500), "ok", usage);
         });
         let told: Value = serde_json::from_str(&told).unwrap();
         let expected = json!({

@@ -115,9 +115,9 @@ fn attributes(request: &Ended) -> Vec<Value> {
         ("gen_ai.operation.name", operation(request.endpoint).map(text)),
         ("gen_ai.provider.name", operation(request.endpoint).map(|_| text("warmpath"))),
         ("gen_ai.request.model", request.model.as_deref().map(text)),
-        ("gen_ai.usage.input_tokens", request.prompt.map(|tokens| count(tokens.0))),
-        ("gen_ai.usage.output_tokens", request.output.map(|tokens| count(tokens.0))),
-        ("gen_ai.usage.cache_read.input_tokens", request.reported.map(|tokens| count(tokens.0))),
+        ("gen_ai.usage.input_tokens", request.usage.prompt.or(request.prompt).map(|tokens| count(tokens.0))),
+        ("gen_ai.usage.output_tokens", request.usage.completion.map(|tokens| count(tokens.0))),
+        ("gen_ai.usage.cache_read.input_tokens", request.usage.cached.map(|tokens| count(tokens.0))),
         ("gen_ai.response.time_to_first_chunk", request.first_token.map(|after| real(after.as_secs_f64()))),
         ("http.response.status_code", request.status.map(|status| whole(u64::from(status)))),
         ("error.type", (!ok).then(|| text(request.outcome))),
@@ -153,6 +153,7 @@ mod tests {
     use http::{HeaderMap, HeaderValue};
     use smallvec::smallvec;
     use warmpath_core::ids::{Rank, WorkerId};
+    use warmpath_core::observe::Usage;
     use warmpath_core::units::Tokens;
 
     use super::super::access::{Attempt, Chosen};
@@ -186,8 +187,7 @@ mod tests {
                 decision: Some(7),
             }),
             first_token: Some(Duration::from_millis(125)),
-            reported: Some(Tokens(16)),
-            output: Some(Tokens(3)),
+            usage: Usage { prompt: Some(Tokens(25)), cached: Some(Tokens(16)), completion: Some(Tokens(3)) },
         }
     }
 
@@ -220,7 +220,7 @@ mod tests {
                 {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}},
                 {"key": "gen_ai.provider.name", "value": {"stringValue": "warmpath"}},
                 {"key": "gen_ai.request.model", "value": {"stringValue": "m"}},
-                {"key": "gen_ai.usage.input_tokens", "value": {"intValue": "24"}},
+                {"key": "gen_ai.usage.input_tokens", "value": {"intValue": "25"}},
                 {"key": "gen_ai.usage.output_tokens", "value": {"intValue": "3"}},
                 {"key": "gen_ai.usage.cache_read.input_tokens", "value": {"intValue": "16"}},
                 {"key": "gen_ai.response.time_to_first_chunk", "value": {"doubleValue": 0.125}},
@@ -252,12 +252,13 @@ mod tests {
         let began = Instant::now();
         // What began before the clock was read is as long ago.
         let clock = Clock { at: began + Duration::from_secs(2), since_1970: Duration::from_secs(1000) };
-        let broken = Ended { outcome: "broken", output: None, reported: None, ..request(began) };
+        let broken = Ended { outcome: "broken", usage: Usage::default(), ..request(began) };
         let unknown = Ended {
             outcome: "unknown_model",
             status: Some(404),
             model: None,
             prompt: None,
+            usage: Usage::default(),
             chosen: None,
             attempts: smallvec![],
             ..request(began)
@@ -283,10 +284,10 @@ mod tests {
             let error = all.iter().find(|one| one["key"] == "error.type")?;
             Some((error["value"]["stringValue"].as_str().unwrap().to_owned(), all.len()))
         };
-        // Of the broken one all but the two counts of the engine; of the other one that, and nothing of a decision.
+        // Of the broken one all but two counts of the engine; of the other one nothing of a decision either.
         assert_eq!(
             [error(&spans[0]), error(&spans[4])],
-            [Some(("broken".to_owned(), 14)), Some(("unknown_model".to_owned(), 8))]
+            [Some(("broken".to_owned(), 14)), Some(("unknown_model".to_owned(), 6))]
         );
     }
 }

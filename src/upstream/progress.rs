@@ -182,7 +182,7 @@ impl Progress {
                 if let Some(recording) = self.ticket.recording.take() {
                     recording.finished(self.output(usage));
                 }
-                self.came(now, "ok", (usage.cached, usage.completion));
+                self.came(now, "ok", usage);
                 self.ticket.fleet.request_answered(&self.ticket.worker);
                 self.ticket.guard.answered(self.ticket.fingerprint);
                 self.note(Standing::Answered, usage.cached);
@@ -198,19 +198,19 @@ impl Progress {
                     let Ticket { guard, fingerprint, worker, sent, .. } = &self.ticket;
                     guard.broke(*fingerprint, worker.slot, (*sent, now));
                 }
-                self.came(now, "broken", (None, None));
+                self.came(now, "broken", Usage::default());
                 tracing::warn!(worker = %self.ticket.worker.id, request = self.ticket.key.0, "answer broke off");
                 self.note(Standing::Failed, None);
                 self.ticket.fleet.request_failed(&self.ticket.worker, failure);
                 self.observe(now, Event::Failed { side: Side::Worker });
             }
             Ending::Late => {
-                self.came(now, "deadline", (None, None));
+                self.came(now, "deadline", Usage::default());
                 self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Router });
             }
             Ending::ClientLeft => {
-                self.came(now, "client_left", (None, None));
+                self.came(now, "client_left", Usage::default());
                 self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Client });
             }
@@ -266,9 +266,9 @@ impl Progress {
     }
 
     /// Counts and logs it.
-    fn came(&self, now: Instant, outcome: &'static str, told: (Option<Tokens>, Option<Tokens>)) {
+    fn came(&self, now: Instant, outcome: &'static str, usage: Usage) {
         self.ticket.pool.metrics.request(outcome);
-        self.ticket.access.iter().for_each(|access| access.ended(now, outcome, told));
+        self.ticket.access.iter().for_each(|access| access.ended(now, outcome, usage));
     }
 
     fn note(&self, standing: Standing, cached: Option<Tokens>) {

@@ -36,28 +36,33 @@ async fn post(serving: &Serving, headers: &[(&str, &str)], body: &Value) -> Resu
     Ok(status)
 }
 
+/// Whole, streamed, broken, refused, failed, of a model that is not there, senseless, and one for the models.
+async fn eight_requests(serving: &Serving, worker: &Scripted) {
+    let body = json!({"model": "m", "prompt": SECRET});
+    let named = [("x-request-id", "mine"), ("traceparent", GIVEN)];
+    assert_eq!(post(serving, &named, &body).await.unwrap(), 200);
+    worker.plays(good_stream());
+    let streamed = json!({"model": "m", "prompt": SECRET, "stream": true});
+    assert_eq!(post(serving, &[], &streamed).await.unwrap(), 200);
+    worker.plays(vec![head(), piece(event("half a secret")), Step::Close]);
+    assert!(post(serving, &[], &streamed).await.is_err());
+    worker.plays(vec![whole("400 Bad Request", "{}")]);
+    assert_eq!(post(serving, &[], &body).await.unwrap(), 400);
+    worker.plays(vec![whole("503 Service Unavailable", "{}")]);
+    assert_eq!(post(serving, &[], &body).await.unwrap(), 503);
+    assert_eq!(post(serving, &[], &json!({"model": SECRET, "prompt": SECRET})).await.unwrap(), 404);
+    let quoted = json!({"model": "m", "prompt": "x", "max_tokens": SECRET});
+    assert_eq!(post(serving, &[], &quoted).await.unwrap(), 400);
+    let models = reqwest::get(format!("http://{}/v1/models", serving.data)).await.unwrap();
+    assert_eq!(models.status(), 200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_request_is_one_line_with_its_decision_and_never_a_word_of_it() {
     let worker = Scripted::start(vec![whole("200 OK", ANSWER)]).await;
     let serving = serving("access", &[&worker], "log: {format: json, level: trace}\nretries: {attempts: 0}");
     worker.checked().await;
-    let body = json!({"model": "m", "prompt": SECRET});
-    let named = [("x-request-id", "mine"), ("traceparent", GIVEN)];
-    assert_eq!(post(&serving, &named, &body).await.unwrap(), 200);
-    worker.plays(good_stream());
-    let streamed = json!({"model": "m", "prompt": SECRET, "stream": true});
-    assert_eq!(post(&serving, &[], &streamed).await.unwrap(), 200);
-    worker.plays(vec![head(), piece(event("half a secret")), Step::Close]);
-    assert!(post(&serving, &[], &streamed).await.is_err());
-    worker.plays(vec![whole("400 Bad Request", "{}")]);
-    assert_eq!(post(&serving, &[], &body).await.unwrap(), 400);
-    worker.plays(vec![whole("503 Service Unavailable", "{}")]);
-    assert_eq!(post(&serving, &[], &body).await.unwrap(), 503);
-    assert_eq!(post(&serving, &[], &json!({"model": SECRET, "prompt": SECRET})).await.unwrap(), 404);
-    let quoted = json!({"model": "m", "prompt": "x", "max_tokens": SECRET});
-    assert_eq!(post(&serving, &[], &quoted).await.unwrap(), 400);
-    let models = reqwest::get(format!("http://{}/v1/models", serving.data)).await.unwrap();
-    assert_eq!(models.status(), 200);
+    eight_requests(&serving, &worker).await;
     let mut lines = lines(&serving, 8).await;
     assert_eq!(lines.len(), 8);
     let first = lines[0].as_object_mut().unwrap();

@@ -79,7 +79,7 @@ async fn a_request_is_a_span_between_its_client_s_and_its_worker_s_with_its_atte
     told.remove("warmpath.cost");
     let expected = json!({
         "gen_ai.operation.name": "text_completion", "gen_ai.provider.name": "warmpath", "gen_ai.request.model": "m",
-        "gen_ai.usage.input_tokens": "5", "gen_ai.usage.output_tokens": "3", "gen_ai.usage.cache_read.input_tokens": "4",
+        "gen_ai.usage.input_tokens": "22", "gen_ai.usage.output_tokens": "3", "gen_ai.usage.cache_read.input_tokens": "4",
         "http.response.status_code": "200", "warmpath.request": "mine", "warmpath.worker": "stranger-2",
         "warmpath.policy": "round_robin", "warmpath.decided_by": "policy", "warmpath.overlap_tokens": "0"
     });

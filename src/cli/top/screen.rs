@@ -24,7 +24,7 @@ const WAITING: usize = 8;
 
 /// What the main thread is told.
 enum News {
-    Seen(anyhow::Result<Look>),
+    Seen(anyhow::Result<Box<Look>>),
     Done(Wish, anyhow::Result<String>),
 }
 
@@ -143,7 +143,7 @@ async fn attend(mut looker: Looker, every: Duration, mut wishes: Receiver<Wish>,
                 }
             },
         }
-        if tell.send(News::Seen(looker.look().await)).await.is_err() {
+        if tell.send(News::Seen(looker.look().await.map(Box::new))).await.is_err() {
             return;
         }
     }
