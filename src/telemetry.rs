@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use tracing::Level;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -23,10 +23,17 @@ const CHATTY: [&str; 2] = ["async_nats", "hyper_util"];
 
 /// Starts logging to standard error. Only the first call in a process counts.
 pub fn log_to_stderr(format: LogFormat, level: Level) {
+    log(format, level, LevelFilter::OFF);
+}
+
+/// The same with the lines of requests, of whatever level the others are: whether there are any is for the gateway to say.
+pub fn log_with_requests(format: LogFormat, level: Level) {
+    log(format, level, LevelFilter::INFO);
+}
+
+fn log(format: LogFormat, level: Level, requests: LevelFilter) {
     let quiet = CHATTY.iter().map(|library| (*library, level.min(Level::WARN)));
-    // Whether there is a line for each request is not a question of how severe it is.
-    let requests = [(access::TARGET, Level::INFO)];
-    let filter = Targets::new().with_default(level).with_targets(quiet).with_targets(requests);
+    let filter = Targets::new().with_default(level).with_targets(quiet).with_target(access::TARGET, requests);
     let lines = tracing_subscriber::registry().with(filter);
     let layer = fmt::layer().with_writer(std::io::stderr);
     let started = match format {
