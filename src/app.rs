@@ -22,7 +22,9 @@ use crate::http::gateway::Gateway;
 use crate::http::routes;
 use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::otlp::Exporter;
 use crate::upstream::Upstream;
+use crate::upstream::record::Recorder;
 use muster::{Absent, muster};
 use reload::Reloader;
 use report::report;
@@ -41,6 +43,7 @@ mod reload;
 mod report;
 mod scrape;
 mod sources;
+mod spans;
 
 /// Between "not ready" and "no new connections", so that balancers can take the router out.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -63,7 +66,8 @@ pub struct App {
     draining: Arc<AtomicBool>,
     /// Cancelled when workers are waited for no longer.
     absent: (CancellationToken, Arc<OnceLock<Absent>>),
-    journal: record::Keeping,
+    /// Those that keep what is told of requests: in a file, and as spans.
+    keepers: [record::Keeping; 2],
 }
 
 /// Why a gateway did not start.
@@ -109,12 +113,12 @@ impl App {
         let sources = Box::pin(Sources::connect(&config, local, (&fleet, &index), &metrics, &background));
         let sources = Arc::new(sources.await?);
         let (list, trouble) = members::begin(&config, (&fleet, &index), &sources, &metrics, &background)?;
-        let draining = Arc::new(AtomicBool::new(false));
         let (recorder, journal) = record::start(&config, &metrics).await?;
+        let (exporter, courier) = spans::start(&config, &metrics, &background)?;
         let decisions = Arc::new(build::decisions(&config));
-        let gateway = gateway(&config, (&fleet, &index), metrics.clone()).with_recorder(recorder);
+        let gateway = gateway(&config, (&fleet, &index), metrics.clone(), (recorder, exporter));
         let desk = Desk::new(gateway.with_decisions(Arc::clone(&decisions)));
-        let token = AdminToken::default();
+        let (token, draining) = (AdminToken::default(), Arc::new(AtomicBool::new(false)));
         let reloader = Arc::new(Reloader::new(&config, (&fleet, &desk, list), token.clone(), metrics.config()));
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
@@ -154,7 +158,7 @@ impl App {
             grace: config.timeouts.shutdown_grace.get(),
             draining,
             absent,
-            journal,
+            keepers: [journal, courier],
         })
     }
 
@@ -170,7 +174,8 @@ impl App {
 
     /// Tasks alive.
     pub fn tasks_alive(&self) -> usize {
-        self.tasks.len() + self.background.len() + self.sources.tasks_alive() + self.journal.tasks_alive()
+        let kept: usize = self.keepers.iter().map(record::Keeping::tasks_alive).sum();
+        self.tasks.len() + self.background.len() + self.sources.tasks_alive() + kept
     }
 
     /// Requests that were sent to workers and have not ended.
@@ -244,7 +249,8 @@ impl App {
                 cut
             }
         };
-        self.journal.stop().await;
+        let [journal, courier] = &self.keepers;
+        tokio::join!(journal.stop(), courier.stop());
         self.sources.stop(until).await;
         self.admin_door.close();
         self.background.drain(Duration::ZERO).await;
@@ -252,11 +258,18 @@ impl App {
     }
 }
 
-fn gateway(config: &Config, (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>), metrics: Metrics) -> Gateway {
+fn gateway(
+    config: &Config,
+    (fleet, index): (&Arc<Fleet>, &Arc<ConcurrentIndex>),
+    metrics: Metrics,
+    (recorder, exporter): (Option<Recorder>, Option<Exporter>),
+) -> Gateway {
     let upstream = Upstream::new(behaviour::attempt_timeouts(config));
     let index: Arc<dyn PrefixIndex> = index.clone();
     Gateway::new(Arc::clone(fleet), index, upstream, metrics, behaviour::behaviour(config))
         .with_passthrough(config.listen.passthrough.clone())
+        .with_recorder(recorder)
+        .with_exporter(exporter)
 }
 
 /// With `ready_when: all`, waits for every worker. What it returns becomes true when nobody is waited for any more.

@@ -22,6 +22,7 @@ pub mod plan;
 pub mod replay;
 pub mod serve;
 pub mod tap;
+pub mod top;
 pub mod trace;
 pub mod tune;
 
@@ -65,6 +66,8 @@ enum Command {
     Explain(Box<explain::ExplainArgs>),
     /// Show decisions as they are made.
     Tap(Box<tap::TapArgs>),
+    /// Show the fleet live in the terminal: workers, figures over time, decisions.
+    Top(Box<top::TopArgs>),
     /// Fit the timing of simulated engines to a real one, from one prefill and one decode.
     Calibrate(calibrate::CalibrateArgs),
     /// Look at KV-cache events.
@@ -98,6 +101,7 @@ impl Cli {
             Command::Doctor(args) => args.run(),
             Command::Explain(args) => args.run(),
             Command::Tap(args) => args.run(),
+            Command::Top(args) => args.run(),
             Command::Calibrate(args) => args.run(),
             Command::Events(command) => command.run(),
             Command::Optimize(args) => args.run(),

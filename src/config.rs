@@ -34,6 +34,7 @@ mod sessions;
 mod shape;
 mod tls;
 mod tokenize;
+mod tracing;
 mod upstream_tls;
 mod zmq;
 mod zmq_rules;
@@ -68,6 +69,7 @@ pub use schema::schema;
 pub use sessions::{SessionField, Sessions};
 pub use tls::Tls;
 pub use tokenize::Tokenize;
+pub use tracing::{OtlpUrl, Tracing};
 pub use upstream_tls::UpstreamTls;
 pub use zmq::Zmq;
 
@@ -111,6 +113,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// What is logged and how.
     pub log: Log,
+    /// Where spans of requests are sent.
+    pub tracing: Tracing,
     /// When `/readyz` says yes.
     pub ready_when: ReadyWhen,
     /// When answers tell how many tokens they cost.

@@ -21,15 +21,17 @@ use crate::queue::{Gate, GateSettings, Seats};
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::{Metrics, ModelMetrics};
 use crate::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
+pub use duty::{Duty, DutyError};
 pub use health::Conduct;
 use roster::Roster;
 use slots::Slots;
 pub use turns::{RetryTurns, Turn};
 
-pub use worker::{Duty, Newcomer, Worker};
+pub use worker::{Newcomer, Worker};
 
 pub mod catalogue;
 pub mod discovery;
+mod duty;
 pub mod engine;
 pub mod health;
 pub mod offer;
@@ -101,17 +103,6 @@ pub enum JoinError {
     /// A number of 16 bits names no more.
     #[error("all 65 536 routing targets are taken")]
     NoSlot,
-}
-
-/// Why an operator's wish was not fulfilled.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DutyError {
-    /// There is no such worker.
-    #[error("there is no worker `{0}`")]
-    Unknown(WorkerId),
-    /// It is as it was wished already.
-    #[error("worker `{0}` is {word} already", word = .1.label())]
-    Already(WorkerId, Duty),
 }
 
 impl Fleet {
@@ -273,24 +264,6 @@ impl Fleet {
         left * 2 >= pool.targets.len()
     }
 
-    /// Sets what operators want of a worker, all its ranks together.
-    ///
-    /// # Errors
-    /// When there is no such worker, or it is so already.
-    pub fn set_duty(&self, id: &WorkerId, duty: Duty) -> Result<(), DutyError> {
-        let roster = self.roster();
-        let mut ranks = roster.ranks_of(id).peekable();
-        if ranks.peek().is_none() {
-            return Err(DutyError::Unknown(id.clone()));
-        }
-        let mut changed = false;
-        for worker in ranks {
-            changed |= worker.set_duty(duty);
-            self.settle(worker, None);
-        }
-        if changed { Ok(()) } else { Err(DutyError::Already(id.clone(), duty)) }
-    }
-
     /// Whatever made it fail, its cache is not to be counted upon.
     fn distrust(&self, worker: &Worker) {
         if let Some(pool) = self.pool(&worker.model) {
@@ -322,16 +295,6 @@ impl Fleet {
         });
         self.publish(changed);
         (before != available).then_some(available)
-    }
-
-    /// An operator had the cache of this worker emptied: what is known of it is emptied, too. Returns how many ranks.
-    pub fn reset_view(&self, id: &WorkerId) -> usize {
-        let roster = self.roster();
-        let ranks = roster.ranks_of(id).inspect(|worker| {
-            self.forget(worker.slot);
-            worker.view_reset.notify_one();
-        });
-        ranks.count()
     }
 
     /// Takes note of how many blocks the cache of a worker has. O(workers).

@@ -77,6 +77,7 @@ fn every_command_tells_its_options() {
                 "--nats-ca",
             ],
         ),
+        (&["top", "--help"], &["--admin", "--token", "--interval", "--once", "--json"]),
         (&["events", "--help"], &["decode"]),
         (&["events", "decode", "--help"], &["--format", "msgpack", "json"]),
         (

@@ -328,7 +328,7 @@ fn a_faulty_override_is_named_by_its_variable() {
         [
             "3:14: unknown value `loud` (known: error, warn, info, debug, trace)",
             "4:10: expected a section with keys, got `5`",
-            "WARMPATH__FOO:1:1: unknown key `foo` (known: listen, models, workers, discovery, routing, queue, events, index, engines, tokenize, upstream_tls, limits, timeouts, health, retries, decisions, metrics, log, ready_when, usage, record, record_size)",
+            "WARMPATH__FOO:1:1: unknown key `foo` (known: listen, models, workers, discovery, routing, queue, events, index, engines, tokenize, upstream_tls, limits, timeouts, health, retries, decisions, metrics, log, tracing, ready_when, usage, record, record_size)",
             "WARMPATH__LIMITS__HEADERS:1:1: must be at least 1, got 0",
             "WARMPATH__LOG__FORMAT:1:1: the variable is empty: unset it, or give it a value",
             "WARMPATH__RETRIES__ATTEMPTS:1:1: there is no section above `attempts`",

@@ -31,6 +31,7 @@ pub(super) fn behaviour(config: &Config) -> Behaviour {
         index_seed: config.index.seed,
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,
+        logs_access: config.log.access,
         senders: senders(config),
         asks_usage: config.usage == Usage::Always,
     }

@@ -16,7 +16,7 @@ use crate::upstream::record::Recorder;
 /// How long what waits at the end may take to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The task that writes, if requests are recorded.
+/// The task that keeps what is told of requests, if anything is.
 #[derive(Default)]
 pub(super) struct Keeping {
     tasks: Tasks,
@@ -30,11 +30,16 @@ pub(super) async fn start(config: &Config, metrics: &Metrics) -> Result<(Option<
     let journal = Journal::begin(path, config.record_size.bytes(), metrics.record()).await;
     let journal = journal.map_err(|error| setup(&format!("`record`: {} cannot be written", path.display()), error))?;
     let (to, from) = mpsc::channel(QUEUE);
-    keeping.tasks.spawn(journal.keep(from, keeping.stop.clone()));
+    keeping.keep(|stop| journal.keep(from, stop));
     Ok((Some(Recorder::new(to, metrics.record())), keeping))
 }
 
 impl Keeping {
+    /// Runs `work` until it is over, or as long as it takes once it is told to stop.
+    pub(super) fn keep<W: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(CancellationToken) -> W) {
+        self.tasks.spawn(work(self.stop.clone()));
+    }
+
     /// Once no request runs any more: writes what waits.
     pub(super) async fn stop(&self) {
         self.stop.cancel();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use reqwest::{Client, RequestBuilder, Url};
+use reqwest::{Client, RequestBuilder, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -67,7 +67,11 @@ impl AdminPort {
             Some(token) => request.bearer_auth(token),
             None => request,
         };
-        let mut response = request.send().await.with_context(|| format!("no router answers at {admin}"))?;
+        let mut response = request.send().await.with_context(|| {
+            format!(
+                "no router answers at {admin}: start one with `warmpath serve`, or name its admin port with --admin"
+            )
+        })?;
         let status = response.status();
         let mut body = Vec::new();
         while let Some(piece) = response.chunk().await.with_context(|| format!("{admin} broke off"))? {
@@ -80,7 +84,11 @@ impl AdminPort {
             let told: Option<Value> = serde_json::from_slice(&body).ok();
             let message = told.as_ref().and_then(|told| told["error"]["message"].as_str().map(str::to_owned));
             let plain = || String::from_utf8_lossy(&body).trim().chars().take(300).collect();
-            bail!("{admin} answers {status}: {}", message.unwrap_or_else(plain));
+            let remedy = match status {
+                StatusCode::UNAUTHORIZED => " (set WARMPATH_ADMIN_TOKEN, or give --token)",
+                _ => "",
+            };
+            bail!("{admin} answers {status}: {}{remedy}", message.unwrap_or_else(plain));
         }
         serde_json::from_slice(&body).with_context(|| format!("{admin} is no router of this version"))
     }

@@ -42,13 +42,15 @@ pub struct Metrics {
 }
 
 /// What is logged and how.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
     /// The form of a line.
     pub format: LogFormat,
     /// The least severe level that is written.
     pub level: LogLevel,
+    /// Whether each request is a line with the target `access`.
+    pub access: bool,
 }
 
 /// The form of a log line.
@@ -90,6 +92,12 @@ impl Default for Listen {
             routing_headers: false,
             passthrough: passthrough::default(),
         }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::default(), level: LogLevel::default(), access: true }
     }
 }
 

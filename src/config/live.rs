@@ -27,6 +27,7 @@ const LIVE: &[&str] = &[
     "retries.server_errors",
     "retries.budget",
     "retries.budget_min",
+    "log.access",
     "usage",
 ];
 
@@ -81,6 +82,7 @@ pub fn adopted(running: &Config, wanted: &Config) -> Config {
         },
         health: new.health,
         retries: Retries { suspicion: old.retries.suspicion, ..new.retries },
+        log: super::Log { access: new.log.access, ..old.log },
         usage: new.usage,
         ..old
     }

@@ -102,6 +102,22 @@ impl Health {
         }
     }
 
+    /// An operator vouches for it: what its requests have shown is forgotten. If it was out, it may be tried before its
+    /// next check, and that one decides.
+    pub fn pardon(&mut self) {
+        let state = if self.is_available() { self.state } else { State::Unknown };
+        *self = Self::begin(state);
+    }
+
+    /// The word for its breaker: `open` while it is out, `trial` while one more fault would take it out, else `closed`.
+    pub fn breaker(&self) -> &'static str {
+        match (self.is_available(), self.on_trial) {
+            (false, _) => "open",
+            (true, true) => "trial",
+            (true, false) => "closed",
+        }
+    }
+
     /// Whether requests may go there.
     pub fn is_available(&self) -> bool {
         !matches!(self.state, State::Unhealthy { .. })
@@ -168,6 +184,25 @@ mod tests {
         health.condemn();
         health.checked(true);
         assert!(health.is_ready());
+    }
+
+    #[test]
+    fn a_pardon_forgets_faults_but_not_what_the_next_check_shows() {
+        let mut health = presumed(&[true]);
+        let mut words = vec![health.breaker()];
+        health.condemn();
+        words.push(health.breaker());
+        health = after(health, &[true, true]);
+        words.push(health.breaker());
+        health.pardon();
+        words.push(health.breaker());
+        assert_eq!(words, ["closed", "open", "trial", "closed"]);
+        assert!(health.is_ready() && !health.failed(3), "one fault is forgiven again");
+        health.condemn();
+        health.pardon();
+        assert!(health.is_available() && !health.is_ready());
+        assert!(!after(health, &[false]).is_available());
+        assert!(after(health, &[true]).is_ready());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use warmpath_core::trust::{Report, Trust};
 use warmpath_core::units::BlockSize;
 use warmpath_core::workers::{Limits, Role, Target};
 
+use super::duty::Duty;
 use super::engine::Engine;
 use super::health::Health;
 use super::offer::Offer;
@@ -81,29 +82,6 @@ pub struct Newcomer {
     pub silence: Option<Duration>,
 }
 
-/// What an operator wants of a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Duty {
-    /// To serve.
-    #[default]
-    Active,
-    /// To finish what it has, and be given nothing more.
-    Draining,
-    /// To be given nothing more; what it has not begun to answer goes to others.
-    Ejected,
-}
-
-impl Duty {
-    /// The word for it in answers and labels.
-    pub fn label(self) -> &'static str {
-        match self {
-            Duty::Active => "active",
-            Duty::Draining => "draining",
-            Duty::Ejected => "ejected",
-        }
-    }
-}
-
 impl Newcomer {
     /// Nothing has spoken for or against it yet.
     pub(super) fn trust(&self) -> Trust {
@@ -152,6 +130,11 @@ impl Worker {
     /// What its checks and requests have shown.
     pub fn health(&self) -> Health {
         *self.lock_health()
+    }
+
+    /// What its requests have made of its breaker: `closed`, `trial` or `open`.
+    pub fn breaker(&self) -> &'static str {
+        self.health().breaker()
     }
 
     /// What keeps it from being chosen, or `active`: one of `CONDITIONS`.

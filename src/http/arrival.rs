@@ -7,12 +7,15 @@ use std::time::Instant;
 use axum::response::Response;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use warmpath_core::ids::RequestKey;
+use warmpath_core::observe::Side;
 
 use super::gateway::Gateway;
 use super::panics::caught;
 use super::sender::time_allowed;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
+use crate::telemetry::access::Access;
+use crate::telemetry::trace_context::TraceContext;
 
 /// The name of a request, as its client and its worker see it.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -22,6 +25,10 @@ pub(super) struct Arrival {
     pub(super) key: RequestKey,
     /// The client's own id, or one of ours.
     pub(super) id: HeaderValue,
+    /// The trace that it belongs to.
+    pub(super) trace: TraceContext,
+    /// What is logged of it, if anything is.
+    pub(super) access: Option<Arc<Access>>,
     pub(super) at: Instant,
     pub(super) deadline: Instant,
 }
@@ -39,9 +46,25 @@ impl From<GatewayError> for Failure {
 }
 
 impl Arrival {
-    pub(super) fn now(gateway: &Gateway, headers: &HeaderMap) -> Self {
+    /// One of a client, to this endpoint.
+    pub(super) fn now(gateway: &Gateway, headers: &HeaderMap, endpoint: &'static str) -> Self {
+        let mut arrival = Self::unlogged(gateway, headers);
+        let wanted = (gateway.behaviour.logs_access, gateway.exporter.as_ref());
+        arrival.access = Access::begin(arrival.at, endpoint, (&arrival.id, &arrival.trace), wanted);
+        arrival
+    }
+
+    /// The same for one that no client has sent.
+    pub(super) fn unlogged(gateway: &Gateway, headers: &HeaderMap) -> Self {
         let (key, at) = (gateway.next_key(), Instant::now());
-        Self { key, id: request_id(headers, key), at, deadline: at + gateway.behaviour.total_timeout }
+        let (id, trace) = (request_id(headers, key), TraceContext::of(headers, gateway.exporter.is_some()));
+        Self { key, id, trace, access: None, at, deadline: at + gateway.behaviour.total_timeout }
+    }
+
+    /// Tells its worker its name and its trace.
+    pub(super) fn name(&self, headers: &mut HeaderMap) {
+        headers.insert(REQUEST_ID, self.id.clone());
+        self.trace.tell(headers);
     }
 
     /// Takes note of how much time the client allows.
@@ -62,7 +85,11 @@ impl Arrival {
         let mut response = match tokio::time::timeout_at(self.deadline.into(), caught(handled)).await {
             Ok(Ok(response)) => response,
             Ok(Err(Failure { error, pool })) => {
-                tracing::info!(request = %self.key.0, error = %error, side = ?error.side(), "request failed");
+                let (outcome, side) = (error.outcome(), error.side());
+                // What is told of a client's fault may quote its request.
+                let told = (side != Side::Client).then(|| tracing::field::display(&error));
+                tracing::info!(request = %self.key.0, outcome, error = told, ?side, "request failed");
+                self.came(outcome);
                 match pool {
                     Some(pool) => {
                         pool.metrics.request(error.outcome());
@@ -71,17 +98,37 @@ impl Arrival {
                     None => gateway.refuse(error),
                 }
             }
-            Err(_) => gateway.refuse(GatewayError::Deadline),
+            Err(_) => {
+                self.came(GatewayError::Deadline.outcome());
+                gateway.refuse(GatewayError::Deadline)
+            }
         };
-        response.headers_mut().insert(REQUEST_ID, self.id.clone());
+        self.answered(&mut response);
         response
     }
 
     /// Refused without a look at its body.
     pub(super) fn refuse(self, gateway: &Gateway, error: GatewayError) -> Response {
+        self.came(error.outcome());
         let mut response = gateway.refuse(error);
-        response.headers_mut().insert(REQUEST_ID, self.id);
+        self.answered(&mut response);
         response
+    }
+
+    /// Answered at once, by the router itself.
+    pub(super) fn served(self, mut response: Response) -> Response {
+        self.came("ok");
+        self.answered(&mut response);
+        response
+    }
+
+    fn came(&self, outcome: &'static str) {
+        self.access.iter().for_each(|access| access.outcome(outcome));
+    }
+
+    fn answered(&self, response: &mut Response) {
+        self.access.iter().for_each(|access| access.status(response.status().as_u16()));
+        response.headers_mut().insert(REQUEST_ID, self.id.clone());
     }
 }
 

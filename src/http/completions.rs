@@ -12,7 +12,7 @@ use warmpath_core::blocks::Root;
 use warmpath_core::shape::{AffinityKey, Class, Shape, TenantId};
 use warmpath_core::units::{BlockSize, Tokens};
 
-use super::arrival::{Arrival, Failure, REQUEST_ID};
+use super::arrival::{Arrival, Failure};
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::Gateway;
@@ -20,6 +20,7 @@ use super::usage;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
 use crate::openai::{Endpoint, Input, Prompt, RequestView, opening};
+use crate::telemetry::access::Access;
 use crate::tokenize::Prompts;
 use crate::tokenize::characters::characters;
 use crate::upstream::{Outgoing, end_to_end};
@@ -42,7 +43,11 @@ pub async fn chat_completions(State(gateway): State<Arc<Gateway>>, request: Requ
 }
 
 async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> Response {
-    let mut arrival = Arrival::now(&gateway, request.headers());
+    let name = match endpoint {
+        Endpoint::Completions => "completions",
+        Endpoint::Chat => "chat_completions",
+    };
+    let mut arrival = Arrival::now(&gateway, request.headers(), name);
     if let Err(error) = arrival.hurry(&gateway, request.headers()) {
         return arrival.refuse(&gateway, error);
     }
@@ -93,7 +98,8 @@ pub(super) async fn understand(
         affinity: senders.session(&parts.headers, Some(&view)),
     };
     let (relayed, asking) = relayed(gateway, &view, &body);
-    Ok(Understood {
+    let understood = Understood {
+        access: arrival.access.clone(),
         key: arrival.key,
         arrived: arrival.at,
         deadline: arrival.deadline,
@@ -111,13 +117,16 @@ pub(super) async fn understand(
         adapter: destination.adapter,
         pool: Arc::clone(&pool),
         outgoing: outgoing(parts, arrival, asking, &body),
-    })
+    };
+    let asks = |access: &Arc<Access>| access.asks(&pool.model, understood.shape.prompt);
+    arrival.access.iter().for_each(asks);
+    Ok(understood)
 }
 
 /// What goes to the worker: as it came, or with the body that asks for more.
 fn outgoing(parts: Parts, arrival: &Arrival, asking: Option<Bytes>, body: &Bytes) -> Outgoing {
     let mut headers = end_to_end(parts.headers);
-    headers.insert(REQUEST_ID, arrival.id.clone());
+    arrival.name(&mut headers);
     if asking.is_some() {
         // What is to be kept from the client must be readable.
         headers.remove(ACCEPT_ENCODING);

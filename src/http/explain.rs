@@ -19,7 +19,7 @@ struct Kind {
 
 /// What would become of `request`, a chat or a completion by its body, if it came now. Reserves nothing and sends nothing.
 pub(super) async fn explain(gateway: &Gateway, request: Request) -> Result<Told, Failure> {
-    let arrival = Arrival::now(gateway, request.headers());
+    let arrival = Arrival::unlogged(gateway, request.headers());
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
     // What is no JSON is told so by whoever reads it as a completion.

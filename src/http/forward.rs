@@ -22,6 +22,7 @@ use crate::decisions::{Decision, Standing};
 use crate::error::{GatewayError, Retry, SHOULD_RETRY};
 use crate::fleet::{PoolState, Worker};
 use crate::link::Way;
+use crate::telemetry::access::Access;
 use crate::tokenize::Prompts;
 use crate::upstream::progress::{Form, Progress, Promise, Ticket};
 use crate::upstream::record::Recording;
@@ -40,6 +41,8 @@ const ERROR_MAX: usize = 1024 * 1024;
 /// A request that was understood.
 pub(super) struct Understood {
     pub(super) key: RequestKey,
+    /// What is logged of it, if anything is.
+    pub(super) access: Option<Arc<Access>>,
     pub(super) arrived: Instant,
     pub(super) deadline: Instant,
     pub(super) pool: Arc<PoolState>,
@@ -99,6 +102,7 @@ async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way
         let worker = worker.id.clone();
         GatewayError::Upstream { worker, failure, retry_after: None, source: None }
     };
+    request.access.iter().for_each(|access| access.sent());
     let answer = tokio::select! {
         sent = gateway.upstream.send(worker, &request.outgoing, way) => sent?,
         () = worker.ejected() => return Err(failed(Failure::Ejected)),
@@ -191,6 +195,7 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
         }),
         recording: recording(gateway, request),
         decision: decided,
+        access: request.access.clone(),
     };
     let is_stream = answer.is_event_stream();
     let form = match request.relayed {
@@ -235,6 +240,7 @@ async fn refusal(
     };
     let (parts, body) = answer.collect(ERROR_MAX).await.map_err(broken)?;
     attempt.request.pool.metrics.request("worker_refused");
+    attempt.request.access.iter().for_each(|access| access.outcome("worker_refused"));
     let is_fault = parts.status == StatusCode::INTERNAL_SERVER_ERROR;
     let mut response = Response::from_parts(parts, Body::from(body));
     if is_fault && !response.headers().contains_key(SHOULD_RETRY) {

@@ -19,6 +19,7 @@ use crate::door::{Intake, IntakeFault, Room, read_whole};
 use crate::error::GatewayError;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::otlp::Exporter;
 use crate::upstream::Upstream;
 use crate::upstream::guard::Guard;
 use crate::upstream::record::Recorder;
@@ -47,6 +48,8 @@ pub struct Gateway {
     room: Room,
     /// Who is told of finished requests, where they are recorded.
     pub recorder: Option<Recorder>,
+    /// Who is told of every request that has ended, where spans are sent.
+    pub exporter: Option<Exporter>,
     keys: Arc<AtomicU64>,
     scratches: Arc<Mutex<Vec<Scratch>>>,
 }
@@ -74,6 +77,8 @@ pub struct Behaviour {
     pub seed: u64,
     /// Whether answers carry `x-warmpath-*` headers.
     pub expose_decisions: bool,
+    /// Whether each request is a line in the log.
+    pub logs_access: bool,
     /// How senders and their urgency are known.
     pub senders: Senders,
     /// Whether streams whose clients do not ask for usage get the wish.
@@ -93,7 +98,7 @@ impl Gateway {
         let guard = Arc::new(Guard::new(behaviour.suspicion, behaviour.seed));
         let (keys, scratches) = (Arc::default(), Arc::default());
         let room = Room::new(behaviour.all_body_bytes);
-        let (passthrough, recorder) = (Vec::new(), None);
+        let (passthrough, recorder, exporter) = (Vec::new(), None, None);
         Self {
             fleet,
             index,
@@ -104,6 +109,7 @@ impl Gateway {
             decisions,
             passthrough,
             recorder,
+            exporter,
             room,
             keys,
             scratches,
@@ -125,6 +131,11 @@ impl Gateway {
         Self { recorder, ..self }
     }
 
+    /// The same, with requests' spans told to `exporter`.
+    pub fn with_exporter(self, exporter: Option<Exporter>) -> Self {
+        Self { exporter, ..self }
+    }
+
     /// Another one in its place, for the requests to come: the same fleet, counters and bounds, unless those are set
     /// otherwise.
     pub fn succeeding(&self, upstream: Upstream, behaviour: Behaviour, passthrough: Vec<PassedPath>) -> Self {
@@ -139,6 +150,7 @@ impl Gateway {
             passthrough,
             room: if same_room { self.room.clone() } else { Room::new(behaviour.all_body_bytes) },
             recorder: self.recorder.clone(),
+            exporter: self.exporter.clone(),
             keys: Arc::clone(&self.keys),
             scratches: Arc::clone(&self.scratches),
             behaviour,

@@ -10,9 +10,12 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::arrival::{Arrival, REQUEST_ID};
+use super::arrival::Arrival;
 use super::destination::unknown_model;
 use super::gateway::Gateway;
+
+/// What the access log calls it.
+const ENDPOINT: &str = "models";
 
 #[derive(Serialize)]
 struct List<'a> {
@@ -25,7 +28,7 @@ pub async fn list(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Re
     let catalogue = gateway.fleet.catalogue();
     let data = catalogue.entries().iter().map(|entry| &entry.json).collect();
     let response = Json(List { object: "list", data }).into_response();
-    named(response, Arrival::now(&gateway, &headers))
+    Arrival::now(&gateway, &headers, ENDPOINT).served(response)
 }
 
 /// One of them; ids may contain slashes.
@@ -34,16 +37,11 @@ pub async fn one(
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Response {
-    let arrival = Arrival::now(&gateway, &headers);
+    let arrival = Arrival::now(&gateway, &headers, ENDPOINT);
     // What cannot be decoded is nobody's name.
     let id = id.map(|Path(id)| id).unwrap_or_default();
     match gateway.fleet.catalogue().entry(&id) {
-        Some(entry) => named(Json(&entry.json).into_response(), arrival),
+        Some(entry) => arrival.served(Json(&entry.json).into_response()),
         None => arrival.refuse(&gateway, unknown_model(&id)),
     }
-}
-
-fn named(mut response: Response, arrival: Arrival) -> Response {
-    response.headers_mut().insert(REQUEST_ID, arrival.id);
-    response
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use warmpath_core::shape::Shape;
 use warmpath_core::units::Tokens;
 
-use super::arrival::{Arrival, Failure, REQUEST_ID};
+use super::arrival::{Arrival, Failure};
 use super::completions::BYTES_PER_TOKEN;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
@@ -38,9 +38,10 @@ struct Fields<'a> {
 
 /// Any path that has no handler of its own.
 pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    let mut arrival = Arrival::now(&gateway, request.headers());
     let path = request.uri().path();
-    if !gateway.passthrough.iter().any(|passed| passed.covers(path)) {
+    let is_passed = gateway.passthrough.iter().any(|passed| passed.covers(path));
+    let mut arrival = Arrival::now(&gateway, request.headers(), if is_passed { "passed" } else { "refused" });
+    if !is_passed {
         let path = path.chars().take(200).collect();
         return arrival.refuse(&gateway, GatewayError::UnknownPath { path });
     }
@@ -65,11 +66,13 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
     let affinity = senders.session(&parts.headers, None);
     let mut headers = end_to_end(parts.headers);
-    headers.insert(REQUEST_ID, arrival.id.clone());
+    arrival.name(&mut headers);
     let tokens = Tokens(u32::try_from(body.len() / bytes_per_token).unwrap_or(u32::MAX));
     let root = destination.root(None, pool.block_size, gateway.behaviour.index_seed);
     let path = parts.uri.into_parts().path_and_query;
+    arrival.access.iter().for_each(|access| access.asks(&pool.model, tokens));
     let understood = Understood {
+        access: arrival.access.clone(),
         key: arrival.key,
         arrived: arrival.at,
         deadline: arrival.deadline,

@@ -5,17 +5,20 @@ use std::time::Instant;
 
 use rand::rngs::Xoshiro256PlusPlus;
 use warmpath_core::blocks::Root;
-use warmpath_core::scheduler::{DecidedBy, Explanation, Placement, Question};
+use warmpath_core::policy::PolicyName;
+use warmpath_core::scheduler::{DecidedBy, Explanation, Placement, Question, Scratch};
 use warmpath_core::shape::{Prompt, Request as PlaceRequest};
 use warmpath_core::slot_set::SlotSet;
 
 use super::arrival::REQUEST_ID;
 use super::forward::Understood;
 use super::gateway::Gateway;
+use crate::decisions::told::decided;
 use crate::decisions::{Decision, Made, Name, names};
 use crate::error::GatewayError;
 use crate::fleet::Worker;
 use crate::fleet::roster::Roster;
+use crate::telemetry::access::Chosen;
 
 /// A request that has a worker.
 pub(super) struct Placed {
@@ -46,17 +49,21 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
             let placement = scheduler.place(start, place, &*gateway.index, (table, pool), scratch)?;
             scratch.shadows().iter().for_each(|choice| request.pool.metrics.shadow(choice));
             gateway.metrics.routing_latency.record(start.elapsed());
+            let policy = match placement.decided_by {
+                DecidedBy::Policy => scheduler.policy().name,
+                _ => scheduler.fallback().name,
+            };
             let decision = gateway.decisions.record(&Made {
                 request: request.outgoing.headers.get(REQUEST_ID).map_or(&[], |id| id.as_bytes()),
                 avoided: u32::try_from(avoid.len()).unwrap_or(u32::MAX),
                 placement: &placement,
-                policy: match placement.decided_by {
-                    DecidedBy::Policy => scheduler.policy().name,
-                    _ => scheduler.fallback().name,
-                },
+                policy,
                 fleet: (table, pool),
                 scratch,
             });
+            if let Some(access) = &request.access {
+                access.chosen(chosen((&placement, policy), decision.as_deref(), scratch));
+            }
             Ok::<_, GatewayError>((placement, decision))
         })
     })?;
@@ -78,6 +85,21 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
         "placed"
     );
     Ok(Placed { placement, worker, decision })
+}
+
+/// What is logged of a decision.
+fn chosen((placement, policy): (&Placement, PolicyName), decision: Option<&Decision>, scratch: &Scratch) -> Chosen {
+    let target = &placement.target;
+    let at = scratch.candidates().iter().position(|candidate| candidate.slot == target.slot);
+    Chosen {
+        worker: target.worker.clone(),
+        rank: target.rank,
+        overlap: placement.overlap_tokens,
+        policy: policy.as_str(),
+        decided_by: decided(placement.decided_by),
+        cost: at.and_then(|at| scratch.costs().get(at)).map(|cost| cost.0),
+        decision: decision.map(|decision| decision.number),
+    }
 }
 
 /// What [`place`] would do at this moment. Reserves nothing, sends nothing, and is written down nowhere.

@@ -26,9 +26,9 @@ pub fn data(desk: Desk) -> Router {
 }
 
 async fn only_post(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    Arrival::now(&gateway, request.headers()).refuse(&gateway, GatewayError::Method { allow: "POST" })
+    Arrival::now(&gateway, request.headers(), "refused").refuse(&gateway, GatewayError::Method { allow: "POST" })
 }
 
 async fn only_get(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    Arrival::now(&gateway, request.headers()).refuse(&gateway, GatewayError::Method { allow: "GET, HEAD" })
+    Arrival::now(&gateway, request.headers(), "refused").refuse(&gateway, GatewayError::Method { allow: "GET, HEAD" })
 }

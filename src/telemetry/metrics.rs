@@ -18,6 +18,7 @@ pub use door::DoorMetrics;
 pub use queue::QueueMetrics;
 use reasons::Reasons;
 pub use record::RecordMetrics;
+pub use spans::SpanMetrics;
 pub use tokenizer::TokenizerFigures;
 pub use worker::WorkerMetrics;
 
@@ -28,6 +29,7 @@ mod queue;
 mod reasons;
 mod record;
 mod shadow;
+mod spans;
 mod tokenizer;
 mod worker;
 
@@ -132,6 +134,7 @@ definitions! {
     CERTIFICATE_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Kind::Gauge, "When the certificate in use expires, since 1970.";
     RESTARTS = "task_restarts_total", Kind::Counter, "Background tasks that panicked and began again, by task.";
     RECORDED = "recorded_requests_total", Kind::Counter, "Finished requests that were to be recorded, by what became of them.";
+    TRACED = "traced_requests_total", Kind::Counter, "Requests whose spans were to be sent, by what became of them.";
     CONFIG_RELOADS = "config_reloads_total", Kind::Counter, "Times that a changed configuration took effect.";
     CONFIG_FAILURES = "config_reload_failures_total", Kind::Counter, "Times that a configuration was read that cannot be followed.";
     CONFIG_LOADED = "config_last_reload_success_timestamp_seconds", Kind::Gauge, "When the configuration in effect was read, since 1970.";

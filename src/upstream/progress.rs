@@ -17,6 +17,7 @@ use super::sse::SseScanner;
 use super::usage;
 use crate::decisions::{Decision, Standing};
 use crate::fleet::{Fleet, PoolState, Worker};
+use crate::telemetry::access::Access;
 
 /// The most of a plain answer that is kept until its end, to read its usage.
 const WHOLE_MAX: usize = 1024 * 1024;
@@ -58,6 +59,8 @@ pub struct Ticket {
     pub recording: Option<Box<Recording>>,
     /// What is written down of its decision.
     pub decision: Option<Arc<Decision>>,
+    /// What is logged of it, if anything is.
+    pub access: Option<Arc<Access>>,
 }
 
 /// What the router promised of one request, and to whom it matters whether that holds.
@@ -116,6 +119,7 @@ impl Progress {
                 let after = now.saturating_duration_since(self.ticket.arrived);
                 self.ticket.pool.metrics.ttft.record(after);
                 self.ticket.decision.iter().for_each(|decision| decision.course.first_token(after));
+                self.ticket.access.iter().for_each(|access| access.first_token(after));
             }
             if let Some(reservation) = &mut self.reservation {
                 reservation.first_token(now);
@@ -178,7 +182,7 @@ impl Progress {
                 if let Some(recording) = self.ticket.recording.take() {
                     recording.finished(self.output(usage));
                 }
-                self.ticket.pool.metrics.request("ok");
+                self.came(now, "ok", usage);
                 self.ticket.fleet.request_answered(&self.ticket.worker);
                 self.ticket.guard.answered(self.ticket.fingerprint);
                 self.note(Standing::Answered, usage.cached);
@@ -194,19 +198,19 @@ impl Progress {
                     let Ticket { guard, fingerprint, worker, sent, .. } = &self.ticket;
                     guard.broke(*fingerprint, worker.slot, (*sent, now));
                 }
-                self.ticket.pool.metrics.request("broken");
+                self.came(now, "broken", Usage::default());
                 tracing::warn!(worker = %self.ticket.worker.id, request = self.ticket.key.0, "answer broke off");
                 self.note(Standing::Failed, None);
                 self.ticket.fleet.request_failed(&self.ticket.worker, failure);
                 self.observe(now, Event::Failed { side: Side::Worker });
             }
             Ending::Late => {
-                self.ticket.pool.metrics.request("deadline");
+                self.came(now, "deadline", Usage::default());
                 self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Router });
             }
             Ending::ClientLeft => {
-                self.ticket.pool.metrics.request("client_left");
+                self.came(now, "client_left", Usage::default());
                 self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Client });
             }
@@ -259,6 +263,12 @@ impl Progress {
             block_size: self.ticket.pool.block_size,
         };
         trust.answered(now, &answered);
+    }
+
+    /// Counts and logs it.
+    fn came(&self, now: Instant, outcome: &'static str, usage: Usage) {
+        self.ticket.pool.metrics.request(outcome);
+        self.ticket.access.iter().for_each(|access| access.ended(now, outcome, usage));
     }
 
     fn note(&self, standing: Standing, cached: Option<Tokens>) {

@@ -158,7 +158,7 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
             "3:27: unknown value `loud` (known: error, warn, info, debug, trace)",
             "4:21: expected a whole number from 0 to 255, got `-1`",
             "4:25: unknown key `wait` (known: attempts, budget, budget_min, server_errors, suspicion)",
-            "5:1: unknown key `cache` (known: listen, models, workers, discovery, routing, queue, events, index, engines, tokenize, upstream_tls, limits, timeouts, health, retries, decisions, metrics, log, ready_when, usage, record, record_size)",
+            "5:1: unknown key `cache` (known: listen, models, workers, discovery, routing, queue, events, index, engines, tokenize, upstream_tls, limits, timeouts, health, retries, decisions, metrics, log, tracing, ready_when, usage, record, record_size)",
         ],
     ),
 ];

@@ -81,6 +81,30 @@ async fn a_worker_whose_requests_fail_is_taken_out_though_its_checks_pass_and_th
 }
 
 #[tokio::test]
+async fn an_operator_who_resets_a_breaker_gives_the_worker_another_chance() {
+    let (bad, other) = (Scripted::start(vec![whole(UNAVAILABLE, "{}")]).await, good().await);
+    let fleet = in_turn(&[&bad, &other]).start().await;
+    bad.checked().await;
+    let breaker = async || {
+        let told: Value = serde_json::from_str(&fleet.admin("/api/v1/workers").await.1).unwrap();
+        told["workers"][0]["breaker"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(breaker().await, "closed");
+    assert_eq!(who_answers(&fleet, 6).await, ["stranger-2"; 6]);
+    assert_eq!((breaker().await, bad.seen().len()), ("open".to_owned(), 3));
+    let reset = (200, json!({"worker": "stranger-1", "state": "closed"}));
+    assert_eq!(fleet.operate("stranger-1", "reset_breaker").await, reset);
+    assert!(breaker().await == "closed" && up(&fleet, "stranger-1").await);
+    // As many faults are borne as before.
+    assert_eq!(who_answers(&fleet, 6).await, ["stranger-2"; 6]);
+    assert_eq!((breaker().await, bad.seen().len()), ("open".to_owned(), 6));
+    bad.plays(good_stream());
+    assert_eq!(fleet.operate("stranger-1", "reset_breaker").await, reset);
+    assert!(who_answers(&fleet, 2).await.contains(&"stranger-1".to_owned()));
+    assert_eq!(fleet.operate("nobody", "reset_breaker").await.0, 404);
+}
+
+#[tokio::test]
 async fn a_client_s_faults_take_nobody_out() {
     let (first, second) = (Scripted::start(vec![whole("400 Bad Request", "{}")]).await, good().await);
     let fleet = in_turn(&[&first, &second]).start().await;

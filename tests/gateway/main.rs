@@ -1,6 +1,7 @@
 //! The gateway end to end: real sockets, simulated engines behind HTTP, a real NATS server.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod access;
 mod adapters;
 mod approx;
 mod bad_input;
@@ -60,6 +61,8 @@ mod stalled;
 mod starved;
 mod streaming;
 mod tls;
+mod top;
+mod traces;
 mod trust;
 mod usage;
 mod warm;

@@ -4,12 +4,14 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// See the module. It is killed with the test.
 pub(crate) struct Serving {
     child: Child,
     config: PathBuf,
+    log: Arc<Mutex<Vec<String>>>,
     pub(crate) data: SocketAddr,
     pub(crate) admin: SocketAddr,
 }
@@ -61,7 +63,7 @@ impl Serving {
             assert!(Instant::now() < deadline, "it does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Self { child, config, data, admin }
+        Self { child, config, log: Arc::default(), data, admin }
     }
 
     fn of(name: &str, text: &str, descriptors: usize) -> Self {
@@ -75,8 +77,15 @@ impl Serving {
         let told = told.expect("it says where it serves");
         let addresses: Vec<SocketAddr> =
             told.split("http://").skip(1).map(|part| part.split(',').next().unwrap().parse().unwrap()).collect();
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, config, data: addresses[0], admin: addresses[1] }
+        let log: Arc<Mutex<Vec<String>>> = Arc::default();
+        let kept = Arc::clone(&log);
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| kept.lock().unwrap().push(line)));
+        Self { child, config, log, data: addresses[0], admin: addresses[1] }
+    }
+
+    /// What it has logged since it serves.
+    pub(crate) fn logged(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
     }
 
     /// What a supervisor would be told, at this socket.

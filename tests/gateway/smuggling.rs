@@ -132,7 +132,7 @@ fn refused() -> Vec<(u16, Case)> {
 }
 
 /// Fields that a worker may see.
-const PASSED: [&str; 3] = ["host", "content-length", "x-request-id"];
+const PASSED: [&str; 4] = ["host", "content-length", "x-request-id", "traceparent"];
 
 #[tokio::test]
 async fn what_is_taken_reaches_the_worker_once_and_framed_anew() {

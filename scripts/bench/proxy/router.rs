@@ -160,7 +160,7 @@ fn configuration(settings: &Settings<'_>) -> String {
 models:
   - {{name: {MODEL}, block_size: {BLOCK}, tokenizer: {tokenizer}}}
 routing: {{policy: {}, trust: {{event_silence: 24h}}}}
-log: {{level: warn}}
+log: {{level: warn, access: false}}
 workers:
 ",
         settings.policy

@@ -1,4 +1,4 @@
-//! What operators do with a worker: `POST /api/v1/workers/{id}/{drain,undrain,eject,reset_cache}`.
+//! What operators do with a worker: `POST /api/v1/workers/{id}/{drain,undrain,eject,reset_breaker,reset_cache}`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,7 @@ enum Action {
     Drain,
     Undrain,
     Eject,
+    ResetBreaker,
     ResetCache,
 }
 
@@ -35,6 +36,7 @@ impl Action {
             "drain" => Some(Self::Drain),
             "undrain" => Some(Self::Undrain),
             "eject" => Some(Self::Eject),
+            "reset_breaker" => Some(Self::ResetBreaker),
             "reset_cache" => Some(Self::ResetCache),
             _ => None,
         }
@@ -51,9 +53,10 @@ pub(super) async fn act(
     let answer = match (guard::may_change(&admin, &headers), Action::named(&name)) {
         (Err(guard::Refusal::Token), _) => (StatusCode::UNAUTHORIZED, guard::Refusal::Token.message().to_owned()),
         (Err(refusal), _) => (StatusCode::FORBIDDEN, refusal.message().to_owned()),
-        (Ok(()), None) => {
-            (StatusCode::NOT_FOUND, "unknown action (known: drain, undrain, eject, reset_cache)".to_owned())
-        }
+        (Ok(()), None) => (
+            StatusCode::NOT_FOUND,
+            "unknown action (known: drain, undrain, eject, reset_breaker, reset_cache)".to_owned(),
+        ),
         (Ok(()), Some(action)) => carry_out(&admin, &WorkerId::from(shown.as_str()), action).await,
     };
     let (status, message) = answer;
@@ -82,10 +85,15 @@ async fn carry_out(admin: &Admin, id: &WorkerId, action: Action) -> (StatusCode,
         Action::Drain => Duty::Draining,
         Action::Undrain => Duty::Active,
         Action::Eject => Duty::Ejected,
+        Action::ResetBreaker => return said(admin.fleet.reset_breaker(id), "closed"),
         Action::ResetCache => return reset_cache(admin, id).await,
     };
-    match admin.fleet.set_duty(id, duty) {
-        Ok(()) => (StatusCode::OK, duty.label().to_owned()),
+    said(admin.fleet.set_duty(id, duty), duty.label())
+}
+
+fn said(done: Result<(), DutyError>, state: &str) -> (StatusCode, String) {
+    match done {
+        Ok(()) => (StatusCode::OK, state.to_owned()),
         Err(error @ DutyError::Unknown(_)) => (StatusCode::NOT_FOUND, error.to_string()),
         Err(error @ DutyError::Already(..)) => (StatusCode::CONFLICT, error.to_string()),
     }

@@ -32,6 +32,8 @@ struct Row {
     state: &'static str,
     /// What keeps it from being chosen, or `active`: `draining`, `ejected`, `down`.
     condition: &'static str,
+    /// `closed`, `trial` while one more failed request would open it, or `open`.
+    breaker: &'static str,
     in_flight: InFlight,
     index_blocks: usize,
     view: &'static str,
@@ -103,6 +105,7 @@ fn row(now: Instant, (worker, target): (&Worker, &Target), report: Report, index
         model: worker.model.as_ref().to_owned(),
         state: if target.available { "up" } else { "down" },
         condition: worker.condition(),
+        breaker: worker.breaker(),
         in_flight: InFlight {
             requests: load.requests,
             sequences: load.sequences,

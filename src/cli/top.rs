@@ -1,0 +1,68 @@
+//! `warmpath top`: the status page in a terminal.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::admin::AdminArgs;
+use super::runtime;
+use looker::Looker;
+use state::State;
+
+mod figures;
+mod frame;
+mod looker;
+mod screen;
+mod state;
+
+/// Columns of a frame that is printed.
+const COLUMNS: u16 = 120;
+
+/// Shows a running router's workers, figures and decisions in the terminal, and drains or ejects workers on a key.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
+pub struct TopArgs {
+    /// Milliseconds between two looks.
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    interval: u64,
+    /// Print one frame as plain text, with every worker and the last decisions. So it is, too, where standard output is no
+    /// terminal.
+    #[arg(long)]
+    once: bool,
+    /// Print one JSON document of what would be shown.
+    #[arg(long, conflicts_with = "once")]
+    json: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const AFTER: &str = "\
+Keys: q quits, tab changes between workers and decisions, arrows or j and k select, ? tells all. With a worker selected
+d drains it, u puts it back, e ejects it, r resets its breaker, c has its engine empty its cache; each asks first.
+
+--json: {\"health\": …, \"workers\": […], \"history\": …, \"decisions\": …, \"config\": …}, each as the admin port tells it;
+of the configuration all but its values.
+
+Exit codes: 0 shown, 1 no router answers or it wants another token, 2 wrong use.";
+
+impl TopArgs {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let runtime = runtime()?;
+        let mut looker = Looker::new(self.admin.port()?);
+        // What goes wrong at once is told before there is a screen.
+        let first = runtime.block_on(looker.look())?;
+        let mut stdout = std::io::stdout();
+        // Whoever reads may have gone: nobody is left to tell.
+        if self.json {
+            let _ = writeln!(stdout, "{}", first.json());
+        } else if self.once || !stdout.is_terminal() {
+            let _ = stdout.write_all(frame::printed(&mut State::new(first.picture()?), COLUMNS).as_bytes());
+        } else {
+            let state = State::new(first.picture()?);
+            screen::show(&runtime, (looker, Duration::from_millis(self.interval)), state)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

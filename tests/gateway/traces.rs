@@ -1,0 +1,116 @@
+//! Spans of requests, as a receiver of OTLP over HTTP gets them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::fleet::{TestFleet, fleet};
+use crate::scripted::{Scripted, Seen, Step, whole};
+
+const SECRET: &str = "tell nobody: my secret";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const ANSWER: &str = r#"{"choices":[{"index":0,"text":"it is safe"}],"usage":{"prompt_tokens":22,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}"#;
+
+async fn before(receiver: &Scripted, workers: &[&Scripted]) -> TestFleet {
+    let config = format!("tracing: {{otlp: 'http://{}/otlp'}}\ntimeouts: {{health_interval: 1h}}", receiver.address);
+    let fleet = fleet().engines(0).policy("round_robin").config(&config);
+    workers.iter().fold(fleet, |fleet, worker| fleet.stranger(worker.address)).start().await
+}
+
+async fn ask(fleet: &TestFleet, parent: &str) -> u16 {
+    let body = json!({"model": "m", "prompt": SECRET});
+    let request = fleet.client.post(fleet.url("/v1/completions")).json(&body);
+    let response = request.header("traceparent", parent).header("x-request-id", "mine").send().await.unwrap();
+    let status = response.status().as_u16();
+    response.bytes().await.unwrap();
+    status
+}
+
+fn spans(seen: &Seen) -> Vec<Value> {
+    assert!(seen.head.starts_with("POST /otlp/v1/traces HTTP/1.1\r\n"), "{}", seen.head);
+    assert_eq!(seen.header("content-type"), ["application/json"]);
+    let told: Value = serde_json::from_slice(&seen.body).unwrap();
+    let resource = &told["resourceSpans"][0];
+    assert_eq!(
+        resource["resource"]["attributes"][0],
+        json!({"key": "service.name", "value": {"stringValue": "warmpath"}})
+    );
+    resource["scopeSpans"][0]["spans"].as_array().unwrap().clone()
+}
+
+fn attributes(span: &Value) -> BTreeMap<String, Value> {
+    let all = span["attributes"].as_array().unwrap().iter();
+    all.map(|one| {
+        (one["key"].as_str().unwrap().to_owned(), one["value"].as_object().unwrap().values().next().unwrap().clone())
+    })
+    .collect()
+}
+
+fn time(span: &Value, which: &str) -> u128 {
+    span[which].as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_request_is_a_span_between_its_client_s_and_its_worker_s_with_its_attempts_below() {
+    let receiver = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let (fails, works) =
+        (Scripted::start(vec![Step::Close]).await, Scripted::start(vec![whole("200 OK", ANSWER)]).await);
+    let fleet = before(&receiver, &[&fails, &works]).await;
+    assert_eq!(ask(&fleet, &format!("00-{TRACE}-b7ad6b7169203331-01")).await, 200);
+    receiver.asked(1).await;
+    let seen = receiver.seen();
+    let spans = spans(&seen[0]);
+    let named: Vec<_> =
+        spans.iter().map(|span| (span["name"].as_str().unwrap(), span["kind"].as_u64().unwrap())).collect();
+    let expected = [("text_completion m", 2), ("route", 1), ("upstream attempt 1", 3), ("upstream attempt 2", 3)];
+    assert_eq!(named, expected);
+    assert!(
+        spans
+            .iter()
+            .all(|span| span["traceId"] == TRACE && time(span, "startTimeUnixNano") <= time(span, "endTimeUnixNano"))
+    );
+    let own = spans[0]["spanId"].as_str().unwrap();
+    assert_eq!(spans[0]["parentSpanId"], "b7ad6b7169203331");
+    assert!(spans[1..].iter().all(|span| span["parentSpanId"] == own));
+    assert_eq!(works.seen()[0].header("traceparent"), [format!("00-{TRACE}-{own}-01")]);
+    let mut told = attributes(&spans[0]);
+    let (ttft, decision) = (told.remove("gen_ai.response.time_to_first_chunk"), told.remove("warmpath.decision"));
+    assert!(ttft.unwrap().as_f64() > Some(0.0) && decision == Some(json!("2")));
+    told.remove("warmpath.cost");
+    let expected = json!({
+        "gen_ai.operation.name": "text_completion", "gen_ai.provider.name": "warmpath", "gen_ai.request.model": "m",
+        "gen_ai.usage.input_tokens": "22", "gen_ai.usage.output_tokens": "3", "gen_ai.usage.cache_read.input_tokens": "4",
+        "http.response.status_code": "200", "warmpath.request": "mine", "warmpath.worker": "stranger-2",
+        "warmpath.policy": "round_robin", "warmpath.decided_by": "policy", "warmpath.overlap_tokens": "0"
+    });
+    assert_eq!(json!(told), expected);
+    assert_eq!(
+        spans.iter().map(|span| span["status"]["code"].as_u64()).collect::<Vec<_>>(),
+        [None, None, Some(2), None]
+    );
+    let workers: Vec<Value> = spans[2..].iter().map(|span| attributes(span)["warmpath.worker"].clone()).collect();
+    assert_eq!(workers, ["stranger-1", "stranger-2"]);
+    assert!(!String::from_utf8_lossy(&seen[0].body).contains("secret"));
+    assert_eq!(fleet.metric("warmpath_traced_requests_total", "sent").await, 1.0);
+}
+
+#[tokio::test]
+async fn what_a_client_does_not_want_recorded_is_not_and_the_last_ones_are_sent_at_the_end() {
+    let receiver = Scripted::start(vec![whole("503 Service Unavailable", "{}")]).await;
+    let worker = Scripted::start(vec![whole("200 OK", ANSWER)]).await;
+    let fleet = before(&receiver, &[&worker]).await;
+    let unsampled = format!("00-{TRACE}-b7ad6b7169203331-00");
+    assert_eq!(ask(&fleet, &unsampled).await, 200);
+    assert_eq!(worker.seen()[0].header("traceparent"), [unsampled]);
+    assert_eq!(ask(&fleet, "none").await, 200);
+    receiver.asked(1).await;
+    fleet.until_metric("warmpath_traced_requests_total", "failed", 1.0).await;
+    assert_eq!(spans(&receiver.seen()[0]).len(), 3);
+    worker.plays(vec![whole("500 Internal Server Error", "{}")]);
+    assert_eq!(ask(&fleet, "none").await, 500);
+    fleet.stop_gateway().await;
+    let last = spans(receiver.seen().last().unwrap());
+    assert_eq!((receiver.seen().len(), last.len(), &last[0]["status"]["code"]), (2, 3, &json!(2)));
+    assert_eq!(attributes(&last[0])["error.type"], "worker_refused");
+    assert_eq!(last[0].get("parentSpanId"), None, "the trace began here");
+}
