@@ -328,6 +328,7 @@ impl Engine {
     /// wait where all requests wait for storage.
     fn weigh(&mut self, now: Ms) -> Ms {
         let load = &mut self.load;
+        load.number += 1;
         load.chunks.clear();
         load.decodes.clear();
         load.running = self.running.len();
