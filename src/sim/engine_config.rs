@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::blocks::{PoolConfig, Reuse};
 use super::cache::Profile;
 use super::clock::Ms;
+use super::naming::Scheme;
 use super::tiers::Tiers;
 use super::timing::{StepLoad, Timing};
 use crate::real::real;
@@ -49,8 +50,10 @@ pub struct EngineConfig {
     pub slowness: f64,
     /// What a real engine does, and an ablation may leave out.
     pub realism: Realism,
-    /// The engine's own seed of block names.
+    /// The engine's own seed of block names, and of its chances.
     pub seed: u64,
+    /// Whose names its blocks have; none are quick ones, with the engine's seed. nano-vllm has its own.
+    pub names: Option<Scheme>,
     /// What lies below the cache; none by default.
     pub tiers: Option<Tiers>,
 }
@@ -95,6 +98,7 @@ impl Default for EngineConfig {
             slowness: 1.0,
             realism: Realism::default(),
             seed: 0,
+            names: None,
             tiers: None,
         }
     }
@@ -168,13 +172,18 @@ impl EngineConfig {
         if self.vocabulary.is_empty() { Err(ConfigError::NoVocabulary) } else { Ok(()) }
     }
 
+    /// Whose names its blocks have.
+    pub(super) fn scheme(&self) -> Scheme {
+        self.names.unwrap_or(Scheme::Seeded(self.seed))
+    }
+
     pub(super) fn pool(&self) -> PoolConfig {
         PoolConfig {
             block_size: self.block_size,
             blocks: self.blocks,
             null_block: self.null_block,
             prefix_caching: self.prefix_caching,
-            hash_seed: self.seed,
+            names: self.scheme(),
             reuse: self.reuse,
         }
     }

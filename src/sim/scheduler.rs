@@ -61,8 +61,8 @@ impl Engine {
         let plan = config.tiers;
         let own = plan.map(|plan| plan.own_shared_pages).filter(|pages| *pages > 0);
         Ok(Self {
-            tiers: plan.map(|plan| Box::new(Hierarchy::new(plan, config.block_size))),
-            own: own.map(|pages| Box::new(SharedTier::new(pages))),
+            tiers: plan.map(|plan| Box::new(Hierarchy::new(plan, config.block_size, config.seed))),
+            own: plan.zip(own).map(|(plan, pages)| Box::new(SharedTier::with(pages, plan.eviction, config.seed))),
             cache: Cache::new(&config),
             config,
             waiting: BTreeMap::new(),
@@ -233,7 +233,8 @@ impl Engine {
     /// What this engine would call the full blocks of a prompt, and what storage that a fleet shares would. O(prompt).
     pub fn names_of(&self, prompt: PromptText) -> (Vec<EngineHash>, Vec<EngineHash>) {
         let naming = SharedTier::naming(self.config.block_size);
-        let shared = self.cache.sequence(prompt.clone(), None, None).named_by(naming).collect();
+        let digests = self.cache.sequence(prompt.clone(), None, None);
+        let shared = digests.digests(naming).map(|digest| naming.name(digest)).collect();
         (self.cache.names_of(prompt), shared)
     }
 

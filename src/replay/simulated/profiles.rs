@@ -4,7 +4,7 @@ use warmpath_core::policy::PolicyName;
 
 use super::ladder::{BLOCK, conversation, outcome, scenario};
 use super::*;
-use crate::sim::tiers::{PrefetchPolicy, Tiers, WritePolicy};
+use crate::sim::tiers::{Eviction, PrefetchPolicy, Tiers, WritePolicy};
 use crate::sim::{Ms, Profile};
 
 const PROFILES: [Profile; 3] = [Profile::Vllm, Profile::Nano, Profile::SglangRadix];
@@ -50,14 +50,17 @@ fn all_that_must_hold_holds_with_every_tier_below() {
     let trace = conversation(60);
     let writes = [WritePolicy::WriteThrough, WritePolicy::Selective { uses: 2 }, WritePolicy::WriteBack];
     for profile in [Profile::Vllm, Profile::SglangRadix] {
-        for (write, shared_pages) in writes.into_iter().zip([0, 400, 4000]) {
-            let base = of(profile, PolicyName::Kv, 3, 260);
-            let change = |tiers: &mut Tiers| {
-                (tiers.write, tiers.prefetch) = (write, PrefetchPolicy::WaitComplete);
-            };
-            let scenario = Scenario { check: true, speed: 20.0, ..above(400, shared_pages, change, base) };
-            let outcome = outcome(&trace, &scenario);
-            assert!(outcome.requests.iter().all(|request| request.completed), "{profile:?} {write}");
+        for eviction in [Eviction::Lru, Eviction::Lfu, Eviction::RandomLru] {
+            for (write, shared_pages) in writes.into_iter().zip([0, 400, 4000]) {
+                let base = of(profile, PolicyName::Kv, 3, 260);
+                let change = |tiers: &mut Tiers| {
+                    (tiers.write, tiers.prefetch, tiers.eviction) = (write, PrefetchPolicy::WaitComplete, eviction);
+                    (tiers.ranks, tiers.slow_rank) = (2, 1.5);
+                };
+                let scenario = Scenario { check: true, speed: 20.0, ..above(400, shared_pages, change, base) };
+                let outcome = outcome(&trace, &scenario);
+                assert!(outcome.requests.iter().all(|request| request.completed), "{profile:?} {write} {eviction}");
+            }
         }
     }
 }
