@@ -33,6 +33,10 @@ pub(super) struct FleetArgs {
     /// Blocks in each engine's cache.
     #[arg(long, value_name = "BLOCKS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     cache_blocks: u32,
+    /// The share of the GPUs' memory that engines take; what weights and activations leave of it are the blocks in each
+    /// engine's cache. For `roofline` timing.
+    #[arg(long, value_name = "SHARE", conflicts_with = "cache_blocks")]
+    gpu_memory_utilization: Option<f64>,
     #[command(flatten)]
     cache: CacheArgs,
     /// How long a step of an engine lasts.
@@ -83,6 +87,14 @@ impl FleetArgs {
         ensure!(self.speed.iter().all(|speed| speed.is_finite() && *speed > 0.0), "--speed must be above 0");
         ensure!(self.slow.is_finite() && self.slow > 0.0, "--slow must be above 0, got {}", self.slow);
         ensure!((0.0..1.0).contains(&self.warm_up), "--warm-up must be at least 0 and below 1, got {}", self.warm_up);
+        if let Some(share) = self.gpu_memory_utilization {
+            ensure!((0.0..=1.0).contains(&share), "--gpu-memory-utilization must be from 0 to 1, got {share}");
+            let Timing::Roofline(model) = self.timing else {
+                bail!("--gpu-memory-utilization needs a model that it knows: --timing roofline:…")
+            };
+            let block = BlockSize::new(1).context("1 is not 0")?;
+            ensure!(model.blocks(share, block) > 0, "the weights leave no room for a cache in {share} of the memory");
+        }
         ensure!((0.0..=1.0).contains(&self.misread), "--misread must be from 0 to 1, got {}", self.misread);
         ensure!((0.0..=2.0).contains(&self.jitter), "--jitter must be from 0 to 2, got {}", self.jitter);
         let scrape_interval = self.scrape_interval.unwrap_or(0.0);
@@ -115,7 +127,7 @@ impl FleetArgs {
             profile: self.cache.profile(),
             tiers: self.cache.tiers(&self.timing, 0),
             block_size,
-            blocks: self.cache_blocks + u32::from(null_block),
+            blocks: self.blocks(block_size).saturating_add(u32::from(null_block)),
             null_block,
             max_num_seqs: count(self.max_num_seqs),
             max_num_batched_tokens: count(self.max_num_batched_tokens),
@@ -144,6 +156,14 @@ impl FleetArgs {
             conditions,
             wire: false,
             check: false,
+        }
+    }
+
+    /// Blocks in each engine's cache.
+    fn blocks(&self, block_size: BlockSize) -> u32 {
+        match (self.gpu_memory_utilization, self.timing) {
+            (Some(share), Timing::Roofline(model)) => model.blocks(share, block_size).max(1),
+            _ => self.cache_blocks,
         }
     }
 

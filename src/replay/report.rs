@@ -72,6 +72,8 @@ pub struct Ablation {
     pub itl_mean_ms: f64,
     /// Of the mean time to the last token.
     pub e2e_mean_ms: f64,
+    /// Of the requests a second.
+    pub requests_per_s: f64,
 }
 
 impl Row {
@@ -85,6 +87,7 @@ impl Row {
             ttft_p99_ms: self.ttft_ms.p99 - whole.ttft_ms.p99,
             itl_mean_ms: self.itl_ms.mean - whole.itl_ms.mean,
             e2e_mean_ms: self.e2e_ms.mean - whole.e2e_ms.mean,
+            requests_per_s: self.requests_per_s - whole.requests_per_s,
         });
         self
     }

@@ -195,6 +195,7 @@ impl Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::{BlockEvent, Engine, EngineConfig, Ms, Profile, RequestId, SimRequest};
 
     const PLAIN: Extras<'_> = Extras { salt: None, adapter: None };
 
@@ -243,6 +244,23 @@ mod tests {
             all.dedup();
             // The salt is no key of vLLM's later blocks, which hang on the first all the same.
             assert_eq!(all.len(), 8, "{scheme:?}");
+        }
+    }
+
+    #[test]
+    fn an_engine_announces_blocks_under_the_names_that_it_was_given() {
+        let golden = [
+            (Profile::Vllm, Scheme::VllmSha256, 16, 12_687_895_063_098_490_012, 0..17),
+            (Profile::SglangRadix, Scheme::SglangSha256, 4, (-3_488_128_144_981_237_669_i64).cast_unsigned(), 1..6),
+        ];
+        for (profile, scheme, size, name, prompt) in golden {
+            let block_size = BlockSize::new(size).unwrap();
+            let config = EngineConfig { profile, block_size, names: Some(scheme), ..EngineConfig::default() };
+            let mut engine = Engine::new(config).unwrap();
+            engine.submit(Ms::ZERO, SimRequest::new(RequestId(1), prompt.collect::<Vec<_>>(), 1)).unwrap();
+            let events = engine.step(Ms::ZERO).unwrap().events;
+            let [BlockEvent::Stored { hashes, parent: None, .. }] = &events[..] else { panic!("{events:?}") };
+            assert_eq!(hashes, &[EngineHash(name)]);
         }
     }
 

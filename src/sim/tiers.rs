@@ -85,10 +85,10 @@ impl Hierarchy {
         shared: &mut SharedTier,
     ) {
         let names = reusable(sequence, self.page());
-        let first = device + self.host.run(now, &names[device..]);
+        let first = device + self.host.run(now, names.get(device..).unwrap_or_default());
         let keys: Vec<Digest> = sequence.digests(self.naming).take(names.len()).collect();
         let called: Vec<EngineHash> = keys.iter().map(|key| self.naming.name(*key)).collect();
-        let found = shared.batch_exists(now, &called[first..]);
+        let found = shared.batch_exists(now, called.get(first..).unwrap_or_default());
         if found == 0 || found * self.page() < self.plan.prefetch_min {
             return;
         }
@@ -113,7 +113,7 @@ impl Hierarchy {
 
     /// How many pages the host has behind the first `device` ones.
     pub(super) fn below(&self, now: Ms, sequence: &Sequence, device: usize) -> usize {
-        self.host.run(now, &reusable(sequence, self.page())[device..])
+        self.host.run(now, reusable(sequence, self.page()).get(device..).unwrap_or_default())
     }
 
     /// A request was admitted with `device` pages of the GPU, and `host` ones that follow are loaded.

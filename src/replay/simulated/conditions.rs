@@ -7,7 +7,7 @@ use warmpath_core::units::BlockSize;
 
 use super::ladder::{BLOCK, conversation, outcome, scenario};
 use super::*;
-use crate::sim::fleet::{Conditions, EventWay};
+use crate::sim::fleet::EventWay;
 use crate::sim::{Ms, Profile, Timing};
 
 /// A prompt of so many blocks that begins as all others do and of which as many tokens are generated.

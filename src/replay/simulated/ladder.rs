@@ -220,6 +220,7 @@ fn every_effect_that_is_left_out_changes_something() {
     let mut whole = Scenario { speed: 30.0, ..scenario(PolicyName::Kv, 2, 300) };
     whole.engine.timing = Timing::default();
     whole.engine.realism.jitter = 0.1;
+    whole.engine.tiers = Some(crate::sim::Tiers { host_pages: 600, kv_bytes: 1000.0, ..crate::sim::Tiers::default() });
     whole.conditions = Conditions { kv_transfer: Ms(0.003), misread: 0.1, ..Conditions::default() };
     assert!(Effect::ALL.into_iter().all(|effect| whole.has(effect) && !whole.clone().without(effect).has(effect)));
     let with_all = outcome(&trace, &whole);

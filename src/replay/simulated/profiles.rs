@@ -137,3 +137,18 @@ fn storage_without_host_memory_or_without_end_is_refused() {
     let nano = above(10, 0, |tiers| tiers.network.latency = Ms(1.0), of(Profile::Nano, PolicyName::Kv, 1, 100));
     assert_eq!(refused(&nano), "the engines cannot be set up");
 }
+
+/// The experiment of the tiers' authors: hit rate, time to first token and requests a second with tiers and without. At more
+/// than the fleet can bear, what is found below saves prefill, and more is served.
+#[test]
+fn tiers_raise_the_hit_rate_lower_the_time_to_first_token_and_serve_more() {
+    let trace = conversation(300);
+    let trials = Trials::new(&trace, warmpath_core::units::BlockSize::new(BLOCK).unwrap(), 0);
+    let change = |tiers: &mut Tiers| tiers.prefetch = PrefetchPolicy::WaitComplete;
+    let with =
+        Scenario { speed: 100.0, ..above(3000, 30_000, change, of(Profile::Vllm, PolicyName::RoundRobin, 4, 400)) };
+    let without = Trial { scenario: with.clone().without(Effect::Tiers), without: Some(Effect::Tiers) };
+    let tried = trials.run(&[Trial { scenario: with, without: None }, without], 1, &|| ()).unwrap();
+    let lost = tried[1].row.ablation.as_ref().unwrap();
+    assert!(lost.hit_rate < -0.1 && lost.ttft_mean_ms > 0.0 && lost.requests_per_s < 0.0, "{lost:?}");
+}

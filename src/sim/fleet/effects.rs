@@ -41,6 +41,8 @@ pub enum Effect {
     WarmUp,
     /// Caches are too small for all that is asked. Without: each holds the whole trace.
     Overflow,
+    /// Host memory and storage lie below the caches. Without: what a cache lets go is gone.
+    Tiers,
     /// Steps last longer or shorter by chance. Without: as long as the timing says.
     Jitter,
     /// A prompt's KV travels to another engine before the first token. Without: it is there.
@@ -49,7 +51,7 @@ pub enum Effect {
 
 impl Effect {
     /// Every effect.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::EventDelay,
         Self::Batching,
         Self::Staleness,
@@ -66,6 +68,7 @@ impl Effect {
         Self::OpenLoop,
         Self::WarmUp,
         Self::Overflow,
+        Self::Tiers,
         Self::Jitter,
         Self::KvTransfer,
     ];
@@ -89,6 +92,7 @@ impl Effect {
             Self::OpenLoop => "open-loop",
             Self::WarmUp => "warm-up",
             Self::Overflow => "overflow",
+            Self::Tiers => "tiers",
             Self::Jitter => "jitter",
             Self::KvTransfer => "kv-transfer",
         }
@@ -126,6 +130,7 @@ impl Scenario {
             }
             Effect::WarmUp => conditions.warm_up = false,
             Effect::Overflow => conditions.overflow = false,
+            Effect::Tiers => (self.engine.tiers, self.shared_pages) = (None, 0),
             Effect::Jitter => realism.jitter = 0.0,
             Effect::KvTransfer => conditions.kv_transfer = Ms::ZERO,
         }
@@ -152,6 +157,7 @@ impl Scenario {
             Effect::OpenLoop => conditions.clients.is_none(),
             Effect::WarmUp => conditions.warm_up,
             Effect::Overflow => conditions.overflow,
+            Effect::Tiers => self.engine.tiers.is_some(),
             Effect::Jitter => realism.jitter > 0.0,
             Effect::KvTransfer => conditions.kv_transfer > Ms::ZERO,
         }

@@ -368,3 +368,17 @@ fn vllms_pool_has_tiers_below_it_as_well() {
     }
     assert_eq!(found, [0, 0, 576]);
 }
+
+#[test]
+fn a_prompt_that_may_be_cached_to_its_last_token_asks_nothing_more_of_the_tiers() {
+    let mut shared = storage();
+    let mut engine = engine(|config, _| {
+        config.profile = Profile::Vllm;
+        config.reuse.last_token = false;
+    });
+    for id in 1..=2 {
+        engine.submit_with(Ms::ZERO, request(id, 0, 640, 1), &mut shared).unwrap();
+        let found = cached(&run(&mut engine, Ms::ZERO, &mut shared).1);
+        assert_eq!(found, [if id == 1 { 0 } else { 639 }], "one token is computed all the same");
+    }
+}
