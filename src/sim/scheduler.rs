@@ -232,9 +232,7 @@ impl Engine {
 
     /// What this engine would call the full blocks of a prompt, and what storage that a fleet shares would. O(prompt).
     pub fn names_of(&self, prompt: PromptText) -> (Vec<EngineHash>, Vec<EngineHash>) {
-        let naming = SharedTier::naming(self.config.block_size);
-        let digests = self.cache.sequence(prompt.clone(), None, None);
-        let shared = digests.digests(naming).map(|digest| naming.name(digest)).collect();
+        let shared = SharedTier::names(&self.cache.sequence(prompt.clone(), None, None), self.config.block_size);
         (self.cache.names_of(prompt), shared)
     }
 

@@ -11,6 +11,7 @@ use super::shelf::Shelf;
 use crate::sim::blocks::BlockEvent;
 use crate::sim::clock::Ms;
 use crate::sim::naming::{Naming, Scheme};
+use crate::sim::sequence::Sequence;
 
 /// A page on its way into shared storage.
 #[derive(Clone, Debug)]
@@ -49,6 +50,12 @@ impl SharedTier {
     /// How all engines name pages here: as SGLang does, each with a name of its own that covers all before it.
     pub(in crate::sim) fn naming(page_size: BlockSize) -> Naming {
         Naming { scheme: Scheme::SglangSha256, block_size: page_size }
+    }
+
+    /// What a sequence's full pages are called here. O(tokens).
+    pub(in crate::sim) fn names(sequence: &Sequence, page_size: BlockSize) -> Vec<EngineHash> {
+        let naming = Self::naming(page_size);
+        sequence.digests(naming).map(|digest| naming.name(digest)).collect()
     }
 
     /// How many of the first pages exist and are whole at `now`.
