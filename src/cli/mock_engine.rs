@@ -141,8 +141,8 @@ enum Layout {
 }
 
 /// What goes wrong with events, on purpose. POST /faults changes it while the engine runs, with a JSON object of drop,
-/// duplicate, reorder, delay_ms and replay (whole, refused, missing_start); POST /restart starts the engine anew, with an
-/// empty cache and batches from 0.
+/// duplicate, reorder, delay_ms and replay (whole, refused, missing_start), and with errors (the share of requests that fail)
+/// and stale_metrics; POST /restart starts the engine anew, with an empty cache and batches from 0.
 #[derive(Debug, Args)]
 struct FaultArgs {
     /// Share of batches that are lost, 0 to 1; a replay still has them.
