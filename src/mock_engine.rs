@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use warmpath_indexer::codec::encode::{self, HashForm};
 
@@ -13,10 +13,10 @@ use crate::error::BoxError;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::{Bus, Publisher};
 use crate::shutdown::Tasks;
-use crate::sim::{Engine, EngineConfig};
+use crate::sim::{Engine, EngineConfig, Profile};
 use crate::telemetry::metrics::DoorMetrics;
 use driver::Driver;
-use exposition::Exposition;
+use exposition::{Exposition, Names};
 use ranks::{Ranks, Seat};
 use voice::Voice;
 use wire::{Wire, WireSettings};
@@ -72,6 +72,8 @@ struct Shared {
     ranks: Ranks,
     exposition: Exposition,
     requests: AtomicU64,
+    /// The share of requests that are answered with an error.
+    errors: Mutex<f64>,
 }
 
 impl MockSettings {
@@ -111,7 +113,8 @@ impl MockEngine {
             let bus = bus.clone();
             tasks.spawn(async move { bus.prepare().await });
         });
-        let exposition = Exposition::new(&settings.model);
+        let names = if settings.engine.profile == Profile::SglangRadix { Names::Sglang } else { Names::Vllm };
+        let exposition = Exposition::new(&settings.model, names);
         let seat = |(rank, bus): (u32, &Bus)| settings.seat(rank, bus.clone(), &exposition, tasks);
         let seats = (0..).zip(&settings.ranks).map(seat).collect::<Result<Vec<_>, _>>()?;
         let shared = Shared {
@@ -121,6 +124,7 @@ impl MockEngine {
             model: settings.model,
             exposition,
             requests: AtomicU64::new(0),
+            errors: Mutex::default(),
         };
         let router = api::routes(Arc::new(shared));
         Door::open(listener, router, (DoorLimits::default(), None), DoorMetrics::default(), tasks);

@@ -158,3 +158,50 @@ fn what_cannot_be_tuned_is_said() {
     let output = warmpath(&["tune", "--trace", TRACE, "--requests", "20", "--hold-back", "1"]);
     assert_eq!(text(&output.stderr), "warmpath: --hold-back must be above 0 and below 1, got 1\n");
 }
+
+/// The mean of some figures, and two hit rates, of an independent simulator with the same parameters, on the whole trace.
+/// Ours differ by at most 3 %.
+#[test]
+fn round_robin_comes_near_an_independent_simulator() {
+    let engine = ["--timing", "polynomial", "--block-size", "512", "--cache-blocks", "2048", "--max-num-seqs", "256"];
+    let row = |workers: &str, speed: &str| {
+        let base =
+            ["replay", "--json", "--trace", TRACE, "--policy", "round_robin", "--max-num-batched-tokens", "8192"];
+        let document = document(&[&base[..], &engine, &["--workers", workers, "--speed", speed]].concat());
+        assert_eq!(document["rows"][0]["completed"], 12_031);
+        document["rows"][0].clone()
+    };
+    let near = |row: &Value, expected: &[(&str, f64)]| {
+        for (figure, theirs) in expected {
+            let ours = if *figure == "hit_rate" { number(row, figure) } else { number(&row[figure], "mean") };
+            assert!((ours / theirs - 1.0).abs() < 0.03, "{figure}: {ours}, theirs {theirs}");
+        }
+    };
+    near(&row("4", "1"), &[("hit_rate", 0.083), ("ttft_ms", 515.0)]);
+    let fast = [("hit_rate", 0.081), ("ttft_ms", 475.0), ("itl_ms", 25.8), ("e2e_ms", 9302.0)];
+    near(&row("8", "4"), &fast);
+}
+
+#[test]
+fn an_ablation_has_a_row_for_each_effect_that_the_scenario_has() {
+    let base = ["replay", "--json", "--ablate", "--trace", TRACE, "--requests", "60", "--speed", "8"];
+    let left_out = |options: &[&str]| -> Vec<String> {
+        let document = document(&[&base[..], options].concat());
+        let rows = document["rows"].as_array().unwrap().iter().skip(1);
+        rows.map(|row| row["ablation"]["without"].as_str().unwrap().to_owned()).collect()
+    };
+    let usual = left_out(&[]);
+    assert_eq!((usual.len(), &usual[0][..]), (14, "event-delay"));
+    let conditions =
+        ["--jitter", "0.1", "--kv-transfer", "3", "--misread", "0.1", "--warm-up", "0.2", "--host-blocks", "5"];
+    let all = left_out(&conditions);
+    for name in ["jitter", "kv-transfer", "tokenisation", "warm-up", "tiers"] {
+        assert!(all.iter().any(|other| other == name) && !usual.iter().any(|other| other == name), "{name}");
+    }
+    assert_eq!(all.len(), 19);
+    assert_eq!(left_out(&["--clients", "3"]).len(), 13, "a loop that is closed has no other");
+    let wrong = warmpath(&["replay", "--trace", TRACE, "--misread", "1.5"]);
+    assert_eq!(text(&wrong.stderr), "warmpath: --misread must be from 0 to 1, got 1.5\n");
+    let wrong = warmpath(&["replay", "--trace", TRACE, "--gpu-memory-utilization", "0.9", "--timing", "polynomial"]);
+    assert!(text(&wrong.stderr).contains("--timing roofline"), "{}", text(&wrong.stderr));
+}

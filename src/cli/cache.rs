@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::sim::{LinkSpec, PrefetchPolicy, Profile, Tiers, Timing, WritePolicy};
+use crate::sim::{Eviction, LinkSpec, PrefetchPolicy, Profile, Tiers, Timing, WritePolicy};
 
 /// A simulated engine's cache.
 #[derive(Debug, Args)]
@@ -33,6 +33,20 @@ pub(super) struct CacheArgs {
     /// Between host and storage: GB/s, or `100gbe`, `egs`, `lingjun-storage`, `ndr`, `3fs-node`, …
     #[arg(long, value_name = "LINK", default_value = "egs")]
     storage_link: LinkSpec,
+    /// GPUs of an engine, each of which fetches its share of what storage has; what all of them have counts.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    storage_ranks: u32,
+    /// How many times as long the last of these takes as the others.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
+    slow_rank: f64,
+    /// Which blocks make room in host and storage: `lru`, `lfu` or `random_lru`.
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    tier_eviction: Eviction,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor: &f64| (0.01..=100.0).contains(factor));
+    factor.ok_or_else(|| "a number from 0.01 to 100".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -64,6 +78,9 @@ impl CacheArgs {
             kv_bytes,
             bus: self.bus_link,
             network: self.storage_link,
+            ranks: self.storage_ranks,
+            slow_rank: self.slow_rank,
+            eviction: self.tier_eviction,
             ..usual
         })
     }

@@ -15,8 +15,8 @@ use crate::config::Config;
 use crate::real::real_len;
 use crate::replay::trace::{Access, TraceRequest};
 use crate::sim::cache::Profile;
-use crate::sim::fleet::{EventWay, Reports, RouterSettings, Scenario};
-use crate::sim::{EngineConfig, Ms, Timing};
+use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
+use crate::sim::{EngineConfig, Ms, Realism, Timing};
 
 /// Fleets of simulated engines, and how requests arrive at them.
 #[derive(Debug, Args)]
@@ -33,6 +33,10 @@ pub(super) struct FleetArgs {
     /// Blocks in each engine's cache.
     #[arg(long, value_name = "BLOCKS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     cache_blocks: u32,
+    /// The share of the GPUs' memory that engines take; what weights and activations leave of it are the blocks in each
+    /// engine's cache. For `roofline` timing.
+    #[arg(long, value_name = "SHARE", conflicts_with = "cache_blocks")]
+    gpu_memory_utilization: Option<f64>,
     #[command(flatten)]
     cache: CacheArgs,
     /// How long a step of an engine lasts.
@@ -56,6 +60,19 @@ pub(super) struct FleetArgs {
     /// How many times as long the first worker's steps take as the others'.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     slow: f64,
+    /// By how much steps last longer or shorter by chance: the deviation of the logarithm of a factor whose mean is 1.
+    #[arg(long, value_name = "DEVIATION", default_value_t = 0.0)]
+    jitter: f64,
+    /// For each prompt token, the time for which its KV travels before the first token, in µs, as where prompts and
+    /// answers are computed by different engines; llm-d-inference-sim has 3 for 8B on an H100 and 8 for 70B on eight.
+    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    kv_transfer: f64,
+    /// The share of prompts that the router takes for other tokens than engines do, from some block on.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    misread: f64,
+    /// Requests in flight at most; the next is sent when one has ended. Without it, all are sent when they arrive.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    clients: Option<u32>,
     /// The share of the requests at the beginning that warms the caches and counts in no figure.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(super) warm_up: f64,
@@ -70,9 +87,24 @@ impl FleetArgs {
         ensure!(self.speed.iter().all(|speed| speed.is_finite() && *speed > 0.0), "--speed must be above 0");
         ensure!(self.slow.is_finite() && self.slow > 0.0, "--slow must be above 0, got {}", self.slow);
         ensure!((0.0..1.0).contains(&self.warm_up), "--warm-up must be at least 0 and below 1, got {}", self.warm_up);
-        for (name, ms) in [("event-delay", self.event_delay), ("scrape-interval", self.scrape_interval.unwrap_or(0.0))]
-        {
-            ensure!(ms.is_finite() && ms >= 0.0, "--{name} must be at least 0, got {ms}");
+        if let Some(share) = self.gpu_memory_utilization {
+            ensure!((0.0..=1.0).contains(&share), "--gpu-memory-utilization must be from 0 to 1, got {share}");
+            let Timing::Roofline(model) = self.timing else {
+                bail!("--gpu-memory-utilization needs a model that it knows: --timing roofline:…")
+            };
+            let block = BlockSize::new(1).context("1 is not 0")?;
+            ensure!(model.blocks(share, block) > 0, "the weights leave no room for a cache in {share} of the memory");
+        }
+        ensure!((0.0..=1.0).contains(&self.misread), "--misread must be from 0 to 1, got {}", self.misread);
+        ensure!((0.0..=2.0).contains(&self.jitter), "--jitter must be from 0 to 2, got {}", self.jitter);
+        let scrape_interval = self.scrape_interval.unwrap_or(0.0);
+        let times = [
+            ("event-delay", self.event_delay),
+            ("scrape-interval", scrape_interval),
+            ("kv-transfer", self.kv_transfer),
+        ];
+        for (name, time) in times {
+            ensure!(time.is_finite() && time >= 0.0, "--{name} must be at least 0, got {time}");
         }
         Ok(())
     }
@@ -95,12 +127,19 @@ impl FleetArgs {
             profile: self.cache.profile(),
             tiers: self.cache.tiers(&self.timing, 0),
             block_size,
-            blocks: self.cache_blocks + u32::from(null_block),
+            blocks: self.blocks(block_size).saturating_add(u32::from(null_block)),
             null_block,
             max_num_seqs: count(self.max_num_seqs),
             max_num_batched_tokens: count(self.max_num_batched_tokens),
             timing: self.timing,
+            realism: Realism { jitter: self.jitter, ..Realism::default() },
             ..EngineConfig::default()
+        };
+        let conditions = Conditions {
+            clients: self.clients.map(count),
+            kv_transfer: Ms(self.kv_transfer / 1e3),
+            misread: self.misread,
+            ..Conditions::default()
         };
         let configured = config.engines.metrics_interval.get().as_secs_f64() * 1e3;
         let interval = self.scrape_interval.unwrap_or(configured);
@@ -114,8 +153,17 @@ impl FleetArgs {
             seed: self.seed,
             events: EventWay::AfterStep(Ms(self.event_delay)),
             reports: if interval > 0.0 { Reports::Every(Ms(interval)) } else { Reports::Never },
+            conditions,
             wire: false,
             check: false,
+        }
+    }
+
+    /// Blocks in each engine's cache.
+    fn blocks(&self, block_size: BlockSize) -> u32 {
+        match (self.gpu_memory_utilization, self.timing) {
+            (Some(share), Timing::Roofline(model)) => model.blocks(share, block_size).max(1),
+            _ => self.cache_blocks,
         }
     }
 

@@ -20,7 +20,7 @@ use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::{Envelope, ZmqOutlet, ZmqPublisher};
 use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
 use crate::shutdown::{Tasks, interrupted};
-use crate::sim::{EngineConfig, Timing};
+use crate::sim::{EngineConfig, Scheme, Timing};
 use crate::telemetry;
 
 /// A simulated engine: an engine's cache and vLLM's scheduler in scaled real time, behind OpenAI's HTTP and with vLLM's events and
@@ -48,6 +48,10 @@ pub struct MockEngineArgs {
     /// How the engine's names for blocks are written: as numbers, or as digests of 32 bytes.
     #[arg(long, value_enum, default_value = "int")]
     hashes: Hashes,
+    /// What the engine calls blocks: `quick` names with the seed, those of vLLM (`sha256_cbor` with PYTHONHASHSEED=0) or of
+    /// SGLang, which are the same in every engine.
+    #[arg(long, value_enum, default_value = "quick")]
+    block_names: BlockNames,
     #[command(flatten)]
     zmq: ZmqArgs,
     #[command(flatten)]
@@ -95,6 +99,13 @@ enum Encoding {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum BlockNames {
+    Quick,
+    Vllm,
+    Sglang,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum Hashes {
     Int,
     Bytes,
@@ -130,8 +141,8 @@ enum Layout {
 }
 
 /// What goes wrong with events, on purpose. POST /faults changes it while the engine runs, with a JSON object of drop,
-/// duplicate, reorder, delay_ms and replay (whole, refused, missing_start); POST /restart starts the engine anew, with an
-/// empty cache and batches from 0.
+/// duplicate, reorder, delay_ms and replay (whole, refused, missing_start), and with errors (the share of requests that fail)
+/// and stale_metrics; POST /restart starts the engine anew, with an empty cache and batches from 0.
 #[derive(Debug, Args)]
 struct FaultArgs {
     /// Share of batches that are lost, 0 to 1; a replay still has them.
@@ -199,6 +210,11 @@ impl MockEngineArgs {
                 timing: self.timing,
                 vocabulary: if self.tokenizer.is_none() { LETTERS } else { EngineConfig::default().vocabulary },
                 seed: self.seed,
+                names: match self.block_names {
+                    BlockNames::Quick => None,
+                    BlockNames::Vllm => Some(Scheme::VllmSha256),
+                    BlockNames::Sglang => Some(Scheme::SglangSha256),
+                },
                 ..EngineConfig::default()
             },
             ranks: ranks.into_iter().map(Bus::Several).collect(),

@@ -14,7 +14,7 @@ use crate::config::{Change, Config, ConfigError, changes};
 use crate::replay::report::Row;
 use crate::replay::simulated::{Trial, Trials};
 use crate::replay::trace;
-use crate::sim::fleet::{EventWay, Reports, RouterSettings, Scenario};
+use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
 use crate::sim::timing::Timing;
 use crate::sim::{EngineConfig, Ms};
 
@@ -122,6 +122,7 @@ impl PlanArgs {
             events: EventWay::AfterStep(Ms(1.0)),
             reports: Reports::Every(Ms(config.engines.metrics_interval.get().as_secs_f64() * 1e3)),
             shared_pages: 0,
+            conditions: Conditions::default(),
             wire: false,
             check: false,
         }

@@ -123,7 +123,10 @@ impl ReplayArgs {
                     let scenario = Scenario { wire: self.wire, check: self.check, ..scenario };
                     let scenario = self.without.iter().fold(scenario, |scenario, effect| scenario.without(*effect));
                     trials.push(Trial { scenario: scenario.clone(), without: None });
-                    let left_out = Effect::ALL.into_iter().filter(|effect| !self.without.contains(effect));
+                    let warm_up = self.fleet.warm_up > 0.0;
+                    let left_out = Effect::ALL
+                        .into_iter()
+                        .filter(|effect| scenario.has(*effect) && (warm_up || *effect != Effect::WarmUp));
                     trials.extend(
                         left_out
                             .filter(|_| self.ablate)

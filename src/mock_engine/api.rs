@@ -1,7 +1,7 @@
 //! The engine's HTTP: what vLLM answers, as far as routers and their tests care.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use warmpath_core::ids::TokenId;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::Shared;
 use super::answer::{Answer, Answering, Part};
@@ -22,6 +23,7 @@ use super::ranks::Seat;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::ReplayFault;
 use crate::openai::{Endpoint, RequestView};
+use crate::real::real;
 use crate::sim::{RequestId, SimRequest};
 
 const BODY_MAX: usize = 64 * 1024 * 1024;
@@ -81,7 +83,8 @@ async fn reset(State(shared): State<Arc<Shared>>) -> Response {
     }
 }
 
-/// What goes wrong with events, as `POST /faults` has it. What is left out goes right.
+/// What goes wrong, as `POST /faults` has it: with events, with requests (`errors`, the share that is answered with 500), and
+/// with metrics, which stay as they are while they are `stale_metrics`. What is left out goes right.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Faults {
@@ -90,6 +93,8 @@ struct Faults {
     reorder: f64,
     delay_ms: u64,
     replay: ReplayAnswer,
+    errors: f64,
+    stale_metrics: bool,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -106,9 +111,11 @@ async fn faults(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
         Ok(faults) => faults,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    if [faults.drop, faults.duplicate, faults.reorder].iter().any(|share| !(0.0..=1.0).contains(share)) {
+    if [faults.drop, faults.duplicate, faults.reorder, faults.errors].iter().any(|share| !(0.0..=1.0).contains(share)) {
         return refuse(StatusCode::BAD_REQUEST, "a share is from 0 to 1");
     }
+    *shared.errors.lock().unwrap_or_else(PoisonError::into_inner) = faults.errors;
+    shared.exposition.set_stale(faults.stale_metrics);
     let events = EventFaults {
         drop: faults.drop,
         duplicate: faults.duplicate,
@@ -181,6 +188,9 @@ async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, 
         Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.to_string()),
     };
     let number = shared.requests.fetch_add(1, Ordering::Relaxed);
+    if shared.is_broken(number) {
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "a fault that was asked for");
+    }
     let name = headers.get("x-request-id").and_then(|id| id.to_str().ok()).map_or(number.to_string(), str::to_owned);
     let answer = Answer::new(endpoint, &name, &shared.model, &view, &prompts);
     let submitted = submit((seat, shared.longest), &view, prompts, number).await;
@@ -192,6 +202,14 @@ async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, 
         Ok(parts) => Json(answer.whole(Answering::new(shared, answer.clone(), parts).all().await)).into_response(),
         Err(error @ NotQueued::Refused(_)) => refuse(StatusCode::BAD_REQUEST, &error.to_string()),
         Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+    }
+}
+
+impl Shared {
+    /// Whether the request of this number is answered with an error: of so many the same each time.
+    fn is_broken(&self, number: u64) -> bool {
+        let share = *self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        real(xxh3_64(&number.to_le_bytes()) >> 11) / real(1 << 53) < share
     }
 }
 

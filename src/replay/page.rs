@@ -192,7 +192,18 @@ fn computed(outcome: &Outcome, workers: usize) -> Vec<f64> {
 }
 
 fn ablated(rows: &[&Row]) -> Section {
-    let head = ["policy", "workers", "speed", "without", "hit rate", "TTFT mean", "TTFT p99", "ITL mean", "E2E mean"];
+    let head = [
+        "policy",
+        "workers",
+        "speed",
+        "without",
+        "hit rate",
+        "TTFT mean",
+        "TTFT p99",
+        "ITL mean",
+        "E2E mean",
+        "requests/s",
+    ];
     let mut table = Table { head: head.map(str::to_owned).to_vec(), rows: Vec::new() };
     for row in rows {
         let Some(left_out) = &row.ablation else { continue };
@@ -206,6 +217,7 @@ fn ablated(rows: &[&Row]) -> Section {
             format!("{:+.1} ms", left_out.ttft_p99_ms),
             format!("{:+.2} ms", left_out.itl_mean_ms),
             format!("{:+.1} ms", left_out.e2e_mean_ms),
+            format!("{:+.3}", left_out.requests_per_s),
         ]);
     }
     Section::new("What each effect of the model is worth")

@@ -52,8 +52,8 @@ pub struct Trials<'a> {
     prepared: Prepared,
     /// Requests at the beginning that count in no figure.
     warm_up: usize,
-    /// By capacity.
-    reachable: Mutex<BTreeMap<usize, f64>>,
+    /// By capacity and by how many requests warm it.
+    reachable: Mutex<BTreeMap<(usize, usize), f64>>,
 }
 
 impl<'a> Trials<'a> {
@@ -145,32 +145,34 @@ impl<'a> Trials<'a> {
         let start = Instant::now();
         let mut outcome = run(&self.prepared, &trial.scenario, ended)?;
         let wall_s = start.elapsed().as_secs_f64();
-        let row = self.row(trial, &outcome, wall_s);
+        let capacity = usize::try_from(trial.scenario.fitted(&self.prepared).capacity()).unwrap_or(usize::MAX);
+        let row = self.row(&trial.scenario, &outcome, capacity, wall_s);
         outcome.gaps = Vec::new();
-        Ok(Tried { row, outcome, capacity: capacity(&trial.scenario) })
+        Ok(Tried { row, outcome, capacity })
     }
 
-    fn reachable(&self, scenario: &Scenario) -> f64 {
-        let capacity = capacity(scenario);
-        let known = |reachable: &Mutex<BTreeMap<usize, f64>>| {
-            reachable.lock().unwrap_or_else(PoisonError::into_inner).get(&capacity).copied()
+    /// The share of prompt tokens that a cache of `capacity` blocks has, once so many requests have warmed it.
+    fn reachable(&self, capacity: usize, warm_up: usize) -> f64 {
+        let key = (capacity, warm_up);
+        let known = |reachable: &Mutex<BTreeMap<_, f64>>| {
+            reachable.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied()
         };
         if let Some(rate) = known(&self.reachable) {
             return rate;
         }
-        let rate = reachable::hit_rate_after(self.warm_up, self.trace, self.prepared.block_size().get(), capacity);
-        self.reachable.lock().unwrap_or_else(PoisonError::into_inner).insert(capacity, rate);
+        let rate = reachable::hit_rate_after(warm_up, self.trace, self.prepared.block_size().get(), capacity);
+        self.reachable.lock().unwrap_or_else(PoisonError::into_inner).insert(key, rate);
         rate
     }
 
-    fn row(&self, trial: &Trial, outcome: &Outcome, wall_s: f64) -> Row {
-        let scenario = &trial.scenario;
-        let counted = &outcome.requests[self.warm_up.min(outcome.requests.len())..];
+    fn row(&self, scenario: &Scenario, outcome: &Outcome, capacity: usize, wall_s: f64) -> Row {
+        let warm_up = if scenario.conditions.warm_up { self.warm_up.min(outcome.requests.len()) } else { 0 };
+        let counted = &outcome.requests[warm_up..];
         let done = || counted.iter().filter(|request| request.completed);
         let sum = |figure: fn(&RequestOutcome) -> u32| done().map(|request| u64::from(figure(request))).sum::<u64>();
         let spans = |span: fn(&RequestOutcome) -> f64| Distribution::of(done().map(span).collect());
         let (input, cached) = (sum(|request| request.input_tokens), sum(|request| request.cached_tokens));
-        let first = u32::try_from(self.warm_up).unwrap_or(u32::MAX);
+        let first = u32::try_from(warm_up).unwrap_or(u32::MAX);
         let gaps = outcome.gaps.iter().filter(|(number, _)| *number >= first).map(|(_, gap)| f64::from(*gap)).collect();
         let begin = counted.first().map_or(0.0, |request| request.arrived.0);
         let samples = outcome.samples.iter().filter(|sample| sample.at.0 >= begin).map(|sample| sample.balance);
@@ -194,7 +196,7 @@ impl<'a> Trials<'a> {
             input_tokens: input,
             cached_tokens: cached,
             hit_rate: real(cached) / real(input.max(1)),
-            reachable_hit_rate: self.reachable(scenario),
+            reachable_hit_rate: self.reachable(capacity, warm_up),
             ttft_ms: spans(|request| request.ttft.0),
             itl_ms: Distribution::of(gaps),
             e2e_ms: spans(|request| request.e2e.0),
@@ -212,11 +214,6 @@ impl<'a> Trials<'a> {
             lag_ms: None,
         }
     }
-}
-
-/// Blocks that can be cached in the whole fleet, in all tiers together.
-fn capacity(scenario: &Scenario) -> usize {
-    usize::try_from(scenario.capacity()).unwrap_or(usize::MAX)
 }
 
 /// Sets every row that leaves something out beside the last one before it that does not.
@@ -253,6 +250,8 @@ pub fn csv(tried: &[Tried]) -> String {
     text
 }
 
+#[cfg(test)]
+mod conditions;
 #[cfg(test)]
 mod ladder;
 #[cfg(test)]

@@ -11,7 +11,8 @@ use warmpath_core::units::{BlockSize, Tier};
 use warmpath_indexer::event::Content;
 
 use super::free_queue::{BlockId, FreeQueue};
-use super::sequence::{Naming, PromptText, Sequence};
+use super::naming::{Naming, Scheme};
+use super::sequence::{PromptText, Sequence};
 use crate::real::real_len;
 
 /// How a pool is laid out.
@@ -25,8 +26,8 @@ pub struct PoolConfig {
     pub null_block: bool,
     /// Whether blocks are cached at all; if not, there are no hits and no events.
     pub prefix_caching: bool,
-    /// The engine's own seed of block names.
-    pub hash_seed: u64,
+    /// Whose names blocks have.
+    pub names: Scheme,
     /// Rules that decide what stays reusable.
     pub reuse: Reuse,
 }
@@ -143,7 +144,7 @@ impl BlockPool {
         adapter: Option<Arc<str>>,
     ) -> Sequence {
         let (prompt, block_size) = (prompt.into(), self.config.block_size);
-        let naming = Naming { seed: self.config.hash_seed, block_size };
+        let naming = Naming { scheme: self.config.names, block_size };
         let nameable = if self.config.reuse.output_blocks { usize::MAX } else { prompt.len() / block_size.len() };
         let naming = (self.config.prefix_caching.then_some(naming), block_size, nameable);
         Sequence::new(prompt, naming, salt, adapter)
@@ -325,7 +326,7 @@ mod tests {
             blocks,
             null_block: false,
             prefix_caching: true,
-            hash_seed: 7,
+            names: Scheme::Seeded(7),
             reuse: Reuse::default(),
         };
         change(&mut config);

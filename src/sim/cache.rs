@@ -46,7 +46,9 @@ impl Cache {
         match config.profile {
             Profile::Vllm => Self::Blocks { pool: BlockPool::new(config.pool()), hits: Vec::new() },
             Profile::Nano => Self::Nano(NanoPool::new(usable, size, caching)),
-            Profile::SglangRadix => Self::Radix(RadixCache::new(size, BlockId(usable).index(), caching, config.seed)),
+            Profile::SglangRadix => {
+                Self::Radix(RadixCache::new(size, BlockId(usable).index(), caching, config.scheme()))
+            }
         }
     }
 

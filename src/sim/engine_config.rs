@@ -4,12 +4,15 @@ use std::ops::Range;
 
 use warmpath_core::ids::TokenId;
 use warmpath_core::units::BlockSize;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::blocks::{PoolConfig, Reuse};
 use super::cache::Profile;
 use super::clock::Ms;
+use super::naming::Scheme;
 use super::tiers::Tiers;
 use super::timing::{StepLoad, Timing};
+use crate::real::real;
 
 /// Blocks that one engine may have for requests: about 0.5 GB of bookkeeping.
 pub const MAX_BLOCKS: u32 = 1 << 24;
@@ -47,14 +50,16 @@ pub struct EngineConfig {
     pub slowness: f64,
     /// What a real engine does, and an ablation may leave out.
     pub realism: Realism,
-    /// The engine's own seed of block names.
+    /// The engine's own seed of block names, and of its chances.
     pub seed: u64,
+    /// Whose names its blocks have; none are quick ones, with the engine's seed. nano-vllm has its own.
+    pub names: Option<Scheme>,
     /// What lies below the cache; none by default.
     pub tiers: Option<Tiers>,
 }
 
 /// What a real engine does. Each can be switched off, to see what it is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Realism {
     /// A running request that needs a block where there is none takes another's; if not, it goes on without.
     pub preemption: bool,
@@ -62,11 +67,14 @@ pub struct Realism {
     pub hit_attention: bool,
     /// Prompts and decodes of one step cost time one after the other; if not, the step lasts as long as the longer of both.
     pub chunk_interference: bool,
+    /// By how much steps last longer or shorter by chance: the deviation of the logarithm of a factor that is normal and
+    /// on average 1. 0, the default, is not at all.
+    pub jitter: f64,
 }
 
 impl Default for Realism {
     fn default() -> Self {
-        Self { preemption: true, hit_attention: true, chunk_interference: true }
+        Self { preemption: true, hit_attention: true, chunk_interference: true, jitter: 0.0 }
     }
 }
 
@@ -90,6 +98,7 @@ impl Default for EngineConfig {
             slowness: 1.0,
             realism: Realism::default(),
             seed: 0,
+            names: None,
             tiers: None,
         }
     }
@@ -163,13 +172,18 @@ impl EngineConfig {
         if self.vocabulary.is_empty() { Err(ConfigError::NoVocabulary) } else { Ok(()) }
     }
 
+    /// Whose names its blocks have.
+    pub(super) fn scheme(&self) -> Scheme {
+        self.names.unwrap_or(Scheme::Seeded(self.seed))
+    }
+
     pub(super) fn pool(&self) -> PoolConfig {
         PoolConfig {
             block_size: self.block_size,
             blocks: self.blocks,
             null_block: self.null_block,
             prefix_caching: self.prefix_caching,
-            hash_seed: self.seed,
+            names: self.scheme(),
             reuse: self.reuse,
         }
     }
@@ -184,6 +198,10 @@ impl EngineConfig {
 
     /// How long a step with this load lasts.
     pub(super) fn duration(&self, load: &StepLoad) -> Ms {
+        Ms(self.computation(load).0 * lognormal(self.realism.jitter, self.seed, load.number))
+    }
+
+    fn computation(&self, load: &StepLoad) -> Ms {
         if self.realism.chunk_interference || load.chunks.is_empty() || load.decodes.is_empty() {
             return self.step(load);
         }
@@ -203,6 +221,25 @@ impl EngineConfig {
         self.blocks.saturating_sub(u32::from(self.null_block))
     }
 }
+
+/// A factor by chance: its logarithm is normal with this deviation, its mean is 1. Made of sums and products only, so that it
+/// is the same on every machine: the normal of twelve even chances, the exponential function of a power.
+fn lognormal(deviation: f64, seed: u64, number: u64) -> f64 {
+    if deviation <= 0.0 {
+        return 1.0;
+    }
+    let chance = |draw: u64| {
+        let hash = xxh3_64_with_seed(&[number.to_le_bytes(), draw.to_le_bytes()].concat(), seed);
+        real(hash >> 11) / real(1 << 53)
+    };
+    let normal = (0..12).map(chance).sum::<f64>() - 6.0;
+    let small = (deviation * normal - deviation * deviation / 2.0) / f64::from(1 << EXP_SQUARINGS);
+    let exp = 1.0 + small * (1.0 + small / 2.0 * (1.0 + small / 3.0));
+    (0..EXP_SQUARINGS).fold(exp, |power, _| power * power)
+}
+
+/// Of the exponential function of a small number, until it is that of the number meant.
+const EXP_SQUARINGS: u32 = 10;
 
 #[cfg(test)]
 mod tests {
@@ -226,6 +263,17 @@ mod tests {
             Err("`max_model_len` must be at least 1".to_owned())
         );
         assert_eq!(fault(|config| config.vocabulary = 5..5), Err("the vocabulary is empty".to_owned()));
+    }
+
+    #[test]
+    fn jitter_is_on_average_nothing_and_as_wide_as_was_said() {
+        let factors: Vec<f64> = (0..40_000).map(|number| lognormal(0.3, 7, number)).collect();
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / 40_000.0;
+        let logs: Vec<f64> = factors.iter().map(|factor| factor.ln()).collect();
+        let spread = mean(&logs.iter().map(|log| (log - mean(&logs)).powi(2)).collect::<Vec<_>>()).sqrt();
+        assert!((mean(&factors) - 1.0).abs() < 0.01 && (spread - 0.3).abs() < 0.005, "{} {spread}", mean(&factors));
+        assert_eq!((lognormal(0.3, 7, 5), lognormal(0.0, 7, 5)), (factors[5], 1.0));
+        assert_ne!(lognormal(0.3, 8, 5), factors[5]);
     }
 
     #[test]

@@ -6,17 +6,20 @@
 //! a few seconds for millions of tokens, on one thread, so that others can try something else beside it.
 //!
 //! What is modelled, each of which can be left out ([`Effect`]): a step's events leave the engine when the step ends and
-//! arrive a network later; engines' metrics are read now and then; and all that [`Engine`](super::Engine) does. What is
-//! not: the router's own work, which takes microseconds; retries, since nothing fails; requests that wait in the router.
+//! arrive a network later; engines' metrics are read now and then; all that [`Engine`](super::Engine) does; and the
+//! [`Conditions`] under which clients and engines meet. What is not: the router's own work, which takes microseconds;
+//! retries, since nothing fails; requests that wait in the router.
 
 mod agenda;
 mod audit;
+mod conditions;
 mod effects;
 mod hearing;
 mod member;
 mod outcome;
 mod prepared;
 mod router;
+mod seen;
 mod world;
 
 use std::time::Duration;
@@ -27,6 +30,7 @@ use super::cache::Profile;
 use super::engine_config::MAX_BLOCKS;
 use super::{ConfigError, EngineConfig, Ms};
 use crate::config::{Config, Routing};
+pub use conditions::Conditions;
 pub use effects::{Effect, UnknownEffect};
 pub use outcome::{Outcome, RequestOutcome, Sample};
 pub use prepared::{Arrival, Prepared};
@@ -52,6 +56,8 @@ pub struct Scenario {
     pub events: EventWay,
     /// When the engines' metrics do.
     pub reports: Reports,
+    /// What else lies between clients and engines.
+    pub conditions: Conditions,
     /// Whether events travel as bytes, through encoder and decoder, and prompts as token ids. It changes no figure.
     pub wire: bool,
     /// Whether all that must hold is checked after every step. Slow.
@@ -106,8 +112,10 @@ impl RouterSettings {
 pub enum EventWay {
     /// When the step begins, which is when the engine knows them.
     AtOnce,
-    /// So long after the step's end, which is when engines send them.
+    /// So long after the step's end, which is when engines send them, all of a step together.
     AfterStep(Ms),
+    /// Each by itself, so long after it happened.
+    Singly(Ms),
 }
 
 /// When the engines' metrics reach the router.
@@ -133,6 +141,9 @@ pub enum ScenarioError {
     /// Time would stand still.
     #[error("the speed must be a number above 0")]
     Speed,
+    /// Nobody would ever send anything.
+    #[error("at least one request must be allowed in flight")]
+    Clients,
     /// Shared storage is reached by way of the hosts' memory, and kept in this process.
     #[error("a fleet shares at most {MAX_BLOCKS} pages of storage, below host memory, got {0}")]
     Storage(u32),
@@ -161,5 +172,8 @@ pub fn run(prepared: &Prepared, scenario: &Scenario, ended: &dyn Fn()) -> Result
     if scenario.shared_pages > MAX_BLOCKS || (scenario.shared_pages > 0 && scenario.engine.tiers.is_none()) {
         return Err(ScenarioError::Storage(scenario.shared_pages));
     }
-    world::World::new(prepared, scenario, ended)?.run()
+    if scenario.conditions.clients == Some(0) {
+        return Err(ScenarioError::Clients);
+    }
+    world::World::new(prepared, &scenario.fitted(prepared), ended)?.run()
 }

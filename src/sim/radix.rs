@@ -9,7 +9,8 @@ use warmpath_core::ids::EngineHash;
 use warmpath_core::units::{BlockSize, Tier};
 
 use super::blocks::{BlockEvent, CacheInUse, OutOfBlocks};
-use super::sequence::{Naming, PromptText, Sequence};
+use super::naming::{Naming, Scheme};
+use super::sequence::{PromptText, Sequence};
 use crate::real::real_len;
 
 /// A node's place in the tree's store.
@@ -73,10 +74,10 @@ pub struct RadixCache {
 }
 
 impl RadixCache {
-    /// An empty tree over `capacity` pages. `seed` is the engine's own seed of page names.
-    pub fn new(page_size: BlockSize, capacity: usize, prefix_caching: bool, seed: u64) -> Self {
+    /// An empty tree over `capacity` pages, which have names of this scheme.
+    pub fn new(page_size: BlockSize, capacity: usize, prefix_caching: bool, names: Scheme) -> Self {
         Self {
-            naming: Naming { seed, block_size: page_size },
+            naming: Naming { scheme: names, block_size: page_size },
             prefix_caching,
             capacity,
             nodes: Vec::new(),

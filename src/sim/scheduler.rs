@@ -61,8 +61,8 @@ impl Engine {
         let plan = config.tiers;
         let own = plan.map(|plan| plan.own_shared_pages).filter(|pages| *pages > 0);
         Ok(Self {
-            tiers: plan.map(|plan| Box::new(Hierarchy::new(plan, config.block_size))),
-            own: own.map(|pages| Box::new(SharedTier::new(pages))),
+            tiers: plan.map(|plan| Box::new(Hierarchy::new(plan, config.block_size, config.seed))),
+            own: plan.zip(own).map(|(plan, pages)| Box::new(SharedTier::with(pages, plan.eviction, config.seed))),
             cache: Cache::new(&config),
             config,
             waiting: BTreeMap::new(),
@@ -232,8 +232,7 @@ impl Engine {
 
     /// What this engine would call the full blocks of a prompt, and what storage that a fleet shares would. O(prompt).
     pub fn names_of(&self, prompt: PromptText) -> (Vec<EngineHash>, Vec<EngineHash>) {
-        let naming = SharedTier::naming(self.config.block_size);
-        let shared = self.cache.sequence(prompt.clone(), None, None).named_by(naming).collect();
+        let shared = SharedTier::names(&self.cache.sequence(prompt.clone(), None, None), self.config.block_size);
         (self.cache.names_of(prompt), shared)
     }
 
@@ -328,6 +327,7 @@ impl Engine {
     /// wait where all requests wait for storage.
     fn weigh(&mut self, now: Ms) -> Ms {
         let load = &mut self.load;
+        load.number += 1;
         load.chunks.clear();
         load.decodes.clear();
         load.running = self.running.len();

@@ -9,59 +9,8 @@ use warmpath_indexer::event::Content;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::free_queue::BlockId;
+use super::naming::{Block, Digest, Extras, Naming};
 use super::radix::NodeId;
-
-/// How one engine names blocks: a chained hash over (parent, tokens), rooted in adapter and salt.
-///
-/// Two engines with different seeds name equal content differently, as real engines do, whose start value is random.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Naming {
-    /// The engine's own seed.
-    pub seed: u64,
-    /// Tokens in a block.
-    pub block_size: BlockSize,
-}
-
-impl Naming {
-    /// What the first block of a prompt with this adapter and salt follows.
-    pub fn root(self, salt: Option<&str>, adapter: Option<&str>) -> u64 {
-        let mut bytes = Vec::new();
-        for part in [adapter, salt] {
-            let text = part.unwrap_or("");
-            bytes.push(u8::from(part.is_some()));
-            bytes.extend_from_slice(&text.len().to_le_bytes());
-            bytes.extend_from_slice(text.as_bytes());
-        }
-        xxh3_64_with_seed(&bytes, self.seed)
-    }
-
-    /// The name of the block with these tokens after `parent`, which is the name of the block before it or a root.
-    pub fn block(self, parent: u64, tokens: &[TokenId]) -> EngineHash {
-        let mut bytes = Vec::with_capacity(size_of::<u64>() + size_of_val(tokens));
-        bytes.extend_from_slice(&parent.to_le_bytes());
-        for token in tokens {
-            bytes.extend_from_slice(&token.to_le_bytes());
-        }
-        EngineHash(xxh3_64_with_seed(&bytes, self.seed))
-    }
-
-    /// The name of the block that holds this; none for one that holds nothing.
-    pub fn page(self, parent: u64, content: &Content) -> Option<EngineHash> {
-        match content {
-            Content::Tokens(tokens) => Some(self.block(parent, tokens)),
-            Content::Hashes(hashes) => Some(self.hashed(parent, *hashes.first()?)),
-            Content::Nothing => None,
-        }
-    }
-
-    /// The same for a block of which only a hash of its tokens is known.
-    pub fn hashed(self, parent: u64, block: BlockHash) -> EngineHash {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&parent.to_le_bytes());
-        bytes[8..].copy_from_slice(&block.0.to_le_bytes());
-        EngineHash(xxh3_64_with_seed(&bytes, self.seed))
-    }
-}
 
 /// What a prompt says: its tokens, or as much as a cache needs to know of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,12 +61,11 @@ impl PromptText {
         }
     }
 
-    /// The name of the `at`-th block below `parent`; none where it is not full.
-    fn name(&self, naming: Naming, parent: u64, at: usize) -> Option<EngineHash> {
-        let size = naming.block_size.len();
+    /// What the `at`-th block holds; none where it is not full.
+    fn block(&self, size: usize, at: usize) -> Option<Block<'_>> {
         match self {
-            Self::Tokens(tokens) => Some(naming.block(parent, tokens.get(at * size..(at + 1) * size)?)),
-            Self::Hashed { blocks, .. } => Some(naming.hashed(parent, *blocks.get(at)?)),
+            Self::Tokens(tokens) => Some(Block::Tokens(tokens.get(at * size..(at + 1) * size)?)),
+            Self::Hashed { blocks, .. } => Some(Block::Hash(*blocks.get(at)?)),
         }
     }
 }
@@ -135,7 +83,8 @@ pub struct Sequence {
     size: usize,
     /// Blocks that may have a name.
     nameable: usize,
-    root: u64,
+    /// Of the last block that has a name, or what the first one follows.
+    digest: Option<Digest>,
     /// Isolates its prefix from all others.
     pub(super) salt: Option<Arc<str>>,
     /// The LoRA adapter that computes it.
@@ -158,11 +107,12 @@ impl Sequence {
         salt: Option<Arc<str>>,
         adapter: Option<Arc<str>>,
     ) -> Self {
-        let root = naming.map_or(0, |naming| naming.root(salt.as_deref(), adapter.as_deref()));
+        let extras = Extras { salt: salt.as_deref(), adapter: adapter.as_deref() };
+        let digest = naming.map(|naming| naming.root(extras));
         let (hashes, table, size) = (Vec::new(), Vec::new(), size.len());
         let (registered, node, private) = (0, None, 0);
         let mut sequence =
-            Self { text, hashes, naming, size, nameable, root, salt, adapter, table, registered, node, private };
+            Self { text, hashes, naming, size, nameable, digest, salt, adapter, table, registered, node, private };
         sequence.name_full_blocks();
         sequence
     }
@@ -201,14 +151,17 @@ impl Sequence {
         }
     }
 
-    /// What others would call its full blocks, made as they are asked for.
-    pub(super) fn named_by(&self, naming: Naming) -> impl Iterator<Item = EngineHash> + '_ {
-        let mut parent = naming.root(self.salt.as_deref(), self.adapter.as_deref());
+    /// What others would take the names of its full blocks from, made as they are asked for.
+    pub(super) fn digests(&self, naming: Naming) -> impl Iterator<Item = Digest> + '_ {
+        let mut digest = naming.root(self.extras());
         (0..).map_while(move |at| {
-            let name = self.text.name(naming, parent, at)?;
-            parent = name.0;
-            Some(name)
+            digest = naming.next(digest, self.extras(), self.text.block(self.size, at)?);
+            Some(digest)
         })
+    }
+
+    fn extras(&self) -> Extras<'_> {
+        Extras { salt: self.salt.as_deref(), adapter: self.adapter.as_deref() }
     }
 
     /// The names of its full blocks; none where prefix caching is off.
@@ -222,21 +175,24 @@ impl Sequence {
     }
 
     fn name_full_blocks(&mut self) {
-        let Some(naming) = self.naming else { return };
-        while self.hashes.len() < self.nameable {
-            let parent = self.hashes.last().map_or(self.root, |hash| hash.0);
-            let Some(name) = self.text.name(naming, parent, self.hashes.len()) else { return };
-            self.hashes.push(name);
+        let (Some(naming), Some(mut digest)) = (self.naming, self.digest) else { return };
+        while self.hashes.len() < self.nameable
+            && let Some(block) = self.text.block(self.size, self.hashes.len())
+        {
+            digest = naming.next(digest, self.extras(), block);
+            self.hashes.push(naming.name(digest));
         }
+        self.digest = Some(digest);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::naming::Scheme;
 
     fn naming(seed: u64) -> Naming {
-        Naming { seed, block_size: BlockSize::new(4).unwrap() }
+        Naming { scheme: Scheme::Seeded(seed), block_size: BlockSize::new(4).unwrap() }
     }
 
     fn hashes(seed: u64, tokens: std::ops::Range<u32>, salt: Option<&str>, adapter: Option<&str>) -> Vec<EngineHash> {

@@ -14,20 +14,24 @@ use warmpath_indexer::event::Content;
 
 use super::blocks::BlockEvent;
 use super::clock::Ms;
+use super::naming::{Digest, Extras, Naming};
 use super::radix::reusable;
 use super::request::RequestId;
-use super::sequence::{Naming, Sequence};
+use super::sequence::Sequence;
 use crate::real::real_len;
-use link::{Link, TransferId};
+use inward::{Fetched, Inward};
 use page::Page;
 use shelf::Shelf;
 
+pub mod eviction;
+mod inward;
 pub mod link;
 mod page;
 pub mod plan;
 pub mod shared;
 mod shelf;
 
+pub use eviction::Eviction;
 pub use link::{LinkError, LinkSpec};
 pub use plan::{PolicyError, PrefetchPolicy, Tiers, WritePolicy};
 pub use shared::{SharedPage, SharedTier};
@@ -38,17 +42,6 @@ pub(super) type Beside<'a> = Option<&'a mut SharedTier>;
 /// How long an engine that only waits for storage goes on without looking at new requests.
 const LOOK: Ms = Ms(1.0);
 
-/// What is being fetched for a waiting request.
-#[derive(Clone, Debug)]
-struct Fetch {
-    transfer: TransferId,
-    /// Pages before those.
-    first: usize,
-    /// Names of the pages in shared storage.
-    keys: Vec<EngineHash>,
-    begun: Ms,
-}
-
 /// One engine's lower tiers.
 #[derive(Debug)]
 pub(super) struct Hierarchy {
@@ -56,28 +49,27 @@ pub(super) struct Hierarchy {
     naming: Naming,
     pages: HashMap<EngineHash, Page, FixedState>,
     host: Shelf,
-    inward: Link,
+    inward: Inward,
     /// When the copies to the host that were begun are whole.
     to_host: Ms,
     /// When those to shared storage are.
     to_shared: Ms,
-    fetches: HashMap<RequestId, Fetch, FixedState>,
     /// Pages that the step at hand loads to the GPU.
     loading: usize,
     events: Vec<BlockEvent>,
 }
 
 impl Hierarchy {
-    pub(super) fn new(plan: Tiers, page_size: BlockSize) -> Self {
+    /// `seed` is that of chance.
+    pub(super) fn new(plan: Tiers, page_size: BlockSize, seed: u64) -> Self {
         Self {
             plan,
             naming: SharedTier::naming(page_size),
             pages: HashMap::default(),
-            host: Shelf::new(plan.host_pages),
-            inward: Link::new(plan.network),
+            host: Shelf::new(plan.host_pages, plan.eviction, seed),
+            inward: Inward::new(&plan, page_size.len()),
             to_host: Ms::ZERO,
             to_shared: Ms::ZERO,
-            fetches: HashMap::default(),
             loading: 0,
             events: Vec::new(),
         }
@@ -93,43 +85,35 @@ impl Hierarchy {
         shared: &mut SharedTier,
     ) {
         let names = reusable(sequence, self.page());
-        let first = device + self.host.run(now, &names[device..]);
-        let keys = self.keys(sequence, names.len());
-        let found = shared.batch_exists(now, &keys[first..]);
+        let first = device + self.host.run(now, names.get(device..).unwrap_or_default());
+        let keys: Vec<Digest> = sequence.digests(self.naming).take(names.len()).collect();
+        let called: Vec<EngineHash> = keys.iter().map(|key| self.naming.name(*key)).collect();
+        let found = shared.batch_exists(now, called.get(first..).unwrap_or_default());
         if found == 0 || found * self.page() < self.plan.prefetch_min {
             return;
         }
-        shared.batch_get(now, &keys[..first + found]);
-        let transfer = self.inward.start(now, self.bytes(found));
-        let keys = keys[first..first + found].to_vec();
-        self.fetches.insert(id, Fetch { transfer, first, keys, begun: now });
+        shared.batch_get(now, &called[..first + found]);
+        self.inward.begin(now, id, first, keys[first..first + found].to_vec());
     }
 
     /// Whether a request may run now. If so, what was fetched for it lies in the host, and no more is.
     pub(super) fn ready(&mut self, now: Ms, id: RequestId, sequence: &Sequence) -> bool {
-        let Some(fetch) = self.fetches.get(&id) else { return true };
-        let limit = self.plan.prefetch.limit(fetch.keys.len() * self.page());
-        let is_over = limit.is_some_and(|limit| now >= fetch.begun + limit);
-        if !is_over && !self.inward.is_whole(now, fetch.transfer) {
-            return false;
+        match self.inward.end(now, id) {
+            Fetched::Underway => return false,
+            Fetched::Nothing => {}
+            Fetched::Pages { first, keys } => self.receive(now, sequence, first, &keys),
         }
-        let Some(fetch) = self.fetches.remove(&id) else { return true };
-        let arrived = self.inward.stop(now, fetch.transfer);
-        let whole = fetch.keys.iter().zip(1..).take_while(|(_, pages)| self.bytes(*pages) <= arrived).count();
-        self.receive(now, sequence, fetch.first, &fetch.keys[..whole]);
         true
     }
 
     /// A request has left.
     pub(super) fn leave(&mut self, id: RequestId) {
-        if let Some(fetch) = self.fetches.remove(&id) {
-            self.inward.cancel(fetch.transfer);
-        }
+        self.inward.cancel(id);
     }
 
     /// How many pages the host has behind the first `device` ones.
     pub(super) fn below(&self, now: Ms, sequence: &Sequence, device: usize) -> usize {
-        self.host.run(now, &reusable(sequence, self.page())[device..])
+        self.host.run(now, reusable(sequence, self.page()).get(device..).unwrap_or_default())
     }
 
     /// A request was admitted with `device` pages of the GPU, and `host` ones that follow are loaded.
@@ -203,17 +187,7 @@ impl Hierarchy {
 
     /// How long to wait until a request may run, if all wait for storage; short, so that new requests are looked at.
     pub(super) fn wait(&mut self, now: Ms) -> Ms {
-        let mut until = now + LOOK;
-        let limits = self.fetches.values().filter_map(|fetch| {
-            let limit = self.plan.prefetch.limit(fetch.keys.len() * self.naming.block_size.len())?;
-            Some(fetch.begun + limit)
-        });
-        for moment in limits.chain(self.inward.next_whole(now)) {
-            if now < moment && moment < until {
-                until = moment;
-            }
-        }
-        until - now
+        self.inward.next(now, now + LOOK) - now
     }
 
     /// The events since the last call, those of the cache above included, in the order in which they happened.
@@ -234,21 +208,17 @@ impl Hierarchy {
         real_len(pages * self.page()) * self.plan.kv_bytes
     }
 
-    /// The names of a sequence's first pages in shared storage.
-    fn keys(&self, sequence: &Sequence, pages: usize) -> Vec<EngineHash> {
-        sequence.named_by(self.naming).take(pages).collect()
-    }
-
     /// Fetched pages come into the host, unless those before them have gone meanwhile.
-    fn receive(&mut self, now: Ms, sequence: &Sequence, first: usize, keys: &[EngineHash]) {
+    fn receive(&mut self, now: Ms, sequence: &Sequence, first: usize, keys: &[Digest]) {
         let names = &sequence.hashes()[..first + keys.len()];
-        if first.checked_sub(1).is_some_and(|before| !self.pages.contains_key(&names[before])) {
-            return;
-        }
         // What lies there already must not make room for the others.
-        self.host.touch(names);
+        names.iter().rev().for_each(|name| self.host.accompany(*name));
         for (at, key) in (first..).zip(keys) {
             let parent = at.checked_sub(1).map(|before| names[before]);
+            // The one before may have gone, or just made room for itself: nothing is found behind it.
+            if parent.is_some_and(|parent| !self.pages.contains_key(&parent)) {
+                break;
+            }
             self.pages.entry(names[at]).or_insert_with(|| Page {
                 parent,
                 content: sequence.content(at..at + 1),
@@ -269,18 +239,19 @@ impl Hierarchy {
     fn stored(&mut self, event: &BlockEvent, prompt: usize) {
         let BlockEvent::Stored { hashes, parent, content, salt, adapter, .. } = event else { return };
         let mut parent = *parent;
+        let extras = Extras { salt: salt.as_deref(), adapter: adapter.as_deref() };
         for (place, name) in hashes.iter().enumerate() {
             let content = page_of(content, place, self.page());
             let before = parent.and_then(|parent| self.pages.get(&parent));
             let depth = before.map_or(0, |before| before.depth + 1);
             let above = match parent {
-                None => Some(self.naming.root(salt.as_deref(), adapter.as_deref())),
-                Some(_) => before.and_then(|before| Some(before.key?.0)),
+                None => Some(self.naming.root(extras)),
+                Some(_) => before.and_then(|before| before.key),
             };
             let (naming, output) = (self.naming, (depth + 1) * self.page() > prompt);
             let page = self.pages.entry(*name).or_insert_with(|| Page {
                 parent,
-                key: above.and_then(|above| naming.page(above, &content)),
+                key: above.and_then(|above| naming.next_of(above, extras, &content)),
                 content,
                 salt: salt.clone(),
                 adapter: adapter.clone(),
@@ -328,9 +299,9 @@ impl Hierarchy {
         let whole = self.to_host + self.plan.bus.latency;
         self.lay(whole, name);
         let (Some(shared), Some(page)) = (shared, self.pages.get(&name)) else { return };
-        let Some(key) = page.key.filter(|key| !shared.holds(*key)) else { return };
+        let Some(key) = page.key.map(|key| self.naming.name(key)).filter(|key| !shared.holds(*key)) else { return };
         self.to_shared = later(self.to_shared, whole) + Ms(1e3 * bytes / self.plan.network.bytes_per_second);
-        let parent = page.parent.and_then(|parent| self.pages.get(&parent)?.key);
+        let parent = page.parent.and_then(|parent| self.pages.get(&parent)?.key).map(|key| self.naming.name(key));
         let (content, salt, adapter) = (page.content.clone(), page.salt.clone(), page.adapter.clone());
         let page = SharedPage { key, parent, content, salt, adapter };
         shared.batch_set(self.to_shared + self.plan.network.latency, [page]);
@@ -341,7 +312,8 @@ impl Hierarchy {
         if self.host.holds(name) {
             return;
         }
-        if let Some(gone) = self.host.lay(name, whole) {
+        let parent = self.pages.get(&name).and_then(|page| page.parent);
+        if let Some(gone) = self.host.lay(name, parent, whole) {
             if gone == name {
                 return self.forget(name);
             }
@@ -370,7 +342,7 @@ impl Hierarchy {
     /// What comes before a page that was just written is used as well: it must not go before it. O(pages before it).
     fn refresh(&mut self, mut next: Option<EngineHash>) {
         while let Some(name) = next {
-            self.host.touch(&[name]);
+            self.host.accompany(name);
             next = self.pages.get(&name).and_then(|page| page.parent);
         }
     }

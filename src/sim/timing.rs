@@ -26,6 +26,8 @@ pub struct Chunk {
 /// What one step has to do.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepLoad {
+    /// How many steps the engine has begun before.
+    pub number: u64,
     /// The prompts that are being computed.
     pub chunks: Vec<Chunk>,
     /// Context of each request that computes one generated token, that token included.

@@ -13,7 +13,7 @@ use warmpath::events::publish::Bus;
 use warmpath::events::publish::faults::EventFaults;
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
-use warmpath::sim::EngineConfig;
+use warmpath::sim::{EngineConfig, Profile};
 use warmpath_core::blocks::{Root, hash_blocks};
 use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
@@ -29,6 +29,8 @@ use warmpath_indexer::view::ViewSettings;
 
 use crate::fleet::value_of;
 
+mod metrics;
+
 /// One engine and its events.
 struct Bench {
     url: String,
@@ -43,11 +45,19 @@ struct Setup {
     timing: &'static str,
     form: Form,
     tokenizer: Option<PathBuf>,
+    profile: Profile,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { blocks: 100, running: 64, timing: "linear:0.01,0.001", form: Form::Map, tokenizer: None }
+        Self {
+            blocks: 100,
+            running: 64,
+            timing: "linear:0.01,0.001",
+            form: Form::Map,
+            tokenizer: None,
+            profile: Profile::Vllm,
+        }
     }
 }
 
@@ -60,6 +70,7 @@ impl Setup {
             worker: "e".to_owned(),
             model: "m".to_owned(),
             engine: EngineConfig {
+                profile: self.profile,
                 block_size: BlockSize::new(4).unwrap(),
                 blocks: self.blocks + 1,
                 max_num_seqs: self.running,
@@ -197,33 +208,6 @@ async fn models_and_health_are_told() {
     let models: Value = serde_json::from_str(&bench.get("/v1/models").await.1).unwrap();
     assert_eq!((&models["data"][0]["id"], &models["data"][0]["max_model_len"]), (&json!("m"), &json!(400)));
     assert_eq!(bench.get("/health").await.0, 200);
-}
-
-#[tokio::test]
-async fn metrics_have_vllms_names_and_the_right_counts() {
-    let bench = bench().await;
-    for _ in 0..2 {
-        bench.complete(tokens(0, 40)).await;
-    }
-    bench.until_idle().await;
-    let text = bench.get("/metrics").await.1;
-    let expected = [
-        ("prefix_cache_queries_total", 80.0),
-        ("prefix_cache_hits_total", 36.0),
-        ("prompt_tokens_total", 80.0),
-        ("generation_tokens_total", 6.0),
-        ("request_success_total", 2.0),
-        ("num_preemptions_total", 0.0),
-        ("time_to_first_token_seconds_count", 2.0),
-        ("inter_token_latency_seconds_count", 4.0),
-        ("e2e_request_latency_seconds_count", 2.0),
-        ("request_queue_time_seconds_count", 2.0),
-    ];
-    for (name, value) in expected {
-        assert!(text.contains(&format!("vllm:{name}{{")), "{name} is missing");
-        assert_eq!(value_of(&text, &format!("vllm:{name}{{"), "model_name=\"m\""), value, "{name}");
-    }
-    assert_eq!(value_of(&text, "vllm:cache_config_info{", "block_size=\"4\",num_gpu_blocks=\"101\""), 1.0);
 }
 
 #[tokio::test]

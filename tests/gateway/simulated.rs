@@ -9,7 +9,7 @@ use warmpath::config::Config;
 use warmpath::demo::{self, DemoOptions};
 use warmpath::replay::simulated::{Trial, Trials, Tried};
 use warmpath::replay::trace::TraceRequest;
-use warmpath::sim::fleet::{EventWay, Reports, RouterSettings, Scenario};
+use warmpath::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
 use warmpath::sim::{EngineConfig, Ms};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
@@ -50,6 +50,7 @@ async fn a_trace_hits_over_http_what_it_hits_in_virtual_time() {
         events: EventWay::AfterStep(Ms(1.0)),
         slow: 1.0,
         reports: Reports::Every(Ms(1000.0)),
+        conditions: Conditions::default(),
         wire: false,
         check: false,
     };

@@ -7,9 +7,9 @@ use warmpath_core::units::BlockSize;
 use super::*;
 use crate::config::Config;
 use crate::replay::trace;
-use crate::sim::fleet::{EventWay, Reports, RouterSettings};
+use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings};
 use crate::sim::timing::Roofline;
-use crate::sim::{EngineConfig, Ms, Timing};
+use crate::sim::{EngineConfig, Ms, Tiers, Timing};
 
 pub(super) const BLOCK: u32 = 512;
 
@@ -39,6 +39,7 @@ pub(super) fn scenario(policy: PolicyName, workers: u16, cache_blocks: u32) -> S
         events: EventWay::AfterStep(Ms(1.0)),
         slow: 1.0,
         reports: Reports::Every(Ms(1000.0)),
+        conditions: Conditions::default(),
         wire: false,
         check: false,
     }
@@ -204,8 +205,9 @@ fn rankings_of_policies_survive_other_constants() {
     assert_eq!(rankings[0], policies);
 }
 
-/// Two effects change nothing here: the names of a trace's blocks are never those of generated ones, and a second copy is
-/// found only after the first was evicted.
+/// Four effects change nothing here: the names of a trace's blocks are never those of generated ones, a second copy is found
+/// only after the first was evicted, who counts is a matter of the row, and there are no tiers: below them, whether a block was
+/// evicted a step ago matters little.
 #[test]
 fn every_effect_that_is_left_out_changes_something() {
     let mut trace = conversation(400);
@@ -218,6 +220,11 @@ fn every_effect_that_is_left_out_changes_something() {
     }
     let mut whole = Scenario { speed: 30.0, ..scenario(PolicyName::Kv, 2, 300) };
     whole.engine.timing = Timing::default();
+    whole.engine.realism.jitter = 0.1;
+    whole.conditions = Conditions { kv_transfer: Ms(0.003), misread: 0.1, ..Conditions::default() };
+    let mut tiered = whole.clone();
+    tiered.engine.tiers = Some(Tiers::default());
+    assert!(Effect::ALL.into_iter().all(|effect| tiered.has(effect) && !tiered.clone().without(effect).has(effect)));
     let with_all = outcome(&trace, &whole);
     let same: Vec<Effect> = Effect::ALL
         .into_iter()
@@ -227,7 +234,7 @@ fn every_effect_that_is_left_out_changes_something() {
             left_out == with_all
         })
         .collect();
-    assert_eq!(same, [Effect::Duplicates, Effect::OutputBlocks]);
+    assert_eq!(same, [Effect::Duplicates, Effect::OutputBlocks, Effect::WarmUp, Effect::Tiers]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use warmpath_core::policy::PolicyName;
 
 use super::ladder::{BLOCK, conversation, outcome, scenario};
 use super::*;
-use crate::sim::tiers::{PrefetchPolicy, Tiers, WritePolicy};
+use crate::sim::tiers::{Eviction, PrefetchPolicy, Tiers, WritePolicy};
 use crate::sim::{Ms, Profile};
 
 const PROFILES: [Profile; 3] = [Profile::Vllm, Profile::Nano, Profile::SglangRadix];
@@ -50,14 +50,17 @@ fn all_that_must_hold_holds_with_every_tier_below() {
     let trace = conversation(60);
     let writes = [WritePolicy::WriteThrough, WritePolicy::Selective { uses: 2 }, WritePolicy::WriteBack];
     for profile in [Profile::Vllm, Profile::SglangRadix] {
-        for (write, shared_pages) in writes.into_iter().zip([0, 400, 4000]) {
-            let base = of(profile, PolicyName::Kv, 3, 260);
-            let change = |tiers: &mut Tiers| {
-                (tiers.write, tiers.prefetch) = (write, PrefetchPolicy::WaitComplete);
-            };
-            let scenario = Scenario { check: true, speed: 20.0, ..above(400, shared_pages, change, base) };
-            let outcome = outcome(&trace, &scenario);
-            assert!(outcome.requests.iter().all(|request| request.completed), "{profile:?} {write}");
+        for eviction in [Eviction::Lru, Eviction::Lfu, Eviction::RandomLru] {
+            for (write, shared_pages) in writes.into_iter().zip([0, 400, 4000]) {
+                let base = of(profile, PolicyName::Kv, 3, 260);
+                let change = |tiers: &mut Tiers| {
+                    (tiers.write, tiers.prefetch, tiers.eviction) = (write, PrefetchPolicy::WaitComplete, eviction);
+                    (tiers.ranks, tiers.slow_rank) = (2, 1.5);
+                };
+                let scenario = Scenario { check: true, speed: 20.0, ..above(400, shared_pages, change, base) };
+                let outcome = outcome(&trace, &scenario);
+                assert!(outcome.requests.iter().all(|request| request.completed), "{profile:?} {write} {eviction}");
+            }
         }
     }
 }
@@ -133,4 +136,19 @@ fn storage_without_host_memory_or_without_end_is_refused() {
     assert!(refused(&endless).ends_with("got 4294967295"));
     let nano = above(10, 0, |tiers| tiers.network.latency = Ms(1.0), of(Profile::Nano, PolicyName::Kv, 1, 100));
     assert_eq!(refused(&nano), "the engines cannot be set up");
+}
+
+/// The experiment of the tiers' authors: hit rate, time to first token and requests a second with tiers and without. At more
+/// than the fleet can bear, what is found below saves prefill, and more is served.
+#[test]
+fn tiers_raise_the_hit_rate_lower_the_time_to_first_token_and_serve_more() {
+    let trace = conversation(300);
+    let trials = Trials::new(&trace, warmpath_core::units::BlockSize::new(BLOCK).unwrap(), 0);
+    let change = |tiers: &mut Tiers| tiers.prefetch = PrefetchPolicy::WaitComplete;
+    let with =
+        Scenario { speed: 100.0, ..above(3000, 30_000, change, of(Profile::Vllm, PolicyName::RoundRobin, 4, 400)) };
+    let without = Trial { scenario: with.clone().without(Effect::Tiers), without: Some(Effect::Tiers) };
+    let tried = trials.run(&[Trial { scenario: with, without: None }, without], 1, &|| ()).unwrap();
+    let lost = tried[1].row.ablation.as_ref().unwrap();
+    assert!(lost.hit_rate < -0.1 && lost.ttft_mean_ms > 0.0 && lost.requests_per_s < 0.0, "{lost:?}");
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::sim::Ms;
+use crate::sim::{Ms, TokenOut};
 
 /// What happens at one moment. Of things that happen at the same moment, the kinds go in this order.
 #[derive(Debug)]
@@ -18,8 +18,12 @@ pub(super) enum Happening {
     Report,
     /// The fleet is looked at, for the report.
     Sample,
+    /// A token that has travelled reaches the client, and the router on its way.
+    Token(usize, TokenOut),
     /// A request arrives.
     Arrival(usize),
+    /// One that has waited at its client is sent.
+    Sent(usize),
     /// An engine that had nothing to do looks for work: after all that arrives at the same moment.
     Start(usize),
 }
@@ -39,10 +43,12 @@ impl Happening {
             Self::End(_) => 0,
             Self::Events(..) => 1,
             Self::Storage(_) => 2,
-            Self::Report => 3,
-            Self::Sample => 4,
-            Self::Arrival(_) => 5,
-            Self::Start(_) => 6,
+            Self::Token(..) => 3,
+            Self::Report => 4,
+            Self::Sample => 5,
+            Self::Sent(_) => 6,
+            Self::Arrival(_) => 7,
+            Self::Start(_) => 8,
         }
     }
 }

@@ -6,11 +6,11 @@ use warmpath_core::ids::{EngineHash, SequenceHash, Slot};
 use warmpath_core::overlap::{Overlaps, PrefixIndex, TierBlocks};
 use warmpath_core::units::Blocks;
 
-use super::Scenario;
 use super::member::{Member, Storage};
 use super::outcome::Outcome;
 use super::prepared::Prepared;
 use super::router::{Placed, Router};
+use super::{Conditions, Scenario, seen};
 use crate::sim::check::Replica;
 use crate::sim::{BlockEvent, Engine};
 
@@ -23,12 +23,19 @@ pub(super) struct Audit {
     closed: HashSet<usize>,
     /// Whether there are tiers below the engines' caches: what lies there saves a part of a prefill only.
     tiers: bool,
+    conditions: (Conditions, u64),
 }
 
 impl Audit {
     pub(super) fn new(scenario: &Scenario) -> Self {
         let replicas = (0..scenario.workers).map(|_| Replica::default()).collect();
-        Self { replicas, in_flight: Vec::new(), closed: HashSet::new(), tiers: scenario.engine.tiers.is_some() }
+        Self {
+            replicas,
+            in_flight: Vec::new(),
+            closed: HashSet::new(),
+            tiers: scenario.engine.tiers.is_some(),
+            conditions: (scenario.conditions, scenario.seed),
+        }
     }
 
     pub(super) fn placed(&mut self, number: usize, placed: Placed) {
@@ -59,8 +66,9 @@ impl Audit {
             let all = prefilling().map(|(number, _)| prepared.lengths(*number).0).sum();
             let most = if self.tiers { all } else { least };
             assert!((least..=most).contains(&prefill), "prefill at worker {slot}: {prefill}, not {least} to {most}");
-            let shared: HashSet<SequenceHash> =
-                here().flat_map(|(number, _)| prepared.sequences(*number)).copied().collect();
+            let (conditions, seed) = &self.conditions;
+            let named = |number| seen::blocks(prepared, (conditions, *seed), number).into_owned();
+            let shared: HashSet<SequenceHash> = here().flat_map(|(number, _)| named(*number)).collect();
             let private = |(number, _): &(usize, Placed)| {
                 let (input, block) = (prepared.lengths(*number).0, prepared.block_size().get());
                 (input + outcome.requests[*number].output_tokens).div_ceil(block) - input / block

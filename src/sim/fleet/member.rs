@@ -47,7 +47,8 @@ impl Member {
 impl Storage {
     /// None where the scenario has none.
     pub(super) fn new(scenario: &Scenario, index: &Arc<ConcurrentIndex>) -> Option<Self> {
-        let tier = SharedTier::new(scenario.shared_pages);
+        let eviction = scenario.engine.tiers.map(|tiers| tiers.eviction).unwrap_or_default();
+        let tier = SharedTier::with(scenario.shared_pages, eviction, scenario.seed);
         let members: SlotSet = (0..scenario.workers).map(Slot).collect();
         let slot = Slot(scenario.workers);
         let hearing = || Hearing::new(index, (slot, &members), scenario.engine.block_size, scenario.wire);

@@ -1,8 +1,9 @@
 //! One run: engines, router and trace, and what happens one after the other.
 
+use std::collections::VecDeque;
+
 use warmpath_core::ids::Slot;
 use warmpath_core::observe::Usage;
-use warmpath_core::shape::Prompt;
 use warmpath_core::units::Tokens;
 
 use super::agenda::{Agenda, Happening, Message};
@@ -11,8 +12,9 @@ use super::member::{Ending, Member, Storage};
 use super::outcome::{Outcome, RequestOutcome, Sample};
 use super::prepared::{Prepared, seed_of};
 use super::router::Router;
+use super::seen::Seen;
 use super::{EventWay, Reports, Scenario, ScenarioError};
-use crate::sim::{Ms, PromptText, RequestId, SimRequest, Step, TokenOut};
+use crate::sim::{Ms, Profile, RequestId, SimRequest, Step, TokenOut};
 
 /// Samples between the first arrival and the last.
 const SAMPLES: f64 = 400.0;
@@ -29,6 +31,10 @@ pub(super) struct World<'a> {
     audit: Option<Audit>,
     /// Requests that have not ended, those that have not arrived among them.
     left: usize,
+    /// Requests that have been sent and have not ended.
+    in_flight: usize,
+    /// Requests that wait at their clients, in order of arrival.
+    held: VecDeque<usize>,
     /// When each request's last token came.
     last_token: Vec<Ms>,
     sample_every: Ms,
@@ -61,6 +67,8 @@ impl<'a> World<'a> {
             router,
             audit,
             left: prepared.len(),
+            in_flight: 0,
+            held: VecDeque::new(),
             last_token: vec![Ms::ZERO; prepared.len()],
             sample_every: Ms((prepared.span().0 / scenario.speed / SAMPLES).max(1.0)),
             sample: Sample::default(),
@@ -82,6 +90,8 @@ impl<'a> World<'a> {
             self.now = at;
             match happening {
                 Happening::Arrival(number) => self.arrive(number),
+                Happening::Sent(number) => self.send(number),
+                Happening::Token(worker, token) => self.token(worker, token),
                 Happening::Start(worker) => self.start(worker)?,
                 Happening::End(worker) => self.end(worker)?,
                 Happening::Events(worker, message) => self.receive(worker, message)?,
@@ -108,21 +118,27 @@ impl<'a> World<'a> {
             let next = self.arrival(number + 1);
             self.agenda.enter(next, Happening::Arrival(number + 1));
         }
+        if self.scenario.conditions.clients.is_some_and(|most| self.in_flight >= most) {
+            self.held.push_back(number);
+        } else {
+            self.send(number);
+        }
+    }
+
+    /// A request is sent, now.
+    fn send(&mut self, number: usize) {
+        self.in_flight += 1;
         if self.scenario.reports == Reports::Fresh {
             self.report_all();
         }
         self.outcome.requests[number].arrived = self.now;
         let (_, output) = self.prepared.lengths(number);
         let text = self.prepared.text(number, self.scenario.by_tokens());
-        let root = self.prepared.root();
-        let prompt = match &text {
-            PromptText::Tokens(tokens) => Prompt::of(root, tokens),
-            PromptText::Hashed { .. } => {
-                let (input, _) = self.prepared.lengths(number);
-                Prompt::hashed(root, self.prepared.sequences(number), Tokens(input))
-            }
-        };
-        let Ok(placed) = self.router.place(self.now, number, prompt, Tokens(output)) else { return self.close(number) };
+        let seen = Seen::new(self.prepared, self.scenario, number, &text);
+        let prompt = seen.prompt();
+        let placed = self.router.place(self.now, number, prompt, Tokens(output));
+        drop(seen);
+        let Ok(placed) = placed else { return self.close(number) };
         if let Some(audit) = &mut self.audit {
             audit.placed(number, placed);
         }
@@ -149,6 +165,10 @@ impl<'a> World<'a> {
     /// A request has ended, one way or another.
     fn close(&mut self, number: usize) {
         self.left -= 1;
+        self.in_flight -= 1;
+        if let Some(next) = self.held.pop_front() {
+            self.agenda.enter(self.now, Happening::Sent(next));
+        }
         self.outcome.end = self.now;
         if let Some(audit) = &mut self.audit {
             audit.closed(number);
@@ -172,11 +192,24 @@ impl<'a> World<'a> {
         }
         member.busy += duration;
         let ends = self.now + duration;
-        let mut message = member.hearing.message(ends, events)?;
-        if self.scenario.events == EventWay::AtOnce
-            && let Some(message) = message.take()
-        {
-            member.hearing.receive(message, self.router.at(self.now))?;
+        let mut message = None;
+        match self.scenario.events {
+            EventWay::AfterStep(_) => message = member.hearing.message(ends, events)?,
+            EventWay::AtOnce => {
+                if let Some(message) = member.hearing.message(ends, events)? {
+                    member.hearing.receive(message, self.router.at(self.now))?;
+                }
+            }
+            EventWay::Singly(delay) => {
+                // SGLang's cache has a page when it is computed, not when it is scheduled.
+                let is_known_late = self.scenario.engine.profile == Profile::SglangRadix;
+                let known = if is_known_late { ends } else { self.now };
+                for event in events {
+                    let message = member.hearing.message(known, vec![event])?;
+                    let way = message.map(|message| Happening::Events(worker, message));
+                    way.into_iter().for_each(|way| self.agenda.enter(known + delay, way));
+                }
+            }
         }
         member.step = Some(Ending { tokens, message });
         self.agenda.enter(ends, Happening::End(worker));
@@ -189,11 +222,11 @@ impl<'a> World<'a> {
         let events = storage.tier.take_events();
         let Some(message) = storage.hearing.message(self.now, events)? else { return Ok(()) };
         match self.scenario.events {
-            EventWay::AfterStep(delay) if delay > Ms::ZERO => {
+            EventWay::AfterStep(delay) | EventWay::Singly(delay) if delay > Ms::ZERO => {
                 self.agenda.enter(self.now + delay, Happening::Storage(message));
                 Ok(())
             }
-            EventWay::AfterStep(_) | EventWay::AtOnce => self.hear_of_storage(message),
+            EventWay::AfterStep(_) | EventWay::Singly(_) | EventWay::AtOnce => self.hear_of_storage(message),
         }
     }
 
@@ -212,7 +245,12 @@ impl<'a> World<'a> {
             (None, _) => {}
         }
         for token in tokens {
-            self.token(worker, token);
+            let travel = self.travel(token);
+            if travel > Ms::ZERO {
+                self.agenda.enter(self.now + travel, Happening::Token(worker, token));
+            } else {
+                self.token(worker, token);
+            }
         }
         if let Some(audit) = &mut self.audit {
             audit.ledger(self.prepared, &self.router, &self.outcome);
@@ -220,6 +258,13 @@ impl<'a> World<'a> {
         // Not at once: what arrives at this moment is admitted with the next step.
         self.agenda.enter(self.now, Happening::Start(worker));
         Ok(())
+    }
+
+    /// How much later a token comes than its engine is done with it.
+    fn travel(&self, token: TokenOut) -> Ms {
+        let number = usize::try_from(token.id.0).unwrap_or(usize::MAX);
+        let input = self.outcome.requests.get(number).map_or(0, |request| request.input_tokens);
+        Ms(self.scenario.conditions.kv_transfer.0 * f64::from(input))
     }
 
     fn receive(&mut self, worker: usize, message: Message) -> Result<(), ScenarioError> {

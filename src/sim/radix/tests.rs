@@ -10,7 +10,7 @@ use warmpath_indexer::event::Content;
 use super::*;
 
 fn tree(page: u32, capacity: usize) -> RadixCache {
-    RadixCache::new(BlockSize::new(page).unwrap(), capacity, true, 7)
+    RadixCache::new(BlockSize::new(page).unwrap(), capacity, true, Scheme::Seeded(7))
 }
 
 /// A sequence of one token a character.

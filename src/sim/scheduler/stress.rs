@@ -8,7 +8,7 @@ use warmpath_core::units::{BlockSize, Tier};
 use warmpath_indexer::event::Content;
 
 use super::*;
-use crate::sim::tiers::{LinkSpec, PrefetchPolicy, Tiers, WritePolicy};
+use crate::sim::tiers::{Eviction, LinkSpec, PrefetchPolicy, Tiers, WritePolicy};
 use crate::sim::{Profile, Timing};
 
 /// What a listener to the events believes to be cached in each tier, with the number of copies.
@@ -187,6 +187,17 @@ fn every_prefetch_policy_goes_with_every_write_policy() {
             let policy: PrefetchPolicy = prefetch.parse().unwrap();
             let tiers = Tiers { prefetch: policy, ..tiers(write.parse().unwrap(), prefetch, true) };
             holds(Profile::SglangRadix, Some(tiers));
+        }
+    }
+}
+
+#[test]
+fn every_eviction_and_rank_keeps_the_invariants() {
+    for eviction in [Eviction::Lfu, Eviction::RandomLru] {
+        for profile in [Profile::Vllm, Profile::SglangRadix] {
+            let base = tiers(WritePolicy::WriteThrough, "wait_complete", true);
+            let stats = holds(profile, Some(Tiers { eviction, ranks: 4, slow_rank: 1.5, ..base }));
+            assert!(stats.loaded > 0, "{profile:?} {eviction}: nothing was loaded");
         }
     }
 }

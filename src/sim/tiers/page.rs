@@ -5,6 +5,8 @@ use std::sync::Arc;
 use warmpath_core::ids::EngineHash;
 use warmpath_indexer::event::Content;
 
+use crate::sim::naming::Digest;
+
 /// A page that the GPU or the host holds.
 #[derive(Clone, Debug)]
 pub(super) struct Page {
@@ -12,8 +14,8 @@ pub(super) struct Page {
     pub(super) content: Content,
     pub(super) salt: Option<Arc<str>>,
     pub(super) adapter: Option<Arc<str>>,
-    /// Its name in shared storage; none if a page before it was unknown.
-    pub(super) key: Option<EngineHash>,
+    /// What its name in shared storage is taken from; none if a page before it was unknown.
+    pub(super) key: Option<Digest>,
     /// Pages before it.
     pub(super) depth: usize,
     /// Copies on the GPU.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::eviction::Eviction;
 use super::link::LinkSpec;
 use crate::real::real_len;
 use crate::sim::clock::Ms;
@@ -70,8 +71,14 @@ pub struct Tiers {
     pub layers: u32,
     /// Between GPU and host, in each direction.
     pub bus: LinkSpec,
-    /// Between host and shared storage, in each direction.
+    /// Between host and shared storage, in each direction, for all ranks together.
     pub network: LinkSpec,
+    /// Ranks of the engine, each of which fetches its share of every page over its share of the network; at least 1.
+    pub ranks: u32,
+    /// How many times as long the last rank's share takes as the others'.
+    pub slow_rank: f64,
+    /// Which pages of the host make room for others.
+    pub eviction: Eviction,
 }
 
 impl Default for Tiers {
@@ -88,6 +95,9 @@ impl Default for Tiers {
             layers: 32,
             bus: LinkSpec::PRESETS[0].1,
             network: LinkSpec::PRESETS[2].1,
+            ranks: 1,
+            slow_rank: 1.0,
+            eviction: Eviction::Lru,
         }
     }
 }
@@ -111,7 +121,7 @@ pub struct PolicyError {
 }
 
 impl PolicyError {
-    fn of(text: &str, known: &'static str) -> Self {
+    pub(super) fn of(text: &str, known: &'static str) -> Self {
         Self { text: text.chars().take(64).collect(), known }
     }
 }

@@ -6,13 +6,12 @@ use warmpath_core::ids::EngineHash;
 use warmpath_core::units::{BlockSize, Tier};
 use warmpath_indexer::event::Content;
 
+use super::eviction::Eviction;
 use super::shelf::Shelf;
 use crate::sim::blocks::BlockEvent;
 use crate::sim::clock::Ms;
-use crate::sim::sequence::Naming;
-
-/// The seed of names that all engines agree on.
-const FLEET_SEED: u64 = 0x5348_4152_4544;
+use crate::sim::naming::{Naming, Scheme};
+use crate::sim::sequence::Sequence;
 
 /// A page on its way into shared storage.
 #[derive(Clone, Debug)]
@@ -31,21 +30,32 @@ pub struct SharedPage {
 
 /// The third tier: one for a fleet, to which its engines refer by turns. A page is its unit, and each page has a name of
 /// its own. What it holds is announced once, by [`take_events`](Self::take_events), and not by the engines.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct SharedTier {
     shelf: Shelf,
     events: Vec<BlockEvent>,
 }
 
 impl SharedTier {
-    /// Empty storage for `pages` pages.
+    /// Empty storage for `pages` pages, of which the least recently used make room.
     pub fn new(pages: u32) -> Self {
-        Self { shelf: Shelf::new(pages), events: Vec::new() }
+        Self::with(pages, Eviction::Lru, 0)
     }
 
-    /// How all engines name pages here.
+    /// Empty storage for `pages` pages. `seed` is that of chance.
+    pub fn with(pages: u32, eviction: Eviction, seed: u64) -> Self {
+        Self { shelf: Shelf::new(pages, eviction, seed), events: Vec::new() }
+    }
+
+    /// How all engines name pages here: as SGLang does, each with a name of its own that covers all before it.
     pub(in crate::sim) fn naming(page_size: BlockSize) -> Naming {
-        Naming { seed: FLEET_SEED, block_size: page_size }
+        Naming { scheme: Scheme::SglangSha256, block_size: page_size }
+    }
+
+    /// What a sequence's full pages are called here. O(tokens).
+    pub(in crate::sim) fn names(sequence: &Sequence, page_size: BlockSize) -> Vec<EngineHash> {
+        let naming = Self::naming(page_size);
+        sequence.digests(naming).map(|digest| naming.name(digest)).collect()
     }
 
     /// How many of the first pages exist and are whole at `now`.
@@ -67,7 +77,7 @@ impl SharedTier {
             if self.shelf.holds(page.key) {
                 continue;
             }
-            let gone = self.shelf.lay(page.key, from);
+            let gone = self.shelf.lay(page.key, None, from);
             if gone == Some(page.key) {
                 continue;
             }

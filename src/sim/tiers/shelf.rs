@@ -1,12 +1,13 @@
-//! A bounded set of pages below the GPU, of which the least recently used make room.
+//! A bounded set of pages below the GPU, of which some make room for others as its [`Eviction`] says.
 
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use warmpath_core::ids::EngineHash;
 
+use super::eviction::{Eviction, Order};
 use crate::sim::clock::Ms;
-use crate::sim::free_queue::{BlockId, FreeQueue};
+use crate::sim::free_queue::BlockId;
 
 /// A page on a shelf.
 #[derive(Clone, Copy, Debug)]
@@ -16,24 +17,24 @@ struct Lying {
     from: Ms,
 }
 
-/// Pages by name, in the order of their use. Every change is O(1).
-#[derive(Clone, Debug)]
+/// Pages by name. Every change is O(1) but for what its order costs.
+#[derive(Debug)]
 pub(super) struct Shelf {
     pages: HashMap<EngineHash, Lying, FixedState>,
     /// The name of the page at each place.
     names: Vec<Option<EngineHash>>,
-    /// Places that are taken, the least recently used first.
-    order: FreeQueue,
+    /// Who goes next.
+    order: Box<dyn Order>,
     vacant: Vec<BlockId>,
 }
 
 impl Shelf {
-    /// A shelf for `places` pages.
-    pub(super) fn new(places: u32) -> Self {
+    /// A shelf for `places` pages. `seed` is that of chance.
+    pub(super) fn new(places: u32, eviction: Eviction, seed: u64) -> Self {
         Self {
             pages: HashMap::default(),
             names: vec![None; BlockId(places).index()],
-            order: FreeQueue::new(places),
+            order: eviction.order(places, seed),
             vacant: (0..places).rev().map(BlockId).collect(),
         }
     }
@@ -50,24 +51,31 @@ impl Shelf {
 
     /// Notes that pages that follow each other are used now; the first of them will go last.
     pub(super) fn touch(&mut self, names: &[EngineHash]) {
-        for name in names.iter().rev() {
-            if let Some(page) = self.pages.get(name) {
-                self.order.remove(page.place);
-                self.order.push_back(page.place);
-            }
+        names.iter().rev().for_each(|name| self.stir(name, true));
+    }
+
+    /// Notes that something came behind this page, which is no use of it: it must not go before what came.
+    pub(super) fn accompany(&mut self, name: EngineHash) {
+        self.stir(&name, false);
+    }
+
+    fn stir(&mut self, name: &EngineHash, is_use: bool) {
+        if let Some(page) = self.pages.get(name) {
+            self.order.touch(page.place, is_use);
         }
     }
 
     /// Lays a page down that will be whole at `from`. Returns the page that had to go for it, which is itself where there
-    /// is no place at all; of one that is there already, nothing changes.
-    pub(super) fn lay(&mut self, name: EngineHash, from: Ms) -> Option<EngineHash> {
+    /// is no place at all, or none but its parent's, without which nobody would find it; of one that is there already,
+    /// nothing changes.
+    pub(super) fn lay(&mut self, name: EngineHash, parent: Option<EngineHash>, from: Ms) -> Option<EngineHash> {
         if self.holds(name) {
             return None;
         }
-        let evicted = if self.vacant.is_empty() { self.evict() } else { None };
+        let evicted = if self.vacant.is_empty() { self.evict(parent) } else { None };
         let Some(place) = self.vacant.pop() else { return Some(name) };
         self.names[place.index()] = Some(name);
-        self.order.push_back(place);
+        self.order.enter(place);
         self.pages.insert(name, Lying { place, from });
         evicted
     }
@@ -77,8 +85,12 @@ impl Shelf {
         self.pages.keys().copied()
     }
 
-    fn evict(&mut self) -> Option<EngineHash> {
-        let place = self.order.pop_front()?;
+    fn evict(&mut self, but: Option<EngineHash>) -> Option<EngineHash> {
+        let place = self.order.next()?;
+        if but.is_some() && self.names[place.index()] == but {
+            return None;
+        }
+        self.order.leave(place);
         self.vacant.push(place);
         let name = self.names[place.index()].take()?;
         self.pages.remove(&name);
@@ -96,31 +108,55 @@ mod tests {
 
     #[test]
     fn the_end_of_the_prompt_used_longest_ago_goes_first() {
-        let mut shelf = Shelf::new(4);
+        let mut shelf = Shelf::new(4, Eviction::Lru, 0);
         let (first, second) = (names([1, 2]), names([3, 4]));
         for run in [first, second] {
-            run.into_iter().for_each(|name| assert_eq!(shelf.lay(name, Ms::ZERO), None));
+            run.into_iter().for_each(|name| assert_eq!(shelf.lay(name, None, Ms::ZERO), None));
             shelf.touch(&run);
         }
         shelf.touch(&first);
-        let gone: Vec<_> = (5..=8).filter_map(|name| shelf.lay(EngineHash(name), Ms::ZERO)).collect();
+        let gone: Vec<_> = (5..=8).filter_map(|name| shelf.lay(EngineHash(name), None, Ms::ZERO)).collect();
         assert_eq!(gone, names([4, 3, 2, 1]));
     }
 
     #[test]
     fn a_page_is_read_once_it_is_whole_and_a_hole_ends_the_run() {
-        let mut shelf = Shelf::new(4);
+        let mut shelf = Shelf::new(4, Eviction::Lru, 0);
         for (name, from) in [(1, 0.0), (2, 5.0), (4, 0.0)] {
-            shelf.lay(EngineHash(name), Ms(from));
+            shelf.lay(EngineHash(name), None, Ms(from));
         }
         let prompt = names([1, 2, 3, 4]);
         assert_eq!((shelf.run(Ms(4.9), &prompt), shelf.run(Ms(5.0), &prompt)), (1, 2));
-        assert_eq!(shelf.lay(EngineHash(2), Ms(9.0)), None, "it is there already");
+        assert_eq!(shelf.lay(EngineHash(2), None, Ms(9.0)), None, "it is there already");
         assert_eq!(shelf.run(Ms(5.0), &prompt), 2);
     }
 
     #[test]
+    fn what_is_used_often_stays_where_that_counts() {
+        let (often, once, new) = (names([1, 2]), names([3, 4]), EngineHash(5));
+        let gone = |eviction| {
+            let mut shelf = Shelf::new(4, eviction, 0);
+            often.into_iter().chain(once).for_each(|name| assert_eq!(shelf.lay(name, None, Ms::ZERO), None));
+            [often, often, often, once].iter().for_each(|run| shelf.touch(run));
+            often.into_iter().for_each(|name| (0..9).for_each(|_| shelf.accompany(name)));
+            shelf.touch(&once);
+            shelf.lay(new, None, Ms::ZERO)
+        };
+        assert_eq!((gone(Eviction::Lru), gone(Eviction::Lfu)), (Some(EngineHash(1)), Some(EngineHash(4))));
+    }
+
+    #[test]
+    fn a_page_never_takes_the_place_of_the_one_before_it() {
+        let mut shelf = Shelf::new(1, Eviction::Lfu, 0);
+        let [first, second, other] = names([1, 2, 3]);
+        assert_eq!(shelf.lay(first, None, Ms::ZERO), None);
+        assert_eq!(shelf.lay(second, Some(first), Ms::ZERO), Some(second));
+        assert_eq!((shelf.holds(first), shelf.holds(second)), (true, false));
+        assert_eq!(shelf.lay(other, None, Ms::ZERO), Some(first));
+    }
+
+    #[test]
     fn without_places_nothing_stays() {
-        assert_eq!(Shelf::new(0).lay(EngineHash(1), Ms::ZERO), Some(EngineHash(1)));
+        assert_eq!(Shelf::new(0, Eviction::Lru, 0).lay(EngineHash(1), None, Ms::ZERO), Some(EngineHash(1)));
     }
 }

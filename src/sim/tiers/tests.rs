@@ -88,6 +88,37 @@ fn best_effort_uses_the_whole_pages_that_have_come_when_the_request_runs() {
 }
 
 #[test]
+fn of_several_ranks_the_one_with_the_fewest_pages_counts() {
+    for (ranks, slow_rank, tokens) in [(4, 1.0, 1472), (2, 2.0, 704)] {
+        let mut shared = filled();
+        let mut engine = engine(|_, tiers| (tiers.ranks, tiers.slow_rank) = (ranks, slow_rank));
+        engine.submit_with(Ms(1000.0), request(1, 0, PROMPT + 1, 1), &mut shared).unwrap();
+        let step = engine.step_with(Ms(1010.0), &mut shared).unwrap();
+        assert_eq!(cached(&[step]), [tokens], "{ranks} ranks, the last {slow_rank} times as slow");
+    }
+}
+
+#[test]
+fn what_is_used_often_outlives_in_the_host_what_came_last_where_that_is_asked_for() {
+    let found = |eviction| {
+        let mut shared = SharedTier::new(0);
+        let mut engine = engine(|config, tiers| {
+            config.blocks = 10;
+            (tiers.host_pages, tiers.eviction) = (20, eviction);
+        });
+        // Ten pages that are asked for thrice, then thirty that are asked for once.
+        let (mut now, mut last) = (Ms::ZERO, Vec::new());
+        for (id, first) in [(1, 0), (2, 0), (3, 0), (4, 1000), (5, 2000), (6, 3000), (7, 0)] {
+            engine.submit_with(now, request(id, first, 640, 1), &mut shared).unwrap();
+            let (end, steps) = run(&mut engine, now, &mut shared);
+            (now, last) = (end + Ms(100.0), cached(&steps));
+        }
+        last
+    };
+    assert_eq!((found(Eviction::Lru), found(Eviction::Lfu)), (vec![0], vec![576]));
+}
+
+#[test]
 fn wait_complete_runs_as_soon_as_all_has_come_and_not_before() {
     let mut shared = filled();
     let mut engine = asked("wait_complete", &mut shared);
@@ -336,4 +367,18 @@ fn vllms_pool_has_tiers_below_it_as_well() {
         found.extend(cached(&run(&mut engine, now, &mut shared).1));
     }
     assert_eq!(found, [0, 0, 576]);
+}
+
+#[test]
+fn a_prompt_that_may_be_cached_to_its_last_token_asks_nothing_more_of_the_tiers() {
+    let mut shared = storage();
+    let mut engine = engine(|config, _| {
+        config.profile = Profile::Vllm;
+        config.reuse.last_token = false;
+    });
+    for id in 1..=2 {
+        engine.submit_with(Ms::ZERO, request(id, 0, 640, 1), &mut shared).unwrap();
+        let found = cached(&run(&mut engine, Ms::ZERO, &mut shared).1);
+        assert_eq!(found, [if id == 1 { 0 } else { 639 }], "one token is computed all the same");
+    }
 }

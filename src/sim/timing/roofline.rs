@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use warmpath_core::units::BlockSize;
+
 use super::{Ms, StepLoad};
 use crate::real::real_len;
 
@@ -47,6 +49,11 @@ pub struct Roofline {
     pub all_reduce: Ms,
 }
 
+/// Its bytes.
+const H100_MEMORY: f64 = 80e9;
+/// Of these, what the largest step's activations, captured graphs and the runtime take: an estimate.
+const H100_BESIDES: f64 = 5e9;
+
 const LLAMA_8B: Roofline = Roofline {
     name: "8b-h100",
     parameters: 8.03e9,
@@ -90,6 +97,17 @@ impl Roofline {
         let compute = flops / (self.flops_at_most() * self.mfu);
         let memory = bytes / (self.bytes_at_most() * self.mbu);
         Ms(self.fixed().0 + 1000.0 * compute.max(memory))
+    }
+
+    /// Blocks of `block_size` tokens that the GPUs' memory has room for, of which the engine takes this share: what is left
+    /// beside weights and activations. None where nothing is left.
+    pub fn blocks(&self, share: f64, block_size: BlockSize) -> u32 {
+        let taken = self.tensor_parallel * (H100_MEMORY * share - H100_BESIDES);
+        let left = taken - self.parameters * self.parameter_bytes;
+        let blocks = left / (self.kv_bytes * f64::from(block_size.get()));
+        #[expect(clippy::as_conversions, reason = "rounded down, and a float that is out of range saturates")]
+        let blocks = blocks as u32;
+        blocks
     }
 
     /// The preset that a text names, with other constants where it gives any: `8b-h100,mfu=0.4,mbu=0.8,overhead=3`.
@@ -182,6 +200,15 @@ mod tests {
     fn load(tokens: usize, context: usize, decodes: usize, decode_context: usize) -> StepLoad {
         let chunks = if tokens == 0 { vec![] } else { vec![Chunk { tokens, context }] };
         StepLoad { chunks, decodes: vec![decode_context; decodes], ..StepLoad::default() }
+    }
+
+    #[test]
+    fn what_memory_is_left_beside_the_weights_is_the_cache() {
+        let size = BlockSize::new(16).unwrap();
+        let blocks = Roofline::PRESETS.map(|preset| preset.blocks(0.9, size));
+        // About 51 of 80 GB in blocks of 2 MiB, and 127 of 320 GB in blocks of 5 MiB.
+        assert_eq!(blocks, [24_290, 24_185, 75_302]);
+        assert_eq!(Roofline::PRESETS[0].blocks(0.1, size), 0);
     }
 
     #[test]
