@@ -30,7 +30,6 @@ pub mod radix;
 pub mod request;
 pub mod scheduler;
 pub mod sequence;
-mod sha256;
 pub mod stats;
 pub mod tiers;
 pub mod timing;

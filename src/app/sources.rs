@@ -197,6 +197,7 @@ impl Sources {
     /// Brings the gauges up to date.
     pub(super) fn measure(&self) {
         self.metrics.index_bytes.set(real_len(self.index.bytes()));
+        self.metrics.log_dropped(crate::telemetry::lines_dropped());
         self.metrics.index_refused.absolute(self.index.refused());
         self.metrics.index_shed.absolute(self.index.shed());
         self.metrics.unmatched_topics.absolute(self.zmq.unmatched());

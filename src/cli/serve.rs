@@ -31,7 +31,7 @@ impl ServeArgs {
                 return Ok(ExitCode::from(error.exit_code()));
             }
         };
-        telemetry::log_with_requests(config.log.format, config.log.level.into());
+        let _log = telemetry::log_with_requests(config.log.format, config.log.level.into());
         runtime()?.block_on(async {
             let app = App::start(config, None).await.context("the router could not start")?;
             app.follow(self.config)?;

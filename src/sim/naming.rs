@@ -1,11 +1,10 @@
 //! What engines and storage call blocks.
 
+use sha2::{Digest as _, Sha256};
 use warmpath_core::ids::{BlockHash, EngineHash, TokenId};
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::event::Content;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-use super::sha256::sha256;
 
 /// How an engine, or storage, names blocks: a chained hash over (all before it, tokens), rooted in adapter and salt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +111,10 @@ impl Naming {
             Scheme::SglangSha256 => u64::from_be_bytes(*first),
         })
     }
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    Sha256::digest(bytes).into()
 }
 
 fn short(hash: u64) -> Digest {

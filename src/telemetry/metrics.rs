@@ -133,6 +133,7 @@ definitions! {
     CERTIFICATE_READS = "tls_certificate_reads_total", Kind::Counter, "Times that a changed certificate was read: renewed or refused.";
     CERTIFICATE_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Kind::Gauge, "When the certificate in use expires, since 1970.";
     RESTARTS = "task_restarts_total", Kind::Counter, "Background tasks that panicked and began again, by task.";
+    LOG_DROPPED = "log_lines_dropped_total", Kind::Counter, "Lines of the log that came faster than they could be written.";
     RECORDED = "recorded_requests_total", Kind::Counter, "Finished requests that were to be recorded, by what became of them.";
     TRACED = "traced_requests_total", Kind::Counter, "Requests whose spans were to be sent, by what became of them.";
     CONFIG_RELOADS = "config_reloads_total", Kind::Counter, "Times that a changed configuration took effect.";
@@ -286,6 +287,11 @@ impl Metrics {
         let rank = rank.map(|rank| Label::new("rank", rank.0.to_string()));
         let labels: Vec<Label> = std::iter::once(Label::new("worker", worker.to_owned())).chain(rank).collect();
         WorkerMetrics::new(registry, labels)
+    }
+
+    /// How many lines of the log were dropped.
+    pub fn log_dropped(&self, lines: u64) {
+        self.registry.counter(&LOG_DROPPED, Vec::new()).absolute(lines);
     }
 
     /// An attempt on another worker.

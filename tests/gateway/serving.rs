@@ -45,8 +45,8 @@ impl Serving {
         Self::of(name, &format!("listen: {{data: '127.0.0.1:0', admin: '127.0.0.1:0'}}\n{config}\n"), 20_000)
     }
 
-    /// The same with a log that takes no line, as on a full disk.
-    pub(crate) fn unheard(name: &str, worker: SocketAddr, more: &str) -> Self {
+    /// The same with a log that nobody reads.
+    pub(crate) fn unheard(name: &str, worker: SocketAddr, more: &str, log: Stdio) -> Self {
         let [data, admin] = [(); 2].map(|()| {
             let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             free.local_addr().unwrap()
@@ -55,8 +55,7 @@ impl Serving {
             "listen: {{data: '{data}', admin: '{admin}'}}\nmodels: [{{name: m}}]\n\
              workers: [{{id: w, url: 'http://{worker}', model: m, events: none}}]\n{more}\n"
         );
-        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let (mut child, config) = Self::spawn(name, &text, "", 20_000, full.into());
+        let (mut child, config) = Self::spawn(name, &text, "", 20_000, log);
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::net::TcpStream::connect(data).is_err() {
             assert!(child.try_wait().unwrap().is_none(), "it has ended");

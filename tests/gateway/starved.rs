@@ -1,7 +1,7 @@
 //! R33: a router without what every process takes for granted: a processor, and a disk that takes what is written.
 //! (Without descriptors: `door`.)
 
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::fleet::value_of;
@@ -15,7 +15,9 @@ const ANSWER: &str = r#"{"choices":[{"index":0,"text":"a","finish_reason":"stop"
 #[tokio::test]
 async fn r33_a_full_disk_costs_nobody_an_answer() {
     let worker = Scripted::start(vec![whole("200 OK", ANSWER)]).await;
-    let mut serving = Serving::unheard("full-disk", worker.address, "log: {level: debug}\nrecord: /dev/full");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let more = "log: {level: debug}\nrecord: /dev/full";
+    let mut serving = Serving::unheard("full-disk", worker.address, more, full.into());
     for _ in 0..50 {
         assert_eq!(exchange(serving.data, post(BODY).as_bytes()).await.unwrap().status, 200);
         assert_eq!(exchange(serving.data, post("{").as_bytes()).await.unwrap().status, 400);
@@ -28,6 +30,22 @@ async fn r33_a_full_disk_costs_nobody_an_answer() {
     let metrics = serving.metrics().await;
     let restarts: Vec<&str> = metrics.lines().filter(|line| line.starts_with("warmpath_task_restarts_total")).collect();
     assert!(!restarts.is_empty() && restarts.iter().all(|line| line.ends_with(" 0")), "{restarts:?}");
+    serving.signal("TERM");
+    assert!(serving.ended(Duration::from_secs(10)).await.success());
+}
+
+/// A pipe holds 64 KiB. What goes beyond that and the lines that may wait is dropped and counted.
+#[tokio::test]
+async fn r33_a_log_that_nobody_reads_holds_nobody_up() {
+    let worker = Scripted::start(vec![whole("200 OK", ANSWER)]).await;
+    let mut serving = Serving::unheard("unread-log", worker.address, "log: {level: debug}", Stdio::piped());
+    let clients = (0..8).map(async |_| {
+        for _ in 0..250 {
+            assert_eq!(exchange(serving.data, post(BODY).as_bytes()).await.unwrap().status, 200);
+        }
+    });
+    futures_util::future::join_all(clients).await;
+    assert!(serving.metrics().await.contains("\nwarmpath_log_lines_dropped_total "));
     serving.signal("TERM");
     assert!(serving.ended(Duration::from_secs(10)).await.success());
 }
