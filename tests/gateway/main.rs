@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod adapters;
+mod api_server;
 mod approx;
 mod bad_input;
 mod balanced;
@@ -32,6 +33,7 @@ mod fleet;
 mod fountain;
 mod health;
 mod killed;
+mod kubernetes;
 mod limits;
 mod link;
 mod load;
