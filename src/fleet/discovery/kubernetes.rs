@@ -220,9 +220,10 @@ impl EndpointSlices {
 
     async fn send(&mut self, found: Found) {
         if self.last.as_ref() != Some(&found) {
-            self.last = Some(found.clone());
-            // Without a listener there is nobody to tell, and the loop ends.
-            let _ = self.tell.send(found).await;
+            // Without a listener there is nobody to tell, and the loop ends. Noted once it is told: a watch may be cut short
+            // while it waits here.
+            let _ = self.tell.send(found.clone()).await;
+            self.last = Some(found);
         }
     }
 }

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use super::object::{Page, Status};
+use super::object::{Page, PageMeta, Status};
 use super::slices::{SLICES_MAX, Slices};
 use crate::config::KubernetesSource;
 use crate::link::{Ask, ClientTls, Inflow, Link, LinkLimits, Links, TlsFiles, Way};
@@ -86,9 +86,11 @@ impl Api {
         let (mut slices, mut version, mut more) = (Slices::default(), String::new(), None);
         for _ in 0..PAGES_MAX {
             let page = self.page(more.as_deref()).await?;
-            page.items.unwrap_or_default().into_iter().for_each(|object| slices.put(object));
-            version = page.metadata.resource_version.unwrap_or(version);
-            more = page.metadata.r#continue.filter(|more| !more.is_empty());
+            let PageMeta { resource_version, r#continue } = take_in(&page, &mut slices).map_err(|error| {
+                Refusal::Because(format!("the API server's answer is no list of EndpointSlices: {error}"))
+            })?;
+            version = resource_version.unwrap_or(version);
+            more = r#continue.filter(|more| !more.is_empty());
             if more.is_none() {
                 return Ok((slices, version));
             }
@@ -97,17 +99,13 @@ impl Api {
         Ok((slices, version))
     }
 
-    async fn page(&self, more: Option<&str>) -> Result<Page, Refusal> {
+    async fn page(&self, more: Option<&str>) -> Result<Bytes, Refusal> {
         let more = more.map_or_else(String::new, |more| format!("&continue={}", encoded(more)));
         let path = self.path(&format!("limit={PAGE_SLICES}{more}"))?;
         let ask = Ask { method: Method::GET, path, headers: self.headers().await?, body: Bytes::new() };
         let asked = self.link.ask(&ask, PATIENCE, PAGE_BYTES_MAX).await;
         let (status, body) = asked.map_err(|error| self.unheard(&error))?;
-        if status != StatusCode::OK {
-            return Err(self.refused(status, &body));
-        }
-        serde_json::from_slice(&body)
-            .map_err(|error| Refusal::Because(format!("the API server's answer is no list of EndpointSlices: {error}")))
+        if status == StatusCode::OK { Ok(body) } else { Err(self.refused(status, &body)) }
     }
 
     /// Changes since `version`, as lines, for about `how_long`.
@@ -161,6 +159,17 @@ impl Api {
         }
         Refusal::Because(in_words(status, &said(body), self.token.as_deref(), &self.namespace))
     }
+}
+
+/// Adds the slices of a page.
+fn take_in(page: &[u8], slices: &mut Slices) -> serde_json::Result<PageMeta> {
+    let Page { metadata, items } = serde_json::from_slice(page)?;
+    let items = items.unwrap_or_default();
+    for item in items.items {
+        slices.put(serde_json::from_str(item.get())?);
+    }
+    slices.leave_out(items.more);
+    Ok(metadata)
 }
 
 /// The pod's own namespace.

@@ -1,15 +1,38 @@
 //! What the API server says, as JSON: of an EndpointSlice (`discovery.k8s.io/v1`) what routing needs, and of lists, watches
-//! and refusals the rest. Whatever has no value may be `null` or left out.
+//! and refusals the rest. Whatever has no value may be `null` or left out. Lists have bounds: what is beyond them is counted,
+//! not kept.
 
-use serde::Deserialize;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+
+use super::slices::SLICES_MAX;
+
+/// The most endpoints of a slice, by Kubernetes' own rule.
+pub(super) const ENDPOINTS_MAX: usize = 1000;
+
+/// The most ports of a slice, by the same.
+const PORTS_MAX: usize = 100;
+
+/// The first items of a list.
+#[derive(Debug)]
+pub(super) struct Few<T, const MAX: usize> {
+    pub(super) items: Vec<T>,
+    /// How many more there are.
+    pub(super) more: usize,
+}
 
 /// A part of an EndpointSliceList.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Page {
+pub(super) struct Page<'a> {
     #[serde(default)]
     pub(super) metadata: PageMeta,
-    pub(super) items: Option<Vec<Object>>,
+    /// Each an [`Object`], read when the one before it has been taken in.
+    #[serde(borrow)]
+    pub(super) items: Option<Few<&'a RawValue, SLICES_MAX>>,
 }
 
 /// What is said of a list.
@@ -29,8 +52,8 @@ pub(super) struct Object {
     #[serde(default)]
     pub(super) metadata: ObjectMeta,
     pub(super) address_type: Option<String>,
-    pub(super) endpoints: Option<Vec<Endpoint>>,
-    pub(super) ports: Option<Vec<SlicePort>>,
+    pub(super) endpoints: Option<Few<Endpoint, ENDPOINTS_MAX>>,
+    pub(super) ports: Option<Few<SlicePort, PORTS_MAX>>,
 }
 
 /// What is said of any object.
@@ -46,7 +69,7 @@ pub(super) struct ObjectMeta {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Endpoint {
     /// Consumers use the first.
-    pub(super) addresses: Option<Vec<String>>,
+    pub(super) addresses: Option<Few<String, 1>>,
     pub(super) conditions: Option<Conditions>,
     pub(super) target_ref: Option<Target>,
 }
@@ -82,6 +105,40 @@ pub(super) struct SlicePort {
 pub(super) struct Status {
     pub(super) code: Option<u16>,
     pub(super) message: Option<String>,
+}
+
+impl<T, const MAX: usize> Default for Few<T, MAX> {
+    fn default() -> Self {
+        Self { items: Vec::new(), more: 0 }
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Few<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List<T, const MAX: usize>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
+            type Value = Few<T, MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T, MAX>, A::Error> {
+                let mut few = Few::default();
+                while few.items.len() < MAX {
+                    let Some(item) = list.next_element()? else { return Ok(few) };
+                    few.items.push(item);
+                }
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    few.more += 1;
+                }
+                Ok(few)
+            }
+        }
+
+        deserializer.deserialize_seq(List(PhantomData))
+    }
 }
 
 /// What one line of a watch tells.
@@ -138,6 +195,20 @@ mod tests {
         assert!(matches!(read(&line("BOOKMARK")), Ok(News::Bookmark(object)) if seven(&object)));
         let expired = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version: 1 (7)"}}"#;
         assert!(matches!(read(expired), Ok(News::Failed(Status { code: Some(410), .. }))));
+    }
+
+    #[test]
+    fn of_a_long_list_the_first_items_are_kept_and_the_others_counted() {
+        let read = |text: &str| serde_json::from_str::<Few<u8, 2>>(text).map(|few| (few.items, few.more)).ok();
+        assert_eq!(read("[]"), Some((vec![], 0)));
+        assert_eq!(read("[1, 2]"), Some((vec![1, 2], 0)));
+        assert_eq!(read("[1, 2, 3, {}, null]"), Some((vec![1, 2], 3)));
+        assert_eq!(read("[1, {}]"), None);
+        let many = "{},".repeat(5000);
+        let hostile = format!("{{\"endpoints\":[{many}{{}}],\"ports\":[{many}{{}}]}}");
+        let object: Object = serde_json::from_str(&hostile).unwrap();
+        let (endpoints, ports) = (object.endpoints.unwrap(), object.ports.unwrap());
+        assert_eq!((endpoints.items.len(), endpoints.more, ports.items.len(), ports.more), (1000, 4001, 100, 4901));
     }
 
     #[test]

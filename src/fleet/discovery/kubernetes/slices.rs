@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use warmpath_core::ids::WorkerId;
 
-use super::object::{Endpoint, Object, SlicePort};
+use super::object::{self, Endpoint, Object, SlicePort};
 use crate::config::{KubernetesSource, Port, Worker};
 use crate::fleet::discovery::WORKERS_MAX;
 
@@ -17,9 +17,6 @@ pub(super) const SLICES_MAX: usize = 1024;
 
 /// The most endpoints of all slices together, each in two of them.
 const ENDPOINTS_MAX: usize = 2 * WORKERS_MAX;
-
-/// The most ports of a slice, by Kubernetes' own rule.
-const PORTS_MAX: usize = 100;
 
 /// The longest name of an object or a host, by Kubernetes' own rule.
 const NAME_MAX: usize = 253;
@@ -46,7 +43,7 @@ struct Slice {
     family: Family,
     ports: Vec<(Box<str>, u16)>,
     ready: Vec<Ready>,
-    /// Endpoints that are ready and were not kept.
+    /// Endpoints that were not kept.
     left_out: usize,
     /// Endpoints that are ready and whose address is none.
     unreadable: usize,
@@ -78,7 +75,7 @@ impl Slices {
         }
         let mut slice = Slice::of(object);
         let room = ENDPOINTS_MAX - self.endpoints;
-        slice.left_out = slice.ready.len().saturating_sub(room);
+        slice.left_out += slice.ready.len().saturating_sub(room);
         slice.ready.truncate(room);
         slice.ready.shrink_to_fit();
         self.endpoints += slice.ready.len();
@@ -147,10 +144,10 @@ impl Slices {
     fn unused(&self) -> impl Iterator<Item = String> {
         let sum = |of: fn(&Slice) -> usize| self.slices.values().map(of).sum::<usize>();
         let (endpoints, unreadable) = (sum(|slice| slice.left_out), sum(|slice| slice.unreadable));
-        let slices = self.left_out;
+        let (slices, of_one) = (self.left_out, object::ENDPOINTS_MAX);
         [
             (slices, format!("there are more than {SLICES_MAX} EndpointSlices: {slices} or more are not used")),
-            (endpoints, format!("there are more than {ENDPOINTS_MAX} endpoints: {endpoints} are not used")),
+            (endpoints, format!("{endpoints} endpoints are not used: a slice may have {of_one}, all {ENDPOINTS_MAX}")),
             (unreadable, format!("{unreadable} endpoints have no address that could be used")),
         ]
         .into_iter()
@@ -177,9 +174,10 @@ impl Slice {
             Some("FQDN") => Family::Name,
             _ => Family::V4,
         };
-        let ports = object.ports.unwrap_or_default().into_iter().take(PORTS_MAX).filter_map(tcp).collect();
-        let mut slice = Self { family, ports, ready: Vec::new(), left_out: 0, unreadable: 0 };
-        for endpoint in object.endpoints.unwrap_or_default().into_iter().filter(is_ready) {
+        let ports = object.ports.unwrap_or_default().items.into_iter().filter_map(tcp).collect();
+        let endpoints = object.endpoints.unwrap_or_default();
+        let mut slice = Self { family, ports, ready: Vec::new(), left_out: endpoints.more, unreadable: 0 };
+        for endpoint in endpoints.items.into_iter().filter(is_ready) {
             match Ready::of(family, endpoint) {
                 Some(ready) => slice.ready.push(ready),
                 None => slice.unreadable += 1,
@@ -210,7 +208,7 @@ impl Slice {
 impl Ready {
     /// `None`: its address is none.
     fn of(family: Family, endpoint: Endpoint) -> Option<Self> {
-        let address = endpoint.addresses.unwrap_or_default().into_iter().next()?;
+        let address = endpoint.addresses.unwrap_or_default().items.into_iter().next()?;
         let host = match family {
             Family::V4 => address.parse::<Ipv4Addr>().ok()?.to_string(),
             Family::V6 => address.parse::<Ipv6Addr>().ok()?.to_string(),
@@ -430,15 +428,16 @@ mod tests {
             let host = |n: usize| json!({"addresses": [format!("10.{}.{}.{}", n >> 16, n >> 8 & 255, n & 255)]});
             (start..start + count).map(host).collect()
         };
-        let mut slices = all([slice("a", "IPv4", hosts(0, 8000)), slice("b", "IPv4", hosts(8000, 1000))]);
+        let mut slices = all((0..9).map(|n| slice(&format!("s-{n}"), "IPv4", hosts(1000 * n, 1000))));
         let (workers, trouble) = seen(&slices, &KubernetesSource::default());
         assert_eq!(workers.len(), 8192);
-        assert_eq!(trouble, ["there are more than 8192 endpoints: 808 are not used"]);
-        // Once there is room, the next list tells all of them.
-        put(&mut slices, slice("a", "IPv4", hosts(0, 10)));
-        put(&mut slices, slice("b", "IPv4", hosts(8000, 1000)));
+        assert_eq!(trouble, ["808 endpoints are not used: a slice may have 1000, all 8192"]);
+        // Once there is room, whoever is told of again is used.
+        put(&mut slices, slice("s-0", "IPv4", hosts(0, 10)));
+        put(&mut slices, slice("s-8", "IPv4", hosts(8000, 1001)));
         let (workers, trouble) = seen(&slices, &KubernetesSource::default());
-        assert_eq!((workers.len(), trouble, slices.endpoints), (1010, Vec::new(), 1010));
+        assert_eq!((workers.len(), slices.endpoints), (8010, 8010));
+        assert_eq!(trouble, ["1 endpoints are not used: a slice may have 1000, all 8192"]);
         let mut many = all((0..1030).map(|n| slice(&format!("s-{n}"), "IPv4", json!([]))));
         assert_eq!(many.slices.len(), 1024);
         let expected = "there are more than 1024 EndpointSlices: 6 or more are not used";
