@@ -113,6 +113,11 @@ impl ApiServer {
         state.is_told_late = is_told_late;
     }
 
+    /// Whether a watch stands.
+    pub(crate) fn is_watched(&self) -> bool {
+        !self.state.lock().unwrap().watches.is_empty()
+    }
+
     /// Ends all watches.
     pub(crate) fn end_watches(&self) {
         self.state.lock().unwrap().watches.clear();

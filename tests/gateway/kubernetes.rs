@@ -127,7 +127,7 @@ async fn a_watch_that_ends_goes_on_where_it_was_and_one_that_is_too_old_begins_w
     let lists = |api: &ApiServer| api.seen().iter().filter(|seen| !seen.contains("watch=1")).count();
     let watches = |api: &ApiServer| api.seen().iter().filter(|seen| seen.contains("watch=1")).count();
     // What changes while no watch stands is told by the next one.
-    fleet.eventually("it is watched", async |_| watches(&api) == 1).await;
+    fleet.eventually("it is watched", async |_| api.is_watched()).await;
     token.write("second");
     api.end_watches();
     api.put(slice("vllm-1", &b, &[("b", true)]));
@@ -136,6 +136,7 @@ async fn a_watch_that_ends_goes_on_where_it_was_and_one_that_is_too_old_begins_w
     assert!(api.seen()[2].ends_with(" Bearer second"), "{:?}", api.seen());
     // The server has forgotten what came before: an event says so, and then the head of an answer.
     for (round, is_told_late) in [(2, true), (3, false)] {
+        fleet.eventually("it is watched", async |_| api.is_watched()).await;
         api.forget(is_told_late);
         api.end_watches();
         api.put(slice("vllm-1", &a, &[("a", true), ("not-yet", false)]));
@@ -215,12 +216,13 @@ async fn whoever_may_not_ask_is_told_what_is_missing() {
 async fn answers_that_are_none_are_refused_in_words() {
     let (mut api, token, a) = (ApiServer::start().await, Token::new("nonsense"), worker().await);
     api.deny(Some(Denial::Body("[1, 2")));
-    let fleet = fleet().engines(0).config(&settings(&api, "50ms", &token)).start().await;
+    let fleet = fleet().engines(0).config(&settings(&api, "1h", &token)).start().await;
     until_degraded(&fleet, "the API server's answer is no list of EndpointSlices").await;
     api.put(slice("vllm-1", &a, &[("a", true)]));
     api.deny(None);
     until_answered_by(&fleet, "a").await;
     until_well(&fleet).await;
+    fleet.eventually("it is watched", async |_| api.is_watched()).await;
     api.say("nonsense\n");
     until_degraded(&fleet, "an event cannot be read").await;
     until_well(&fleet).await;
