@@ -123,9 +123,9 @@ impl ApiServer {
         self.state.lock().unwrap().watches.clear();
     }
 
-    /// Says something to all watches.
+    /// Says something to all watches that stand.
     pub(crate) fn say(&self, line: &str) {
-        self.state.lock().unwrap().watches.iter().for_each(|watch| watch.try_send(line.to_owned()).unwrap());
+        self.state.lock().unwrap().watches.iter().for_each(|watch| drop(watch.try_send(line.to_owned())));
     }
 
     /// The requests so far: method, target and authorization.
