@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
-use crate::config::Config;
+use crate::config::{Config, Timeouts};
 use crate::error::BoxError;
 use crate::shutdown::Tasks;
 use dial::{Dialled, dial};
@@ -53,6 +53,13 @@ pub struct LinkLimits {
     pub connect: Duration,
     /// For one that nobody uses; shorter than the server's own limit, 5 s in vLLM.
     pub idle: Duration,
+}
+
+impl LinkLimits {
+    /// Those of the configuration.
+    pub fn of(timeouts: &Timeouts) -> Self {
+        Self { connect: timeouts.connect.get(), idle: timeouts.worker_idle.get() }
+    }
 }
 
 /// What all links share. Cloning is cheap.
@@ -141,8 +148,7 @@ impl Links {
             authorities: tls.authorities.clone(),
             identity: identity.map(|(certificate, key)| (certificate.value.clone(), key.value.clone())),
         };
-        let limits = LinkLimits { connect: config.timeouts.connect.get(), idle: config.timeouts.worker_idle.get() };
-        Ok(Self::new(limits, ClientTls::load(files)?, tasks.clone()))
+        Ok(Self::new(LinkLimits::of(&config.timeouts), ClientTls::load(files)?, tasks.clone()))
     }
 
     /// The way to `authority`. Nothing is connected yet.

@@ -16,10 +16,10 @@ use super::probe::Probes;
 use super::scrape::Readers;
 use super::sources::Sources;
 use crate::config::{Config, EventSource, Worker as Described};
-use crate::fleet::discovery::{Found, Origin, Union, dns, file, nats::Registrations};
+use crate::fleet::discovery::{Found, Origin, Union, dns, file, kubernetes::EndpointSlices, nats::Registrations};
 use crate::fleet::health::Health;
 use crate::fleet::{Fleet, Worker};
-use crate::link::Links;
+use crate::link::{LinkLimits, Links};
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
 
@@ -120,9 +120,15 @@ impl Members {
                 file::follow(Arc::clone(&self.config), path.clone(), discovery.file.interval.get(), tell.clone());
             self.background.spawn(following);
         }
-        let model = discovery.dns.model.as_ref().or(self.config.models.first().map(|model| &model.name));
-        if let (Some(_), Some(model)) = (&discovery.dns.name, model) {
+        let only = self.config.models.first().map(|model| &model.name);
+        if let (Some(_), Some(model)) = (&discovery.dns.name, discovery.dns.model.as_ref().or(only)) {
             self.background.spawn(dns::follow(discovery.dns.clone(), model.value.clone(), tell.clone()));
+        }
+        let kubernetes = &discovery.kubernetes;
+        if let (true, Some(model)) = (kubernetes.is_used(), kubernetes.model.as_ref().or(only)) {
+            let connecting = (LinkLimits::of(&self.config.timeouts), self.background.clone());
+            let slices = EndpointSlices::new(kubernetes.clone(), model.value.clone(), connecting, tell.clone());
+            self.background.spawn(slices.follow());
         }
         if let (true, Some(bus)) = (discovery.nats.enabled.value, self.sources.nats()) {
             let registrations = Registrations::new(bus.client().clone(), Arc::clone(&self.config), tell.clone());
@@ -132,6 +138,9 @@ impl Members {
 
     async fn follow(mut self, mut union: Union, mut found: mpsc::Receiver<Found>, trouble: Trouble) {
         while let Some(found) = found.recv().await {
+            if found.origin != Origin::List {
+                self.metrics.discovery(found.origin.key(), found.trouble.len());
+            }
             union.take(found);
             let said = self.reconcile(&union).await;
             let mut trouble = trouble.lock().unwrap_or_else(PoisonError::into_inner);

@@ -38,6 +38,7 @@ pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
     }
     if root.is_section_whole("discovery") {
         rules.discovery(config);
+        rules.kubernetes(config);
     }
     if root.is_section_whole("upstream_tls") {
         rules.upstream_tls(config);
@@ -200,23 +201,33 @@ impl Rules<'_> {
         if name.is_empty() {
             self.fault(self.place(name), "a name to look up must not be empty");
         }
+        self.served_model(config, ("discovery.dns", self.place(name)), dns.model.as_ref());
+        if !dns.id.contains("{host}") {
+            self.fault(self.place(&dns.id), "without `{host}` all workers would have the same id");
+        }
+        if let Err(message) = dns.fill("10.0.0.1", dns.port.get()) {
+            self.fault(self.place(&dns.url), &message);
+        }
+    }
+
+    /// The model of the workers that a section at a place finds: one that there is, and the only one where none is named.
+    pub(super) fn served_model(
+        &mut self,
+        config: &Config,
+        (section, place): (&str, Place),
+        model: Option<&Spanned<String>>,
+    ) {
         let names: Vec<&str> = config.models.iter().map(|model| model.name.as_str()).collect();
-        match (&dns.model, names.as_slice()) {
+        match (model, names.as_slice()) {
             (None, [_]) => {}
             (None, _) => {
-                self.fault(self.place(name), "which model do these workers serve? `discovery.dns.model` is not set")
+                self.fault(place, &format!("which model do these workers serve? `{section}.model` is not set"));
             }
             (Some(model), names) if !names.contains(&model.as_str()) => {
                 let message = format!("no model is named `{}`{}", model.as_str(), hint(model, names));
                 self.fault(self.place(model), &message);
             }
             (Some(_), _) => {}
-        }
-        if !dns.id.contains("{host}") {
-            self.fault(self.place(&dns.id), "without `{host}` all workers would have the same id");
-        }
-        if let Err(message) = dns.fill("10.0.0.1", dns.port.get()) {
-            self.fault(self.place(&dns.url), &message);
         }
     }
 

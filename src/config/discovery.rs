@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::address::{BaseUrl, Secret};
 use super::fleet::{self, EventSource};
+use super::kubernetes::KubernetesSource;
 use super::place::Spanned;
 use super::quantity::Period;
 
@@ -19,6 +20,8 @@ pub struct Discovery {
     pub file: FileSource,
     /// The addresses behind a name.
     pub dns: DnsSource,
+    /// The endpoints of a Service.
+    pub kubernetes: KubernetesSource,
     /// Workers that register themselves.
     pub nats: NatsSource,
 }
@@ -92,7 +95,7 @@ pub struct NatsSource {
 impl Discovery {
     /// Whether workers can come from anywhere but the list in `workers`.
     pub fn is_used(&self) -> bool {
-        self.file.path.is_some() || self.dns.name.is_some() || self.nats.enabled.value
+        self.file.path.is_some() || self.dns.name.is_some() || self.kubernetes.is_used() || self.nats.enabled.value
     }
 }
 

@@ -127,6 +127,11 @@ fn hidden(old: &Config, new: &Config) -> Vec<Change> {
     let mut pairs = vec![
         ("listen.admin_token".to_owned(), old.listen.admin_token.as_ref(), new.listen.admin_token.as_ref()),
         ("discovery.dns.api_key".to_owned(), old.discovery.dns.api_key.as_ref(), new.discovery.dns.api_key.as_ref()),
+        (
+            "discovery.kubernetes.api_key".to_owned(),
+            old.discovery.kubernetes.api_key.as_ref(),
+            new.discovery.kubernetes.api_key.as_ref(),
+        ),
         ("discovery.nats.api_key".to_owned(), old.discovery.nats.api_key.as_ref(), new.discovery.nats.api_key.as_ref()),
     ];
     let (before, after) = (&old.events.nats, &new.events.nats);

@@ -11,6 +11,7 @@ use crate::config::Worker;
 
 pub mod dns;
 pub mod file;
+pub mod kubernetes;
 pub mod leases;
 pub mod nats;
 pub mod registration;
@@ -28,17 +29,31 @@ pub enum Origin {
     File,
     /// A name's addresses.
     Dns,
+    /// A Service's endpoints.
+    Kubernetes,
     /// The bucket of registrations.
     Nats,
 }
 
 impl Origin {
+    /// What metrics call it.
+    pub fn key(self) -> &'static str {
+        match self {
+            Origin::List => "list",
+            Origin::File => "file",
+            Origin::Dns => "dns",
+            Origin::Kubernetes => "kubernetes",
+            Origin::Nats => "nats",
+        }
+    }
+
     /// What messages call it.
     pub fn label(self) -> &'static str {
         match self {
             Origin::List => "the configuration",
             Origin::File => "the workers' file",
             Origin::Dns => "DNS",
+            Origin::Kubernetes => "Kubernetes",
             Origin::Nats => "the registrations",
         }
     }

@@ -112,9 +112,9 @@ pub(super) async fn keep_fresh(shared: Weak<Shared>) {
         let Some(shared) = shared.upgrade() else { return };
         let reading = tokio::task::spawn_blocking(move || match shared.tls.refresh() {
             Ok(false) => {}
-            Ok(true) => tracing::info!("certificates for workers read again"),
+            Ok(true) => tracing::info!("certificates for servers read again"),
             Err(error) => {
-                tracing::warn!(error = %error, "the new certificates for workers are not used, the old ones stay")
+                tracing::warn!(error = %error, "the new certificates for servers are not used, the old ones stay")
             }
         });
         // A panic in there is reported by its thread; the old certificates stay.

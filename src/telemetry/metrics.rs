@@ -10,7 +10,7 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use warmpath_core::ids::Rank;
 
-use crate::real::real;
+use crate::real::{real, real_len};
 use crate::shutdown::Restarts;
 pub use belief::Belief;
 pub use config::ConfigMetrics;
@@ -141,6 +141,7 @@ definitions! {
     CONFIG_LOADED = "config_last_reload_success_timestamp_seconds", Kind::Gauge, "When the configuration in effect was read, since 1970.";
     CONFIG_SUCCESSFUL = "config_last_reload_successful", Kind::Gauge, "1 unless the configuration that was read last cannot be followed.";
     CONFIG_HASH = "config_hash", Kind::Gauge, "The first 32 bits of the hash of the configuration in effect: equal for equal files.";
+    DISCOVERY_FAULTS = "discovery_faults", Kind::Gauge, "What is wrong with a source of workers, counted: 0 while it is well.";
     BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
 }
 
@@ -247,6 +248,11 @@ impl Metrics {
     /// The worker has left: its series end. What is still counted for it is shown nowhere.
     pub fn forget_worker(&self, worker: &str) {
         self.lock_workers().remove(worker);
+    }
+
+    /// So much is wrong with this source of workers.
+    pub fn discovery(&self, source: &'static str, faults: usize) {
+        self.registry.gauge(&DISCOVERY_FAULTS, vec![Label::new("source", source)]).set(real_len(faults));
     }
 
     /// Handles of the listener with this name.

@@ -77,6 +77,24 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
         "discovery: {dns: {name: w, url: '{host}'}}",
         &["3:33: expected a URL such as http://10.0.0.1:8000, got `10.0.0.1`"],
     ),
+    ("discovery: {kubernetes: {service: w, model: mm}}", &["3:45: no model is named `mm` (known: m)"]),
+    ("discovery: {kubernetes: {selector: w=1, id: w}}", &["3:45: without `{name}` all workers would have the same id"]),
+    (
+        "discovery: {kubernetes: {service: w, selector: w=1}}",
+        &["3:48: `selector` beside `service` at 3:35: one of them"],
+    ),
+    (
+        "discovery: {kubernetes: {service: W, namespace: a/b}}",
+        &[
+            "3:35: expected the name of a Service such as vllm, got `W`",
+            "3:49: expected the name of a namespace such as default, got `a/b`",
+        ],
+    ),
+    ("discovery: {kubernetes: {selector: \"\"}}", &["3:36: expected a selector such as app=vllm,tier=gpu"]),
+    (
+        "discovery: {kubernetes: {service: w, port: 70000}}",
+        &["3:44: expected a port such as 8000, or the name of one such as http, got `70000`"],
+    ),
     ("discovery: {dns: {records: mx}}", &["3:28: unknown value `mx` (known: address, srv)"]),
     (
         "discovery: {file: {path: w.yaml, interval: 0s}}",

@@ -3,6 +3,7 @@
 
 mod access;
 mod adapters;
+mod api_server;
 mod approx;
 mod bad_input;
 mod balanced;
@@ -33,6 +34,7 @@ mod fleet;
 mod fountain;
 mod health;
 mod killed;
+mod kubernetes;
 mod limits;
 mod link;
 mod load;

@@ -1,5 +1,6 @@
 //! Workers behind TLS: whom the router trusts, who it says it is, and that all it asks them goes the same way.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use crate::fleet::{TestFleet, fleet};
 use crate::scripted::{Scripted, event, good_stream, whole};
 
 /// A folder with an authority, certificates of it, and of a stranger's.
-struct Certificates(PathBuf);
+pub(crate) struct Certificates(PathBuf);
 
 impl Certificates {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("warmpath-tls-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let it = Self(folder);
@@ -48,7 +49,7 @@ impl Certificates {
         assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
@@ -74,14 +75,14 @@ fn pem(path: &Path) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(path).unwrap().map(Result::unwrap).collect()
 }
 
-/// A port that speaks TLS for `worker`, as `name`, and asks clients for a certificate or not.
-async fn tls_before(
-    worker: &Scripted,
+/// A port that speaks TLS for `backend`, as `name`, and asks clients for a certificate or not.
+pub(crate) async fn tls_before(
+    backend: SocketAddr,
     files: &Certificates,
     name: &str,
     asks: bool,
     tasks: &Tasks,
-) -> std::net::SocketAddr {
+) -> SocketAddr {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions().unwrap();
@@ -95,7 +96,7 @@ async fn tls_before(
     };
     let key = PrivateKeyDer::from_pem_file(files.path(&format!("{name}.key"))).unwrap();
     let config = builder.with_single_cert(pem(&files.path(&format!("{name}.pem"))), key).unwrap();
-    let (acceptor, backend) = (TlsAcceptor::from(Arc::new(config)), worker.address);
+    let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let more = tasks.clone();
@@ -113,7 +114,7 @@ async fn tls_before(
 }
 
 /// A router before one worker that is reached by https.
-async fn router(address: std::net::SocketAddr, config: &str) -> TestFleet {
+async fn router(address: SocketAddr, config: &str) -> TestFleet {
     let plain = fleet().engines(0).tokenizer("remote").stranger(address).config(config).start().await;
     let (old, new) = (format!("http://{address}"), format!("https://{address}"));
     plain.stop_gateway().await.start_gateway_with(&old, &new).await
@@ -127,7 +128,7 @@ async fn a_worker_behind_tls_is_asked_for_everything_over_it() {
     let (worker, tasks) = (Scripted::start(good_stream()).await, Tasks::new());
     worker.says(Some("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.25\n"));
     // It wants to know who asks.
-    let address = tls_before(&worker, &files, "server", true, &tasks).await;
+    let address = tls_before(worker.address, &files, "server", true, &tasks).await;
     let fleet = router(address, &files.config(Some("client"))).await;
     // Checks, metrics, token ids, requests, commands.
     fleet.until_metric("warmpath_worker_up", "stranger-1", 1.0).await;
@@ -159,7 +160,7 @@ async fn whoever_is_not_who_it_says_is_not_talked_to() {
         ("server", true, Some("stranger"), "the worker does not know who signed the router's"),
     ] {
         let worker = Scripted::start(good_stream()).await;
-        let address = tls_before(&worker, &files, name, asks, &tasks).await;
+        let address = tls_before(worker.address, &files, name, asks, &tasks).await;
         let fleet = router(address, &files.config(identity)).await;
         let answer = fleet.post_bytes("/v1/completions", BODY.to_vec()).await;
         assert_eq!(answer.status, 503, "{why}");
@@ -173,7 +174,7 @@ async fn whoever_is_not_who_it_says_is_not_talked_to() {
 async fn a_renewed_certificate_is_used_without_a_restart() {
     let files = Certificates::new("renewed");
     let (worker, tasks) = (Scripted::start(good_stream()).await, Tasks::new());
-    let address = tls_before(&worker, &files, "server", true, &tasks).await;
+    let address = tls_before(worker.address, &files, "server", true, &tasks).await;
     for kind in ["pem", "key"] {
         std::fs::copy(files.path(&format!("stranger.{kind}")), files.path(&format!("own.{kind}"))).unwrap();
     }

@@ -13,3 +13,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
+
+{{- /* The namespace whose EndpointSlices are watched; empty: none are. */ -}}
+{{- define "warmpath.watched" -}}
+{{- $discovery := .Values.config.discovery | default dict -}}
+{{- $source := $discovery.kubernetes | default dict -}}
+{{- if or $source.service $source.selector }}{{ $source.namespace | default .Release.Namespace }}{{ end -}}
+{{- end }}
