@@ -113,18 +113,19 @@ impl Tasks {
     }
 }
 
-/// Waits for SIGINT or SIGTERM.
-pub async fn interrupted() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminated = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => drop(signal.recv().await),
-            Err(_) => std::future::pending().await,
-        }
+/// Waits for SIGINT or SIGTERM: from the call on, not only once it is awaited, neither ends the process by itself.
+pub fn interrupted() -> impl Future<Output = ()> + use<> {
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+    let [interrupt, terminate] = [SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).ok());
+    let comes = async |signal: Option<Signal>| match signal {
+        Some(mut signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminated => {}
+    async move {
+        tokio::select! {
+            () = comes(interrupt) => {}
+            () = comes(terminate) => {}
+        }
     }
 }
 

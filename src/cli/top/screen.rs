@@ -53,9 +53,9 @@ pub(super) fn show(runtime: &Runtime, (looker, every): (Looker, Duration), mut s
     let (tasks, ended) = (Tasks::new(), CancellationToken::new());
     {
         let _inside = runtime.enter();
-        let end = ended.clone();
+        let (end, interrupted) = (ended.clone(), interrupted());
         tasks.spawn(async move {
-            interrupted().await;
+            interrupted.await;
             end.cancel();
         });
         tasks.spawn(attend(looker, every, wishes, tell));
