@@ -25,8 +25,8 @@ pub(super) struct Arrival {
     pub(super) key: RequestKey,
     /// The client's own id, or one of ours.
     pub(super) id: HeaderValue,
-    /// The trace that it belongs to.
-    pub(super) trace: TraceContext,
+    /// The trace that it belongs to, where the log or spans tell it. Otherwise the client's header passes as any other.
+    pub(super) trace: Option<TraceContext>,
     /// What is logged of it, if anything is.
     pub(super) access: Option<Arc<Access>>,
     pub(super) at: Instant,
@@ -50,21 +50,25 @@ impl Arrival {
     pub(super) fn now(gateway: &Gateway, headers: &HeaderMap, endpoint: &'static str) -> Self {
         let mut arrival = Self::unlogged(gateway, headers);
         let wanted = (gateway.behaviour.logs_access, gateway.exporter.as_ref());
-        arrival.access = Access::begin(arrival.at, endpoint, (&arrival.id, &arrival.trace), wanted);
+        let trace = arrival.trace.as_ref();
+        arrival.access = trace.and_then(|trace| Access::begin(arrival.at, endpoint, (&arrival.id, trace), wanted));
         arrival
     }
 
     /// The same for one that no client has sent.
     pub(super) fn unlogged(gateway: &Gateway, headers: &HeaderMap) -> Self {
         let (key, at) = (gateway.next_key(), Instant::now());
-        let (id, trace) = (request_id(headers, key), TraceContext::of(headers, gateway.exporter.is_some()));
+        let (exports, id) = (gateway.exporter.is_some(), request_id(headers, key));
+        let trace = (exports || gateway.behaviour.logs_access).then(|| TraceContext::of(headers, exports));
         Self { key, id, trace, access: None, at, deadline: at + gateway.behaviour.total_timeout }
     }
 
     /// Tells its worker its name and its trace.
     pub(super) fn name(&self, headers: &mut HeaderMap) {
         headers.insert(REQUEST_ID, self.id.clone());
-        self.trace.tell(headers);
+        if let Some(trace) = &self.trace {
+            trace.tell(headers);
+        }
     }
 
     /// Takes note of how much time the client allows.
