@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use warmpath_core::cost::terms::Joins;
+use warmpath_core::cost::terms::{Joins, Unit};
 use warmpath_core::cost::{Standing, Term};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::scheduler::{Considered, DecidedBy};
@@ -43,8 +43,16 @@ pub(super) fn why(
     if gap < 0.0 {
         return format!("{prefix}drawn by chance: {other} costs {} {unit} less", short(-gap));
     }
+    if is_ruled(&considered[chosen].terms, &considered[next].terms) {
+        return format!("{prefix}the policy's rule names it, and not {other}");
+    }
     let difference = difference(&considered[chosen].terms, &considered[next].terms);
     format!("{prefix}{} {unit} cheaper than {other}{difference}", short(gap))
+}
+
+/// Whether a rule puts `next` behind `chosen`, whatever else they cost.
+fn is_ruled(chosen: &[Term], next: &[Term]) -> bool {
+    chosen.iter().zip(next).any(|(a, b)| a.unit == Unit::Rule && a.name == b.name && a.value < b.value)
 }
 
 /// What makes one cheaper than the other, the most first.
@@ -86,5 +94,13 @@ mod tests {
     fn numbers_have_as_many_digits_as_say_something() {
         let shown = [0.0, 1234.5, 12.5, -3.0, 0.175, 0.0625, 0.00001].map(short);
         assert_eq!(shown, ["0", "1234", "12.5", "-3", "0.175", "0.0625", "1.0e-5"]);
+    }
+
+    #[test]
+    fn what_a_rule_decides_is_no_matter_of_cost() {
+        let term = |name, unit, value| Term { name, unit, value, joins: Joins::Adds };
+        let terms = |behind| [term("requests", Unit::Requests, 3.0), term("not named", Unit::Rule, behind)];
+        assert!(is_ruled(&terms(0.0), &terms(1e9)));
+        assert!(!is_ruled(&terms(0.0), &terms(0.0)) && !is_ruled(&terms(1e9), &terms(0.0)));
     }
 }
