@@ -13,6 +13,7 @@ use super::fleet::{FleetArgs, policy, progress_bar, requests, share};
 use super::runtime;
 use super::trace::Input;
 use crate::config::Config;
+use crate::replay::live;
 use crate::replay::measured::{self, Gateway};
 use crate::replay::page;
 use crate::replay::report::{self, Row};
@@ -99,8 +100,10 @@ impl ReplayArgs {
             block_size: block_size.get(),
             speed: self.fleet.speed.first().copied().unwrap_or(1.0),
         };
+        let runtime = runtime()?;
+        runtime.block_on(live::find(&gateway.base, &gateway.model))?;
         let bar = progress_bar(trace.len(), std::io::stderr().is_terminal());
-        let row = runtime()?.block_on(measured::replay(trace, &gateway, || bar.inc(1)));
+        let row = runtime.block_on(measured::replay(trace, &gateway, || bar.inc(1)));
         bar.finish_and_clear();
         let whole = row.completed == row.requests;
         self.show(std::slice::from_ref(&row))?;

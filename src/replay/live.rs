@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use warmpath_core::observe::Usage;
@@ -38,6 +39,24 @@ pub struct Outcome {
     pub predicted: Option<u32>,
     /// Who answered (`x-warmpath-worker`).
     pub worker: Option<String>,
+}
+
+/// How long the gateway may take to say what it serves.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Makes sure that a gateway answers at `base` and, where it lists its models, that `model` is one of them.
+///
+/// # Errors
+/// It does not, or is not.
+pub async fn find(base: &str, model: &str) -> anyhow::Result<()> {
+    let asking = reqwest::Client::new().get(format!("{base}/v1/models")).timeout(ANSWERED_WITHIN).send();
+    let answer =
+        asking.await.with_context(|| format!("no gateway answers at {base}; a router's is its `listen.data`"))?;
+    let listed: serde_json::Value = answer.json().await.unwrap_or_default();
+    let Some(listed) = listed["data"].as_array() else { return Ok(()) };
+    let ids: Vec<&str> = listed.iter().filter_map(|one| one["id"].as_str()).collect();
+    anyhow::ensure!(ids.contains(&model), "{base} serves {}, not `{model}`: name one with --model", ids.join(", "));
+    Ok(())
 }
 
 /// Sends every shot at its time, whatever became of the others, and hands its outcome on. Returns when all have ended.

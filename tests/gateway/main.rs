@@ -37,6 +37,7 @@ mod killed;
 mod kubernetes;
 mod limits;
 mod link;
+mod live;
 mod load;
 mod meddler;
 mod models;
