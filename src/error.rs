@@ -13,6 +13,18 @@ use warmpath_core::scheduler::PlaceError;
 /// A cause whose type nobody needs.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// An error with its causes, on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
 /// A request that was not answered as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {

@@ -18,6 +18,7 @@ use super::shared::TokenizeShared;
 use super::work::{Begun, Tally, Workplace};
 use super::{ModelTokenizer, Prompts, Reason};
 use crate::config::{Model, TokenizerSource};
+use crate::error::chain;
 use crate::link::Link;
 use crate::openai::{Endpoint, Input, RequestView};
 use crate::telemetry::metrics::TokenizerFigures;
@@ -281,18 +282,6 @@ fn endpoint(view: &RequestView<'_>) -> Endpoint {
         Input::Completion(_) => Endpoint::Completions,
         Input::Chat(_) => Endpoint::Chat,
     }
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -12,9 +12,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Found, Origin};
 use crate::config::KubernetesSource;
+use crate::error::chain;
 use crate::link::LinkLimits;
 use crate::shutdown::Tasks;
-use api::{Api, Refusal, chain, shown};
+use api::{Api, Refusal, shown};
 use lines::Lines;
 use object::{News, ObjectMeta};
 use pace::Pace;

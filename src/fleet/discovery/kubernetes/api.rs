@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use super::object::{Page, PageMeta, Status};
 use super::slices::{SLICES_MAX, Slices};
 use crate::config::KubernetesSource;
+use crate::error::chain;
 use crate::link::{Ask, ClientTls, Inflow, Link, LinkLimits, Links, TlsFiles, Way};
 use crate::shutdown::Tasks;
 
@@ -241,18 +242,6 @@ fn in_words(status: StatusCode, said: &str, token: Option<&Path>, namespace: &st
         (StatusCode::BAD_REQUEST, _) => format!("the API server cannot read the selector (400: {said})"),
         _ => format!("the API server answers with {code}: {said}"),
     }
-}
-
-/// An error with its causes, on one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]
