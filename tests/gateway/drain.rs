@@ -129,19 +129,18 @@ async fn r16(name: &str, streams: u32, longest: Duration) {
 async fn a_supervisor_is_told_that_it_serves_and_that_it_drains() {
     let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
     let path = std::env::temp_dir().join(format!("warmpath-notify-{}", std::process::id()));
-    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let told = || {
+    let socket = tokio::net::UnixDatagram::bind(&path).unwrap();
+    let told = async || {
         let mut text = [0; 64];
-        let len = socket.recv(&mut text).unwrap();
-        String::from_utf8_lossy(&text[..len]).trim_end().to_owned()
+        let told = tokio::time::timeout(Duration::from_secs(30), socket.recv(&mut text)).await;
+        String::from_utf8_lossy(&text[..told.expect("it tells").unwrap()]).trim_end().to_owned()
     };
     let mut serving = Serving::supervised("supervised", worker.address, &path);
-    assert_eq!(told(), "READY=1");
-    assert!(std::net::TcpStream::connect(serving.data).is_ok());
+    assert_eq!(told().await, "READY=1");
+    assert!(TcpStream::connect(serving.data).await.is_ok());
     serving.signal("TERM");
-    assert_eq!(told(), "STOPPING=1");
-    assert!(serving.ended(Duration::from_secs(10)).await.success());
+    assert_eq!(told().await, "STOPPING=1");
+    assert!(serving.ended(Duration::from_secs(30)).await.success());
     std::fs::remove_file(&path).unwrap();
 }
 
