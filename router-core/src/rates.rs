@@ -67,6 +67,8 @@ pub struct Outlook {
     pub wait: f64,
     /// ms to compute it.
     pub own: f64,
+    /// ms that it takes from those together that wait for their first token from the step in which it is computed.
+    pub step: f64,
 }
 
 /// All that is known at one moment.
@@ -124,8 +126,14 @@ impl Reading<'_> {
         let foreign = if foreign == 0 { Work::default() } else { state.usual().times(f64::from(foreign)) };
         let nobody_heard_of_it = || (state.line.ms(&foreign), 1.0);
         let (wait, slow) = worker.map_or_else(nobody_heard_of_it, |worker| worker.wait(*now, &state.line, &foreign));
+        let step = worker.map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
         let work = worker.map_or(*work, |worker| worker.beside(*work));
-        Outlook { wait, own: slow * state.line.ms(&work) }
+        Outlook { wait, own: slow * state.line.ms(&work), step }
+    }
+
+    /// ms to compute what a request brings on average, on a worker like most.
+    pub fn usual_ms(&self) -> f64 {
+        self.state.line.ms(&self.state.usual())
     }
 
     /// Requests that arrive in a ms, over all workers; 0 where fewer than two did.
@@ -343,7 +351,7 @@ mod tests {
         let world = World::new();
         let end = world.run(100, 1.0, 0.0);
         for (slot, thousands) in [(0, 1.0), (1, 4.0), (3, 8.0)] {
-            let Outlook { wait, own } = world.outlook(end, slot, thousands, 0);
+            let Outlook { wait, own, .. } = world.outlook(end, slot, thousands, 0);
             assert!(near(own, 20.0 + 40.0 * thousands, 0.02) && wait.abs() < 1e-9, "{slot}: {own} {wait}");
         }
         // 400 requests in so many ms.
@@ -387,10 +395,10 @@ mod tests {
             world.tell(at + 9_000.0, key, 0, Event::FirstToken);
             world.tell(at + 9_000.0, key, 0, Event::Finished { usage: Usage::default() });
         }
-        assert_eq!(world.outlook(1e6, 0, 1.0, 0), Outlook { wait: 0.0, own: 50.0 });
+        assert_eq!(world.outlook(1e6, 0, 1.0, 0), Outlook { wait: 0.0, own: 50.0, step: 0.0 });
         // Nor does its silence.
         world.place(1e6, 100, 0, 1_000);
-        assert_eq!(world.outlook(1e6 + 5_000.0, 0, 1.0, 1), Outlook { wait: 0.0, own: 50.0 });
+        assert_eq!(world.outlook(1e6 + 5_000.0, 0, 1.0, 1), Outlook { wait: 0.0, own: 50.0, step: 0.0 });
     }
 
     #[test]
@@ -399,11 +407,36 @@ mod tests {
         [0, 1, 2].into_iter().for_each(|key| world.place(0.0, key, 0, 1_000));
         world.tell(80.0, 1, 0, Event::FirstToken);
         // One of three is left: 50 ms, from now on.
-        assert_eq!(world.outlook(80.0, 0, 0.0, 1), Outlook { wait: 50.0, own: 0.0 });
+        assert_eq!(world.outlook(80.0, 0, 0.0, 1), Outlook { wait: 50.0, own: 0.0, step: 0.0 });
         world.tell(81.0, 0, 0, Event::FirstToken);
-        assert_eq!(world.outlook(90.0, 0, 0.0, 1), Outlook { wait: 40.0, own: 0.0 });
+        assert_eq!(world.outlook(90.0, 0, 0.0, 1), Outlook { wait: 40.0, own: 0.0, step: 0.0 });
         world.tell(95.0, 2, 0, Event::Failed { side: Side::Client });
-        assert_eq!(world.outlook(100.0, 0, 0.0, 0), Outlook { wait: 0.0, own: 0.0 });
+        assert_eq!(world.outlook(100.0, 0, 0.0, 0), Outlook { wait: 0.0, own: 0.0, step: 0.0 });
+    }
+
+    #[test]
+    fn whoever_is_computed_in_the_same_step_is_delayed() {
+        let world = World::new();
+        let step = |ms, thousands| world.outlook(ms, 0, thousands, 0).step;
+        let first = |key, ms| world.tell(ms, key, 0, Event::FirstToken);
+        // Three that come at one moment are computed together, with whoever joins them: 30 ms a thousand tokens.
+        [0, 1, 2].into_iter().for_each(|key| world.place(0.0, key, 0, 1_000));
+        assert!(near(step(0.0, 2.0), 3.0 * 60.0, 1e-9), "{}", step(0.0, 2.0));
+        // Nobody can join a step under way; those that come meanwhile share the next.
+        assert_eq!(step(10.0, 2.0), 0.0);
+        world.place(20.0, 3, 0, 1_000);
+        assert!(near(step(30.0, 2.0), 60.0, 1e-9), "{}", step(30.0, 2.0));
+        // 8 000 fill a step: of 12 000, what is there before takes the first 7 000.
+        assert!(near(step(30.0, 12.0), 360.0 * 7.0 / 12.0, 1e-9), "{}", step(30.0, 12.0));
+        // 9 000 more: the step after the next has room for 6 000 beside 2 000 of these.
+        world.place(30.0, 4, 0, 9_000);
+        assert!(near(step(40.0, 12.0), 360.0 * 6.0 / 12.0, 1e-9), "{}", step(40.0, 12.0));
+        // The fourth is computed once the first three are done, and 7 000 of the fifth beside it; its last 2 000 come later.
+        (0..3).for_each(|key| first(key, 110.0));
+        assert_eq!(world.outlook(112.0, 0, 0.0, 0).step, 0.0, "nothing to compute");
+        assert!(near(step(112.0, 1.0), 30.0, 1e-9), "{}", step(112.0, 1.0));
+        (3..5).for_each(|key| first(key, 500.0));
+        assert_eq!(step(600.0, 1.0), 0.0, "nobody is left");
     }
 
     #[test]
@@ -411,7 +444,11 @@ mod tests {
         let world = World::new();
         [(0, 1_000), (1, 3_000)].into_iter().for_each(|(key, tokens)| world.place(0.0, key, 1, tokens));
         // Two of 2 000 tokens: 20 + 4·30.
-        assert_eq!(world.outlook(0.0, 5, 0.0, 2), Outlook { wait: 140.0, own: 0.0 }, "a worker that nobody heard of");
+        assert_eq!(
+            world.outlook(0.0, 5, 0.0, 2),
+            Outlook { wait: 140.0, own: 0.0, step: 0.0 },
+            "a worker that nobody heard of"
+        );
         world.place(0.0, 2, 0, 2_000);
         assert_eq!(world.outlook(0.0, 0, 0.0, 1).wait, 80.0);
         assert_eq!(world.outlook(0.0, 0, 0.0, 3).wait, 200.0);

@@ -9,13 +9,15 @@ use crate::rates::{Outlook, Rates, Reading, Work};
 use crate::shape::Shape;
 use crate::units::Tokens;
 
-/// `wait + own·(1 + λ·(wait + own) + κ/2·decoding)` in ms, lowest wins; ours.
+/// `wait + own·(1 + busy·(λ·(wait + own) + κ/2·decoding)) + step` in ms, lowest wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to compute of it: together the
 /// request's time to first token. `λ·(wait + own)` requests will arrive there before it is done, and each loses `own`. So
 /// does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over mean time to the
-/// end, halved, since they get a token with every step meanwhile. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
-/// ([`Rates`]).
+/// end, halved, since they get a token with every step meanwhile. Both count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues
+/// grow with the share `ρ` of its time that it is, since whoever comes later goes elsewhere while it is not, and is one of
+/// many to be held up once it is. `step` is what those lose whose first tokens come from the same step. Only what a request makes others wait
+/// multiplies; what it waits itself hurts nobody else. All constants are learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -32,30 +34,53 @@ pub struct Toll {
     pub later: f64,
     /// What those lose who decode there.
     pub stalls: f64,
+    /// What those lose who are computed in the same step.
+    pub step: f64,
+}
+
+/// What a ms is worth that others lose by a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Worth {
+    /// Of the request's delay: how many arrive at each worker in a ms, as far as they cannot avoid it.
+    arrivals: f64,
+    /// For each stream that decodes.
+    stall: f64,
 }
 
 impl Toll {
-    /// The formula: `arrivals` in a ms at each worker, and the share that a stall's ms is worth.
-    pub fn of(Outlook { wait, own }: Outlook, decoding: f64, arrivals: f64, stall: f64) -> Self {
-        Self { wait, own, later: own * arrivals * (wait + own), stalls: own * stall * decoding }
+    fn of(Outlook { wait, own, step }: Outlook, decoding: f64, worth: Worth) -> Self {
+        Self { wait, own, later: own * worth.arrivals * (wait + own), stalls: own * worth.stall * decoding, step }
     }
 
     /// All of it.
     pub fn sum(&self) -> f64 {
-        self.wait + self.own + self.later + self.stalls
+        self.wait + self.own + self.later + self.stalls + self.step
     }
 }
+
+impl Worth {
+    fn now(reading: &Reading<'_>, candidates: &[Candidate]) -> Self {
+        let workers = f64::from(u32::try_from(candidates.len().max(1)).unwrap_or(u32::MAX));
+        let arrivals = reading.arrivals() / workers;
+        let room: f64 = candidates.iter().map(|candidate| candidate.kv_load().max(candidate.slot_load())).sum();
+        let share = (arrivals * reading.usual_ms()).max(room / workers).min(BUSIEST);
+        let busy = share / (1.0 - share);
+        Self { arrivals: busy * arrivals, stall: busy * reading.first_share() / 2.0 }
+    }
+}
+
+/// The share of its time that a fleet is busy at most: beyond, what is estimated is too rough to tell how much more others lose.
+const BUSIEST: f64 = 0.95;
 
 impl Predicted {
     fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], mut each: impl FnMut(Toll)) {
         let reading = self.rates.read(now);
-        let workers = f64::from(u32::try_from(candidates.len().max(1)).unwrap_or(u32::MAX));
-        let (arrivals, stall) = (reading.arrivals() / workers, reading.first_share() / 2.0);
+        let worth = Worth::now(&reading, candidates);
         for candidate in candidates {
-            let Outlook { wait, own } = outlook(&reading, shape, candidate);
-            let outlook = Outlook { wait: wait.max(until_room(candidate, reading.decode_ms())), own };
+            let outlook = outlook(&reading, shape, candidate);
+            let outlook = Outlook { wait: outlook.wait.max(until_room(candidate, reading.decode_ms())), ..outlook };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
-            each(Toll::of(outlook, decoding, arrivals, stall));
+            each(Toll::of(outlook, decoding, worth));
         }
     }
 }
@@ -109,8 +134,9 @@ impl CostFunction for Predicted {
 
     fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
         let mut at = 0;
-        self.tolls(now, shape, candidates, |Toll { wait, own, later, stalls }| {
-            for (name, ms) in [("wait", wait), ("own", own), ("later", later), ("stalls", stalls)] {
+        self.tolls(now, shape, candidates, |Toll { wait, own, later, stalls, step }| {
+            let terms = [("wait", wait), ("own", own), ("later", later), ("stalls", stalls), ("step", step)];
+            for (name, ms) in terms {
                 tell(at, Term::adds(name, Unit::Milliseconds, ms));
             }
             at += 1;
@@ -170,13 +196,33 @@ mod tests {
 
     #[test]
     fn the_formula_by_hand() {
+        let worth = Worth { arrivals: 0.01, stall: 0.05 };
         // 0.01 arrivals a ms in 150 ms are 1.5, each of which loses 50; six streams lose 50 at a twentieth each.
-        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0 }, 6.0, 0.01, 0.05);
-        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 75.0, stalls: 15.0 });
-        assert!((toll.sum() - 240.0).abs() < 1e-12);
+        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, step: 7.0 }, 6.0, worth);
+        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 75.0, stalls: 15.0, step: 7.0 });
+        assert!((toll.sum() - 247.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
-        let alone = Toll::of(Outlook { wait: 100.0, own: 0.0 }, 6.0, 0.01, 0.05);
+        let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, step: 0.0 }, 6.0, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_others_lose_counts_as_far_as_the_fleet_is_busy() {
+        let (policy, start) = (Predicted::default(), origin());
+        // A request of 1 000 tokens, 50 ms by the prior, every 100 ms: each of two workers is busy a quarter of the time.
+        for key in 0..5 {
+            place(&policy, start + Duration::from_millis(100 * key), key, 0, 1_000);
+        }
+        let reading = policy.rates.read(start);
+        let worth = |taken| {
+            let candidate = Candidate { active_blocks: Blocks(taken), ..idle(0, 0) };
+            Worth::now(&reading, &[candidate, candidate]).arrivals
+        };
+        let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12, "{value}, not {expected}");
+        close(worth(0), 0.005 * 0.25 / 0.75);
+        // What is fuller counts: the cache, here. It is never taken to be busier than it can be told.
+        close(worth(800), 0.005 * 0.8 / 0.2);
+        close(worth(1_000), 0.005 * 0.95 / 0.05);
     }
 
     #[test]
@@ -193,8 +239,8 @@ mod tests {
         let mut busy = idle(0, 0);
         (busy.requests, busy.waiting) = (1, 1);
         let cost = |ms| costs(&policy, start + Duration::from_millis(ms), &[busy, idle(1, 0)]);
-        // 50 ms of work in the queue.
-        assert_costs(&cost(0), &[77.68, 27.68]);
+        // 50 ms of work in the queue; as it has not begun, its first token waits for ours, too.
+        assert_costs(&cost(0), &[77.68 + 7.68, 27.68]);
         assert_costs(&cost(30), &[47.68, 27.68]);
         assert_costs(&cost(50), &[27.68, 27.68]);
         // Twice the time without a token: the worker seems half as fast.
@@ -218,10 +264,10 @@ mod tests {
             outlook(&reading, &shape(256), &busy)
         };
         // One interval for both: 20 + 2·30, then 27.68 of its own.
-        assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68 });
-        assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68 });
+        assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, step: 2.0 * 7.68 });
+        assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, step: 0.0 });
         // The first alone should have taken 50: after 100 everything takes twice as long.
-        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36 });
+        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36, step: 0.0 });
     }
 
     #[test]
@@ -263,14 +309,18 @@ mod tests {
         }
         tell(&policy, start + Duration::from_millis(300), 0, 0, Event::FirstToken);
         tell(&policy, start + Duration::from_millis(310), 0, 0, Event::Finished { usage: Usage::default() });
+        place(&policy, start + Duration::from_millis(315), 8, 0, 2_000);
         let mut fleet = [idle(0, 0), idle(1, 8)];
-        (fleet[0].requests, fleet[0].waiting) = (5, 3);
+        (fleet[0].requests, fleet[0].waiting) = (6, 4);
         let now = start + Duration::from_millis(320);
         let mut terms = [Vec::new(), Vec::new()];
         policy.explain(now, &shape(256), &fleet, &mut |at, term| terms[at].push(term));
         let told: Vec<f64> = terms.iter().map(|terms| combined(terms)).collect();
         assert_costs(&costs(&policy, now, &fleet), &told);
-        assert_eq!(terms[0].iter().map(|term| term.name).collect::<Vec<_>>(), ["wait", "own", "later", "stalls"]);
+        assert_eq!(
+            terms[0].iter().map(|term| term.name).collect::<Vec<_>>(),
+            ["wait", "own", "later", "stalls", "step"]
+        );
         assert!(terms[0].iter().all(|term| term.unit == Unit::Milliseconds && term.value > 0.0), "{terms:?}");
     }
 

@@ -54,6 +54,11 @@ impl Line {
         if work.is_none() { 0.0 } else { dot(&self.rates, &work.quantities()) }
     }
 
+    /// How much longer so much work makes an interval that there is anyway.
+    pub(super) fn more_ms(&self, work: &Work) -> f64 {
+        if work.is_none() { 0.0 } else { dot(&self.rates, &work.quantities()) - self.rates[0] }
+    }
+
     /// Learns that so much work took `ms`. O(1).
     pub(super) fn add(&mut self, work: &Work, ms: f64) {
         let x = work.quantities();

@@ -21,7 +21,7 @@ pub struct Work {
 }
 
 /// Thousands of tokens that an engine computes in one step, about: every step is longer by the streams that decode in it.
-const STEP: f64 = 8.0;
+pub(super) const STEP: f64 = 8.0;
 
 /// The tiers below the device, fastest first.
 const BELOW: [Tier; 3] = [Tier::Host, Tier::Disk, Tier::External];

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::line::Line;
-use super::work::Work;
+use super::work::{STEP, Work};
 use crate::ids::RequestKey;
 
 /// First tokens closer together than this, in ms, come from one step of the engine.
@@ -25,11 +25,15 @@ const DISPROVED_MAX: f64 = 2.0;
 /// Steps of which the mean gap between tokens is.
 const STEPS: f64 = 16.0;
 
+/// Requests of one step that are looked at.
+const STEP_MATES_MAX: usize = 64;
+
 /// A request without a first token.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     key: RequestKey,
     work: Work,
+    sent: f64,
 }
 
 /// An interval of work that ended with a first token.
@@ -88,7 +92,7 @@ impl Worker {
         if self.pending.is_empty() {
             self.head = now + self.rest_of_step(now);
         }
-        self.pending.push_back(Pending { key, work });
+        self.pending.push_back(Pending { key, work, sent: now });
         self.queued = self.queued.and(work);
         self.last_token = None;
     }
@@ -201,6 +205,45 @@ impl Worker {
             if self.streams && expected > 0.0 { (elapsed / expected).clamp(1.0, DISPROVED_MAX) } else { 1.0 };
         let slow = self.slow * disproved;
         ((slow * line.ms(&queued.beside(streams)) - elapsed).max(0.0), slow)
+    }
+
+    /// ms by which `work`, sent now, delays the first tokens of others: those that come from the step in which it begins. It
+    /// cannot delay a step under way.
+    pub(super) fn in_step(&self, now: f64, work: &Work, line: &Line) -> f64 {
+        if work.is_none() {
+            return 0.0;
+        }
+        let (tokens, done) = self.under_way(now);
+        // What is queued fills one step after the other; the last of them is the one.
+        let filled = (self.queued.tokens - tokens).max(0.0) % STEP;
+        let mut taken = 0.0;
+        let queued = self.pending.iter().skip(done).rev().take(STEP_MATES_MAX);
+        let mates = queued.take_while(|pending| {
+            let joins = taken <= filled;
+            taken += pending.work.tokens;
+            joins
+        });
+        let mates = f64::from(u32::try_from(mates.count()).unwrap_or(u32::MAX));
+        mates * line.more_ms(work) * ((STEP - filled) / work.tokens).min(1.0)
+    }
+
+    /// Thousands of tokens in the step under way, and how many requests end in it, of those that had been sent when it
+    /// began.
+    fn under_way(&self, now: f64) -> (f64, usize) {
+        let (mut tokens, mut requests) = (0.0, 0);
+        if now - self.head < ONE_STEP_MS {
+            return (tokens, requests);
+        }
+        for pending in
+            self.pending.iter().take_while(|pending| pending.sent <= self.head + ONE_STEP_MS).take(STEP_MATES_MAX)
+        {
+            tokens += pending.work.tokens;
+            if tokens > STEP {
+                return (STEP, requests);
+            }
+            requests += 1;
+        }
+        (tokens, requests)
     }
 
     /// A new request joins the next step.
