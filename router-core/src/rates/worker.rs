@@ -210,7 +210,7 @@ impl Worker {
     /// ms by which `work`, sent now, delays the first tokens of others: those that come from the step in which it begins. It
     /// cannot delay a step under way.
     pub(super) fn in_step(&self, now: f64, work: &Work, line: &Line) -> f64 {
-        if work.is_none() {
+        if work.is_none() || self.pending.is_empty() {
             return 0.0;
         }
         let (tokens, done) = self.under_way(now);
