@@ -69,14 +69,15 @@ impl ExplainArgs {
                 }
             },
         };
-        let port = self.admin.port()?;
+        let runtime = runtime()?;
+        let port = self.admin.port(&runtime)?;
         let asking = async {
             match (body, &self.request) {
                 (Some(body), _) => port.post(&["api", "v1", "explain"], body).await,
                 (None, id) => port.get(&["api", "v1", "decisions", id.as_deref().unwrap_or_default()], &[]).await,
             }
         };
-        let made: Told = runtime()?.block_on(asking)?;
+        let made: Told = runtime.block_on(asking)?;
         let under = config.map(|config| rescored(&made, &config)).transpose()?;
         println!("{}", if self.json { as_json(&made, under.as_ref())? } else { as_text(&made, under.as_ref()) });
         Ok(ExitCode::SUCCESS)
