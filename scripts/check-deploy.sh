@@ -4,7 +4,7 @@
 #     scripts/check-deploy.sh
 #
 # Real tools: promtool (Debian: prometheus), systemd-analyze (systemd), helm, kustomize or kubectl (kubernetes-client),
-# docker with compose. Python 3, and for some of it the modules yaml and jsonschema. The router: $WARMPATH_BINARY, or that of
+# docker with compose, unshare with a network of its own. Python 3, and for some of it the modules yaml and jsonschema. The router: $WARMPATH_BINARY, or that of
 # target/debug or target/release.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -69,6 +69,17 @@ if [ -n "$binary" ]; then
 else
     skip "the router is not built"
 fi
+
+step "Dockerfile: a static program that finds names, and nobody's rights"
+grep -q '^FROM gcr.io/distroless/static-[a-z0-9]*:nonroot$' docker/Dockerfile
+grep -qE '^USER [1-9][0-9]*:[1-9][0-9]*$' docker/Dockerfile
+status=0
+said="$(python3 scripts/deploy/static-names.py)" || status=$?
+case "$status" in
+0) echo "$said" ;;
+3) skip "what a static program finds: no $(tail -n 1 <<<"$said")" ;;
+*) exit 1 ;;
+esac
 
 step "systemd unit"
 if has systemd-analyze; then

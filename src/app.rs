@@ -107,8 +107,7 @@ impl App {
         let certificates: Vec<_> = [&data, &admin].into_iter().filter_map(|port| port.tls().cloned()).collect();
         let background = Tasks::new();
         let config = Arc::new(config);
-        let fleet = Arc::new(build::fleet(&config, &metrics, &background));
-        let index = Arc::new(build::index(&config));
+        let (fleet, index) = (Arc::new(build::fleet(&config, &metrics, &background)), Arc::new(build::index(&config)));
         // In a box: connecting is the largest future of all, and everything that awaits this would have it inside.
         let sources = Box::pin(Sources::connect(&config, local, (&fleet, &index), &metrics, &background));
         let sources = Arc::new(sources.await?);
@@ -133,7 +132,7 @@ impl App {
             }
         };
         let measured = Arc::clone(&sources);
-        let admin_state = Admin {
+        let admin_state = Arc::new(Admin {
             fleet: Arc::clone(&fleet),
             index,
             decisions,
@@ -143,13 +142,14 @@ impl App {
             refresh: Box::new(move || measured.measure()),
             token,
             settings: reloader.clone(),
-        };
+        });
+        doors::tell_on_signal(Arc::clone(&admin_state), &background)?;
         let (limits, tasks) = (doors::limits(&config), Tasks::new());
         Ok(Self {
             data: data.address(),
             admin: admin.address(),
             data_door: data.open(routes::data(desk), limits, &tasks),
-            admin_door: admin.open(admin::routes(Arc::new(admin_state)), limits, &background),
+            admin_door: admin.open(admin::routes(admin_state), limits, &background),
             fleet,
             sources,
             reloader,

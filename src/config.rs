@@ -71,7 +71,7 @@ pub use schema::schema;
 pub use sessions::{SessionField, Sessions};
 pub use tls::Tls;
 pub use tokenize::Tokenize;
-pub use tracing::{OtlpUrl, Tracing};
+pub use tracing::{OtlpUrl, SentHeaders, Tracing};
 pub use upstream_tls::UpstreamTls;
 pub use zmq::Zmq;
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use warmpath::config::{Config, ConfigError, Environment, EventSource, Reading, TokenizerSource};
+use warmpath::config::{Config, ConfigError, Environment, EventSource, Reading, TokenizerSource, leaves};
 use warmpath_core::policy::PolicyName;
 
 use broken::{BROKEN, BROKEN_BELOW_A_FLEET, BROKEN_FLEETS};
@@ -250,6 +250,28 @@ fn clients_certificates_open_the_admin_port_as_a_token_does_and_their_paths_star
     assert_eq!(path(&tls.certificate), "/etc/warmpath/a.pem");
     assert_eq!(path(&tls.key), "/keys/a.key");
     assert_eq!(path(&tls.client_authorities), "/etc/warmpath/ca.pem");
+}
+
+#[test]
+fn the_headers_of_spans_come_from_the_environment_and_are_not_shown() {
+    let text = format!(
+        "{FLEET}tracing: {{otlp: 'http://a:4318', headers: {{X-Api-Key: '${{env:KEY}}', x-tenant: 7}}, sample: 0.25}}\n"
+    );
+    let variables = [("KEY", "s3cret"), ("WARMPATH__TRACING__HEADERS__X-TENANT", "t-8")];
+    let reading = read(&text, &variables);
+    let tracing = &config(&text, &variables).tracing;
+    let sent = tracing.headers.to_map();
+    assert_eq!(
+        (sent.len(), &sent["x-api-key"], &sent["x-tenant"]),
+        (2, &"s3cret".parse().unwrap(), &"t-8".parse().unwrap())
+    );
+    assert_eq!(tracing.sample.get(), 0.25);
+    let shown = format!("{:?}", leaves(reading.config.as_ref().unwrap(), &reading.origins));
+    assert!(shown.contains("tracing.headers.X-Api-Key") && shown.contains("${env:KEY}"), "{shown}");
+    assert!(!shown.contains("s3cret") && !shown.contains("t-8"), "{shown}");
+    let wrong = read(&text, &[("KEY", "s3c\nret")]);
+    let faults: Vec<String> = wrong.faults.iter().map(|fault| fault.to_string()).collect();
+    assert_eq!(faults, ["f.yaml:3:55: a header's value is made of visible ASCII characters and spaces"]);
 }
 
 #[test]

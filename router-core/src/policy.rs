@@ -101,6 +101,21 @@ impl PolicyName {
         }
     }
 
+    /// Whether it learns: then what it chooses hangs on what it has seen, beside what it is asked.
+    pub fn learns(self) -> bool {
+        matches!(self, PolicyName::Preble | PolicyName::Predicted | PolicyName::RoundRobin)
+    }
+
+    /// Whether it goes by what workers were sent before.
+    pub fn goes_by_history(self) -> bool {
+        matches!(self, PolicyName::ApproxTree | PolicyName::ApproxLru)
+    }
+
+    /// Whether it has weights, so that a configuration can change what candidates cost.
+    pub fn has_weights(self) -> bool {
+        !self.is_baseline() && !matches!(self, PolicyName::Predicted | PolicyName::Product)
+    }
+
     /// Whether it chooses without looking at caches. Such a policy always has a choice, and so can be a fallback.
     pub fn is_baseline(self) -> bool {
         matches!(self, PolicyName::RoundRobin | PolicyName::Random | PolicyName::LeastRequests | PolicyName::PowerOfTwo)

@@ -32,6 +32,7 @@ pub(super) fn behaviour(config: &Config) -> Behaviour {
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,
         logs_access: config.log.access,
+        sample: config.tracing.sample.get(),
         senders: senders(config),
         asks_usage: config.usage == Usage::Always,
     }

@@ -20,7 +20,8 @@ pub(super) fn start(
     let links = Links::configured(config, tasks).map_err(|error| setup("`upstream_tls` cannot be used", error))?;
     let link = links.link(receiver.scheme(), receiver.authority());
     let link = link.map_err(|error| setup("`tracing.otlp` cannot be reached", error))?;
-    let (exporter, courier) = exporter(link, receiver.path().clone(), metrics.spans());
+    let (exporter, courier) =
+        exporter(link, (receiver.path().clone(), config.tracing.headers.to_map()), metrics.spans());
     keeping.keep(|stop| courier.run(stop));
     Ok((Some(exporter), keeping))
 }

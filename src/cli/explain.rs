@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use warmpath_core::policy::PolicyName;
 
 use super::admin::AdminArgs;
 use super::runtime;
 use crate::config::Config;
-use crate::decisions::told::{Told, ToldCandidate};
+use crate::decisions::told::{CostsFrom, Instead, Told, ToldCandidate};
 
 /// The largest body that is asked about; the router's own bound may be lower.
 const BODY_MAX: u64 = 1 << 30;
@@ -44,9 +45,12 @@ A dry run reads, tokenizes and matches the body as if it had come now. It reserv
 
 Under another configuration the candidates are those that were recorded: what workers held, and their load. Policy,
 weights, fallback and what happens while all are full are the new ones; what tiers are worth and how far views are
-believed stays as it was recorded. Policies that learn (round_robin, preble) begin without memory.
+believed stays as it was recorded. A policy that learns keeps the costs that were recorded where it made the decision and
+has no weights (predicted, round_robin); otherwise, and preble always, it begins without memory, as approx_tree and
+approx_lru do in the place of any other. The answer says which.
 
---json: the answer of GET /api/v1/decisions/{id}; with --config {\"made\": …, \"under\": …, \"same\": true or false}.
+--json: the answer of GET /api/v1/decisions/{id}; with --config {\"made\": …, \"under\": …, \"same\": true or false,
+\"costs\": \"candidates\" or \"record\" or \"assumptions\"}: where those under the other configuration are from.
 
 Exit codes: 0 told, 1 failed or the configuration has faults, 2 wrong use or an unreadable file.";
 
@@ -69,14 +73,15 @@ impl ExplainArgs {
                 }
             },
         };
-        let port = self.admin.port()?;
+        let runtime = runtime()?;
+        let port = self.admin.port(&runtime)?;
         let asking = async {
             match (body, &self.request) {
                 (Some(body), _) => port.post(&["api", "v1", "explain"], body).await,
                 (None, id) => port.get(&["api", "v1", "decisions", id.as_deref().unwrap_or_default()], &[]).await,
             }
         };
-        let made: Told = runtime()?.block_on(asking)?;
+        let made: Told = runtime.block_on(asking)?;
         let under = config.map(|config| rescored(&made, &config)).transpose()?;
         println!("{}", if self.json { as_json(&made, under.as_ref())? } else { as_text(&made, under.as_ref()) });
         Ok(ExitCode::SUCCESS)
@@ -94,17 +99,20 @@ fn read(path: &PathBuf) -> std::io::Result<Vec<u8>> {
 }
 
 /// The same decision by the policy and weights of `config`.
-fn rescored(made: &Told, config: &Config) -> anyhow::Result<Told> {
+fn rescored(made: &Told, config: &Config) -> anyhow::Result<Instead> {
     let routing = &config.routing;
     let (credit, half_life) = (config.index.in_flight_credit.get(), config.engines.half_life.get());
     let scheduler = routing.scheduler(routing.policy, credit, half_life);
     made.under(&scheduler).context("under the other configuration nobody is chosen")
 }
 
-fn as_json(made: &Told, under: Option<&Told>) -> anyhow::Result<String> {
+fn as_json(made: &Told, under: Option<&Instead>) -> anyhow::Result<String> {
     Ok(match under {
         None => serde_json::to_string_pretty(made)?,
-        Some(under) => serde_json::to_string_pretty(&json!({"made": made, "under": under, "same": same(made, under)}))?,
+        Some(Instead { told, costs }) => {
+            let both = json!({"made": made, "under": told, "same": same(made, told), "costs": costs});
+            serde_json::to_string_pretty(&both)?
+        }
     })
 }
 
@@ -112,7 +120,7 @@ fn same(made: &Told, under: &Told) -> bool {
     (&made.row.worker, made.row.rank) == (&under.row.worker, under.row.rank)
 }
 
-fn as_text(made: &Told, under: Option<&Told>) -> String {
+fn as_text(made: &Told, under: Option<&Instead>) -> String {
     let mut text = String::new();
     let row = &made.row;
     let number = if row.number == 0 { "dry run".to_owned() } else { format!("decision {}", row.number) };
@@ -134,13 +142,28 @@ fn as_text(made: &Told, under: Option<&Told>) -> String {
     if !made.reproduced {
         text.push_str("its policy has learned or was changed since: terms are told where they still make the cost\n");
     }
-    if let Some(under) = under {
+    if let Some(Instead { told: under, costs }) = under {
         text.push_str(if same(made, under) { "\nthe same" } else { "\nanother one" });
         text.push_str(" under the other configuration\n");
         told(&mut text, under);
+        text.push_str(&basis(*costs, under.row.policy));
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// What is to be known of costs that no weights have made.
+fn basis(costs: CostsFrom, policy: PolicyName) -> String {
+    match costs {
+        CostsFrom::Candidates => String::new(),
+        CostsFrom::Record => format!(
+            "{policy} learns and has no weights: these are the costs that were recorded, which no configuration changes\n"
+        ),
+        CostsFrom::Assumptions => format!(
+            "{policy} goes by what it has seen, and begins here without memory: these costs are what it assumes at first. What \
+             it does later is told by `routing.shadow: [{policy}]`, and by `warmpath replay` on a trace\n"
+        ),
+    }
 }
 
 fn told(text: &mut String, told: &Told) {

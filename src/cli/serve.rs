@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::runtime;
 use crate::app::App;
-use crate::config::Config;
+use crate::config::{Config, Tls};
 use crate::telemetry;
 
 /// Runs the router until it is interrupted; then it drains: not ready, no new connections, streams may finish. The
@@ -32,12 +32,14 @@ impl ServeArgs {
             }
         };
         let _log = telemetry::log_with_requests(config.log.format, config.log.level.into());
+        let scheme = |tls: &Tls| if tls.certificate.is_some() { "https" } else { "http" };
+        let (data_scheme, admin_scheme) = (scheme(&config.listen.data_tls), scheme(&config.listen.admin_tls));
         runtime()?.block_on(async {
             let app = App::start(config, None).await.context("the router could not start")?;
             app.follow(self.config)?;
             let (data, admin) = (app.data_address(), app.admin_address());
             // Where nobody can be told, clients are served all the same.
-            let _ = writeln!(io::stderr(), "serving on http://{data}, admin on http://{admin}");
+            let _ = writeln!(io::stderr(), "serving on {data_scheme}://{data}, admin on {admin_scheme}://{admin}");
             app.run_until_signal().await?;
             Ok(ExitCode::SUCCESS)
         })

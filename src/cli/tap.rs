@@ -60,8 +60,9 @@ struct List {
 
 impl TapArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let port = self.admin.clone().port()?;
-        runtime()?.block_on(self.follow(&port))?;
+        let runtime = runtime()?;
+        let port = self.admin.clone().port(&runtime)?;
+        runtime.block_on(self.follow(&port))?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -50,7 +50,7 @@ Exit codes: 0 shown, 1 no router answers or it wants another token, 2 wrong use.
 impl TopArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let runtime = runtime()?;
-        let mut looker = Looker::new(self.admin.port()?);
+        let mut looker = Looker::new(self.admin.port(&runtime)?);
         // What goes wrong at once is told before there is a screen.
         let first = runtime.block_on(looker.look())?;
         let mut stdout = std::io::stdout();

@@ -7,7 +7,7 @@ use super::document::Node;
 use super::fault::{Fault, hint};
 use super::fleet::EventSource;
 use super::place::{Place, Spanned};
-use super::{Config, Discovery, Listen, Nats, Tls};
+use super::{Config, Discovery, Listen, Nats, Tls, Tracing};
 
 /// Slots are numbered in 16 bits.
 const SLOTS_MAX: u32 = 65_535;
@@ -18,9 +18,7 @@ const NAME_BYTES_MAX: usize = 128;
 /// Appends what is wrong with `config`, which `root` was decoded to.
 pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
     let mut rules = Rules { root, faults };
-    if root.is_section_whole("listen") {
-        rules.listen(&config.listen);
-    }
+    rules.listen(&config.listen);
     rules.models(config);
     rules.worker_ids(config);
     if root.is_section_whole("models") {
@@ -42,6 +40,9 @@ pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
     }
     if root.is_section_whole("upstream_tls") {
         rules.upstream_tls(config);
+    }
+    if root.is_section_whole("tracing") {
+        rules.tracing(&config.tracing);
     }
 }
 
@@ -70,14 +71,21 @@ impl Rules<'_> {
     }
 
     fn listen(&mut self, listen: &Listen) {
+        let section = self.root.entry("listen");
+        let whole =
+            |keys: &[&str]| section.is_none_or(|section| keys.iter().all(|key| section.node.is_section_whole(key)));
         let guarded = listen.admin_token.is_some() || listen.admin_tls.knows_clients();
-        if !listen.admin.ip().is_loopback() && !guarded {
+        if !listen.admin.ip().is_loopback() && !guarded && whole(&["admin", "admin_token", "admin_tls"]) {
             let place = self.place(&listen.admin);
             self.fault(place, "an admin address beyond loopback needs `listen.admin_token`");
         }
-        self.tls(&listen.data_tls);
-        self.tls(&listen.admin_tls);
-        let clash = listen.data.port() != 0
+        for (key, tls) in [("data_tls", &listen.data_tls), ("admin_tls", &listen.admin_tls)] {
+            if whole(&[key]) {
+                self.tls(tls);
+            }
+        }
+        let clash = whole(&["data", "admin"])
+            && listen.data.port() != 0
             && listen.data.port() == listen.admin.port()
             && (listen.data.ip() == listen.admin.ip()
                 || listen.data.ip().is_unspecified()
@@ -228,6 +236,12 @@ impl Rules<'_> {
                 self.fault(self.place(model), &message);
             }
             (Some(_), _) => {}
+        }
+    }
+
+    fn tracing(&mut self, tracing: &Tracing) {
+        if tracing.otlp.is_none() && !tracing.headers.is_empty() {
+            self.fault(self.place(&tracing.headers), "`headers` without `otlp`: there is nobody to send them to");
         }
     }
 

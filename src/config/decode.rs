@@ -195,7 +195,14 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor: V,
     ) -> Result<V::Value, Misfit> {
         match &self.content {
-            Content::Map(map) => visitor.visit_map(Entries { entries: &map.entries, keys, next: 0 }),
+            Content::Map(map) => visitor.visit_map(Entries { entries: &map.entries, keys: Some(keys), next: 0 }),
+            _ => Err(self.misfit("a section with keys")),
+        }
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        match &self.content {
+            Content::Map(map) => visitor.visit_map(Entries { entries: &map.entries, keys: None, next: 0 }),
             _ => Err(self.misfit("a section with keys")),
         }
     }
@@ -215,7 +222,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     forward_to_deserialize_any! {
-        i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct map identifier ignored_any
+        i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
     }
 }
 
@@ -236,10 +243,11 @@ impl<'de> SeqAccess<'de> for Items<'de> {
     }
 }
 
-/// The keys of a section. Known keys without a value are passed over: they keep their default.
+/// The keys of a section. Keys without a value are passed over: they keep their default.
 struct Entries<'de> {
     entries: &'de [Entry],
-    keys: &'static [&'static str],
+    /// Those that there are; none: names that whoever reads them judges.
+    keys: Option<&'static [&'static str]>,
     next: usize,
 }
 
@@ -248,13 +256,14 @@ impl<'de> MapAccess<'de> for Entries<'de> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Misfit> {
         while let Some(entry) = self.entries.get(self.next) {
-            if !self.keys.contains(&entry.key.as_str()) {
-                let message = format!("unknown key `{}`{}", entry.key, hint(&entry.key, self.keys));
-                return Err(Misfit { place: Some(entry.place.clone()), ..Misfit::new(message) }.below(self.next));
+            let at_key = |misfit| Misfit { place: Some(entry.place.clone()), ..misfit }.below(self.next);
+            if let Some(keys) = self.keys.filter(|keys| !keys.contains(&entry.key.as_str())) {
+                let message = format!("unknown key `{}`{}", entry.key, hint(&entry.key, keys));
+                return Err(at_key(Misfit::new(message)));
             }
             if !matches!(&entry.node.content, Content::Scalar(Scalar { value: Value::Nothing, .. })) {
                 let key: StrDeserializer<'_, Misfit> = entry.key.as_str().into_deserializer();
-                return seed.deserialize(key).map(Some);
+                return seed.deserialize(key).map(Some).map_err(at_key);
             }
             self.next += 1;
         }

@@ -28,6 +28,7 @@ const LIVE: &[&str] = &[
     "retries.budget",
     "retries.budget_min",
     "log.access",
+    "tracing.sample",
     "usage",
 ];
 
@@ -83,6 +84,7 @@ pub fn adopted(running: &Config, wanted: &Config) -> Config {
         health: new.health,
         retries: Retries { suspicion: old.retries.suspicion, ..new.retries },
         log: super::Log { access: new.log.access, ..old.log },
+        tracing: super::Tracing { sample: new.tracing.sample, ..old.tracing },
         usage: new.usage,
         ..old
     }
@@ -154,7 +156,9 @@ fn hidden(old: &Config, new: &Config) -> Vec<Change> {
     }
     let secret = || serde_json::Value::from("[secret]");
     let differ = pairs.into_iter().filter(|(_, old, new)| old.is_some() && new.is_some() && old != new);
-    differ.map(|(key, ..)| Change { live: is_live(&key), key, old: secret(), new: secret() }).collect()
+    let sent = new.tracing.headers.changed(&old.tracing.headers).map(|name| format!("tracing.headers.{name}"));
+    let keys = differ.map(|(key, ..)| key).chain(sent);
+    keys.map(|key| Change { live: is_live(&key), key, old: secret(), new: secret() }).collect()
 }
 
 fn text(secret: &Option<Spanned<Secret>>) -> Option<&Secret> {

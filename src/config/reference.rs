@@ -55,6 +55,7 @@ fn kind(shape: &Shape) -> String {
     let kind = match &shape.form {
         Form::Section(_) => "section".to_owned(),
         Form::List(item) => format!("list of {}", kind(item)),
+        Form::Named(value) => format!("names, each with {}", kind(value)),
         Form::Choice(names) => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or "),
         Form::Flag => "`true` or `false`".to_owned(),
         Form::Integer { least, most } if i128::from(u64::MAX) == *most => format!("whole number from {least}"),

@@ -100,6 +100,9 @@ fn of_shape(shape: &Shape, key: &str, default: Option<&Value>, remarks: &BTreeMa
             let first = default.and_then(|value| value.get(0)).filter(|_| matches!(item.form, Form::Section(_)));
             json!({"type": "array", "items": of_shape(item, &format!("{key}[]"), first, remarks)})
         }
+        Form::Named(value) => {
+            json!({"type": "object", "additionalProperties": of_shape(value, &format!("{key}[]"), None, remarks)})
+        }
         Form::Choice(names) => json!({"enum": names}),
         Form::Flag => json!({"type": "boolean"}),
         Form::Integer { least, most } => json!({"type": "integer", "minimum": bound(*least), "maximum": bound(*most)}),

@@ -27,9 +27,14 @@ pub(super) struct Shape {
 pub(super) enum Form {
     Section(Vec<(&'static str, Shape)>),
     List(Box<Shape>),
+    /// Names that the file chooses, each with such a value.
+    Named(Box<Shape>),
     Choice(&'static [&'static str]),
     Flag,
-    Integer { least: i128, most: i128 },
+    Integer {
+        least: i128,
+        most: i128,
+    },
     Number,
     Text,
 }
@@ -55,6 +60,7 @@ fn shape<T: DeserializeOwned>(path: &mut Vec<Step>) -> Shape {
             Form::Section(keys.iter().map(|key| (*key, below(Step::Key(key), path))).collect())
         }
         Asked::List if path.len() < DEPTH_MAX => Form::List(Box::new(below(Step::Item, path))),
+        Asked::Named if path.len() < DEPTH_MAX => Form::Named(Box::new(below(Step::Key(ANY_NAME), path))),
         Asked::Choice(names) => Form::Choice(names),
         Asked::Flag => Form::Flag,
         Asked::Integer(least, most) => {
@@ -62,7 +68,7 @@ fn shape<T: DeserializeOwned>(path: &mut Vec<Step>) -> Shape {
             Form::Integer { least: if nonzero { 1 } else { least }, most }
         }
         Asked::Number => Form::Number,
-        Asked::Section(_) | Asked::List | Asked::Text => Form::Text,
+        Asked::Section(_) | Asked::List | Asked::Named | Asked::Text => Form::Text,
     };
     let mut rules = Vec::new();
     if matches!(form, Form::Integer { .. } | Form::Number | Form::Text) {
@@ -108,6 +114,7 @@ struct Noted {
 enum Asked {
     Section(&'static [&'static str]),
     List,
+    Named,
     Choice(&'static [&'static str]),
     Flag,
     Integer(i128, i128),
@@ -158,6 +165,9 @@ impl<'a> Probe<'a> {
         is_next(*step).then_some(Probe { path, ..*self })
     }
 }
+
+/// A name as good as any other.
+const ANY_NAME: &str = "name";
 
 /// No text that means anything to anybody.
 const NONSENSE: &str = "\u{1}";
@@ -235,6 +245,16 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         }
     }
 
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refusal> {
+        match self.next(|step| matches!(step, Step::Key(_))) {
+            Some(next) => visitor.visit_map(Only(ANY_NAME, Some(next), false)),
+            None => {
+                self.note(Asked::Named)?;
+                Err(Refusal(None))
+            }
+        }
+    }
+
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -250,7 +270,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 
     forward_to_deserialize_any! {
-        i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct map identifier ignored_any
+        i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
     }
 }
 
@@ -330,10 +350,14 @@ mod tests {
             (&["workers", "[]", "capacity_blocks"], integer(1, u32::MAX), true, &[]),
             (&["models", "[]", "aliases", "[]"], Form::Text, false, &[]),
             (&["discovery", "nats", "enabled"], Form::Flag, false, &[]),
+            (&["tracing", "sample"], Form::Number, false, &["a share must be from 0 to 1"]),
         ] {
             let rules: Vec<String> = rules.iter().map(|rule| (*rule).to_owned()).collect();
             assert_eq!(at(path), Shape { form, nullable, rules }, "{path:?}");
         }
+        let rules = vec!["a header's value is made of visible ASCII characters and spaces".to_owned()];
+        let value = Shape { form: Form::Text, nullable: false, rules };
+        assert_eq!(at(&["tracing", "headers"]).form, Form::Named(Box::new(value)));
         let total = at(&["timeouts", "total"]);
         assert_eq!(
             (total.form, total.rules.as_slice()),

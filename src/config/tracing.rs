@@ -2,16 +2,141 @@
 
 use std::fmt;
 
-use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
+use warmpath_core::cost::Share;
+
+use super::address::Secret;
+use super::place::Spanned;
+use super::queue::HeaderField;
 
 /// Where spans of requests are sent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tracing {
     /// A receiver of OTLP over HTTP; none: spans are made nowhere.
     pub otlp: Option<OtlpUrl>,
+    /// What it is told beside them, such as a key.
+    pub headers: Spanned<SentHeaders>,
+    /// How many of the traces that begin here are recorded.
+    pub sample: Share,
+}
+
+impl Default for Tracing {
+    fn default() -> Self {
+        let sample = Share::try_from(1.0).expect("1 is a share");
+        Self { otlp: None, headers: SentHeaders::default().into(), sample }
+    }
+}
+
+/// Headers of our own requests, by their names. Their values are not shown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SentHeaders(Vec<(SentName, SentValue)>);
+
+/// A header that we may add to a request of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+struct SentName {
+    name: HeaderName,
+    /// As it was written, by which it is shown.
+    written: String,
+}
+
+/// A header's value.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Secret")]
+struct SentValue(HeaderValue);
+
+/// Those that every request has by itself, or that would change how it is framed.
+const OWN: [HeaderName; 7] = [
+    header::HOST,
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_ENCODING,
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+impl SentHeaders {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The same for a request.
+    pub fn to_map(&self) -> HeaderMap {
+        self.0.iter().map(|(name, SentValue(value))| (name.name.clone(), value.clone())).collect()
+    }
+
+    /// Names whose values differ in `other`, which has them, too.
+    pub(super) fn changed<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
+        let differs = |(name, value): &&(SentName, SentValue)| {
+            other.0.iter().any(|(other, its)| other.written == name.written && its != value)
+        };
+        self.0.iter().filter(differs).map(|(name, _)| name.written.as_str())
+    }
+}
+
+impl TryFrom<String> for SentName {
+    type Error = String;
+
+    fn try_from(written: String) -> Result<Self, String> {
+        let name = HeaderField::try_from(written.clone())?.name().clone();
+        if OWN.contains(&name) {
+            Err(format!("`{name}` is set by Warmpath itself"))
+        } else {
+            Ok(Self { name, written })
+        }
+    }
+}
+
+impl TryFrom<Secret> for SentValue {
+    type Error = &'static str;
+
+    fn try_from(secret: Secret) -> Result<Self, &'static str> {
+        let value = HeaderValue::try_from(secret.expose());
+        let mut value = value.map_err(|_| "a header's value is made of visible ASCII characters and spaces")?;
+        value.set_sensitive(true);
+        Ok(Self(value))
+    }
+}
+
+impl Serialize for SentHeaders {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        self.0.iter().try_for_each(|(name, _)| map.serialize_entry(&name.written, "[secret]"))?;
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for SentHeaders {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Named)
+    }
+}
+
+struct Named;
+
+impl<'de> Visitor<'de> for Named {
+    type Value = SentHeaders;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("headers by their names")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SentHeaders, A::Error> {
+        let mut headers: Vec<(SentName, SentValue)> = Vec::new();
+        while let Some((name, value)) = map.next_entry::<SentName, SentValue>()? {
+            // Names that differ in case only are one: the last counts.
+            headers.retain(|(known, _)| known.name != name.name);
+            headers.push((name, value));
+        }
+        Ok(SentHeaders(headers))
+    }
 }
 
 /// A receiver of OTLP over HTTP: `http://HOST:PORT`, with a path where one stands before `/v1/traces`.
@@ -73,6 +198,27 @@ impl fmt::Display for OtlpUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn headers(yaml: &str) -> Result<Tracing, String> {
+        let fleet = "models: [{name: m}]\nworkers: [{id: w, url: 'http://h:1', model: m}]\n";
+        let tracing = format!("{fleet}tracing: {{otlp: 'http://a:1', headers: {yaml}}}\n");
+        crate::config::Config::parse("f", tracing).map(|config| config.tracing).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn headers_are_sent_and_never_shown() {
+        let tracing = headers("{X-Key: k-1, x-tenant: 7, x-none: , x-key: k-2}").unwrap();
+        let sent = tracing.headers.to_map();
+        assert_eq!(
+            (sent.len(), &sent["x-key"], &sent["x-tenant"]),
+            (2, &"k-2".parse().unwrap(), &"7".parse().unwrap())
+        );
+        let json = serde_json::to_string(&tracing.headers).unwrap();
+        assert_eq!(json, r#"{"x-tenant":"[secret]","x-key":"[secret]"}"#);
+        assert!(!format!("{tracing:?}").contains("k-2"));
+        let other = headers("{x-key: k-3, x-tenant: 7, x-more: 1}").unwrap();
+        assert_eq!(other.headers.changed(&tracing.headers).collect::<Vec<_>>(), ["x-key"]);
+    }
 
     #[test]
     fn a_receiver_is_written_as_it_is_read_and_takes_traces_at_their_path() {

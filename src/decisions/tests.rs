@@ -12,7 +12,7 @@ use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{BlockSize, Blocks, Tier};
 use warmpath_core::workers::{Limits, Role, Target};
 
-use super::told::Told;
+use super::told::{CostsFrom, Told};
 use super::*;
 
 /// Slot 1 holds two blocks of every prompt.
@@ -216,10 +216,11 @@ fn a_decision_tells_every_term_and_why() {
     let other = decision.told(&scheduler(PolicyName::Product));
     assert!(!other.reproduced && other.considered.iter().all(|candidate| candidate.terms.is_empty()));
     assert_eq!((other.row.worker.as_str(), other.row.cost), ("w1", Some(0.35)));
+    assert_eq!(other.row.why, "0.35 cheaper than w0", "nor of their unit");
 }
 
 #[test]
-fn a_decision_that_was_told_is_made_again_from_its_json_for_every_policy_that_does_not_learn() {
+fn a_decision_that_was_told_is_made_again_from_its_json() {
     for name in PolicyName::ALL {
         let mut world = World::new(name, 5, Decisions::new(10, 1 << 20));
         for number in 0..20 {
@@ -227,12 +228,34 @@ fn a_decision_that_was_told_is_made_again_from_its_json_for_every_policy_that_do
             let text = serde_json::to_string(&told).unwrap();
             let read: Told = serde_json::from_str(&text).unwrap();
             let again = read.under(&scheduler(name)).unwrap();
-            if world.scheduler.policy().learn.is_none() {
-                assert!(told.reproduced, "{name}");
-                assert_eq!((&again.row.worker, &again.considered), (&told.row.worker, &told.considered), "{name}");
+            assert_eq!(world.scheduler.policy().learn.is_some(), name.learns(), "{name}");
+            let from = match name {
+                PolicyName::Predicted | PolicyName::RoundRobin => CostsFrom::Record,
+                PolicyName::Preble => CostsFrom::Assumptions,
+                _ => CostsFrom::Candidates,
+            };
+            assert_eq!(again.costs, from, "{name}");
+            if from != CostsFrom::Assumptions {
+                assert!(told.reproduced || name.learns(), "{name}");
+                // What is made anew is exact; what is only read has been through decimals.
+                let was = if from == CostsFrom::Record { &read } else { &told };
+                let again = again.told;
+                assert_eq!((&again.row.worker, &again.considered), (&was.row.worker, &was.considered), "{name}");
             }
             let elsewhere = read.under(&scheduler(PolicyName::LeastRequests)).unwrap();
-            assert_eq!((elsewhere.row.worker.as_str(), elsewhere.row.number), ("w0", told.row.number));
+            assert_eq!((elsewhere.told.row.worker.as_str(), elsewhere.told.row.number), ("w0", told.row.number));
+            assert_eq!(elsewhere.costs, CostsFrom::Candidates);
         }
+    }
+}
+
+#[test]
+fn what_begins_without_memory_in_the_place_of_another_is_said_to() {
+    let mut world = World::new(PolicyName::Kv, 3, Decisions::new(10, 1 << 20));
+    let told = world.decide("r").unwrap().told(&world.scheduler);
+    for name in PolicyName::ALL {
+        let goes_by_memory = name.learns() || name.goes_by_history();
+        let from = if goes_by_memory { CostsFrom::Assumptions } else { CostsFrom::Candidates };
+        assert_eq!(told.under(&scheduler(name)).unwrap().costs, from, "{name}");
     }
 }

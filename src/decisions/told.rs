@@ -77,6 +77,27 @@ pub struct Told {
     pub considered: Vec<ToldCandidate>,
 }
 
+/// What another scheduler would have done in the place of a decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instead {
+    /// That.
+    pub told: Told,
+    /// Where its costs are from.
+    pub costs: CostsFrom,
+}
+
+/// Where the costs are from by which something is decided once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CostsFrom {
+    /// What was recorded of the candidates, and the weights.
+    Candidates,
+    /// The record: its policy learns, decided then, too, and has no weights that could differ.
+    Record,
+    /// What a policy assumes that learns, or goes by what it has sent, before it knows anything.
+    Assumptions,
+}
+
 /// One candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToldCandidate {
@@ -214,19 +235,41 @@ pub fn told_dry(
 }
 
 impl Told {
-    /// What `scheduler`, which has placed nothing yet, would have done in the same place.
+    /// What `scheduler`, which has placed nothing yet, would have done in the same place. Where its policy learns, has no
+    /// weights and made the decision, the costs are those that it had then.
     ///
     /// # Errors
     /// Nobody could be chosen.
-    pub fn under(&self, scheduler: &Scheduler) -> Result<Told, PlaceError> {
+    pub fn under(&self, scheduler: &Scheduler) -> Result<Instead, PlaceError> {
         let workers: Vec<Name> = self.considered.iter().map(ToldCandidate::name).collect();
         let enrolled = workers.iter().map(|name| Enrolled { slot: name.slot, worker: &name.worker, rank: name.rank });
         scheduler.enrol(Roll(1), enrolled);
         let candidates: Vec<Candidate> = self.considered.iter().map(|told| told.seen).collect();
         let again = scheduler.review(Instant::now(), (&self.question, &self.chance), &candidates)?;
+        let costs = self.costs_of(&again);
+        if costs == CostsFrom::Record {
+            let row = Row { outcome: None, ttft_ms: None, reported_cached_tokens: None, ..self.row.clone() };
+            return Ok(Instead { told: Told { row, ..self.clone() }, costs });
+        }
         let named = (&self.row.model, self.row.request.clone());
         let told = told_dry(named, &again, (&self.question, &self.chance), &workers);
-        Ok(Told { row: Row { number: self.row.number, at_ms: self.row.at_ms, ..told.row }, ..told })
+        let told = Told { row: Row { number: self.row.number, at_ms: self.row.at_ms, ..told.row }, ..told };
+        Ok(Instead { told, costs })
+    }
+
+    /// Where the costs are to be from by which `again` was decided.
+    fn costs_of(&self, again: &Explanation) -> CostsFrom {
+        let policy = again.policy;
+        let was_it = (self.row.policy, self.row.decided_by.as_str()) == (policy, decided(DecidedBy::Policy));
+        if again.decided_by != DecidedBy::Policy {
+            CostsFrom::Candidates
+        } else if policy.learns() {
+            if was_it && !policy.has_weights() { CostsFrom::Record } else { CostsFrom::Assumptions }
+        } else if policy.goes_by_history() && self.row.policy != policy {
+            CostsFrom::Assumptions
+        } else {
+            CostsFrom::Candidates
+        }
     }
 }
 

@@ -34,20 +34,21 @@ pub(super) fn why(
     let Some((next, next_cost)) = next.min_by(|a, b| a.1.total_cmp(&b.1)) else {
         return prefix + "the only worker that could be chosen";
     };
-    let unit = considered[chosen].terms.first().map_or("", |term| term.unit.label());
+    // Of costs whose terms are not known any more the unit is not told.
+    let unit = considered[chosen].terms.first().map_or_else(String::new, |term| format!(" {}", term.unit.label()));
     let other = name(next);
     let gap = next_cost - cost.0;
     if gap.abs() <= EQUAL * cost.0.abs().max(1.0) {
-        return format!("{prefix}as cheap as {other}: {} {unit} each; ties end by the policy's rule", short(cost.0));
+        return format!("{prefix}as cheap as {other}: {}{unit} each; ties end by the policy's rule", short(cost.0));
     }
     if gap < 0.0 {
-        return format!("{prefix}drawn by chance: {other} costs {} {unit} less", short(-gap));
+        return format!("{prefix}drawn by chance: {other} costs {}{unit} less", short(-gap));
     }
     if is_ruled(&considered[chosen].terms, &considered[next].terms) {
         return format!("{prefix}the policy's rule names it, and not {other}");
     }
     let difference = difference(&considered[chosen].terms, &considered[next].terms);
-    format!("{prefix}{} {unit} cheaper than {other}{difference}", short(gap))
+    format!("{prefix}{}{unit} cheaper than {other}{difference}", short(gap))
 }
 
 /// Whether a rule puts `next` behind `chosen`, whatever else they cost.

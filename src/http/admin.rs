@@ -78,6 +78,11 @@ pub struct HealthReport {
     pub version: &'static str,
 }
 
+/// How the router and its workers stand, for those who can signal it but not ask it.
+pub fn state(admin: &Admin) -> serde_json::Value {
+    serde_json::json!({"health": (admin.health)(), "workers": workers::rows(admin)})
+}
+
 /// The admin port.
 pub fn routes(admin: Arc<Admin>) -> Router {
     Router::new()

@@ -59,7 +59,8 @@ impl Arrival {
     pub(super) fn unlogged(gateway: &Gateway, headers: &HeaderMap) -> Self {
         let (key, at) = (gateway.next_key(), Instant::now());
         let (exports, id) = (gateway.exporter.is_some(), request_id(headers, key));
-        let trace = (exports || gateway.behaviour.logs_access).then(|| TraceContext::of(headers, exports));
+        let trace = (exports || gateway.behaviour.logs_access)
+            .then(|| TraceContext::of(headers, exports, gateway.behaviour.sample));
         Self { key, id, trace, access: None, at, deadline: at + gateway.behaviour.total_timeout }
     }
 

@@ -79,6 +79,8 @@ pub struct Behaviour {
     pub expose_decisions: bool,
     /// Whether each request is a line in the log.
     pub logs_access: bool,
+    /// The share of the traces beginning here that is recorded.
+    pub sample: f64,
     /// How senders and their urgency are known.
     pub senders: Senders,
     /// Whether streams whose clients do not ask for usage get the wish.

@@ -259,7 +259,7 @@ mod tests {
         let run = || {
             let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
             let trace = HeaderMap::from_iter([(super::super::trace_context::TRACEPARENT, trace.parse().unwrap())]);
-            let (id, trace) = (HeaderValue::from_static("r 1"), TraceContext::of(&trace, false));
+            let (id, trace) = (HeaderValue::from_static("r 1"), TraceContext::of(&trace, false, 1.0));
             let began = Instant::now();
             let access = Access::begin(began, "chat", (&id, &trace), (true, None)).expect("somebody listens");
             request(&access, began);
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn where_nobody_listens_nothing_is_kept() {
-        let trace = TraceContext::of(&HeaderMap::new(), false);
+        let trace = TraceContext::of(&HeaderMap::new(), false, 1.0);
         let id = HeaderValue::from_static("x");
         tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || {
             assert!(Access::begin(Instant::now(), "chat", (&id, &trace), (true, None)).is_none());

@@ -42,6 +42,7 @@ pub struct Courier {
     from: Receiver<Ended>,
     link: Arc<Link>,
     path: PathAndQuery,
+    headers: HeaderMap,
     metrics: SpanMetrics,
     instance: String,
     /// Whether the last batch was taken.
@@ -57,11 +58,16 @@ impl Exporter {
     }
 }
 
-/// A queue, and whoever empties it towards `path` on `link`.
-pub fn exporter(link: Arc<Link>, path: PathAndQuery, metrics: SpanMetrics) -> (Exporter, Courier) {
+/// A queue, and whoever empties it towards a path on `link`, with further headers beside what is sent.
+pub fn exporter(
+    link: Arc<Link>,
+    (path, mut headers): (PathAndQuery, HeaderMap),
+    metrics: SpanMetrics,
+) -> (Exporter, Courier) {
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let (to, from) = channel(QUEUE);
     let instance = format!("{:016x}", rand::random::<u64>());
-    let courier = Courier { from, link, path, metrics: metrics.clone(), instance, works: true };
+    let courier = Courier { from, link, path, headers, metrics: metrics.clone(), instance, works: true };
     (Exporter { to, metrics }, courier)
 }
 
@@ -107,13 +113,8 @@ impl Courier {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let clock = Clock { at: Instant::now(), since_1970 };
         let body = encoded(batch, clock, &self.instance, rand::random).to_string();
-        let json = HeaderValue::from_static("application/json");
-        let ask = Ask {
-            method: Method::POST,
-            path: self.path.clone(),
-            headers: HeaderMap::from_iter([(header::CONTENT_TYPE, json)]),
-            body: body.into(),
-        };
+        let (path, headers) = (self.path.clone(), self.headers.clone());
+        let ask = Ask { method: Method::POST, path, headers, body: body.into() };
         let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let failed = match self.link.ask(&ask, PATIENCE, ANSWER_MAX).await {
             Ok((status, _)) if status.is_success() => None,

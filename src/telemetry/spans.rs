@@ -168,7 +168,7 @@ mod tests {
         let attempt = |ms, worker: &str| Attempt { began: after(ms), worker: Some(WorkerId::from(worker)) };
         Ended {
             request: HeaderValue::from_static("r"),
-            trace: TraceContext::of(&HeaderMap::from_iter([(TRACEPARENT, parent)]), true),
+            trace: TraceContext::of(&HeaderMap::from_iter([(TRACEPARENT, parent)]), true, 1.0),
             endpoint: "chat_completions",
             began,
             ended: after(500),
@@ -264,7 +264,7 @@ mod tests {
             ..request(began)
         };
         let listed = Ended { endpoint: "models", attempts: smallvec![], model: None, ..request(began) };
-        let unsampled = Ended { trace: TraceContext::of(&HeaderMap::new(), false), ..request(began) };
+        let unsampled = Ended { trace: TraceContext::of(&HeaderMap::new(), false, 1.0), ..request(began) };
         let spans = spans_of(&[broken, unknown, listed, unsampled], clock);
         let told: Vec<_> =
             spans.iter().map(|span| (span["name"].as_str().unwrap(), span["status"]["code"].as_u64())).collect();

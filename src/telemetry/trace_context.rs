@@ -38,26 +38,28 @@ pub struct Place {
 }
 
 impl TraceContext {
-    /// The client's, or the beginning of a trace where it sends none that can be followed. One that we begin is marked as
-    /// sampled, since an engine that traces would have recorded a request without one, too. Where the router `takes_part`
-    /// and the trace is sampled, its own span stands between those of client and worker. Allocates where it writes one.
-    pub fn of(headers: &HeaderMap, takes_part: bool) -> Self {
+    /// The client's, or the beginning of a trace where it sends none that can be followed. Of those that we begin the share
+    /// `sample` is marked as sampled, all by default, since an engine that traces would have recorded a request without one,
+    /// too; the client's says for itself whether it is. Where the router `takes_part` and the trace is sampled, its own span
+    /// stands between those of client and worker. Allocates where it writes one.
+    pub fn of(headers: &HeaderMap, takes_part: bool, sample: f64) -> Self {
         let mut given = headers.get_all(TRACEPARENT).iter();
         match (given.next(), given.next()) {
             (Some(only), None) if is_valid(only.as_bytes()) => takes_part
                 .then(|| Self::join(only, rand::random()))
                 .flatten()
                 .unwrap_or_else(|| Self { header: only.clone(), begun: false, place: None }),
-            _ => Self::begin((rand::random(), rand::random()), takes_part),
+            // From 0 to just below 1: a share of 0 takes none, and 1 takes all.
+            _ => Self::begin((rand::random(), rand::random()), takes_part, rand::random::<f64>() < sample),
         }
     }
 
-    fn begin((trace, span): (u128, u64), takes_part: bool) -> Self {
+    fn begin((trace, span): (u128, u64), takes_part: bool, sampled: bool) -> Self {
         // Zero is no number of a trace, nor of a span.
         let (trace, span) = (trace.max(1), span.max(1));
-        let text = format!("00-{trace:032x}-{span:016x}-01");
+        let text = format!("00-{trace:032x}-{span:016x}-{:02x}", u8::from(sampled));
         let header = HeaderValue::try_from(text).expect("digits make a header");
-        Self { header, begun: true, place: takes_part.then_some(Place { span, parent: None }) }
+        Self { header, begun: true, place: (takes_part && sampled).then_some(Place { span, parent: None }) }
     }
 
     /// A span of ours below that of `given`, which is valid; none where that is not sampled.
@@ -124,14 +126,14 @@ mod tests {
     #[test]
     fn what_the_client_sends_is_followed_and_stays_as_it_is() {
         let mut given = headers(&[(TRACEPARENT, GIVEN), (TRACESTATE, "a=1")]);
-        let context = TraceContext::of(&given, false);
+        let context = TraceContext::of(&given, false, 1.0);
         assert_eq!(context.trace_id(), "0af7651916cd43dd8448eb211c80319c");
         let before = given.clone();
         context.tell(&mut given);
         assert_eq!(given, before);
         let later = "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-what-comes";
         assert_eq!(
-            TraceContext::of(&headers(&[(TRACEPARENT, later)]), false).trace_id(),
+            TraceContext::of(&headers(&[(TRACEPARENT, later)]), false, 1.0).trace_id(),
             "0af7651916cd43dd8448eb211c80319c"
         );
     }
@@ -152,26 +154,46 @@ mod tests {
         ];
         for value in wrong {
             let mut given = headers(&[(TRACEPARENT, value), (TRACESTATE, "a=1")]);
-            let context = TraceContext::of(&given, false);
+            let context = TraceContext::of(&given, false, 1.0);
             context.tell(&mut given);
             assert_eq!(given.get_all(TRACESTATE).iter().count(), 0, "{value}");
-            let told = TraceContext::of(&given, false);
+            let told = TraceContext::of(&given, false, 1.0);
             assert!(!told.begun && told.trace_id() == context.trace_id() && context.begun, "{value}");
             assert!(!value.contains(context.trace_id()), "{value}");
         }
         let twice = headers(&[(TRACEPARENT, GIVEN), (TRACEPARENT, GIVEN)]);
-        assert!(TraceContext::of(&twice, false).begun);
+        assert!(TraceContext::of(&twice, false, 1.0).begun);
     }
 
     #[test]
     fn a_trace_that_begins_has_no_number_that_means_nothing() {
-        let begun = TraceContext::begin((0, 0), false);
+        let begun = TraceContext::begin((0, 0), false, true);
         assert_eq!(begun.header, "00-00000000000000000000000000000001-0000000000000001-01");
         assert_eq!(
-            TraceContext::begin((0xabc, 0xd), false).header,
-            "00-00000000000000000000000000000abc-000000000000000d-01"
+            TraceContext::begin((0xabc, 0xd), false, false).header,
+            "00-00000000000000000000000000000abc-000000000000000d-00"
         );
         assert!(is_valid(begun.header.as_bytes()));
+    }
+
+    #[test]
+    fn a_share_of_the_traces_that_begin_is_sampled_and_others_say_for_themselves() {
+        let flags = |given: &HeaderMap, sample| {
+            let mut told = given.clone();
+            TraceContext::of(given, true, sample).tell(&mut told);
+            told[TRACEPARENT].to_str().unwrap()[FLAGS].to_owned()
+        };
+        let sampled = headers(&[(TRACEPARENT, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]);
+        let (none, unsampled) = (HeaderMap::new(), headers(&[(TRACEPARENT, GIVEN)]));
+        for (sample, begun) in [(0.0, "00"), (1.0, "01")] {
+            for _ in 0..100 {
+                assert_eq!(flags(&none, sample), begun);
+            }
+            assert_eq!((flags(&sampled, sample).as_str(), flags(&unsampled, sample).as_str()), ("01", "00"));
+        }
+        let half = (0..10_000).filter(|_| flags(&none, 0.5) == "01").count();
+        // Ten standard deviations to either side.
+        assert!((4_500..5_500).contains(&half), "{half}");
     }
 
     #[test]
@@ -189,7 +211,8 @@ mod tests {
             None,
             "its client does not want it recorded"
         );
-        assert_eq!(TraceContext::begin((7, 8), true).place(), Some(&Place { span: 8, parent: None }));
-        assert_eq!(TraceContext::of(&HeaderMap::new(), false).place(), None);
+        assert_eq!(TraceContext::begin((7, 8), true, true).place(), Some(&Place { span: 8, parent: None }));
+        assert_eq!(TraceContext::begin((7, 8), true, false).place(), None, "it is not recorded");
+        assert_eq!(TraceContext::of(&HeaderMap::new(), false, 1.0).place(), None);
     }
 }

@@ -128,6 +128,13 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ("limits: {header_bytes: 4KiB}", &["3:24: must be at least 8KiB, got 4KiB"]),
     ("limits: {connections: 0}", &["3:23: must be at least 1, got 0"]),
     ("listen: {data: localhost}", &["3:16: expected an address such as 127.0.0.1:8080 or [::]:8080, got `localhost`"]),
+    (
+        "listen: {data: localhost, admin: '0.0.0.0:9090'}",
+        &[
+            "3:16: expected an address such as 127.0.0.1:8080 or [::]:8080, got `localhost`",
+            "3:34: an admin address beyond loopback needs `listen.admin_token`",
+        ],
+    ),
     ("listen: {routing_headers: on}", &["3:27: expected true or false, got `on`"]),
     ("listen: {admin: '0.0.0.0:9090'}", &["3:17: an admin address beyond loopback needs `listen.admin_token`"]),
     ("listen: {data: 127.0.0.1:9090}", &["3:16: the port is that of `listen.admin`"]),
@@ -167,6 +174,24 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ),
     ("upstream_tls: {certificate: c.pem}", &["3:29: `certificate` without `key`"]),
     ("upstream_tls: {key: k.pem}", &["3:21: `key` without `certificate`"]),
+    (
+        "tracing: {otlp: 'grpc://a:4317', sample: 2}",
+        &[
+            "3:17: expected a URL such as http://127.0.0.1:4318, got `grpc://a:4317`",
+            "3:42: a share must be from 0 to 1, got 2",
+        ],
+    ),
+    (
+        "tracing: {otlp: 'http://a:4318', headers: {'x key': a, host: b, x-key: \"c\\nd\", x-empty: ''}}",
+        &[
+            "3:44: expected the name of a header such as x-tenant, got `x key`",
+            "3:56: `host` is set by Warmpath itself",
+            "3:72: a header's value is made of visible ASCII characters and spaces",
+            "3:89: a secret must not be empty",
+        ],
+    ),
+    ("tracing: {headers: {x-key: a}}", &["3:20: `headers` without `otlp`: there is nobody to send them to"]),
+    ("tracing: {otlp: 'http://a:4318', headers: [a]}", &["3:43: expected a section with keys, got a list"]),
     ("retries: {budget: 1.5}", &["3:19: a share must be from 0 to 1, got 1.5"]),
     ("log: {format: \"a\\nb\"}", &["3:15: unknown value `a\\nb` (known: text, json)"]),
     (

@@ -3,6 +3,7 @@
 
 mod access;
 mod adapters;
+mod admin_tls;
 mod api_server;
 mod approx;
 mod bad_input;

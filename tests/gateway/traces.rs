@@ -11,8 +11,9 @@ const SECRET: &str = "tell nobody: my secret";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const ANSWER: &str = r#"{"choices":[{"index":0,"text":"it is safe"}],"usage":{"prompt_tokens":22,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}"#;
 
-async fn before(receiver: &Scripted, workers: &[&Scripted]) -> TestFleet {
-    let config = format!("tracing: {{otlp: 'http://{}/otlp'}}\ntimeouts: {{health_interval: 1h}}", receiver.address);
+async fn before(receiver: &Scripted, workers: &[&Scripted], more: &str) -> TestFleet {
+    let config =
+        format!("tracing: {{otlp: 'http://{}/otlp'{more}}}\ntimeouts: {{health_interval: 1h}}", receiver.address);
     let fleet = fleet().engines(0).policy("round_robin").config(&config);
     workers.iter().fold(fleet, |fleet, worker| fleet.stranger(worker.address)).start().await
 }
@@ -55,7 +56,7 @@ async fn a_request_is_a_span_between_its_client_s_and_its_worker_s_with_its_atte
     let receiver = Scripted::start(vec![whole("200 OK", "{}")]).await;
     let (fails, works) =
         (Scripted::start(vec![Step::Close]).await, Scripted::start(vec![whole("200 OK", ANSWER)]).await);
-    let fleet = before(&receiver, &[&fails, &works]).await;
+    let fleet = before(&receiver, &[&fails, &works], "").await;
     assert_eq!(ask(&fleet, &format!("00-{TRACE}-b7ad6b7169203331-01")).await, 200);
     receiver.asked(1).await;
     let seen = receiver.seen();
@@ -98,7 +99,7 @@ async fn a_request_is_a_span_between_its_client_s_and_its_worker_s_with_its_atte
 async fn what_a_client_does_not_want_recorded_is_not_and_the_last_ones_are_sent_at_the_end() {
     let receiver = Scripted::start(vec![whole("503 Service Unavailable", "{}")]).await;
     let worker = Scripted::start(vec![whole("200 OK", ANSWER)]).await;
-    let fleet = before(&receiver, &[&worker]).await;
+    let fleet = before(&receiver, &[&worker], "").await;
     let unsampled = format!("00-{TRACE}-b7ad6b7169203331-00");
     assert_eq!(ask(&fleet, &unsampled).await, 200);
     assert_eq!(worker.seen()[0].header("traceparent"), [unsampled]);
@@ -113,4 +114,28 @@ async fn what_a_client_does_not_want_recorded_is_not_and_the_last_ones_are_sent_
     assert_eq!((receiver.seen().len(), last.len(), &last[0]["status"]["code"]), (2, 3, &json!(2)));
     assert_eq!(attributes(&last[0])["error.type"], "worker_refused");
     assert_eq!(last[0].get("parentSpanId"), None, "the trace began here");
+}
+
+#[tokio::test]
+async fn of_the_traces_that_begin_here_a_share_is_recorded_and_the_receiver_gets_its_headers() {
+    let receiver = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let worker = Scripted::start(vec![whole("200 OK", ANSWER)]).await;
+    let more = ", headers: {X-Api-Key: s3cret, x-tenant: 7}, sample: 0";
+    let fleet = before(&receiver, &[&worker], more).await;
+    for _ in 0..5 {
+        assert_eq!(ask(&fleet, "none").await, 200);
+    }
+    for seen in worker.seen() {
+        let told = seen.header("traceparent");
+        assert!(told.len() == 1 && told[0].starts_with("00-") && told[0].ends_with("-00"), "{told:?}");
+    }
+    assert_eq!(ask(&fleet, &format!("00-{TRACE}-b7ad6b7169203331-01")).await, 200);
+    receiver.asked(1).await;
+    let shown = fleet.admin("/api/v1/config").await.1;
+    assert!(shown.contains("tracing.headers.X-Api-Key") && !shown.contains("s3cret"), "{shown}");
+    fleet.stop_gateway().await;
+    let seen = receiver.seen();
+    assert_eq!((seen.len(), spans(&seen[0]).len()), (1, 3), "the client's alone");
+    assert_eq!(spans(&seen[0])[0]["traceId"], TRACE);
+    assert_eq!((seen[0].header("x-api-key"), seen[0].header("x-tenant")), (vec!["s3cret"], vec!["7"]));
 }

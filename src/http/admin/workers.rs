@@ -23,7 +23,7 @@ struct Workers {
 
 /// One routing target. Fields may be added, never renamed.
 #[derive(Serialize)]
-struct Row {
+pub(super) struct Row {
     id: String,
     slot: u16,
     rank: u32,
@@ -84,6 +84,11 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, headers: HeaderMap) ->
     if let Some(refusal) = guard::refusal(&admin, &headers) {
         return refusal;
     }
+    Json(Workers { workers: rows(&admin) }).into_response()
+}
+
+/// Every routing target, ascending by slot.
+pub(super) fn rows(admin: &Admin) -> Vec<Row> {
     let now = Instant::now();
     let roster = admin.fleet.roster();
     let rows = roster.table().iter().filter_map(|target| {
@@ -92,7 +97,7 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, headers: HeaderMap) ->
         let report = worker.trust(now, target, pool.block_size);
         Some(row(now, (worker, target), report, admin.index.entries(target.slot)))
     });
-    Json(Workers { workers: rows.collect() }).into_response()
+    rows.collect()
 }
 
 fn row(now: Instant, (worker, target): (&Worker, &Target), report: Report, index_blocks: usize) -> Row {
