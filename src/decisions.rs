@@ -1,6 +1,7 @@
 //! The last decisions, for whoever asks why: hashes, counts and costs, never a text.
 //!
-//! A record holds all that a decision was made of, so that its terms can be told when somebody asks, and not before.
+//! A record holds all that a decision was made of, so that its terms can be told when somebody asks, and not before. A policy
+//! that learns could not tell them later: its terms for the chosen worker and the next are a part of the record.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
@@ -9,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use rand::rngs::Xoshiro256PlusPlus;
 use smallvec::SmallVec;
-use warmpath_core::cost::{Candidate, Cost};
+use warmpath_core::cost::{Candidate, Cost, Standing as Room, Term};
 use warmpath_core::ids::{Rank, Roll, Slot, WorkerId};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::scheduler::{DecidedBy, Placement, Question, Scratch};
@@ -95,6 +96,9 @@ pub struct Decision {
     pub candidates: Vec<Candidate>,
     /// Their costs; none where no policy was asked.
     pub costs: Vec<Cost>,
+    /// What the chosen one's cost and the least of the others are made of, with their places, where the policy learns and
+    /// could not tell it later.
+    pub terms: Vec<(usize, Term)>,
     /// Their names.
     pub names: Arc<[Name]>,
     /// What came of it.
@@ -183,8 +187,23 @@ impl Decision {
         self.candidates.extend_from_slice(made.scratch.candidates());
         self.costs.clear();
         self.costs.extend_from_slice(made.scratch.costs());
+        self.keep_terms(made.scratch.terms());
         self.names = names;
         self.course = Course::default();
+    }
+
+    /// Of all `terms` those that say why: of two candidates, however many there are.
+    fn keep_terms(&mut self, terms: &[(usize, Term)]) {
+        self.terms.clear();
+        if terms.is_empty() {
+            return;
+        }
+        let chosen = self.candidates.iter().position(|candidate| candidate.slot == self.chosen);
+        let others = self.candidates.iter().zip(&self.costs).enumerate();
+        let others = others.filter(|(at, (candidate, _))| Some(*at) != chosen && candidate.standing == Room::Open);
+        let next = others.min_by(|(_, (_, a)), (_, (_, b))| a.0.total_cmp(&b.0)).map(|(at, _)| at);
+        let told = terms.iter().filter(|(at, _)| [chosen, next].contains(&Some(*at)));
+        self.terms.extend(told);
     }
 
     fn new(made: &Made<'_>) -> Option<Self> {
@@ -204,6 +223,7 @@ impl Decision {
             shared: None,
             candidates: Vec::with_capacity(made.scratch.candidates().len()),
             costs: Vec::with_capacity(made.scratch.costs().len()),
+            terms: Vec::new(),
             names: Arc::new([]),
             course: Course::default(),
         })

@@ -124,6 +124,24 @@ pub trait CostFunction: Send + Sync {
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice>;
 
+    /// [`score`](Self::score) and [`explain`](Self::explain) of one moment: what a policy that learns goes by is another thing
+    /// a moment later.
+    ///
+    /// # Errors
+    /// As [`score`](Self::score).
+    fn score_aloud(
+        &self,
+        now: Instant,
+        shape: &Shape,
+        candidates: &[Candidate],
+        costs: &mut Vec<Cost>,
+        tell: &mut dyn FnMut(usize, Term),
+    ) -> Result<(), NoChoice> {
+        self.score(now, shape, candidates, costs)?;
+        self.explain(now, shape, candidates, tell);
+        Ok(())
+    }
+
     /// Tells every term of every candidate's cost, with the candidate's place: combined by [`terms::combined`] they are
     /// what `score` says of the same arguments, but for rounding. For people: only explanations ask.
     fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term));

@@ -12,7 +12,7 @@ use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{BlockSize, Blocks, Tier};
 use warmpath_core::workers::{Limits, Role, Target};
 
-use super::told::{CostsFrom, Told};
+use super::told::{CostsFrom, Told, ToldCandidate};
 use super::*;
 
 /// Slot 1 holds two blocks of every prompt.
@@ -59,7 +59,7 @@ impl World {
             targets: (0..workers).map(Slot).collect(),
         };
         let table = WorkerTable::new((0..workers).map(target).collect(), vec![pool]);
-        Self { scheduler: scheduler(policy), table, decisions, scratch: Scratch::new(3) }
+        Self { scheduler: scheduler(policy), table, decisions, scratch: Scratch::new(3).aloud() }
     }
 
     fn decide(&mut self, request: &str) -> Option<Arc<Decision>> {
@@ -217,6 +217,21 @@ fn a_decision_tells_every_term_and_why() {
     assert!(!other.reproduced && other.considered.iter().all(|candidate| candidate.terms.is_empty()));
     assert_eq!((other.row.worker.as_str(), other.row.cost), ("w1", Some(0.35)));
     assert_eq!(other.row.why, "0.35 cheaper than w0", "nor of their unit");
+}
+
+/// Of the chosen one and of the next, as they were then: the policy has learned since, from this very decision.
+#[test]
+fn what_a_policy_that_learns_went_by_is_kept() {
+    let mut world = World::new(PolicyName::Predicted, 5, Decisions::new(10, 1 << 20));
+    let decisions: Vec<_> = (0..6).map(|number| world.decide(&number.to_string()).unwrap()).collect();
+    for decision in decisions {
+        let told = decision.told(&world.scheduler);
+        assert_eq!(told.row.unit.as_deref(), Some("ms"), "{}", told.row.why);
+        let sum = |at: &ToldCandidate| at.terms.iter().map(|term| term.value).sum::<f64>();
+        let explained: Vec<_> = told.considered.iter().filter(|at| !at.terms.is_empty()).collect();
+        assert!(explained.len() >= 2 && explained.iter().any(|at| at.chosen), "{}", told.row.number);
+        assert!(explained.iter().all(|at| at.cost.is_some_and(|cost| (sum(at) - cost).abs() < 1e-9)));
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub struct Told {
     #[serde(flatten)]
     pub row: Row,
     /// Whether asking the same again gives the same choice; false where the policy has learned or was changed since. Then
-    /// terms are told only where they still make the cost.
+    /// terms are told only of the chosen one and the next, where they were kept, and where they still make the cost.
     pub reproduced: bool,
     /// What was asked.
     pub question: Question,
@@ -158,6 +158,9 @@ impl Decision {
         let considered = self.candidates.iter().enumerate().map(|(at, candidate)| {
             let cost = self.costs.get(at).copied();
             let mut terms = terms.next().unwrap_or_default();
+            if self.terms.iter().any(|(of, _)| *of == at) {
+                terms = self.terms.iter().filter(|(of, _)| *of == at).map(|(_, term)| *term).collect();
+            }
             if cost.is_some_and(|cost| (combined(&terms) - cost.0).abs() > 1e-6 * cost.0.abs().max(1.0)) {
                 terms.clear();
             }

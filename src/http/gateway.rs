@@ -169,7 +169,7 @@ impl Gateway {
         let pooled = self.scratches().pop();
         let mut scratch = pooled.unwrap_or_else(|| {
             // Equal seeds would make concurrent requests draw alike.
-            Scratch::new(self.behaviour.seed.wrapping_add(self.keys.load(Ordering::Relaxed)))
+            Scratch::new(self.behaviour.seed.wrapping_add(self.keys.load(Ordering::Relaxed))).aloud()
         });
         let result = place(&mut scratch);
         let mut scratches = self.scratches();

@@ -56,6 +56,12 @@ impl Toll {
     pub fn sum(&self) -> f64 {
         self.wait + self.own + self.later + self.stalls + self.step
     }
+
+    fn terms(&self) -> [Term; 5] {
+        let Self { wait, own, later, stalls, step } = *self;
+        [("wait", wait), ("own", own), ("later", later), ("stalls", stalls), ("step", step)]
+            .map(|(name, ms)| Term::adds(name, Unit::Milliseconds, ms))
+    }
 }
 
 impl Worth {
@@ -134,13 +140,28 @@ impl CostFunction for Predicted {
 
     fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
         let mut at = 0;
-        self.tolls(now, shape, candidates, |Toll { wait, own, later, stalls, step }| {
-            let terms = [("wait", wait), ("own", own), ("later", later), ("stalls", stalls), ("step", step)];
-            for (name, ms) in terms {
-                tell(at, Term::adds(name, Unit::Milliseconds, ms));
-            }
+        self.tolls(now, shape, candidates, |toll| {
+            toll.terms().into_iter().for_each(|term| tell(at, term));
             at += 1;
         });
+    }
+
+    /// In one reading.
+    fn score_aloud(
+        &self,
+        now: Instant,
+        shape: &Shape,
+        candidates: &[Candidate],
+        costs: &mut Vec<Cost>,
+        tell: &mut dyn FnMut(usize, Term),
+    ) -> Result<(), NoChoice> {
+        let mut at = 0;
+        self.tolls(now, shape, candidates, |toll| {
+            costs.push(Cost(toll.sum()));
+            toll.terms().into_iter().for_each(|term| tell(at, term));
+            at += 1;
+        });
+        Ok(())
     }
 
     /// The time to compute it at the fleet's rate.

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use super::explain::{SESSION, unit_of};
 use super::{DecidedBy, PlaceError, Scheduler, Scratch};
 use crate::admission::{self, OnAllBusy};
-use crate::cost::{Candidate, Cost, NoChoice, Standing};
+use crate::cost::{Candidate, Cost, NoChoice, Standing, Term};
 use crate::policy::Policy;
 use crate::shape::{Request, Shape};
 
@@ -62,11 +63,12 @@ impl Scheduler {
         question: &Question,
         scratch: &mut Scratch,
     ) -> Result<(usize, DecidedBy), PlaceError> {
-        let Scratch { candidates, costs, rng, .. } = scratch;
+        let Scratch { candidates, costs, terms, rng, .. } = scratch;
         let Question { shape, kept, .. } = question;
         let kept = *kept;
         let has = |standing| candidates.iter().any(|candidate: &Candidate| candidate.standing == standing);
         costs.clear();
+        terms.iter_mut().for_each(Vec::clear);
         if !has(Standing::Open) {
             if self.on_all_busy != OnAllBusy::LeastLoaded && has(Standing::Full) {
                 return Err(PlaceError::AllBusy);
@@ -77,7 +79,7 @@ impl Scheduler {
         let decided_by = if !question.has_tokens && !self.policy.goes_by_text(question.has_texts, shape) {
             DecidedBy::Load
         } else {
-            match score(&self.policy, now, shape, (candidates, kept), costs) {
+            match priced(&self.policy, now, shape, (candidates, kept), (costs, terms)) {
                 Ok(()) => DecidedBy::Policy,
                 Err(reason) => DecidedBy::Fallback(reason),
             }
@@ -86,11 +88,34 @@ impl Scheduler {
         if decided_by != DecidedBy::Policy {
             costs.clear();
             pick = self.fallback.pick;
-            score(&self.fallback, now, shape, (candidates, kept), costs).or(Err(PlaceError::NoWorker))?;
+            let asked = (candidates.as_slice(), kept);
+            priced(&self.fallback, now, shape, asked, (costs, terms)).or(Err(PlaceError::NoWorker))?;
         }
         let chosen = pick.choose_beside(kept.map(|kept| kept.at), candidates, costs, rng);
         Ok((chosen.ok_or(PlaceError::NoWorker)?, decided_by))
     }
+}
+
+/// The costs, and what they are made of where that is to be kept and the policy learns.
+fn priced(
+    policy: &Policy,
+    now: Instant,
+    shape: &Shape,
+    (candidates, kept): (&[Candidate], Option<Kept>),
+    (costs, terms): (&mut Vec<Cost>, &mut Option<Vec<(usize, Term)>>),
+) -> Result<(), NoChoice> {
+    let Some(terms) = terms.as_mut().filter(|_| policy.learn.is_some()) else {
+        return score(policy, now, shape, (candidates, kept), costs);
+    };
+    terms.clear();
+    policy.cost.score_aloud(now, shape, candidates, costs, &mut |at, term| terms.push((at, term)))?;
+    if let Some(kept) = kept {
+        let bonus = kept.bonus(policy, shape, candidates);
+        costs[kept.at].0 -= bonus;
+        let unit = unit_of(terms.first().map(|(_, term)| term));
+        terms.push((kept.at, Term::adds(SESSION, unit, -bonus)));
+    }
+    Ok(())
 }
 
 /// What the candidates cost by `policy`, with the session's worker cheaper.

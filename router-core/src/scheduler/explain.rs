@@ -97,7 +97,7 @@ impl Scheduler {
             if let Some(kept) = kept {
                 let bonus = kept.bonus(policy, shape, candidates);
                 let terms = &mut considered[kept.at].terms;
-                terms.push(Term::adds(SESSION, unit_of(terms), -bonus));
+                terms.push(Term::adds(SESSION, unit_of(terms.first()), -bonus));
             }
         }
         Ok(Explanation { decided_by, policy: policy.name, chosen: candidates[chosen].slot, considered })
@@ -107,7 +107,7 @@ impl Scheduler {
 /// The name of the term by which a session's last worker is cheaper.
 pub const SESSION: &str = "session";
 
-/// The unit of a cost with these terms: that of the first.
-fn unit_of(terms: &[Term]) -> Unit {
-    terms.first().map_or(Unit::Requests, |term| term.unit)
+/// The unit of a cost: that of its first term.
+pub(super) fn unit_of(first: Option<&Term>) -> Unit {
+    first.map_or(Unit::Requests, |term| term.unit)
 }

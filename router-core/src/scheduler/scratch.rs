@@ -5,7 +5,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 
 use super::decide::Question;
 use super::shadow::ShadowChoice;
-use crate::cost::{Candidate, Cost};
+use crate::cost::{Candidate, Cost, Term};
 use crate::history::Known;
 use crate::ids::SequenceHash;
 use crate::overlap::{Overlaps, TierBlocks};
@@ -29,6 +29,8 @@ pub struct Scratch {
     pub(super) sent: Vec<Known>,
     pub(super) candidates: Vec<Candidate>,
     pub(super) costs: Vec<Cost>,
+    /// What the costs are made of, with places of candidates, where the policy learns; none where nobody wants it.
+    pub(super) terms: Option<Vec<(usize, Term)>>,
     /// Can be copied, so that a decision can be explained without being made.
     pub(super) rng: Xoshiro256PlusPlus,
     /// What was asked last, and the chance before it was answered.
@@ -56,12 +58,19 @@ impl Scratch {
             sent: Vec::new(),
             candidates: Vec::new(),
             costs: Vec::new(),
+            terms: None,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             asked: None,
             shadows: Vec::new(),
             shadow_costs: Vec::new(),
             shadow_rng: Xoshiro256PlusPlus::seed_from_u64(!seed),
         }
+    }
+
+    /// The same, keeping what costs are made of, where it could not be found out later.
+    #[must_use]
+    pub fn aloud(self) -> Self {
+        Self { terms: Some(Vec::new()), ..self }
     }
 
     /// What the shadow policies would have done with the last placement; none where the pool's policy did not decide.
@@ -88,5 +97,11 @@ impl Scratch {
     /// Their costs, by the policy that decided; none where it was not asked.
     pub fn costs(&self) -> &[Cost] {
         &self.costs
+    }
+
+    /// What their costs are made of, with their places, if that was to be [kept](Self::aloud): of a policy that learns, since
+    /// any other tells it later, too.
+    pub fn terms(&self) -> &[(usize, Term)] {
+        self.terms.as_deref().unwrap_or_default()
     }
 }
