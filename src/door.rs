@@ -24,7 +24,6 @@ pub use listener::Listener;
 pub use room::Room;
 pub use tls::{Tls, TlsFiles};
 
-mod alarm;
 mod answer;
 mod census;
 mod connection;
