@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use hyper::server::conn::http1;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -19,16 +18,17 @@ use crate::telemetry::metrics::DoorMetrics;
 use census::Census;
 use course::Course;
 
+pub use front::{Answering, Front};
 pub use intake::{Intake, IntakeFault, read_whole};
 pub use listener::Listener;
 pub use room::Room;
 pub use tls::{Tls, TlsFiles};
 
-mod alarm;
 mod answer;
 mod census;
 mod connection;
 mod course;
+mod front;
 mod guard;
 mod intake;
 mod listener;
@@ -86,7 +86,7 @@ pub struct Door {
 
 /// What the connections of one door share.
 struct House {
-    router: Router,
+    front: Front,
     limits: DoorLimits,
     tls: Option<Arc<Tls>>,
     metrics: DoorMetrics,
@@ -97,16 +97,16 @@ struct House {
 }
 
 impl Door {
-    /// Lets in whoever comes, to `router`. Connections are tasks of `tasks`.
+    /// Lets in whoever comes, to `front`. Connections are tasks of `tasks`.
     pub fn open(
         listener: Listener,
-        router: Router,
+        front: impl Into<Front>,
         (limits, tls): (DoorLimits, Option<Arc<Tls>>),
         metrics: DoorMetrics,
         tasks: &Tasks,
     ) -> Self {
         let house = Arc::new(House {
-            router,
+            front: front.into(),
             limits,
             tls,
             metrics,

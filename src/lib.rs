@@ -3,6 +3,7 @@
 //! `router-core` decides, `indexer` remembers, this crate talks to the world. `ARCHITECTURE.md` has the map.
 #![forbid(unsafe_code)]
 
+mod alarm;
 pub mod app;
 pub mod bridge;
 pub mod calibrate;

@@ -198,7 +198,7 @@ impl<'a> RequestView<'a> {
             Endpoint::Completions => {
                 let (prompt, embeddings) = (fields.prompt, fields.prompt_embeds);
                 let prompt = match (fields.ids.take(), reading) {
-                    (Some(ids), _) if embeddings.is_none() => Prompt::Ids(vec![ids]),
+                    (Some(ids), _) if embeddings.is_none() => ids,
                     (_, Reading::Whole) => Prompt::read(prompt, embeddings, items_max)?,
                     (_, Reading::Size) => Prompt::count(prompt, embeddings, items_max)?,
                 };

@@ -30,7 +30,8 @@ const BEGIN_MAX: usize = 64 * 1024;
 const WHOLE_MAX: usize = 1024 * 1024;
 
 /// How engines with several data-parallel ranks are told which one was chosen (vLLM).
-pub(crate) const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+pub(crate) const RANK_HEADER: HeaderName = HeaderName::from_static(RANK);
+const RANK: &str = "x-data-parallel-rank";
 
 /// How long an attempt may take.
 #[derive(Clone, Copy, Debug)]
@@ -258,34 +259,33 @@ fn addressed(worker: &Worker, outgoing: &Outgoing) -> Request<Full<Bytes>> {
     request
 }
 
-/// Headers that belong to one connection (RFC 9110, 7.6.1), and the framing that is written anew.
-const CONNECTION_HEADERS: [HeaderName; 11] = [
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::HOST,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
+/// Whether a header belongs to one connection (RFC 9110, 7.6.1), or is framing that is written anew.
+fn is_of_connection(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "content-length"
+            | "host"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
 
 /// A client's headers as a worker may see them: without those of the connection or for proxies, and without names that are
 /// ours.
 pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
-    strip(&mut headers, |name| *name == header::EXPECT || is_ours(name));
+    strip(&mut headers, |name| name == "expect" || is_ours(name));
     headers
 }
 
-fn is_ours(name: &HeaderName) -> bool {
-    let name_text = name.as_str();
-    name_text.starts_with("x-warmpath-")
-        || name_text.starts_with("proxy-")
-        || name == "x-tenant-id"
-        || *name == RANK_HEADER
+fn is_ours(name: &str) -> bool {
+    name.starts_with("x-warmpath-") || name.starts_with("proxy-") || name == "x-tenant-id" || name == RANK
 }
 
 fn strip_connection_headers(headers: &mut HeaderMap) {
@@ -294,11 +294,11 @@ fn strip_connection_headers(headers: &mut HeaderMap) {
 
 /// Takes out the headers of the connection, those that it names, and `others`. One look at each header: to remove by name
 /// would hash a dozen names that are not there.
-fn strip(headers: &mut HeaderMap, others: impl Fn(&HeaderName) -> bool) {
+fn strip(headers: &mut HeaderMap, others: impl Fn(&str) -> bool) {
     let listed = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let mut gone: Vec<HeaderName> =
         listed.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
-    gone.extend(headers.keys().filter(|name| CONNECTION_HEADERS.contains(*name) || others(name)).cloned());
+    gone.extend(headers.keys().filter(|name| is_of_connection(name.as_str()) || others(name.as_str())).cloned());
     for name in gone {
         headers.remove(name);
     }

@@ -37,7 +37,7 @@ const SRC_ORDER: &[&[&str]] = &[
     &["config"],
     &["error", "pem"],
     &["report"],
-    &["shutdown", "real"],
+    &["alarm", "shutdown", "real"],
 ];
 
 /// `router-core/src/`, from bottom to top: what a module may import. `cost/*` are the files in the folder.

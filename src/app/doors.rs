@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::StartError;
 use crate::config::{Config, Listen, Tls as TlsConfig};
-use crate::door::{Door, DoorLimits, Listener, Tls, TlsFiles};
+use crate::door::{Door, DoorLimits, Front, Listener, Tls, TlsFiles};
 use crate::http::admin::{self, Admin};
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::{DoorMetrics, Metrics, door};
@@ -61,8 +61,8 @@ impl Port {
     }
 
     /// Lets clients in.
-    pub(super) fn open(self, router: axum::Router, limits: DoorLimits, tasks: &Tasks) -> Door {
-        Door::open(self.listener, router, (limits, self.tls), self.metrics, tasks)
+    pub(super) fn open(self, front: impl Into<Front>, limits: DoorLimits, tasks: &Tasks) -> Door {
+        Door::open(self.listener, front, (limits, self.tls), self.metrics, tasks)
     }
 }
 

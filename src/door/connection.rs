@@ -11,13 +11,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::alarm::Alarm;
 use super::census::Seat;
 use super::course::{Course, Expiry};
 use super::service::Attendant;
 use super::stream::Streams;
 use super::wire::{Socket, Wire};
 use super::{DoorLimits, House};
+use crate::alarm::Alarm;
 use crate::error::GatewayError;
 
 /// What HTTP/2 begins with (RFC 9113, 3.4); spoken without TLS by clients that know.

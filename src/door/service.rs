@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
-use axum::routing::future::RouteFuture;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
-use tower::Service as _;
 
 use super::House;
 use super::answer::Answer;
 use super::course::{Course, Open};
+use super::front::Handled;
 use super::guard::judge;
 use crate::error::GatewayError;
 
@@ -38,8 +37,8 @@ impl hyper::service::Service<Request<Incoming>> for Attendant {
         self.course.expect_body(!request.body().is_end_stream());
         match judged {
             Ok(()) => {
-                let request = request.map(|body| Heard { body, course: Arc::clone(&self.course) });
-                Call { open, state: State::Routed(self.house.router.clone().call(request)) }
+                let request = request.map(|body| Body::new(Heard { body, course: Arc::clone(&self.course) }));
+                Call { open, state: State::Handled(self.house.front.answer(request)) }
             }
             Err(error) => {
                 self.house.metrics.bad_head(error.outcome());
@@ -82,12 +81,8 @@ pub(super) struct Call {
     state: State,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every request is the large one; a box would cost each an allocation"
-)]
 enum State {
-    Routed(RouteFuture<Infallible>),
+    Handled(Handled),
     Refused(Option<GatewayError>),
 }
 
@@ -100,9 +95,7 @@ impl Future for Call {
         let routed = match &mut this.state {
             _ if cut => Err(GatewayError::Stopping),
             State::Refused(error) => Err(error.take().unwrap_or(GatewayError::Stopping)),
-            State::Routed(answer) => match ready!(Pin::new(answer).poll(cx)) {
-                Ok(response) => Ok(response),
-            },
+            State::Handled(handled) => Ok(ready!(Pin::new(handled).poll(cx))),
         };
         let open = this.open.take().expect("a future is not polled after it is ready");
         Poll::Ready(Ok(match routed {

@@ -10,8 +10,8 @@ use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 use tokio::time::Instant;
 
-use super::alarm::Alarm;
 use super::course::{Course, Moment};
+use crate::alarm::Alarm;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::DoorMetrics;
 

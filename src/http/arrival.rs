@@ -137,11 +137,11 @@ impl Arrival {
     }
 }
 
-/// Tells the ids of this process from those of others, and of its own earlier lives.
-static RUN: LazyLock<u32> = LazyLock::new(rand::random);
+/// What the ids of this process begin with: it tells them from those of others, and of its own earlier lives.
+static RUN: LazyLock<String> = LazyLock::new(|| format!("wp-{:x}-", rand::random::<u32>()));
 
 fn request_id(headers: &HeaderMap, key: RequestKey) -> HeaderValue {
-    let own = || HeaderValue::from_str(&format!("wp-{:x}-{}", *RUN, key.0));
+    let own = || HeaderValue::try_from([RUN.as_str(), &key.0.to_string()].concat());
     match headers.get(REQUEST_ID) {
         Some(id) if !id.is_empty() && id.len() <= 128 => id.clone(),
         _ => own().expect("digits and letters make a header"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::ACCEPT_ENCODING;
@@ -32,17 +32,8 @@ pub(super) const BYTES_PER_TOKEN: usize = 4;
 /// extension reckons with.
 const CHARACTERS_PER_TOKEN: u32 = 4;
 
-/// `POST /v1/completions`.
-pub async fn completions(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    answer(gateway, Endpoint::Completions, request).await
-}
-
-/// `POST /v1/chat/completions`.
-pub async fn chat_completions(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    answer(gateway, Endpoint::Chat, request).await
-}
-
-async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> Response {
+/// The answer to a `POST` to one of the two generating routes.
+pub(super) async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> Response {
     let name = match endpoint {
         Endpoint::Completions => "completions",
         Endpoint::Chat => "chat_completions",

@@ -97,7 +97,7 @@ impl Gateway {
         behaviour: Behaviour,
     ) -> Self {
         let decisions = Arc::new(Decisions::new(0, 0));
-        let guard = Arc::new(Guard::new(behaviour.suspicion, behaviour.seed));
+        let guard = Arc::new(Guard::new(behaviour.suspicion));
         let (keys, scratches) = (Arc::default(), Arc::default());
         let room = Room::new(behaviour.all_body_bytes);
         let (passthrough, recorder, exporter) = (Vec::new(), None, None);

@@ -1,28 +1,46 @@
 //! The routes of the data port. Every path that is neither here nor configured to be passed through is 404 in the OpenAI
 //! shape: control paths of engines never go through.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use axum::routing::{any, get, post};
+use axum::routing::{any, get};
+use http::Method;
 
 use super::arrival::Arrival;
 use super::desk::Desk;
 use super::gateway::Gateway;
 use super::{completions, models, passthrough};
+use crate::door::{Answering, Front};
 use crate::error::GatewayError;
+use crate::openai::Endpoint;
+
+const COMPLETIONS: &str = "/v1/completions";
+const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 
 /// The data port.
-pub fn data(desk: Desk) -> Router {
-    Router::new()
-        .route("/v1/completions", post(completions::completions).fallback(only_post))
-        .route("/v1/chat/completions", post(completions::chat_completions).fallback(only_post))
+pub fn data(desk: Desk) -> Front {
+    let others = Router::new()
+        .route(COMPLETIONS, any(only_post))
+        .route(CHAT_COMPLETIONS, any(only_post))
         .route("/v1/models", get(models::list).fallback(only_get))
         .route("/v1/models/{*id}", get(models::one).fallback(only_get))
         .fallback(any(passthrough::pass))
-        .with_state(desk)
+        .with_state(desk.clone());
+    Front::with_first(others, move |request| generating(&desk, request))
+}
+
+/// The two routes that nearly all requests come on.
+fn generating(desk: &Desk, request: Request) -> ControlFlow<Answering, Request> {
+    let endpoint = match (request.method(), request.uri().path()) {
+        (&Method::POST, COMPLETIONS) => Endpoint::Completions,
+        (&Method::POST, CHAT_COMPLETIONS) => Endpoint::Chat,
+        _ => return ControlFlow::Continue(request),
+    };
+    ControlFlow::Break(Box::pin(completions::answer(desk.gateway(), endpoint, request)))
 }
 
 async fn only_post(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::scan::{self, Scanner};
-use super::{DEPTH_MAX, Raw};
+use super::{DEPTH_MAX, Prompt, Raw};
 
 /// The routed keys as they lie in the body. Unknown keys are skipped, a key that occurs twice is an error.
 #[derive(Default, Deserialize)]
@@ -35,9 +35,9 @@ pub(super) struct Fields<'a> {
     /// The elements of `messages`, where the scan has told them apart.
     #[serde(skip)]
     pub(super) apart: Option<Vec<Raw<'a>>>,
-    /// The ids of `prompt`, where the scan has read them.
+    /// What `prompt` is, where it is a list of ids that the scan has read or counted.
     #[serde(skip)]
-    pub(super) ids: Option<Vec<u32>>,
+    pub(super) ids: Option<Prompt<'static>>,
 }
 
 /// How much of a prompt is read.
@@ -78,9 +78,11 @@ impl<'a> Fields<'a> {
                 // Most ids have four or five digits, and a comma.
                 let mut ids = Vec::with_capacity(scanner.left() / 5);
                 scanner.ids(|id| ids.push(id))?;
-                self.ids = Some(ids);
+                self.ids = Some(Prompt::Ids(vec![ids]));
             }
-            "prompt" if scanner.at_ids() => scanner.ids(drop)?,
+            "prompt" if scanner.at_ids() => {
+                self.ids = Some(Prompt::Unread { prompts: 1, tokens: Some(scanner.count_ids()?) });
+            }
             _ => return scanner.value(),
         }
         scanner.since(start)

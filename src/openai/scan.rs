@@ -1,14 +1,17 @@
 //! A body in one pass: where its values lie, checked as strictly as a parser would.
 //!
-//! Strings are skipped at the speed of `memchr`, the ids of a prompt are read on the way, and the messages of a chat are
+//! Strings are skipped 64 bytes at a time, the ids of a prompt are read on the way, and the messages of a chat are
 //! told apart. Whatever is not plainly valid ends the scan with `None`: serde then reads the body again and says what is
 //! wrong, so that there is one judge of what is refused, and its words.
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
+use memchr::memchr;
 
 use super::raw::Raw;
+use stops::Stops;
+
+mod stops;
 
 /// Calls `member` with the name of each member of the object that `body` is, and the scanner before its value, which
 /// `member` must read. Returns `None` if the body is anything but one valid JSON object that nests at most `levels` deep.
@@ -18,11 +21,23 @@ pub(crate) fn members<'a>(
     levels: usize,
     mut member: impl FnMut(&str, &mut Scanner<'a>) -> Option<()>,
 ) -> Option<()> {
-    let mut scanner = Scanner { text: std::str::from_utf8(body).ok()?, at: 0, levels };
+    let mut scanner = Scanner { text: std::str::from_utf8(body).ok()?, at: 0, levels, stops: Stops::new() };
     scanner.blank();
     scanner.object(|scanner, name| member(&name, scanner))?;
     scanner.blank();
     (scanner.at == body.len()).then_some(())
+}
+
+/// The same of the last members, where `rest` is what is left of the object's text from the name of one of them on. O(rest).
+pub(crate) fn last_members<'a>(
+    rest: &'a [u8],
+    levels: usize,
+    mut member: impl FnMut(&str, &mut Scanner<'a>) -> Option<()>,
+) -> Option<()> {
+    let mut scanner = Scanner { text: std::str::from_utf8(rest).ok()?, at: 0, levels, stops: Stops::new() };
+    scanner.items(b'}', |scanner| scanner.member(&mut |scanner, name| member(&name, scanner)))?;
+    scanner.blank();
+    (scanner.at == rest.len()).then_some(())
 }
 
 /// A place in a text.
@@ -31,6 +46,7 @@ pub(crate) struct Scanner<'a> {
     at: usize,
     /// How many more arrays and objects may open.
     levels: usize,
+    stops: Stops,
 }
 
 impl<'a> Scanner<'a> {
@@ -65,6 +81,10 @@ impl<'a> Scanner<'a> {
         loop {
             self.blank();
             id(self.id()?);
+            // Nearly always at once.
+            if self.take(b',').is_some() {
+                continue;
+            }
             self.blank();
             match self.peek()? {
                 b',' => self.at += 1,
@@ -73,6 +93,19 @@ impl<'a> Scanner<'a> {
             }
         }
         self.take(b']')
+    }
+
+    /// How many ids a list has that is read no further; those may have more than 32 bits.
+    pub(super) fn count_ids(&mut self) -> Option<usize> {
+        let list = self.rest().strip_prefix(b"[")?;
+        let list = &list[..memchr(b']', list)?];
+        if let Some(count) = plain_numbers(list) {
+            self.at += list.len() + 2;
+            return Some(count);
+        }
+        let mut count = 0;
+        self.ids(|_| count += 1)?;
+        Some(count)
     }
 
     /// Where it is.
@@ -124,13 +157,15 @@ impl<'a> Scanner<'a> {
     }
 
     fn object(&mut self, mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Option<()>) -> Option<()> {
-        self.list(b'{', b'}', |scanner| {
-            let name = scanner.name()?;
-            scanner.blank();
-            scanner.take(b':')?;
-            scanner.blank();
-            member(scanner, name)
-        })
+        self.list(b'{', b'}', |scanner| scanner.member(&mut member))
+    }
+
+    fn member(&mut self, member: &mut impl FnMut(&mut Self, Cow<'a, str>) -> Option<()>) -> Option<()> {
+        let name = self.name()?;
+        self.blank();
+        self.take(b':')?;
+        self.blank();
+        member(self, name)
     }
 
     fn array(&mut self, element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
@@ -142,18 +177,22 @@ impl<'a> Scanner<'a> {
         self.levels = self.levels.checked_sub(1)?;
         self.blank();
         if self.take(close).is_none() {
-            loop {
-                item(self)?;
-                self.blank();
-                if self.take(b',').is_none() {
-                    break;
-                }
-                self.blank();
-            }
-            self.take(close)?;
+            self.items(close, &mut item)?;
         }
         self.levels += 1;
         Some(())
+    }
+
+    /// At least one item, up to the end of the list.
+    fn items(&mut self, close: u8, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        loop {
+            item(self)?;
+            self.blank();
+            if self.take(b',').is_none() {
+                return self.take(close);
+            }
+            self.blank();
+        }
     }
 
     /// A member's name; copied where it has escapes.
@@ -169,21 +208,18 @@ impl<'a> Scanner<'a> {
     /// A string; whether it has escapes.
     fn string(&mut self) -> Option<bool> {
         self.take(b'"')?;
-        let mut escaped = false;
+        let (bytes, mut escaped) = (self.text.as_bytes(), false);
         loop {
-            let rest = self.rest();
-            let end = memchr2(b'"', b'\\', rest)?;
-            let (plain, end_byte) = (&rest[..end], rest[end]);
-            // A minimum, not a search: the compiler makes vector instructions of it.
-            if plain.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < 0x20 {
-                return None;
+            let stop = self.stops.next(bytes, self.at)?;
+            self.at = stop + 1;
+            match bytes[stop] {
+                b'"' => return Some(escaped),
+                b'\\' => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                _ => return None,
             }
-            self.at += end + 1;
-            if end_byte == b'"' {
-                return Some(escaped);
-            }
-            escaped = true;
-            self.escape()?;
         }
     }
 
@@ -235,6 +271,31 @@ impl<'a> Scanner<'a> {
         self.at += count;
         Some(value)
     }
+}
+
+/// How many numbers a list has that are written as most writers do: one comma between two of them, or a comma and a space, and
+/// no zero in front. `None` for any other list, valid or not. Each byte is looked at beside the one before it, without a branch,
+/// so the compiler makes vector instructions of it.
+fn plain_numbers(list: &[u8]) -> Option<usize> {
+    // So many that a byte counts the commas.
+    const STRETCH: usize = 128;
+    let ([b'1'..=b'9', rest @ ..], Some(b'0'..=b'9')) = (list, list.last()) else { return None };
+    let mut commas = 0;
+    for (before, bytes) in list.chunks(STRETCH).zip(rest.chunks(STRETCH)) {
+        let (mut fits, mut count) = (true, 0_u8);
+        for (&before, &byte) in before.iter().zip(bytes) {
+            let goes_on = before.is_ascii_digit();
+            fits &= (byte.is_ascii_digit() & (goes_on | (byte != b'0')))
+                | ((byte == b',') & goes_on)
+                | ((byte == b' ') & (before == b','));
+            count += u8::from(byte == b',');
+        }
+        if !fits {
+            return None;
+        }
+        commas += usize::from(count);
+    }
+    Some(commas + 1)
 }
 
 /// A number of one to seven digits, and how many they are, without a branch for each; `None` if there are more or fewer, or
@@ -321,6 +382,44 @@ mod tests {
         }
         for list in ["[01]", "[1.0]", "[1e3]", "[4294967296]", "[-1]", "[1,]", "[]", "[1 2]", "[99999999999]", "[1"] {
             assert_eq!(ids(list), None, "{list}");
+        }
+    }
+
+    #[test]
+    fn ids_are_counted_as_they_are_read() {
+        let counted = |list: &str| {
+            let mut found = None;
+            members(format!("{{\"prompt\":{list}}}").as_bytes(), 4, |_, scanner| {
+                found = Some(scanner.count_ids()?);
+                Some(())
+            })?;
+            found
+        };
+        let long = format!("[{}]", vec!["151643"; 1_000].join(","));
+        assert_eq!(counted(&long), Some(1_000));
+        for list in ["[7]", "[0]", "[1,2]", "[1, 20, 300]", "[ 1 ,\n2]", "[10,0,1]", "[1,2 ]"] {
+            assert_eq!(counted(list), ids(list).map(|ids| ids.len()), "{list}");
+        }
+        assert_eq!(counted("[4294967296,1]"), Some(2), "they are not judged");
+        let spoilt = |at: usize, with: &str| format!("{}{with}{}", &long[..at], &long[at..]);
+        for list in [
+            "[]",
+            "[1,,2]",
+            "[1,]",
+            "[,1]",
+            "[1 2]",
+            "[1,  2",
+            "[01]",
+            "[1,02]",
+            "[1.5]",
+            "[-1]",
+            "[1,[2]]",
+            "[1,\"2\"]",
+        ] {
+            assert_eq!(counted(list), None, "{list}");
+        }
+        for at in 1..long.len() - 1 {
+            assert_eq!(counted(&spoilt(at, "x")), None, "{at}");
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, Value, escape_formatter};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, escape_formatter};
 
 use super::Reason;
 use crate::openai::{ChatView, Raw};
@@ -21,11 +21,13 @@ use crate::openai::{ChatView, Raw};
 mod date;
 mod json;
 mod messages;
+mod record;
 mod source;
 mod tools;
 
 use messages::Format;
 pub(super) use messages::{Parsed, Remembered};
+use record::Variables;
 
 /// A template that does not compile.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +43,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     default: Traits,
     tool_use: Option<Traits>,
-    specials: Vec<(&'static str, Value)>,
+    defaults: Arc<[(&'static str, Value)]>,
 }
 
 /// What a template's text tells of it.
@@ -110,9 +112,11 @@ impl ChatTemplate {
         environment.add_filter("tojson", json::tojson);
         environment
             .add_filter("string", |value: Value| json::float_text(&value).map_or(value, Value::from).to_string());
-        environment.set_formatter(|out, state, value| match json::float_text(value) {
-            Some(text) => Ok(out.write_str(&text)?),
-            None => escape_formatter(out, state, value),
+        environment.set_formatter(|out, state, value| match (value.as_str(), json::float_text(value)) {
+            // What nearly everything is; `write!` would look for widths and the like.
+            (Some(text), _) if matches!(state.auto_escape(), AutoEscape::None) => Ok(out.write_str(text)?),
+            (_, Some(text)) => Ok(out.write_str(&text)?),
+            _ => escape_formatter(out, state, value),
         });
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
@@ -121,8 +125,9 @@ impl ChatTemplate {
         if let Some(tool_use) = tool_use {
             environment.add_template_owned("tool_use", source::without_generation_tags(tool_use))?;
         }
-        let specials = specials.0.into_iter().map(|(name, token)| (name, Value::from(token))).collect();
-        Ok(Self { environment, default: Traits::of(default), tool_use: tool_use.map(Traits::of), specials })
+        let tokens = specials.0.into_iter().map(|(name, token)| (name, Value::from(token)));
+        let defaults = tokens.chain([("documents", Value::from(()))]).collect();
+        Ok(Self { environment, default: Traits::of(default), tool_use: tool_use.map(Traits::of), defaults })
     }
 
     /// The prompt's text. Messages that are `remembered` are not parsed again.
@@ -157,7 +162,7 @@ impl ChatTemplate {
         }
     }
 
-    /// The template's variables: later ones replace earlier ones of the same name.
+    /// The template's variables.
     fn context(
         &self,
         chat: &ChatView<'_>,
@@ -165,13 +170,10 @@ impl ChatTemplate {
         traits: Traits,
         now: SystemTime,
     ) -> Result<Value, Reason> {
-        let mut pairs: Vec<(Value, Value)> =
-            self.specials.iter().map(|(name, token)| (Value::from(*name), token.clone())).collect();
-        pairs.push((Value::from("documents"), Value::from(())));
-        let kwargs = variables(chat)?;
-        let thinking_given = kwargs.iter().any(|(name, _)| name.as_str() == Some("enable_thinking"));
-        pairs.extend(kwargs);
-        let mut set = |name: &'static str, value: Value| pairs.push((Value::from(name), value));
+        let given = kwargs(chat)?;
+        let thinking_given = given.as_ref().is_some_and(|map| has(map, "enable_thinking"));
+        let mut own = Vec::with_capacity(8);
+        let mut set = |name: &'static str, value: Value| own.push((name, value));
         if let Some(documents) = chat.documents {
             set("documents", parse(documents)?);
         }
@@ -187,7 +189,7 @@ impl ChatTemplate {
         set("add_generation_prompt", Value::from(chat.add_generation_prompt));
         set("tools", chat.tools.map(tools::normalise).transpose()?.unwrap_or(Value::from(())));
         set("messages", Value::from(messages.iter().map(|message| message.value.clone()).collect::<Vec<_>>()));
-        Ok(Value::from_pairs(pairs))
+        Ok(Value::from_object(Variables { own, given, defaults: Arc::clone(&self.defaults) }))
     }
 }
 
@@ -202,18 +204,19 @@ impl Traits {
     }
 }
 
-/// What `chat_template_kwargs` sets. The request's own fields of the same names win, so the caller sets those afterwards.
-fn variables(chat: &ChatView<'_>) -> Result<Vec<(Value, Value)>, Reason> {
-    let Some(raw) = chat.chat_template_kwargs else { return Ok(Vec::new()) };
+/// What `chat_template_kwargs` sets. The request's own fields of the same names win.
+fn kwargs(chat: &ChatView<'_>) -> Result<Option<Value>, Reason> {
+    let Some(raw) = chat.chat_template_kwargs else { return Ok(None) };
     let map = parse(raw)?;
     if messages::given(&map, "chat_template").is_some() {
         return Err(Reason::RequestTemplate);
     }
-    let pairs = messages::entries(&map);
-    if pairs.iter().any(|(name, _)| name.as_str().is_some_and(|name| RESERVED.contains(&name))) {
-        return Err(Reason::TemplateVariables);
-    }
-    Ok(pairs)
+    if RESERVED.iter().any(|name| has(&map, name)) { Err(Reason::TemplateVariables) } else { Ok(Some(map)) }
+}
+
+/// Whether a map has the key, be it null.
+fn has(map: &Value, key: &str) -> bool {
+    map.get_attr(key).is_ok_and(|value| !value.is_undefined())
 }
 
 fn parse(raw: Raw<'_>) -> Result<Value, Reason> {

@@ -1,12 +1,13 @@
 //! Keeps a request that may have killed two workers from killing more.
 
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use warmpath_core::ids::Slot;
 use warmpath_core::retry::Suspects;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::Outgoing;
 
@@ -18,7 +19,8 @@ const FINGERPRINT_BYTES: usize = 64 * 1024;
 pub struct Guard {
     suspects: Mutex<Suspects>,
     count: AtomicUsize,
-    seed: u64,
+    /// Seeded by chance: nobody finds two requests with one fingerprint.
+    hasher: RandomState,
 }
 
 /// By what equal requests are known.
@@ -26,22 +28,22 @@ pub struct Guard {
 pub struct Fingerprint(u64);
 
 impl Guard {
-    /// Remembers for so long under which requests workers broke. Without knowing `seed` nobody finds two requests with one
-    /// fingerprint.
-    pub fn new(remembered: Duration, seed: u64) -> Self {
-        Self { suspects: Mutex::new(Suspects::new(remembered)), count: AtomicUsize::new(0), seed }
+    /// Remembers for so long under which requests workers broke.
+    pub fn new(remembered: Duration) -> Self {
+        let hasher = RandomState::default();
+        Self { suspects: Mutex::new(Suspects::new(remembered)), count: AtomicUsize::new(0), hasher }
     }
 
     /// The fingerprint of a request: its path and body. O(body), 128 KiB at most.
     pub fn fingerprint(&self, outgoing: &Outgoing) -> Fingerprint {
         let body = &outgoing.body;
-        let mut hash = Xxh3::with_seed(self.seed);
-        hash.update(outgoing.path.as_str().as_bytes());
-        hash.update(&body.len().to_le_bytes());
-        hash.update(&body[..body.len().min(FINGERPRINT_BYTES)]);
+        let mut hash = self.hasher.build_hasher();
+        hash.write(outgoing.path.as_str().as_bytes());
+        hash.write_usize(body.len());
+        hash.write(&body[..body.len().min(FINGERPRINT_BYTES)]);
         let rest = &body[body.len().min(FINGERPRINT_BYTES)..];
-        hash.update(&rest[rest.len().saturating_sub(FINGERPRINT_BYTES)..]);
-        Fingerprint(hash.digest())
+        hash.write(&rest[rest.len().saturating_sub(FINGERPRINT_BYTES)..]);
+        Fingerprint(hash.finish())
     }
 
     /// Whether workers broke under the request as often as they may. Costs nothing while no request has broken any.
@@ -92,7 +94,7 @@ mod tests {
 
     #[test]
     fn requests_are_told_apart_by_path_length_beginning_and_end() {
-        let guard = Guard::new(Duration::from_secs(60), 7);
+        let guard = Guard::new(Duration::from_secs(60));
         let body = |len: usize, at: usize| {
             let mut body = vec![b'a'; len];
             body[at] = b'b';
@@ -112,12 +114,12 @@ mod tests {
         let prints: std::collections::HashSet<u64> = different.iter().map(|it| guard.fingerprint(it).0).collect();
         assert_eq!(prints.len(), different.len());
         assert_eq!(guard.fingerprint(&different[0]), guard.fingerprint(&outgoing("/a", body(10, 0))));
-        assert_ne!(guard.fingerprint(&different[0]), Guard::new(Duration::ZERO, 8).fingerprint(&different[0]));
+        assert_ne!(guard.fingerprint(&different[0]), Guard::new(Duration::ZERO).fingerprint(&different[0]));
     }
 
     #[test]
     fn two_workers_block_a_request_and_an_answer_lets_it_pass() {
-        let guard = Guard::new(Duration::from_secs(60), 7);
+        let guard = Guard::new(Duration::from_secs(60));
         let request = outgoing("/a", b"x".to_vec());
         let print = guard.fingerprint(&request);
         let now = (Instant::now(), Instant::now());

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::progress::{Ending, Progress};
+use crate::alarm::Alarm;
 use crate::error::{BoxError, error_json};
 
 /// Between an error event and the cut: hyper drops what it has not flushed as soon as a body fails, and flushes while the
@@ -21,7 +22,9 @@ pub struct Relay<B> {
     inner: B,
     first: Option<Bytes>,
     progress: Progress,
-    idle: Pin<Box<Sleep>>,
+    alarm: Alarm,
+    /// Until when the worker may be silent.
+    until: Instant,
     idle_timeout: Duration,
     deadline: Instant,
     state: State,
@@ -56,8 +59,9 @@ impl<B> Relay<B> {
         deadline: std::time::Instant,
     ) -> Self {
         let deadline = Instant::from_std(deadline);
-        let idle = Box::pin(tokio::time::sleep_until((Instant::now() + idle_timeout).min(deadline)));
-        Self { inner, first, progress, idle, idle_timeout, deadline, state: State::Passing }
+        let until = (Instant::now() + idle_timeout).min(deadline);
+        let alarm = Alarm::default();
+        Self { inner, first, progress, alarm, until, idle_timeout, deadline, state: State::Passing }
     }
 
     fn abort(&mut self, why: Abort) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
@@ -70,7 +74,7 @@ impl<B> Relay<B> {
             self.state = State::Done;
             return Poll::Ready(Some(Err(why.into())));
         }
-        self.idle.as_mut().reset(Instant::now() + LAST_WORDS);
+        self.until = Instant::now() + LAST_WORDS;
         self.state = State::Aborting(why);
         let code = match why {
             Abort::Broken => "upstream_broken",
@@ -110,7 +114,7 @@ where
         match this.state {
             State::Done => return Poll::Ready(None),
             State::Aborting(why) => {
-                ready!(this.idle.as_mut().poll(cx));
+                ready!(this.alarm.poll(this.until, cx));
                 this.state = State::Done;
                 return Poll::Ready(Some(Err(why.into())));
             }
@@ -122,7 +126,7 @@ where
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
-            ready!(this.idle.as_mut().poll(cx));
+            ready!(this.alarm.poll(this.until, cx));
             let late = Instant::now() >= this.deadline;
             return this.abort(if late { Abort::Deadline } else { Abort::Idle });
         };
@@ -132,7 +136,7 @@ where
                     this.progress.on_data(data);
                 }
                 this.end_with_the_last_frame();
-                this.idle.as_mut().reset((Instant::now() + this.idle_timeout).min(this.deadline));
+                this.until = (Instant::now() + this.idle_timeout).min(this.deadline);
                 Poll::Ready(Some(Ok(frame)))
             }
             ended => {

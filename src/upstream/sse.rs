@@ -1,10 +1,16 @@
 //! Looks at a stream of server-sent events as it passes: events, usage, errors, the end. Copies nothing but a line that
 //! a frame cuts in two.
 
-use memchr::{memchr_iter, memmem};
+use std::sync::LazyLock;
+
+use memchr::memchr_iter;
+use memchr::memmem::Finder;
 
 /// The longest line that is put together from several frames; a longer one passes unread.
 const LINE_MAX: usize = 256 * 1024;
+
+/// What an event has that tells usage.
+static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\":"));
 
 /// A scanner without I/O. Frames may cut the stream anywhere.
 #[derive(Debug, Default)]
@@ -79,7 +85,7 @@ impl Seen {
         if is_error(payload) {
             self.error = true;
             self.began_with_error |= self.events == 1;
-        } else if memmem::find(payload, b"\"usage\":").is_some_and(|at| !rest_is_null(&payload[at + 8..])) {
+        } else if USAGE.find(payload).is_some_and(|at| !rest_is_null(&payload[at + 8..])) {
             self.usage = Some(payload.to_vec());
         }
     }

@@ -1,10 +1,17 @@
 //! What an engine says that a request has cost.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::FinderRev;
 use serde::Deserialize;
 use warmpath_core::observe::Usage;
 use warmpath_core::units::Tokens;
 
-use crate::openai::{DEPTH_MAX, scan};
+use crate::openai::scan::Scanner;
+use crate::openai::{DEPTH_MAX, Raw, scan};
+
+/// The name of what is looked for. Inside a text its quotes would be escaped.
+static NAME: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(b"\"usage\""));
 
 #[derive(Deserialize)]
 struct Answer {
@@ -35,19 +42,29 @@ pub fn read(json: &[u8]) -> Usage {
 }
 
 fn counts(json: &[u8]) -> Option<Counts> {
+    // It stands near the end. Where what is left of the answer from there on is the rest of an object, it is the answer's own.
+    let rest = NAME.rfind(json).map(|at| &json[at..]);
+    let near_the_end = rest.and_then(|rest| usage_among(|member| scan::last_members(rest, DEPTH_MAX, member)));
+    match near_the_end.or_else(|| usage_among(|member| scan::members(json, DEPTH_MAX, member))) {
+        Some(usage) => serde_json::from_str::<Option<Counts>>(usage?.get()).ok()?,
+        // Whatever is odd about it is judged by one parser.
+        None => serde_json::from_slice::<Answer>(json).ok()?.usage,
+    }
+}
+
+/// What is told under that name by one of the members that `each` gives; `None` if there are two, or anything is odd.
+fn usage_among<'a>(
+    each: impl FnOnce(&mut dyn FnMut(&str, &mut Scanner<'a>) -> Option<()>) -> Option<()>,
+) -> Option<Option<Raw<'a>>> {
     let mut usage = None;
-    let scanned = scan::members(json, DEPTH_MAX, |name, scanner| {
+    each(&mut |name, scanner| {
         let value = scanner.value()?;
         if name == "usage" && usage.replace(value).is_some() {
             return None;
         }
         Some(())
-    });
-    match scanned {
-        Some(()) => serde_json::from_str::<Option<Counts>>(usage?.get()).ok()?,
-        // Whatever is odd about it is judged by one parser.
-        None => serde_json::from_slice::<Answer>(json).ok()?.usage,
-    }
+    })?;
+    Some(usage)
 }
 
 #[cfg(test)]
@@ -60,6 +77,20 @@ mod tests {
             "prompt_tokens_details":{"cached_tokens":4}}}"#;
         let expected = Usage { prompt: Some(Tokens(9)), cached: Some(Tokens(4)), completion: Some(Tokens(2)) };
         assert_eq!(read(json), expected);
+    }
+
+    #[test]
+    fn only_the_answers_own_usage_counts() {
+        let prompt = |json: &str| read(json.as_bytes()).prompt.map(|tokens| tokens.0);
+        assert_eq!(prompt(r#"{"x":{"usage":{"prompt_tokens":1}}}"#), None);
+        assert_eq!(prompt(r#"{"usage":{"prompt_tokens":2},"x":{"usage":{"prompt_tokens":1}}}"#), Some(2));
+        assert_eq!(prompt(r#"{"usage":{"prompt_tokens":2},"x":["usage"]}"#), Some(2));
+        assert_eq!(
+            prompt(r#"{"text":"\"usage\":{\"prompt_tokens\":1}","usage":{"prompt_tokens":2}, "x":null} "#),
+            Some(2)
+        );
+        assert_eq!(prompt(r#"{"usage":{"prompt_tokens":2},"text":"\"usage\":{}}"}"#), Some(2));
+        assert_eq!(prompt(r#"{"usage":{"prompt_tokens":2},"x":1"#), None);
     }
 
     #[test]

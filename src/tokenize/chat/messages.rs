@@ -19,6 +19,7 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
+use super::record::Record;
 use crate::openai::Raw;
 use crate::tokenize::Reason;
 use crate::tokenize::byte_cache::{ByteCache, Weigh};
@@ -206,7 +207,7 @@ impl Message {
         if let Some(reasoning) = self.reasoning {
             pairs.splice(at..at, [("reasoning", reasoning.clone()), ("reasoning_content", reasoning)]);
         }
-        Value::from_pairs(pairs)
+        Record(pairs).into()
     }
 }
 

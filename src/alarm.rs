@@ -1,33 +1,42 @@
 //! One timer for deadlines that move with every request.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use tokio::time::{Instant, Sleep};
 
 /// A timer that is set again only when it rings too early or would ring too late: a deadline that moves away, as it does
-/// with every request, costs nothing.
+/// with every request and every chunk of a stream, costs nothing.
 #[derive(Default)]
-pub(super) struct Alarm {
+pub(crate) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
     set_for: Option<Instant>,
+    /// Who is woken by it.
+    waker: Option<Waker>,
 }
 
 impl Alarm {
     /// Ready once `deadline` has passed. Else the task is woken then, or earlier for nothing.
-    pub(super) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.set_for.is_none_or(|set_for| deadline < set_for) {
                 self.set_for = Some(deadline);
+                self.waker = None;
                 match &mut self.sleep {
                     Some(sleep) => sleep.as_mut().reset(deadline),
                     None => self.sleep = Some(Box::pin(tokio::time::sleep_until(deadline))),
                 }
             }
             let Some(sleep) = &mut self.sleep else { return Poll::Pending };
-            if sleep.as_mut().poll(cx).is_pending() {
+            let is_told = self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+            if is_told && !sleep.is_elapsed() {
                 return Poll::Pending;
             }
+            if sleep.as_mut().poll(cx).is_pending() {
+                self.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            self.waker = None;
             if self.set_for.take().is_some_and(|set_for| set_for >= deadline) {
                 return Poll::Ready(());
             }
