@@ -45,11 +45,14 @@ struct Worth {
     arrivals: f64,
     /// For each stream that decodes.
     stall: f64,
+    /// Of those in the same step: the share of the time in which nobody else would fill it.
+    step: f64,
 }
 
 impl Toll {
     fn of(Outlook { wait, own, step }: Outlook, decoding: f64, worth: Worth) -> Self {
-        Self { wait, own, later: own * worth.arrivals * (wait + own), stalls: own * worth.stall * decoding, step }
+        let (later, stalls) = (own * worth.arrivals * (wait + own), own * worth.stall * decoding);
+        Self { wait, own, later, stalls, step: step * worth.step }
     }
 
     /// All of it.
@@ -71,7 +74,7 @@ impl Worth {
         let room: f64 = candidates.iter().map(|candidate| candidate.kv_load().max(candidate.slot_load())).sum();
         let share = (arrivals * reading.usual_ms()).max(room / workers).min(BUSIEST);
         let busy = share / (1.0 - share);
-        Self { arrivals: busy * arrivals, stall: busy * reading.first_share() / 2.0 }
+        Self { arrivals: busy * arrivals, stall: busy * reading.first_share() / 2.0, step: 1.0 - share }
     }
 }
 
