@@ -11,13 +11,15 @@ use crate::units::Tokens;
 
 /// `wait + own·(1 + busy·(λ·(wait + own) + κ/2·decoding)) + step` in ms, lowest wins; ours.
 ///
-/// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to compute of it: together the
-/// request's time to first token. `λ·(wait + own)` requests will arrive there before it is done, and each loses `own`. So
-/// does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over mean time to the
-/// end, halved, since they get a token with every step meanwhile. Both count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues
-/// grow with the share `ρ` of its time that it is, since whoever comes later goes elsewhere while it is not, and is one of
-/// many to be held up once it is. `step` is what those lose whose first tokens come from the same step. Only what a request makes others wait
-/// multiplies; what it waits itself hurts nobody else. All constants are learned ([`Rates`]).
+/// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has
+/// to compute of it: together the request's time to first token. `λ·(wait + own)` requests will arrive there before it
+/// is done, and each loses `own`. So does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time
+/// to first token over mean time to the end, halved, since they get a token with every step meanwhile. Both count as
+/// far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time that it is, since whoever
+/// comes later goes elsewhere while it is not, and is one of many to be held up once it is. `step` is what those lose
+/// whose first tokens come from the same step, times `1 − ρ`: the rest of the time somebody else would fill it. Only
+/// what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
+/// ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -220,11 +222,12 @@ mod tests {
 
     #[test]
     fn the_formula_by_hand() {
-        let worth = Worth { arrivals: 0.01, stall: 0.05 };
+        let worth = Worth { arrivals: 0.01, stall: 0.05, step: 0.75 };
         // 0.01 arrivals a ms in 150 ms are 1.5, each of which loses 50; six streams lose 50 at a twentieth each.
-        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, step: 7.0 }, 6.0, worth);
-        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 75.0, stalls: 15.0, step: 7.0 });
-        assert!((toll.sum() - 247.0).abs() < 1e-12);
+        // A quarter of the time somebody else would fill the step.
+        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, step: 8.0 }, 6.0, worth);
+        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 75.0, stalls: 15.0, step: 6.0 });
+        assert!((toll.sum() - 246.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
         let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, step: 0.0 }, 6.0, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
