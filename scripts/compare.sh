@@ -5,8 +5,8 @@
 #
 # TRACE is a conversation trace in Mooncake's form (12 031 requests; `conversation_trace.jsonl` of its FAST '25 release).
 # Fleets of 4, 8 and 16 workers, loads of 0.25, 0.5 and 0.75 of the trace's own rate for each worker, caches of 2 048 and
-# 8 192 blocks of 512, both timings; and five generated workloads whose rate a worker of the polynomial bears. `--quick`
-# takes eight workers only, and the large caches. Every policy is at the defaults of its source. Then the same with a slow
+# 8 192 blocks of 512, both timings; and five generated workloads whose rate a worker of the polynomial bears, and five that
+# were made when `predicted` was done. `--quick` takes eight workers only, and the large caches. Every policy is at the defaults of its source. Then the same with a slow
 # worker, late events, no metrics, and faster and slower engines. WARMPATH names the binary; JOBS the threads.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -45,6 +45,13 @@ for timing in polynomial roofline:8b-h100; do
             cell tree-of-thought 'generate:tree-of-thought?trees=150&depth=3&branching=3&prompt=12&thought=1&block=512&rate=0.1&think=6' 6 "$workers" "$blocks" "$timing" plain
             cell multi-turn 'generate:multi-turn?sessions=700&turns=8&system=3&context=4&user=2&answer=1&block=512&rate=0.5&think=20' 4 "$workers" "$blocks" "$timing" plain
             cell agent 'generate:agent?sessions=150&turns=40&system=8&context=40&user=1&answer=1&block=512&rate=0.12&think=5' 4 "$workers" "$blocks" "$timing" plain
+            # Made when `predicted` was done: who changes it after this makes others.
+            fresh=("$workers" "$blocks" "$timing" fresh --trace-seed 7)
+            cell few-shot 'generate:few-shot?tasks=100&requests=60&system=2&shots=8&question=6&block=512&output=250&rate=4' 2.5 "${fresh[@]}"
+            cell self-consistency 'generate:self-consistency?questions=1500&samples=4&prompt=20&block=512&output=250&rate=2' 1.2 "${fresh[@]}"
+            cell tree-of-thought 'generate:tree-of-thought?trees=120&depth=3&branching=3&prompt=8&thought=2&block=512&rate=0.1&think=8' 6 "${fresh[@]}"
+            cell multi-turn 'generate:multi-turn?sessions=900&turns=6&system=2&context=8&user=1&answer=1&block=512&rate=0.5&think=25' 4 "${fresh[@]}"
+            cell agent 'generate:agent?sessions=120&turns=30&system=6&context=30&user=1&answer=2&block=512&rate=0.12&think=4' 4 "${fresh[@]}"
         done
     done
 done

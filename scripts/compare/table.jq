@@ -20,7 +20,8 @@ def summary:
 def overloaded: .mean.least > 5000;
 
 (map(select(.setting == "plain")) | cells) as $plain
-| (map(select(.setting != "plain")) | cells) as $robust
+| (map(select(.setting == "fresh")) | cells) as $fresh
+| (map(select(.setting | IN("plain", "fresh") | not)) | cells) as $robust
 | "`predicted` against the best other policy of each cell (a cell's best mean and its best p99 may be different policies).",
   "",
   "| trace | timing | cells | mean ≤ best | mean, ratio | worst | p99 ≤ best | p99, ratio | worst | hit of reachable |",
@@ -28,6 +29,14 @@ def overloaded: .mean.least > 5000;
   ($plain | map(select(overloaded | not)) | group_by([.at.trace, .at.timing])[] | "| \(.[0].at.trace) | \(.[0].at.timing) | \(summary) |"),
   ($plain | map(select(overloaded | not)) | "| all below overload | | \(summary) |"),
   ($plain | map(select(overloaded)) | if length > 0 then group_by(.at.trace)[] | "| \(.[0].at.trace), overloaded | | \(summary) |" else empty end),
+  "",
+  "The same on workloads that were made when `predicted` was done, of other shapes and seeds:",
+  "",
+  "| trace | timing | cells | mean ≤ best | mean, ratio | worst | p99 ≤ best | p99, ratio | worst | hit of reachable |",
+  "|---|---|---|---|---|---|---|---|---|---|",
+  ($fresh | map(select(overloaded | not)) | group_by([.at.trace, .at.timing])[] | "| \(.[0].at.trace) | \(.[0].at.timing) | \(summary) |"),
+  ($fresh | map(select(overloaded | not)) | if length > 0 then "| all below overload | | \(summary) |" else empty end),
+  ($fresh | map(select(overloaded)) | if length > 0 then group_by(.at.trace)[] | "| \(.[0].at.trace), overloaded | | \(summary) |" else empty end),
   "",
   "Each policy against the best of all in each cell below overload, geometric means:",
   "",
@@ -51,5 +60,5 @@ def overloaded: .mean.least > 5000;
   "",
   "| trace | timing | blocks | workers | load | mean | best other | ratio | p99 | best other | ratio |",
   "|---|---|---|---|---|---|---|---|---|---|---|",
-  ($plain[] | select(.mean.ratio > 1 or .p99.ratio > 1)
-    | "| \(.at.trace) | \(.at.timing) | \(.at.blocks) | \(.at.workers) | \(.at.load) | \(.mean.own | whole) | \(.mean.least | whole) `\(.mean.best)` | \(.mean.ratio | two) | \(.p99.own | whole) | \(.p99.least | whole) `\(.p99.best)` | \(.p99.ratio | two) |")
+  ($plain + $fresh | .[] | select(.mean.ratio > 1 or .p99.ratio > 1)
+    | "| \(.at.trace)\(if .at.setting == "fresh" then ", fresh" else "" end) | \(.at.timing) | \(.at.blocks) | \(.at.workers) | \(.at.load) | \(.mean.own | whole) | \(.mean.least | whole) `\(.mean.best)` | \(.mean.ratio | two) | \(.p99.own | whole) | \(.p99.least | whole) `\(.p99.best)` | \(.p99.ratio | two) |")
