@@ -5,9 +5,10 @@
 #
 # TRACE is a conversation trace in Mooncake's form (12 031 requests; `conversation_trace.jsonl` of its FAST '25 release).
 # Fleets of 4, 8 and 16 workers, loads of 0.25, 0.5 and 0.75 of the trace's own rate for each worker, caches of 2 048 and
-# 8 192 blocks of 512, both timings; and five generated workloads whose rate a worker of the polynomial bears, and five that
-# were made when `predicted` was done. `--quick` takes eight workers only, and the large caches. Every policy is at the defaults of its source. Then the same with a slow
-# worker, late events, no metrics, and faster and slower engines. WARMPATH names the binary; JOBS the threads.
+# 8 192 blocks of 512, both timings; and five generated workloads whose rate a worker of the polynomial bears, and five
+# that were made when `predicted` was done. `--quick` takes eight workers only, and the large caches. Every policy is at
+# the defaults of its source. Then the same with a slow worker, late events, no metrics, and faster and slower engines.
+# WARMPATH names the binary; JOBS the threads.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
