@@ -5,6 +5,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::explain::{SESSION, unit_of};
+use super::scratch::Terms;
 use super::{DecidedBy, PlaceError, Scheduler, Scratch};
 use crate::admission::{self, OnAllBusy};
 use crate::cost::{Candidate, Cost, NoChoice, Standing, Term};
@@ -102,7 +103,7 @@ fn priced(
     now: Instant,
     shape: &Shape,
     (candidates, kept): (&[Candidate], Option<Kept>),
-    (costs, terms): (&mut Vec<Cost>, &mut Option<Vec<(usize, Term)>>),
+    (costs, terms): (&mut Vec<Cost>, &mut Option<Terms>),
 ) -> Result<(), NoChoice> {
     let Some(terms) = terms.as_mut().filter(|_| policy.learn.is_some()) else {
         return score(policy, now, shape, (candidates, kept), costs);

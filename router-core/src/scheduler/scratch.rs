@@ -11,6 +11,9 @@ use crate::ids::SequenceHash;
 use crate::overlap::{Overlaps, TierBlocks};
 use crate::units::{Blocks, Tokens};
 
+/// What costs are made of, with the places of their candidates.
+pub(super) type Terms = Vec<(usize, Term)>;
+
 /// Buffers and chance of one caller, reused from request to request.
 #[derive(Debug)]
 pub struct Scratch {
@@ -30,7 +33,7 @@ pub struct Scratch {
     pub(super) candidates: Vec<Candidate>,
     pub(super) costs: Vec<Cost>,
     /// What the costs are made of, with places of candidates, where the policy learns; none where nobody wants it.
-    pub(super) terms: Option<Vec<(usize, Term)>>,
+    pub(super) terms: Option<Terms>,
     /// Can be copied, so that a decision can be explained without being made.
     pub(super) rng: Xoshiro256PlusPlus,
     /// What was asked last, and the chance before it was answered.
