@@ -210,8 +210,8 @@ async fn with_jetstream_a_cut_link_loses_nothing() {
         let again = fleet.complete(tokens(family, 40)).await;
         assert_eq!((again.predicted, again.cached()), (Some(36), 36));
     }
+    // What was under way when the link was cut may come again; it counts once.
     assert_eq!(fleet.metric("warmpath_kv_event_gaps_total", "").await, 0.0);
-    assert_eq!(fleet.metric("warmpath_kv_events_total", "duplicate").await, 0.0);
 }
 
 /// R24.
