@@ -210,8 +210,28 @@ async fn with_jetstream_a_cut_link_loses_nothing() {
         let again = fleet.complete(tokens(family, 40)).await;
         assert_eq!((again.predicted, again.cached()), (Some(36), 36));
     }
-    // What was under way when the link was cut may come again; it counts once.
     assert_eq!(fleet.metric("warmpath_kv_event_gaps_total", "").await, 0.0);
+    assert_eq!(fleet.metric("warmpath_kv_events_total", "duplicate").await, 0.0);
+}
+
+/// A way back that breaks at any step of it does not make the router read again what it has read.
+#[tokio::test]
+async fn with_jetstream_a_way_back_that_breaks_anywhere_costs_no_second_reading() {
+    let server = NatsServer::jetstream();
+    let mut link = Link::to(&server.url()).await;
+    let fleet = fleet().engines(1).nats(server.url()).gateway_nats(link.url()).start().await;
+    for family in 1..4 {
+        learns(&fleet, family).await;
+    }
+    for bytes in (400..4_600).step_by(200) {
+        link.cut().await;
+        until_degraded(&fleet).await;
+        link.mend_for(bytes).await;
+        until_ok(&fleet).await;
+    }
+    learns(&fleet, 4).await;
+    assert_eq!(fleet.metric("warmpath_kv_event_gaps_total", "").await, 0.0);
+    assert_eq!(fleet.metric("warmpath_kv_events_total", "duplicate").await, 0.0);
 }
 
 /// R24.

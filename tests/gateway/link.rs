@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use warmpath::shutdown::Tasks;
 
@@ -35,12 +35,20 @@ impl Link {
 
     /// Takes connections again, at the same address.
     pub(crate) async fn mend(&mut self) {
+        self.mend_for(u64::MAX).await;
+    }
+
+    /// The same, but the first connection breaks once the server has said so many bytes.
+    pub(crate) async fn mend_for(&mut self, bytes: u64) {
         let listener = TcpListener::bind(self.address).await.unwrap();
         self.address = listener.local_addr().unwrap();
         let (server, tasks) = (self.server, self.tasks.clone());
         self.tasks.spawn(async move {
+            let mut bytes = bytes;
             while let Ok((mut near, _)) = listener.accept().await {
-                let Ok(mut far) = TcpStream::connect(server).await else { continue };
+                let Ok(far) = TcpStream::connect(server).await else { continue };
+                let (said, asked) = far.into_split();
+                let mut far = tokio::io::join(said.take(std::mem::replace(&mut bytes, u64::MAX)), asked);
                 tasks.spawn(async move { drop(copy_bidirectional(&mut near, &mut far).await) });
             }
         });

@@ -125,12 +125,13 @@ impl NatsBus {
             }
         };
         tokio::pin!(replaced);
-        // A stream that was made anew counts anew.
-        let same = line.read.take().filter(|(read, _)| read.created == info.created);
+        // A stream that was made anew counts anew. The place stays known until the next one is: this may fail on the way, or
+        // be given up, as often as the connection is lost again.
+        let same = line.read.as_ref().filter(|(known, _)| known.created == info.created).map(|(_, read)| *read);
         if same.is_none() {
             *line.marks.lock().unwrap_or_else(PoisonError::into_inner) = Marks::default();
         }
-        let read = same.map_or(0, |(_, read)| read);
+        let read = same.unwrap_or(0);
         let Line { subject, marks, to, .. } = line;
         let mut reader = Reader::open(stream, subject, read).await?;
         let mut behind = reader.pending > 0;
