@@ -5,63 +5,198 @@
 #
 # TRACE is a conversation trace in Mooncake's form (12 031 requests; `conversation_trace.jsonl` of its FAST '25 release).
 # Fleets of 4, 8 and 16 workers, loads of 0.25, 0.5 and 0.75 of the trace's own rate for each worker, caches of 2 048 and
-# 8 192 blocks of 512, both timings; and five generated workloads whose rate a worker of the polynomial bears, and five
-# that were made when `predicted` was done. `--quick` takes eight workers only, and the large caches. Every policy is at
-# the defaults of its source. Then the same with a slow worker, late events, no metrics, and faster and slower engines.
-# WARMPATH names the binary; JOBS the threads.
+# 8 192 blocks of 512, both timings; the whole trace, its last third by itself, five generated workloads whose rate a worker
+# of the polynomial bears, and five that were made when `predicted` was done. Then the trace once more under conditions that
+# nobody wishes for. `--quick` takes eight workers, large caches, half of the rate and the polynomial only.
+#
+# Every policy is at the defaults of its source and, where it has weights, once more at those that `warmpath tune` finds for
+# it: once for each kind of workload and timing, on eight workers with large caches at all loads together, by mean TTFT. Of
+# the trace the search sees the first two thirds, of a generated workload another draw (another seed); none of the workloads
+# that were made last. Where what it finds is not better on what it held back itself, the defaults stand.
+#
+# All of it takes some two and a half hours of one core, `--quick` six minutes.
+#
+# WARMPATH names the binary; JOBS the threads; TRIALS the choices of weights that are tried. KEEP names a folder in which
+# rows and weights are kept: what is there already is not done again, so a run that was cut short goes on. AGAIN names
+# policies, with commas between, whose rows are thrown away first: those that have changed since.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+usage='usage: scripts/compare.sh [--quick] TRACE OUT.md'
 quick=
 [ "${1:-}" = --quick ] && quick=1 && shift
-trace=${1:?usage: scripts/compare.sh [--quick] TRACE OUT.md}
-out=${2:?usage: scripts/compare.sh [--quick] TRACE OUT.md}
+trace=${1:?$usage}
+out=${2:?$usage}
 warmpath=${WARMPATH:-target/release/warmpath}
 policies=kv,logit,blocks,product,affinity,chwbl,preble,aibrix,predicted,approx_tree,approx_lru,round_robin,random,least_requests,power_of_two
-fleets=(4 8 16) caches=(2048 8192)
-[ -n "$quick" ] && fleets=(8) caches=(8192)
-rows=$(mktemp)
-trap 'rm -f "$rows"' EXIT
+tunable=(kv logit blocks affinity chwbl preble aibrix approx_tree approx_lru)
+fleets=(4 8 16) caches=(2048 8192) timings=(polynomial roofline:8b-h100) loads=(0.25 0.5 0.75) trials=${TRIALS:-24}
+[ -n "$quick" ] && fleets=(8) caches=(8192) timings=(polynomial) loads=(0.5) trials=${TRIALS:-8}
+options=(--block-size 512 --max-num-seqs 256 --max-num-batched-tokens 8192 ${JOBS:+--jobs "$JOBS"})
 
-# name, trace, rate that counts as 1, workers, blocks, timing, rest: more options
-cell() {
-    local name=$1 input=$2 rate=$3 workers=$4 blocks=$5 timing=$6 setting=$7
-    shift 7
-    local speeds
-    speeds=$(jq -rn --argjson w "$workers" --argjson r "$rate" '[0.25, 0.5, 0.75] | map(. * $w * $r | tostring) | join(",")')
-    { "$warmpath" replay --trace "$input" --workers "$workers" --speed "$speeds" --policy "$policies" --cache-blocks "$blocks" \
-        --block-size 512 --timing "$timing" --json ${JOBS:+--jobs "$JOBS"} "$@" 2>/dev/null || true; } |
-        jq -c --arg trace "$name" --argjson rate "$rate" --argjson blocks "$blocks" --arg timing "$timing" --arg setting "$setting" \
-            '.rows[] | {trace: $trace, blocks: $blocks, timing: $timing, setting: $setting, policy, workers,
-             load: (.speed / .workers / $rate * 100 | round / 100), mean: .ttft_ms.mean, p50: .ttft_ms.p50, p99: .ttft_ms.p99,
-             itl: .itl_ms.mean, hit: .hit_rate, reachable: .reachable_hit_rate, balance: .new_tokens_max_over_mean}' >>"$rows"
+keep=${KEEP:-$(mktemp -d)}
+[ -n "${KEEP:-}" ] || trap 'rm -rf "$keep"' EXIT
+rows=$keep/rows${quick:+-quick}.jsonl found=$keep/weights${quick:+-quick}
+mkdir -p "$found"
+touch "$rows"
+jq -c --arg again "${AGAIN:-}" 'select(.policy | IN($again | split(",")[]) | not)' "$rows" >"$rows.new"
+mv "$rows.new" "$rows"
+requests=$(gzip -cdf "$trace" | wc -l)
+tuned_on=$((requests * 2 / 3))
+# Requests that a search is given at most.
+tuning=$tuned_on
+[ -z "$quick" ] || tuning=2500
+readonly usage quick trace out warmpath policies trials keep rows found requests tuned_on tuning
+
+# The workloads: each with the rate that counts as 1 for a worker.
+declare -A specs=(
+    [few-shot]='generate:few-shot?tasks=200&requests=30&system=2&shots=14&question=4&block=512&output=200&rate=4'
+    [self-consistency]='generate:self-consistency?questions=1200&samples=6&prompt=14&block=512&output=300&rate=2'
+    [tree-of-thought]='generate:tree-of-thought?trees=150&depth=3&branching=3&prompt=12&thought=1&block=512&rate=0.1&think=6'
+    [multi-turn]='generate:multi-turn?sessions=700&turns=8&system=3&context=4&user=2&answer=1&block=512&rate=0.5&think=20'
+    [agent]='generate:agent?sessions=150&turns=40&system=8&context=40&user=1&answer=1&block=512&rate=0.12&think=5'
+)
+# Made when `predicted` was done: who changes it after this makes others.
+declare -A fresh=(
+    [few-shot]='generate:few-shot?tasks=120&requests=50&system=3&shots=11&question=3&block=512&output=220&rate=4'
+    [self-consistency]='generate:self-consistency?questions=1000&samples=8&prompt=12&block=512&output=280&rate=2'
+    [tree-of-thought]='generate:tree-of-thought?trees=160&depth=2&branching=5&prompt=10&thought=1&block=512&rate=0.1&think=7'
+    [multi-turn]='generate:multi-turn?sessions=800&turns=7&system=4&context=5&user=2&answer=2&block=512&rate=0.5&think=18'
+    [agent]='generate:agent?sessions=140&turns=35&system=10&context=25&user=2&answer=1&block=512&rate=0.12&think=5'
+)
+declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
+declare -A fresh_rates=([few-shot]=3 [self-consistency]=1.2 [tree-of-thought]=5 [multi-turn]=3.5 [agent]=4)
+generated=(few-shot self-consistency tree-of-thought multi-turn agent)
+readonly -A specs fresh rates fresh_rates
+
+# speeds RATE WORKERS: the speeds that are the loads, with commas between.
+speeds() {
+    jq -rn --argjson w "$2" --argjson r "$1" '$ARGS.positional | map(tonumber * $w * $r | tostring) | join(",")' --args "${loads[@]}"
 }
 
-for timing in polynomial roofline:8b-h100; do
-    for blocks in "${caches[@]}"; do
-        for workers in "${fleets[@]}"; do
-            cell conversation "$trace" 1 "$workers" "$blocks" "$timing" plain
-            cell few-shot 'generate:few-shot?tasks=200&requests=30&system=2&shots=14&question=4&block=512&output=200&rate=4' 3 "$workers" "$blocks" "$timing" plain
-            cell self-consistency 'generate:self-consistency?questions=1200&samples=6&prompt=14&block=512&output=300&rate=2' 1.5 "$workers" "$blocks" "$timing" plain
-            cell tree-of-thought 'generate:tree-of-thought?trees=150&depth=3&branching=3&prompt=12&thought=1&block=512&rate=0.1&think=6' 6 "$workers" "$blocks" "$timing" plain
-            cell multi-turn 'generate:multi-turn?sessions=700&turns=8&system=3&context=4&user=2&answer=1&block=512&rate=0.5&think=20' 4 "$workers" "$blocks" "$timing" plain
-            cell agent 'generate:agent?sessions=150&turns=40&system=8&context=40&user=1&answer=1&block=512&rate=0.12&think=5' 4 "$workers" "$blocks" "$timing" plain
-            # Made when `predicted` was done: who changes it after this makes others.
-            fresh=("$workers" "$blocks" "$timing" fresh --trace-seed 7)
-            cell few-shot 'generate:few-shot?tasks=100&requests=60&system=2&shots=8&question=6&block=512&output=250&rate=4' 2.5 "${fresh[@]}"
-            cell self-consistency 'generate:self-consistency?questions=1500&samples=4&prompt=20&block=512&output=250&rate=2' 1.2 "${fresh[@]}"
-            cell tree-of-thought 'generate:tree-of-thought?trees=120&depth=3&branching=3&prompt=8&thought=2&block=512&rate=0.1&think=8' 6 "${fresh[@]}"
-            cell multi-turn 'generate:multi-turn?sessions=900&turns=6&system=2&context=8&user=1&answer=1&block=512&rate=0.5&think=25' 4 "${fresh[@]}"
-            cell agent 'generate:agent?sessions=120&turns=30&system=6&context=30&user=1&answer=2&block=512&rate=0.12&think=4' 4 "${fresh[@]}"
+# Of all that is done: how many, how many so far, when it began.
+total=0 done=0 began=$SECONDS counting=1
+
+# Whether a step is to be done now, and telling that it is.
+step() {
+    if [ -n "$counting" ]; then
+        total=$((total + 1))
+        return 1
+    fi
+    done=$((done + 1))
+    echo "[$done/$total, $(((SECONDS - began) / 60)) min] $*" >&2
+}
+
+weights_of() {
+    echo "$found/$1-${2%%[:,]*}.json"
+}
+
+# tune KIND TIMING INPUT...: finds weights for every policy that has some, for cells of this kind and timing.
+tune() {
+    local kind=$1 timing=$2 policy file tried
+    shift 2
+    file=$(weights_of "$kind" "$timing")
+    step "weights for $kind, $timing" || return 0
+    [ ! -s "$file" ] || return 0
+    tried=$(mktemp -p "$keep")
+    for policy in "${tunable[@]}"; do
+        "$warmpath" tune "$@" --policy "$policy" --workers 8 --speed "$(speeds "${rates[$kind]}" 8)" --cache-blocks 8192 \
+            --timing "$timing" --trials "$trials" --json "${options[@]}" |
+            jq -c '{policy, verdict, change_tuned, change_held_back, weights: (if .verdict == "better" then .found.weights else {} end)}' >>"$tried"
+    done
+    # What replay reads as a configuration has to name a worker.
+    jq -s --arg kind "$kind" --arg timing "$timing" '{kind: $kind, timing: $timing, policies: .,
+        names: (map(select(.weights != {}) | .policy) | join(",")),
+        configuration: {models: [{name: "m"}], workers: [{id: "w", url: "http://127.0.0.1:9", model: "m"}],
+            routing: (reduce (.[].weights | to_entries[]) as {$key, $value} ({}; setpath($key | split("."); $value)))}}' "$tried" >"$file"
+    rm "$tried"
+}
+
+# replay RATE WORKERS BLOCKS TIMING POLICIES OPTION...: one JSON line a row.
+replay() {
+    local rate=$1 workers=$2 blocks=$3 timing=$4 names=$5
+    shift 5
+    # Where some requests did not complete, it says so by its status; the rows say it too.
+    [ -n "$names" ] || return 0
+    { "$warmpath" replay "$@" --workers "$workers" --speed "$(speeds "$rate" "$workers")" --policy "$names" \
+        --cache-blocks "$blocks" --timing "$timing" --json "${options[@]}" 2>/dev/null || true; } | jq -c '.rows[]'
+}
+
+# missing WEIGHTS POLICIES WORKERS PLACE: which of the policies have no rows there yet.
+missing() {
+    jq -nr --arg weights "$1" --arg names "$2" --argjson w "$3" --argjson place "$4" \
+        '[inputs | select(.workers == $w and .weights == $weights and {setting, trace, timing, blocks} == $place) | .policy] as $there
+        | $names / "," - $there | join(",")' "$rows"
+}
+
+# cell SETTING KIND RATE WORKERS BLOCKS TIMING OPTION...: every policy at every load, at defaults and at tuned weights.
+cell() {
+    local setting=$1 kind=$2 rate=$3 workers=$4 blocks=$5 timing=$6 weights names place
+    shift 6
+    place=$(jq -cn --arg s "$setting" --arg k "$kind" --arg t "$timing" --argjson b "$blocks" \
+        '{setting: $s, trace: $k, timing: $t, blocks: $b}')
+    step "$setting: $kind, $workers workers of $blocks blocks, $timing" || return 0
+    weights=$(weights_of "$kind" "$timing")
+    # Those of the polynomial, where nothing was tuned for this timing.
+    [ -s "$weights" ] || weights=$(weights_of "$kind" polynomial)
+    names=
+    if [ -s "$weights" ]; then
+        names=$(jq -r .names "$weights")
+        jq .configuration "$weights" >"$keep/tuned.yaml"
+    fi
+    {
+        replay "$rate" "$workers" "$blocks" "$timing" "$(missing default "$policies" "$workers" "$place")" "$@" |
+            jq -c '. + {weights: "default"}'
+        replay "$rate" "$workers" "$blocks" "$timing" "$(missing tuned "$names" "$workers" "$place")" "$@" \
+            --config "$keep/tuned.yaml" | jq -c '. + {weights: "tuned"}'
+    } | jq -c --argjson place "$place" --argjson rate "$rate" '$place + {policy, weights, workers,
+            load: (.speed / .workers / $rate * 100 | round / 100), mean: .ttft_ms.mean, p50: .ttft_ms.p50, p99: .ttft_ms.p99,
+            itl: .itl_ms.mean, hit: .hit_rate, reachable: .reachable_hit_rate, balance: .new_tokens_max_over_mean,
+            lost: (.requests - .completed)}' >"$keep/cell.jsonl"
+    cat "$keep/cell.jsonl" >>"$rows"
+}
+
+# robust SETTING TIMING BLOCKS OPTION...: the trace on eight workers under one condition.
+robust() {
+    local setting=$1 timing=$2 blocks=$3 part=()
+    shift 3
+    [ -n "$quick" ] && part=(--requests "$((requests / 3))")
+    cell "$setting" conversation 1 8 "$blocks" "$timing" --trace "$trace" "${part[@]}" "$@"
+}
+
+everything() {
+    local timing blocks workers kind roofline=roofline:8b-h100
+    for timing in "${timings[@]}"; do
+        tune conversation "$timing" --trace "$trace" --requests "$tuning"
+        for kind in "${generated[@]}"; do
+            tune "$kind" "$timing" --trace "${specs[$kind]}" --trace-seed 2 --requests "$tuning"
         done
     done
-done
-r=roofline:8b-h100
-cell conversation "$trace" 1 8 8192 polynomial 'one worker 2× slower' --slow 2
-cell conversation "$trace" 1 8 8192 polynomial 'events 1 s late' --event-delay 1000
-cell conversation "$trace" 1 8 8192 polynomial 'no metrics' --scrape-interval 0
-cell conversation "$trace" 1 8 8192 "$r,mfu=0.65,mbu=0.975" 'engines 30 % faster'
-cell conversation "$trace" 1 8 8192 "$r,mfu=0.385,mbu=0.577" 'engines 30 % slower'
+    for timing in "${timings[@]}"; do
+        for blocks in "${caches[@]}"; do
+            for workers in "${fleets[@]}"; do
+                cell plain conversation 1 "$workers" "$blocks" "$timing" --trace "$trace"
+                cell 'held back' conversation 1 "$workers" "$blocks" "$timing" --trace "$trace" --skip "$tuned_on"
+                for kind in "${generated[@]}"; do
+                    cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
+                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 31
+                done
+            done
+        done
+    done
+    robust 'one worker 2× slower' polynomial 8192 --slow 2
+    robust 'one worker restarts, gone for 30 s' polynomial 8192 --restart 30
+    robust 'events 1 s late' polynomial 8192 --event-delay 1000
+    robust 'no metrics' polynomial 8192 --scrape-interval 0
+    robust 'two routers' polynomial 8192 --routers 2
+    robust 'output lengths unknown' polynomial 8192 --output-unknown
+    robust 'host memory of 8 192 blocks below 2 048' polynomial 2048 --host-blocks 8192
+    robust 'engines 30 % faster' "$roofline,mfu=0.65,mbu=0.975" 8192
+    robust 'engines 30 % slower' "$roofline,mfu=0.385,mbu=0.577" 8192
+}
 
-jq -rs -f scripts/compare/table.jq "$rows" >"$out"
-echo "$out: $(jq -s length "$rows") rows"
+everything
+counting=
+everything
+jq -rs --slurpfile weights <(cat "$found"/*.json) -f scripts/compare/table.jq "$rows" >"$out"
+echo "$out: $(wc -l <"$rows") rows, $(((SECONDS - began) / 60)) min"

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use rand::rngs::Xoshiro256PlusPlus;
 use smallvec::SmallVec;
 use warmpath_core::cost::{Candidate, Cost, Standing as Room, Term};
-use warmpath_core::ids::{Rank, Roll, Slot, WorkerId};
+use warmpath_core::ids::{Rank, Roll, SequenceHash, Slot, WorkerId};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::scheduler::{DecidedBy, Placement, Question, Scratch};
 use warmpath_core::units::Tokens;
@@ -37,7 +37,7 @@ pub struct Decisions {
     ring: Mutex<Ring>,
     sharing: Mutex<Sharing>,
     kept: usize,
-    candidates_max: usize,
+    bytes_max: usize,
 }
 
 #[derive(Default)]
@@ -46,8 +46,8 @@ struct Ring {
     records: VecDeque<Arc<Decision>>,
     /// The number of the last one.
     last: u64,
-    /// Candidates in all of them.
-    candidates: usize,
+    /// What all of them were made of takes so many bytes.
+    bytes: usize,
     /// Who the candidates of each model are, as long as their roll is the same.
     names: HashMap<Arc<str>, (Roll, Arc<[Name]>)>,
 }
@@ -92,6 +92,8 @@ pub struct Decision {
     pub new_tokens: Tokens,
     /// How much of the prompt, at its beginning, earlier ones had too, wherever they went; none where that is not known.
     pub shared: Option<Tokens>,
+    /// Which beginning that is: the hash of its last block with all before it.
+    pub beginning: Option<SequenceHash>,
     /// Whom there was to choose from, in the order of their slots.
     pub candidates: Vec<Candidate>,
     /// Their costs; none where no policy was asked.
@@ -104,6 +106,9 @@ pub struct Decision {
     /// What came of it.
     pub course: Course,
 }
+
+/// How much of a prompt earlier ones had, and which beginning that is.
+type Shared = (Option<Tokens>, Option<SequenceHash>);
 
 /// A decision that was just made.
 pub struct Made<'a> {
@@ -119,6 +124,19 @@ pub struct Made<'a> {
     pub fleet: (&'a WorkerTable, &'a Pool),
     /// With what.
     pub scratch: &'a Scratch,
+}
+
+impl Made<'_> {
+    /// What a record of it takes at most.
+    fn bytes(&self) -> usize {
+        let (candidates, terms) = (self.scratch.candidates().len(), self.scratch.terms().len());
+        // Of two candidates; one may have a term more, for its session.
+        bytes_of(candidates, 2 * terms.div_ceil(candidates.max(1)))
+    }
+}
+
+fn bytes_of(candidates: usize, terms: usize) -> usize {
+    candidates * (size_of::<Candidate>() + size_of::<Cost>()) + terms * size_of::<(usize, Term)>()
 }
 
 /// Which decisions are asked for; what is not given does not matter.
@@ -168,7 +186,12 @@ impl Decision {
         self.names.binary_search_by_key(&slot, |name| name.slot).ok().map(|at| &self.names[at])
     }
 
-    fn write(&mut self, number: u64, made: &Made<'_>, shared: Option<Tokens>, names: Arc<[Name]>) {
+    /// What it was made of.
+    fn bytes(&self) -> usize {
+        bytes_of(self.candidates.len(), self.terms.len())
+    }
+
+    fn write(&mut self, number: u64, made: &Made<'_>, (shared, beginning): Shared, names: Arc<[Name]>) {
         let Placement { target, overlap_tokens, new_tokens, decided_by, .. } = made.placement;
         if let Some(asked) = made.scratch.asked() {
             self.asked.clone_from(asked);
@@ -182,7 +205,7 @@ impl Decision {
         (self.chosen, self.overlap, self.new_tokens) = (target.slot, *overlap_tokens, *new_tokens);
         let best = made.scratch.candidates().iter().map(|candidate| candidate.overlap.total()).max();
         self.best_overlap = best.unwrap_or_default().tokens(self.asked.0.shape.block_size);
-        self.shared = shared;
+        (self.shared, self.beginning) = (shared, beginning);
         self.candidates.clear();
         self.candidates.extend_from_slice(made.scratch.candidates());
         self.costs.clear();
@@ -221,6 +244,7 @@ impl Decision {
             best_overlap: Tokens(0),
             new_tokens: Tokens(0),
             shared: None,
+            beginning: None,
             candidates: Vec::with_capacity(made.scratch.candidates().len()),
             costs: Vec::with_capacity(made.scratch.costs().len()),
             terms: Vec::new(),
@@ -233,25 +257,29 @@ impl Decision {
 impl Decisions {
     /// The last `kept`, or fewer where what they were made of takes more than `bytes`.
     pub fn new(kept: usize, bytes: usize) -> Self {
-        let candidates_max = bytes / (size_of::<Candidate>() + size_of::<Cost>());
         let records = VecDeque::with_capacity(kept);
-        Self { ring: Mutex::new(Ring { records, ..Ring::default() }), sharing: Mutex::default(), kept, candidates_max }
+        Self {
+            ring: Mutex::new(Ring { records, ..Ring::default() }),
+            sharing: Mutex::default(),
+            kept,
+            bytes_max: bytes,
+        }
     }
 
     /// Writes a decision down, in the place of the oldest. None where none is kept, or one takes more than all may. One
     /// short lock and a copy of the candidates; once the ring is full, no allocation but for records that somebody still
     /// reads.
     pub fn record(&self, made: &Made<'_>) -> Option<Arc<Decision>> {
-        let candidates = made.scratch.candidates().len();
-        if self.kept == 0 || candidates > self.candidates_max {
+        let bytes = made.bytes();
+        if self.kept == 0 || bytes > self.bytes_max {
             return None;
         }
         let shared = self.shared(made);
         let mut ring = self.ring();
         let mut spare = None;
-        while ring.records.len() >= self.kept || ring.candidates + candidates > self.candidates_max {
+        while ring.records.len() >= self.kept || ring.bytes + bytes > self.bytes_max {
             let Some(oldest) = ring.records.pop_front() else { break };
-            ring.candidates = ring.candidates.saturating_sub(oldest.candidates.len());
+            ring.bytes = ring.bytes.saturating_sub(oldest.bytes());
             spare = Some(oldest);
         }
         let names = ring.names_of(made.fleet);
@@ -262,17 +290,18 @@ impl Decisions {
         };
         Arc::get_mut(&mut record)?.write(number, made, shared, names);
         ring.last = number;
-        ring.candidates += candidates;
+        ring.bytes += record.bytes();
         ring.records.push_back(Arc::clone(&record));
         Some(record)
     }
 
     /// How much of the prompt earlier ones had, and from now on this one has.
-    fn shared(&self, made: &Made<'_>) -> Option<Tokens> {
-        let (question, _) = made.scratch.asked()?;
-        let prompt = made.scratch.only_prompt().filter(|_| question.has_tokens)?;
+    fn shared(&self, made: &Made<'_>) -> Shared {
+        let Some((question, _)) = made.scratch.asked() else { return (None, None) };
+        let Some(prompt) = made.scratch.only_prompt().filter(|_| question.has_tokens) else { return (None, None) };
         let mut sharing = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(sharing.add(prompt).tokens(question.shape.block_size))
+        let (blocks, beginning) = sharing.add(prompt);
+        (Some(blocks.tokens(question.shape.block_size)), beginning)
     }
 
     /// The number of the last decision; 0 before the first.

@@ -15,6 +15,7 @@ use worker::{Interval, Worker};
 
 mod line;
 mod mean;
+mod visits;
 mod work;
 mod worker;
 
@@ -69,6 +70,15 @@ pub struct Outlook {
     pub own: f64,
     /// ms that it takes from those together that wait for their first token from the step in which it is computed.
     pub step: f64,
+}
+
+/// Those who come to one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Regulars {
+    /// How many in a ms.
+    pub per_ms: f64,
+    /// ms of computing that what the worker holds saves each of them, on average.
+    pub saved: f64,
 }
 
 /// All that is known at one moment.
@@ -131,8 +141,17 @@ impl Reading<'_> {
         Outlook { wait, own: slow * state.line.ms(&work), step }
     }
 
+    /// Who comes to a worker, by those who came last.
+    pub fn regulars(&self, slot: Slot) -> Regulars {
+        let visits = self.state.workers.get(slot.index()).map(|worker| &worker.visits);
+        visits.map_or_else(Regulars::default, |visits| Regulars {
+            per_ms: visits.per_ms(self.now),
+            saved: visits.saved(),
+        })
+    }
+
     /// ms to compute what a request brings on average, on a worker like most.
-    pub fn usual_ms(&self) -> f64 {
+    pub fn mean_request_ms(&self) -> f64 {
         self.state.line.ms(&self.state.usual())
     }
 
@@ -164,7 +183,8 @@ impl State {
         Work { tokens: self.tokens.get(), pairs: self.pairs.get(), ..Work::default() }
     }
 
-    fn placed(&mut self, now: f64, key: RequestKey, slot: Slot, work: Work) {
+    /// `cold` is what there would be to do if nothing of it were held.
+    fn placed(&mut self, now: f64, key: RequestKey, slot: Slot, (work, cold): (Work, Work)) {
         self.ended(now, key, None);
         if let Some(last) = self.last_arrival.replace(now) {
             self.between_arrivals.add(now - last);
@@ -178,7 +198,10 @@ impl State {
         if self.workers.len() <= slot.index() {
             self.workers.resize_with(slot.index() + 1, Worker::default);
         }
-        self.workers[slot.index()].placed(now, key, work);
+        let saved = (self.line.ms(&cold) - self.line.ms(&work)).max(0.0);
+        let worker = &mut self.workers[slot.index()];
+        worker.visits.add(now, saved);
+        worker.placed(now, key, work);
     }
 
     fn first_token(&mut self, now: f64, key: RequestKey) {
@@ -233,7 +256,7 @@ impl Learn for Rates {
         match event {
             Event::Placed { shape, overlap, new_tokens } => {
                 let work = Work::new(shape.prompt, new_tokens, overlap, 1.0, shape.block_size);
-                state.placed(now, request, slot, work);
+                state.placed(now, request, slot, (work, Work::cold(&shape)));
             }
             Event::FirstToken => state.first_token(now, request),
             Event::Progress { tokens } => state.tokens(now, request, f64::from(tokens.0)),

@@ -1,4 +1,5 @@
-//! What a decision costs, step by step: token ids of a request, hashes of its blocks, the look-up, the score, and the whole.
+//! What a decision costs, step by step: token ids of a request, hashes of its blocks, the look-up, the score, and the whole;
+//! and what each policy's choice does.
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use crate::figures::{Figure, Report};
 use crate::times::Times;
 use crate::tokens::Tokens;
 
+mod policies;
 mod world;
 
 use world::{PROMPTS, World};
@@ -32,6 +34,8 @@ const LENGTHS: [usize; 3] = [1_000, 10_000, 100_000];
 const WORKERS: [u16; 3] = [8, 100, 500];
 /// The fleet in front of which text is measured.
 const TEXT_WORKERS: u16 = 100;
+/// The fleet in front of which every policy is measured.
+const POLICY_WORKERS: u16 = 500;
 /// How often the reference is asked, which takes long.
 const REFERENCE_TIMES: usize = 5;
 /// Bytes of the text of a new turn.
@@ -56,6 +60,9 @@ pub(crate) fn run(plan: &DecisionPlan) -> anyhow::Result<bool> {
             // The bound of the whole; users say that they would pay five times as much.
             let target = (workers == 100 && length == 100_000).then_some(1_000.0);
             steps(&mut report, &world, at, times, target);
+        }
+        if workers == POLICY_WORKERS {
+            policies::measure(&mut report, &world, if plan.quick { 500 } else { 5_000 });
         }
         if workers == TEXT_WORKERS {
             texts.measure(&mut report, &world, plan.quick)?;

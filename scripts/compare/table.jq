@@ -1,64 +1,147 @@
-# Rows of scripts/compare.sh -> Markdown.
+# Rows of scripts/compare.sh, and the weights that were found as $weights -> Markdown.
 def two: (. * 100 | round) / 100 | tostring;
 def whole: if . >= 10000 then (. / 1000 | round | tostring) + " s" else (round | tostring) + " ms" end;
-def geometric: (map(log) | add / length) | exp;
+def geometric: if length == 0 then 1 else (map(log) | add / length) | exp end;
+def mean: if length == 0 then 0 else add / length end;
+def share: .hit / ([.reachable, 0.001] | max);
+def own: map(select(.policy == "predicted"))[0];
 
-# The best of the others, and what predicted is of it.
-def judged($figure):
-    (map(select(.policy != "predicted")) | min_by(.[$figure])) as $best
-    | (map(select(.policy == "predicted"))[0]) as $own
-    | {best: $best.policy, least: $best[$figure], own: $own[$figure], ratio: ($own[$figure] / $best[$figure])};
+# The others at their defaults; the same, those with weights at the ones that were found where these are better in a tuning.
+def at_defaults: map(select(.policy != "predicted" and .weights == "default"));
+def at_tuned: (map(select(.weights == "tuned"))) as $tuned
+    | [at_defaults[] | .policy as $policy | first($tuned[] | select(.policy == $policy) | .policy += "*") // .];
+
+# The best of some rows in a figure, and what predicted is of it.
+def against($figure; $own): min_by(.[$figure]) | {policy, least: .[$figure], ratio: ($own / .[$figure])};
+def judged($figure): own[$figure] as $own
+    | {own: $own, default: (at_defaults | against($figure; $own)), tuned: (at_tuned | against($figure; $own))}
+    | . + {least: ([.default.least, .tuned.least] | min), ratio: ([.default.ratio, .tuned.ratio] | max)};
 def cells: group_by([.setting, .trace, .timing, .blocks, .workers, .load])
-    | map({at: .[0], rows: ., mean: judged("mean"), p99: judged("p99"), p50: judged("p50"), itl: judged("itl")});
-def summary:
-    length as $n
-    | [.[] | .mean.ratio] as $mean | [.[] | .p99.ratio] as $p99
-    | "\($n) | \([$mean[] | select(. <= 1)] | length) | \($mean | geometric | two) | \($mean | max | two) | "
-        + "\([$p99[] | select(. <= 1)] | length) | \($p99 | geometric | two) | \($p99 | max | two) | "
-        + "\([.[] | .rows[] | select(.policy == "predicted") | .hit / ([.reachable, 0.001] | max)] | add / length | two)";
+    | map({at: .[0], rows: ., own: own, mean: judged("mean"), p99: judged("p99")});
+
 # A cell in which even the best policy's mean is above five seconds is overloaded.
 def overloaded: .mean.least > 5000;
 
-(map(select(.setting == "plain")) | cells) as $plain
-| (map(select(.setting == "fresh")) | cells) as $fresh
-| (map(select(.setting | IN("plain", "fresh") | not)) | cells) as $robust
-| "`predicted` against the best other policy of each cell (a cell's best mean and its best p99 may be different policies).",
+# Of ratios: how many are at most 1, their geometric mean, the highest.
+def verdict: "\(map(select(. <= 1)) | length), \(geometric | two) (\(max | two))";
+def columns: "\(map(.mean.default.ratio) | verdict) | \(map(.mean.tuned.ratio) | verdict) | \(map(.p99.default.ratio) | verdict) | "
+    + "\(map(.p99.tuned.ratio) | verdict) | \(map(.own | share) | mean | two) | "
+    + "\(map(select(.at.load == 0.5) | .own.balance) | if length == 0 then "" else max | two end)";
+def summary: "\(length) | \(columns)";
+def head: "| trace | timing | cells | mean, defaults | mean, tuned | p99, defaults | p99, tuned | hit of reachable | busiest / mean |",
+    "|---|---|---|---|---|---|---|---|---|";
+def groups: (map(select(overloaded | not)) | group_by([.at.trace, .at.timing])[] | "| \(.[0].at.trace) | \(.[0].at.timing) | \(summary) |"),
+    (map(select(overloaded | not)) | select(length > 0) | "| all below overload | | \(summary) |"),
+    (map(select(overloaded)) | group_by(.at.trace)[] | "| \(.[0].at.trace), overloaded | | \(summary) |");
+
+# How far predicted keeps what it has to: of means and 99th percentiles, those at most 1, and those above 1.03.
+def promise: [.[] | .mean.ratio, .p99.ratio] as $all
+    | "\([$all[] | select(. <= 1)] | length) of \($all | length) figures (means and 99th percentiles) are at or below those of "
+        + "every other policy, tuned ones included; \([$all[] | select(. > 1.03)] | length) are more than 3 % above the best.";
+
+# Where somebody hits more: what that costs in time to first token.
+def apart: [.[] | .own as $own | .rows | (at_defaults + at_tuned) | max_by(.hit) | select(.hit > $own.hit)
+        | {points: ((.hit - $own.hit) * 100), ratio: (.mean / $own.mean)}] as $all
+    | "In \($all | length) of \(length) cells some other policy hits more, by \($all | map(.points) | mean | two) points on average; the "
+        + "mean time to first token of the one that hits most is \($all | map(.ratio) | geometric | two) times that of `predicted` there.";
+
+# With each tuned policy once more, in all cells: at its defaults where no search found any better.
+def relative($tuned): (.rows | {mean: (map(.mean) | min), p50: (map(.p50) | min), p99: (map(.p99) | min), itl: (map(.itl) | min)}) as $least
+    | (.rows | [own] + at_defaults + (at_tuned | map((.policy | rtrimstr("*")) as $name | select($name | IN($tuned[])) | .policy = $name + "*")))[]
+    | . + {share: share, of: {mean: (.mean / $least.mean), p50: (.p50 / $least.p50), p99: (.p99 / $least.p99), itl: (.itl / $least.itl)}};
+def by_load($load): map(select(.load == $load) | .of.mean) | if length == 0 then "" else geometric | two end;
+def policies: ([.[].rows[] | select(.weights == "tuned") | .policy] | unique) as $tuned
+    | map(relative($tuned)) | group_by(.policy) | map({policy: .[0].policy, rows: ., mean: (map(.of.mean) | geometric)}) | sort_by(.mean)[]
+    | (.rows | "\(map(.of.p50) | geometric | two) | \(map(.of.p99) | geometric | two) | \(map(.of.itl) | geometric | two) | "
+        + "\(map(.share) | mean | two) | \(map(.balance) | geometric | two) | \(by_load(0.25)) | \(by_load(0.5)) | \(by_load(0.75))") as $rest
+    | "| `\(.policy)` | \(.mean | two) | \($rest) |";
+
+def beside: "\(.own | whole) | \(.default.least | whole) `\(.default.policy)` | \(.default.ratio | two) | "
+    + "\(.tuned.least | whole) `\(.tuned.policy)` | \(.tuned.ratio | two)";
+def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
+def change: (. * 1000 | round) / 10 | tostring + " %";
+
+cells as $cells
+| ($cells | map(select(.at.setting == "plain"))) as $plain
+| ($cells | map(select(.at.setting == "held back"))) as $held
+| ($cells | map(select(.at.setting == "fresh"))) as $fresh
+| ($cells | map(select(.at.setting | IN("plain", "held back", "fresh") | not))) as $robust
+| "# How the policies compare",
   "",
-  "| trace | timing | cells | mean ≤ best | mean, ratio | worst | p99 ≤ best | p99, ratio | worst | hit of reachable |",
+  "Made by `scripts/compare.sh TRACE OUT.md`, in virtual time, by the simulated fleet behind `warmpath replay`; absolute times say",
+  "nothing of a GPU. Blocks of 512 tokens, chunks of 8 192, 256 sequences. The conversation trace is that of Mooncake (FAST \u002725,",
+  "12 031 requests); loads are parts of the trace\u0027s rate for each worker, and of a rate that a worker of the `polynomial` bears where",
+  "a workload is generated. Here: \($cells | map(.at.workers) | unique | map(tostring) | join(", ")) workers, caches of",
+  "\($plain | map(.at.blocks) | unique | map(tostring) | join(" and ")) blocks, loads of \($cells | map(.at.load) | unique | map(tostring) | join(", ")), timings",
+  "\($plain | map("`" + .at.timing + "`") | unique | join(" and ")). A difference of 1 % of a mean or 3 % of a p99 is noise; near saturation, where one queue",
+  "more or less decides whether caches still hold what is asked for, a cell moves by much more. Overloaded is a cell in which even",
+  "the best policy\u0027s mean time to first token is above five seconds.",
+  "",
+  "Every policy is at its source\u0027s defaults and, where it has weights, at those that `warmpath tune` finds for it as well: once for each",
+  "kind of workload and timing, on eight workers with caches of 8 192 blocks, at all loads together, by mean time to first token. Of the",
+  "trace that search sees the first two thirds, of a generated workload another draw; where what it finds is not better on what it",
+  "held back, the defaults stand. `predicted` has nothing to set. `chwbl` takes a prompt\u0027s first block for its key, which all requests of",
+  "the conversation trace share. `product` and the baselines have no weights.",
+  "",
+  "## Against the best other policy of each cell",
+  "",
+  "A cell\u0027s best mean and its best p99 may be those of different policies. Each column tells in how many cells `predicted` is at or below",
+  "the best of the others, what it is of that one as a geometric mean and, in brackets, at worst: all others at their defaults, and all at",
+  "tuned weights. `busiest / mean` is of new tokens, the most in any cell at half of the rate.",
+  "",
+  head, ($plain | groups),
+  "",
+  ($plain + $held + $fresh | map(select(overloaded | not)) | "Below overload, in all three groups: \(promise)", apart),
+  "",
+  "### On the last third of the trace",
+  "",
+  "Which no search has seen, by itself, with caches that begin empty:",
+  "",
+  head, ($held | groups),
+  "",
+  "### On workloads that were made last",
+  "",
+  "Of other shapes and seeds, made when `predicted` was done. No search has seen them: tuned weights are those of their kind above.",
+  "",
+  head, ($fresh | groups),
+  "",
+  "## Each policy against the best of all",
+  "",
+  "Cells of the first group below overload, geometric means; `*` is at tuned weights, and at defaults where no search found any better.",
+  "The mean time to first token once more by load.",
+  "",
+  "| policy | TTFT mean | p50 | p99 | ITL | hit of reachable | new tokens, busiest / mean | mean at 0.25 | at 0.5 | at 0.75 |",
   "|---|---|---|---|---|---|---|---|---|---|",
-  ($plain | map(select(overloaded | not)) | group_by([.at.trace, .at.timing])[] | "| \(.[0].at.trace) | \(.[0].at.timing) | \(summary) |"),
-  ($plain | map(select(overloaded | not)) | "| all below overload | | \(summary) |"),
-  ($plain | map(select(overloaded)) | if length > 0 then group_by(.at.trace)[] | "| \(.[0].at.trace), overloaded | | \(summary) |" else empty end),
+  ($plain | map(select(overloaded | not)) | policies),
   "",
-  "The same on workloads that were made when `predicted` was done, of other shapes and seeds:",
+  "## Robustness",
   "",
-  "| trace | timing | cells | mean ≤ best | mean, ratio | worst | p99 ≤ best | p99, ratio | worst | hit of reachable |",
-  "|---|---|---|---|---|---|---|---|---|---|",
-  ($fresh | map(select(overloaded | not)) | group_by([.at.trace, .at.timing])[] | "| \(.[0].at.trace) | \(.[0].at.timing) | \(summary) |"),
-  ($fresh | map(select(overloaded | not)) | if length > 0 then "| all below overload | | \(summary) |" else empty end),
-  ($fresh | map(select(overloaded)) | if length > 0 then group_by(.at.trace)[] | "| \(.[0].at.trace), overloaded | | \(summary) |" else empty end),
+  "Conversation trace, eight workers of 8 192 blocks each, or as it is said. Of the policies only `preble` goes by output lengths; the",
+  "others never see them, so for them that row is the plain cell once more. The worker that restarts dies half-way between the",
+  "first arrival and the last: what has no first token there is sent elsewhere at once, what has one has failed and counts in no time.",
+  "Two routers get requests in turn, hear the same events, and know of what the other has sent only by the engines\u0027 metrics.",
   "",
-  "Each policy against the best of all in each cell below overload, geometric means:",
+  "| setting | load | mean: predicted | best default | ratio | best tuned | ratio | p99: predicted | best default | ratio | best tuned | ratio |",
+  "|---|---|---|---|---|---|---|---|---|---|---|---|",
+  ($robust[] | "| \(.at.setting) | \(.at.load) | \(.mean | beside) | \(.p99 | beside) |"),
   "",
-  "| policy | TTFT mean | p50 | p99 | ITL | hit of reachable | new tokens, busiest / mean |",
-  "|---|---|---|---|---|---|---|",
-  ($plain | map(select(overloaded | not)
-        | (.rows | {mean: (map(.mean) | min), p50: (map(.p50) | min), p99: (map(.p99) | min), itl: (map(.itl) | min)}) as $least
-        | .rows[] | . + {least: $least}) | group_by(.policy)
-    | map({policy: .[0].policy, mean: (map(.mean / .least.mean) | geometric), p50: (map(.p50 / .least.p50) | geometric),
-           p99: (map(.p99 / .least.p99) | geometric), itl: (map(.itl / .least.itl) | geometric),
-           hit: (map(.hit / ([.reachable, 0.001] | max)) | add / length), balance: (map(.balance) | geometric)})
-    | sort_by(.mean)[] | "| `\(.policy)` | \(.mean | two) | \(.p50 | two) | \(.p99 | two) | \(.itl | two) | \(.hit | two) | \(.balance | two) |"),
+  ($robust[] | select(any(.rows[]; .lost > 0)) | "\(.at.setting), load \(.at.load): \(.own.lost) requests failed under `predicted`, "
+      + "\(.rows | at_defaults | map(.lost) | "\(min) to \(max)") under the others."),
   "",
-  "Robustness, conversation trace, 8 workers of 8 192 blocks:",
+  "## Lost cells",
   "",
-  "| setting | load | mean: predicted | best other | ratio | p99: predicted | best other | ratio |",
-  "|---|---|---|---|---|---|---|---|",
-  ($robust[] | "| \(.at.setting) | \(.at.load) | \(.mean.own | whole) | \(.mean.least | whole) `\(.mean.best)` | \(.mean.ratio | two) | \(.p99.own | whole) | \(.p99.least | whole) `\(.p99.best)` | \(.p99.ratio | two) |"),
+  "All in which `predicted` is above any other policy in mean or p99, the worst first:",
   "",
-  "Cells that `predicted` loses in mean or p99:",
+  "| trace | timing | blocks | workers | load | mean | best default | ratio | best tuned | ratio | p99 | best default | ratio | best tuned | ratio |",
+  "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+  ($plain + $held + $fresh | map(select(.mean.ratio > 1 or .p99.ratio > 1)) | sort_by(-([.mean.ratio, .p99.ratio] | max))[]
+    | "| \(.at.trace)\(if .at.setting == "plain" then "" else ", " + .at.setting end) | \(.at.timing) | \(.at.blocks) | \(.at.workers) | \(.at.load) | \(.mean | beside) | \(.p99 | beside) |"),
   "",
-  "| trace | timing | blocks | workers | load | mean | best other | ratio | p99 | best other | ratio |",
-  "|---|---|---|---|---|---|---|---|---|---|---|",
-  ($plain + $fresh | .[] | select(.mean.ratio > 1 or .p99.ratio > 1)
-    | "| \(.at.trace)\(if .at.setting == "fresh" then ", fresh" else "" end) | \(.at.timing) | \(.at.blocks) | \(.at.workers) | \(.at.load) | \(.mean.own | whole) | \(.mean.least | whole) `\(.mean.best)` | \(.mean.ratio | two) | \(.p99.own | whole) | \(.p99.least | whole) `\(.p99.best)` | \(.p99.ratio | two) |")
+  "## Weights that were found",
+  "",
+  "Each for one kind of workload and one timing, and the change of the mean where the search looked and on what it held back:",
+  "",
+  "| trace | timing | policy | weights | tuned on | held back |",
+  "|---|---|---|---|---|---|",
+  ($weights[] | .kind as $kind | .timing as $timing | .policies[]
+    | "| \($kind) | \($timing) | `\(.policy)` | \(if .weights == {} then "defaults" else .weights | weight end) | \(.change_tuned | change) | \(.change_held_back | change) |")

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use warmpath_core::ids::Slot;
+use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::shape::TenantId;
 
 use super::{Decision, Decisions, Filter};
@@ -30,19 +30,25 @@ pub struct History {
     pub breakers: Vec<Breaker>,
 }
 
-/// A place at which prompts of one tenant stopped sharing with all before them.
+/// A place at which prompts of one tenant and one template stopped sharing with all before them. A template is the beginning
+/// that its prompts have in common, whatever wrote it: a chat template, a system prompt, a list of tools. No name of it is
+/// in a request, and a hash of a system prompt would be another with every time stamp in it, just where it matters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Breaker {
     /// The model.
     pub model: Arc<str>,
     /// Who sent them, where tenants are told apart.
     pub tenant: Option<TenantId>,
+    /// The template: a hash of the tokens up to that place, in 16 hexadecimal digits; none where they share nothing.
+    pub template: Option<String>,
     /// Tokens that they had in common with an earlier prompt, told within a sixteenth.
     pub at_tokens: u32,
     /// Prompts that parted there.
     pub requests: u64,
     /// Their tokens behind that place.
     pub tokens_behind: u64,
+    /// The number of the last decision of them, to look at one.
+    pub last_decision: u64,
 }
 
 /// What was decided in one step. What cannot be said is null.
@@ -113,8 +119,9 @@ impl Decisions {
             }
             funnel.entry(Arc::clone(&decision.model)).or_default().add(decision);
             if let Some((place, behind)) = parting(decision) {
-                let (requests, tokens) = partings.entry(place).or_insert((0, 0));
-                (*requests, *tokens) = (*requests + 1, *tokens + behind);
+                // The newest come first.
+                let parted = partings.entry(place).or_insert(Parted { last: decision.number, ..Parted::default() });
+                (parted.requests, parted.tokens) = (parted.requests + 1, parted.tokens + behind);
             }
             true
         });
@@ -123,27 +130,37 @@ impl Decisions {
     }
 }
 
-/// A model, a tenant and a number of tokens.
-type Place = (Arc<str>, Option<TenantId>, u32);
+/// A model, a tenant, a number of tokens, and which beginning they are.
+type Place = (Arc<str>, Option<TenantId>, u32, Option<SequenceHash>);
+
+/// Prompts that parted at one place, and their tokens behind it.
+#[derive(Clone, Copy, Default)]
+struct Parted {
+    requests: u64,
+    tokens: u64,
+    last: u64,
+}
 
 /// Where a prompt parted from all before it, and its tokens behind that place; none where that is not known.
 fn parting(decision: &Decision) -> Option<(Place, u64)> {
     let shape = &decision.asked.0.shape;
     let shared = decision.shared?;
     let behind = u64::from(shape.prompt.0.saturating_sub(shared.0));
-    Some(((Arc::clone(&decision.model), shape.tenant, shared.0), behind))
+    Some(((Arc::clone(&decision.model), shape.tenant, shared.0, decision.beginning), behind))
 }
 
 /// The places where the most tokens lie behind, among those where more than one prompt parted.
-fn breakers(partings: BTreeMap<Place, (u64, u64)>) -> Vec<Breaker> {
-    let several = partings.into_iter().filter(|(_, (requests, tokens))| *requests > 1 && *tokens > 0);
+fn breakers(partings: BTreeMap<Place, Parted>) -> Vec<Breaker> {
+    let several = partings.into_iter().filter(|(_, parted)| parted.requests > 1 && parted.tokens > 0);
     let mut breakers: Vec<Breaker> = several
-        .map(|((model, tenant, at_tokens), (requests, tokens_behind))| Breaker {
+        .map(|((model, tenant, at_tokens, beginning), parted)| Breaker {
             model,
             tenant,
+            template: beginning.map(|hash| format!("{:016x}", hash.0)),
             at_tokens,
-            requests,
-            tokens_behind,
+            requests: parted.requests,
+            tokens_behind: parted.tokens,
+            last_decision: parted.last,
         })
         .collect();
     breakers.sort_by_key(|breaker| std::cmp::Reverse(breaker.tokens_behind));

@@ -22,9 +22,9 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// How many blocks a prompt has in common with any one before it, and remembers it. O(log blocks) look-ups, and an
-    /// insertion for each prefix that is new.
-    pub(super) fn add(&mut self, prompt: &[SequenceHash]) -> Blocks {
+    /// How many blocks a prompt has in common with any one before it, and which; and remembers it. O(log blocks) look-ups, and
+    /// an insertion for each prefix that is new.
+    pub(super) fn add(&mut self, prompt: &[SequenceHash]) -> (Blocks, Option<SequenceHash>) {
         let Self { newer, older, marks } = self;
         marks.clear();
         marks.extend(ends(prompt.len()));
@@ -39,7 +39,7 @@ impl Sharing {
         // there as long as it is.
         let is_old = shared > 0 && !newer.contains(&hash(shared));
         newer.extend(marks[if is_old { 0 } else { known }..].iter().map(|mark| hash(*mark)));
-        Blocks(u32::try_from(shared).unwrap_or(u32::MAX))
+        (Blocks(u32::try_from(shared).unwrap_or(u32::MAX)), shared.checked_sub(1).map(|last| prompt[last]))
     }
 }
 
@@ -61,16 +61,17 @@ mod tests {
     #[test]
     fn a_prompt_shares_what_any_one_before_it_began_with() {
         let mut sharing = Sharing::default();
-        assert_eq!(sharing.add(&[]), Blocks(0));
-        assert_eq!(sharing.add(&prompt(10, 10, 0)), Blocks(0));
-        assert_eq!(sharing.add(&prompt(10, 10, 0)), Blocks(10));
-        assert_eq!(sharing.add(&prompt(12, 7, 1)), Blocks(7));
-        assert_eq!(sharing.add(&prompt(5, 5, 0)), Blocks(5));
-        assert_eq!(sharing.add(&prompt(12, 0, 2)), Blocks(0));
+        let mut add = |prompt: &[SequenceHash]| sharing.add(prompt).0;
+        assert_eq!(add(&[]), Blocks(0));
+        assert_eq!(add(&prompt(10, 10, 0)), Blocks(0));
+        assert_eq!(add(&prompt(10, 10, 0)), Blocks(10));
+        assert_eq!(add(&prompt(12, 7, 1)), Blocks(7));
+        assert_eq!(add(&prompt(5, 5, 0)), Blocks(5));
+        assert_eq!(add(&prompt(12, 0, 2)), Blocks(0));
         // Long ones are told within a sixteenth; whole ones and their continuations too.
-        assert_eq!(sharing.add(&prompt(3001, 0, 3)), Blocks(0));
-        assert_eq!(sharing.add(&prompt(3001, 0, 3)), Blocks(3001));
-        let Blocks(told) = sharing.add(&prompt(5000, 0, 3));
+        assert_eq!(add(&prompt(3001, 0, 3)), Blocks(0));
+        assert_eq!(add(&prompt(3001, 0, 3)), Blocks(3001));
+        let Blocks(told) = add(&prompt(5000, 0, 3));
         assert!((3001 - 3001 / 16..=3001).contains(&told), "{told}");
     }
 
@@ -80,12 +81,12 @@ mod tests {
         sharing.add(&prompt(40, 40, 0));
         for branch in 1..20_000 {
             // All begin with the same 20 blocks.
-            let Blocks(told) = sharing.add(&prompt(40, 20, branch));
-            assert_eq!(told, 20, "{branch}");
+            let (Blocks(told), which) = sharing.add(&prompt(40, 20, branch));
+            assert_eq!((told, which), (20, Some(SequenceHash(19))), "{branch}");
             assert!(sharing.newer.len() <= GENERATION && sharing.older.len() <= GENERATION);
         }
         assert!(!sharing.older.is_empty());
-        assert_eq!(sharing.add(&prompt(40, 40, 0)), Blocks(20), "nobody has sent the rest for long");
+        assert_eq!(sharing.add(&prompt(40, 40, 0)).0, Blocks(20), "nobody has sent the rest for long");
     }
 
     #[test]

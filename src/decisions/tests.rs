@@ -122,6 +122,13 @@ fn memory_bounds_a_large_fleet_and_nothing_is_kept_where_nothing_may_be() {
         world.decide("r").unwrap();
     }
     assert_eq!(numbers(&world.decisions.find(&all())), [9, 8, 7]);
+    // Terms that are kept count, too: six of each of two candidates.
+    let terms = 12 * size_of::<(usize, Term)>();
+    let mut world = World::new(PolicyName::Predicted, 10, Decisions::new(100, 3 * (10 * each + terms)));
+    for _ in 0..9 {
+        world.decide("r").unwrap();
+    }
+    assert_eq!(numbers(&world.decisions.find(&all())), [9, 8, 7]);
     assert!(World::new(PolicyName::Kv, 2, Decisions::new(0, 1 << 20)).decide("r").is_none());
     assert!(World::new(PolicyName::Kv, 2, Decisions::new(5, each)).decide("r").is_none());
     assert!(each <= 112, "the configuration's comment says about 100 bytes: {each}");
@@ -193,9 +200,43 @@ fn where_prompts_part_is_told_by_what_lies_behind() {
     }
     world.decide_on("other", &[7; 9]).unwrap();
     let now = world.decisions.find(&all())[0].at_ms();
-    let breaker = history::Breaker { model: "m".into(), tenant: None, at_tokens: 12, requests: 4, tokens_behind: 160 };
-    let at_once = history::Breaker { at_tokens: 0, requests: 2, tokens_behind: 61, ..breaker.clone() };
-    assert_eq!(world.decisions.history(now, 3_600_000, 2).breakers, [breaker, at_once]);
+    let breakers = world.decisions.history(now, 3_600_000, 2).breakers;
+    let breaker = history::Breaker {
+        model: "m".into(),
+        tenant: None,
+        template: breakers[0].template.clone(),
+        at_tokens: 12,
+        requests: 4,
+        tokens_behind: 160,
+        last_decision: 5,
+    };
+    let at_once = history::Breaker {
+        template: None,
+        at_tokens: 0,
+        requests: 2,
+        tokens_behind: 61,
+        last_decision: 6,
+        ..breaker.clone()
+    };
+    assert_eq!(breakers, [breaker, at_once]);
+    assert!(breakers[0].template.as_ref().is_some_and(|hash| hash.len() == 16), "{breakers:?}");
+}
+
+/// Two system prompts of one length, each with a time stamp of its own behind them.
+#[test]
+fn templates_that_part_at_the_same_place_are_told_apart() {
+    let mut world = World::new(PolicyName::Kv, 2, Decisions::new(100, 1 << 20));
+    for number in 0..7 {
+        let system = if number < 4 { 0..12 } else { 20..32 };
+        let tokens: Vec<u32> = system.chain(1000 + 100 * number..1000 + 100 * number + 40).collect();
+        world.decide_on("r", &tokens).unwrap();
+    }
+    let now = world.decisions.find(&all())[0].at_ms();
+    let breakers = world.decisions.history(now, 3_600_000, 2).breakers;
+    let told: Vec<_> = breakers.iter().map(|one| (one.at_tokens, one.requests, one.last_decision)).collect();
+    assert_eq!(told, [(12, 3, 4), (0, 2, 5), (12, 2, 7)]);
+    let templates: Vec<_> = breakers.iter().map(|one| one.template.as_deref()).collect();
+    assert!(templates[1].is_none() && templates[0].is_some() && templates[0] != templates[2], "{templates:?}");
 }
 
 /// 16 tokens, 8 of them at w1: 0.7 × (1 − 0.5) less to be computed, and nothing else differs.

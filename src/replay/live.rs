@@ -4,9 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
+use http::HeaderMap;
+use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 use warmpath_core::observe::Usage;
 
+use crate::link::Site;
 use crate::shutdown::Tasks;
 use crate::upstream::sse::SseScanner;
 use crate::upstream::usage;
@@ -44,34 +47,34 @@ pub struct Outcome {
 /// How long the gateway may take to say what it serves.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Makes sure that a gateway answers at `base` and, where it lists its models, that `model` is one of them.
+/// Makes sure that a gateway answers and, where it lists its models, that `model` is one of them.
 ///
 /// # Errors
 /// It does not, or is not.
-pub async fn find(base: &str, model: &str) -> anyhow::Result<()> {
-    let asking = reqwest::Client::new().get(format!("{base}/v1/models")).timeout(ANSWERED_WITHIN).send();
-    let answer =
-        asking.await.with_context(|| format!("no gateway answers at {base}; a router's is its `listen.data`"))?;
-    let listed: serde_json::Value = answer.json().await.unwrap_or_default();
+pub async fn find(gateway: &Site, model: &str) -> anyhow::Result<()> {
+    let asking = gateway.get("/v1/models", HeaderMap::new(), (ANSWERED_WITHIN, LISTED_MAX));
+    let (_, listed) =
+        asking.await.with_context(|| format!("no gateway answers at {gateway}; a router's is its `listen.data`"))?;
+    let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap_or_default();
     let Some(listed) = listed["data"].as_array() else { return Ok(()) };
     let ids: Vec<&str> = listed.iter().filter_map(|one| one["id"].as_str()).collect();
-    anyhow::ensure!(ids.contains(&model), "{base} serves {}, not `{model}`: name one with --model", ids.join(", "));
+    anyhow::ensure!(ids.contains(&model), "{gateway} serves {}, not `{model}`: name one with --model", ids.join(", "));
     Ok(())
 }
 
+/// The most of the list of models that is read.
+const LISTED_MAX: usize = 1 << 20;
+
 /// Sends every shot at its time, whatever became of the others, and hands its outcome on. Returns when all have ended.
-pub async fn fire(base: &str, shots: impl IntoIterator<Item = Shot>, to: mpsc::Sender<Outcome>) {
-    let client = reqwest::Client::builder().pool_idle_timeout(Duration::from_secs(4)).build();
-    let client = client.expect("a client without TLS has nothing to fail on");
-    let url = format!("{base}/v1/completions");
+pub async fn fire(gateway: &Site, shots: impl IntoIterator<Item = Shot>, to: mpsc::Sender<Outcome>) {
     let tasks = Tasks::new();
     let start = Instant::now();
     for shot in shots {
         let due = start + shot.at;
         tokio::time::sleep_until(due.into()).await;
-        let (client, url, to) = (client.clone(), url.clone(), to.clone());
+        let (gateway, to) = (gateway.clone(), to.clone());
         tasks.spawn(async move {
-            let outcome = send(&client, &url, shot.body, due).await;
+            let outcome = send(&gateway, shot.body, due).await;
             // The receiver may have gone: then nobody wants to know.
             let _ = to.send(outcome).await;
         });
@@ -80,7 +83,7 @@ pub async fn fire(base: &str, shots: impl IntoIterator<Item = Shot>, to: mpsc::S
     tasks.drain(Duration::MAX).await;
 }
 
-async fn send(client: &reqwest::Client, url: &str, body: Bytes, due: Instant) -> Outcome {
+async fn send(gateway: &Site, body: Bytes, due: Instant) -> Outcome {
     let sent = Instant::now();
     let mut outcome = Outcome {
         completed: false,
@@ -92,15 +95,16 @@ async fn send(client: &reqwest::Client, url: &str, body: Bytes, due: Instant) ->
         predicted: None,
         worker: None,
     };
-    let request = client.post(url).header("content-type", "application/json").body(body);
-    let Ok(mut response) = request.send().await else { return outcome };
+    let answer = gateway.post("/v1/completions", &HeaderMap::new(), body).await;
+    let Ok(mut response) = answer else { return outcome };
     let header = |name: &str| -> Option<String> { Some(response.headers().get(name)?.to_str().ok()?.to_owned()) };
     outcome.predicted = header("x-warmpath-overlap-tokens").and_then(|tokens| tokens.parse().ok());
     outcome.worker = header("x-warmpath-worker");
     let ok = response.status().is_success();
     let mut scanner = SseScanner::default();
     let mut last: Option<Instant> = None;
-    while let Ok(Some(chunk)) = response.chunk().await {
+    while let Some(Ok(frame)) = response.body_mut().frame().await {
+        let Ok(chunk) = frame.into_data() else { continue };
         let (events, had_usage) = (scanner.seen().events, scanner.seen().usage.is_some());
         scanner.scan(&chunk);
         // The event that bears the usage bears no token.

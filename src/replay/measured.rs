@@ -10,13 +10,14 @@ use super::reachable;
 use super::report::Row;
 use super::tally::{Run, Tally};
 use super::trace::TraceRequest;
+use crate::link::Site;
 use crate::real::real;
 
 /// A gateway and what it is sent.
 #[derive(Clone, Debug)]
 pub struct Gateway {
-    /// Its base address.
-    pub base: String,
+    /// Where it answers.
+    pub site: Site,
     /// The model that requests ask for.
     pub model: String,
     /// Prompt tokens are below this number.
@@ -33,7 +34,7 @@ pub async fn replay(trace: &[TraceRequest], gateway: &Gateway, ended: impl Fn())
     let (to, mut outcomes) = mpsc::channel(trace.len().max(1));
     let start = Instant::now();
     let mut tally = Tally::default();
-    let firing = live::fire(&gateway.base, shots(trace, gateway), to);
+    let firing = live::fire(&gateway.site, shots(trace, gateway), to);
     tokio::pin!(firing);
     let mut fired = false;
     loop {

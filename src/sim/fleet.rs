@@ -7,8 +7,8 @@
 //!
 //! What is modelled, each of which can be left out ([`Effect`]): a step's events leave the engine when the step ends and
 //! arrive a network later; engines' metrics are read now and then; all that [`Engine`](super::Engine) does; and the
-//! [`Conditions`] under which clients and engines meet. What is not: the router's own work, which takes microseconds;
-//! retries, since nothing fails; requests that wait in the router.
+//! [`Conditions`] under which clients and engines meet, a worker that dies and comes back among them. What is not: the
+//! router's own work, which takes microseconds; requests that wait in the router; the bound on retries at once.
 
 mod agenda;
 mod audit;
@@ -92,6 +92,21 @@ pub struct RouterSettings {
     pub half_life: Duration,
     /// Blocks that the index remembers at most, over all workers.
     pub index_entries: usize,
+    /// How a worker that fails is taken out and brought back.
+    pub breaker: Breaker,
+}
+
+/// How a worker that fails is taken out and brought back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breaker {
+    /// Requests in a row that fail through its fault before it is taken out.
+    pub strikes: u32,
+    /// Between two checks of its health, two of which take it out or bring it back.
+    pub interval: Duration,
+    /// How long it is given less than it could take when it is back.
+    pub ramp: Duration,
+    /// Sequences that it is given at first.
+    pub ramp_from: u32,
 }
 
 impl RouterSettings {
@@ -103,6 +118,12 @@ impl RouterSettings {
             in_flight_credit: config.index.in_flight_credit.get(),
             half_life: config.engines.half_life.get(),
             index_entries: usize::try_from(config.index.max_entries.get()).unwrap_or(usize::MAX),
+            breaker: Breaker {
+                strikes: config.health.request_failures.get(),
+                interval: config.timeouts.health_interval.get(),
+                ramp: config.health.ramp.get(),
+                ramp_from: config.health.ramp_from.get(),
+            },
         }
     }
 }

@@ -5,18 +5,21 @@ use std::time::Instant;
 use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit};
 use crate::ids::Roll;
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
-use crate::rates::{Outlook, Rates, Reading, Work};
+use crate::rates::{Outlook, Rates, Reading, Regulars, Work};
 use crate::shape::Shape;
 use crate::units::Tokens;
 
-/// `wait + own·(1 + busy·(λ·(wait + own) + κ/2·decoding)) + step` in ms, lowest wins; ours.
+/// `wait + own·(1 + busy·(λ·(wait + own) + κ/2·decoding)) + min(own, saved)·λᵣ·(wait + own) + step` in ms, lowest wins;
+/// ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has
 /// to compute of it: together the request's time to first token. `λ·(wait + own)` requests will arrive there before it
 /// is done, and each loses `own`. So does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time
 /// to first token over mean time to the end, halved, since they get a token with every step meanwhile. Both count as
 /// far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time that it is, since whoever
-/// comes later goes elsewhere while it is not, and is one of many to be held up once it is. `step` is what those lose
+/// comes later goes elsewhere while it is not, and is one of many to be held up once it is. The regulars, of whom `λᵣ`
+/// come to this worker in a ms for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses
+/// `own`, or what it would have `saved` here, if that is less, since then it does go. `step` is what those lose
 /// whose first tokens come from the same step, times `1 − ρ`: the rest of the time somebody else would fill it. Only
 /// what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
 /// ([`Rates`]).
@@ -34,6 +37,8 @@ pub struct Toll {
     pub own: f64,
     /// What those lose who arrive meanwhile.
     pub later: f64,
+    /// What those lose who come for what it holds.
+    pub regulars: f64,
     /// What those lose who decode there.
     pub stalls: f64,
     /// What those lose who are computed in the same step.
@@ -52,19 +57,26 @@ struct Worth {
 }
 
 impl Toll {
-    fn of(Outlook { wait, own, step }: Outlook, decoding: f64, worth: Worth) -> Self {
-        let (later, stalls) = (own * worth.arrivals * (wait + own), own * worth.stall * decoding);
-        Self { wait, own, later, stalls, step: step * worth.step }
+    fn of(Outlook { wait, own, step }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
+        let done = wait + own;
+        Self {
+            wait,
+            own,
+            later: own * worth.arrivals * done,
+            regulars: own.min(regulars.saved) * regulars.per_ms * done,
+            stalls: own * worth.stall * decoding,
+            step: step * worth.step,
+        }
     }
 
     /// All of it.
     pub fn sum(&self) -> f64 {
-        self.wait + self.own + self.later + self.stalls + self.step
+        self.wait + self.own + self.later + self.regulars + self.stalls + self.step
     }
 
-    fn terms(&self) -> [Term; 5] {
-        let Self { wait, own, later, stalls, step } = *self;
-        [("wait", wait), ("own", own), ("later", later), ("stalls", stalls), ("step", step)]
+    fn terms(&self) -> [Term; 6] {
+        let Self { wait, own, later, regulars, stalls, step } = *self;
+        [("wait", wait), ("own", own), ("later", later), ("regulars", regulars), ("stalls", stalls), ("step", step)]
             .map(|(name, ms)| Term::adds(name, Unit::Milliseconds, ms))
     }
 }
@@ -74,7 +86,7 @@ impl Worth {
         let workers = f64::from(u32::try_from(candidates.len().max(1)).unwrap_or(u32::MAX));
         let arrivals = reading.arrivals() / workers;
         let room: f64 = candidates.iter().map(|candidate| candidate.kv_load().max(candidate.slot_load())).sum();
-        let share = (arrivals * reading.usual_ms()).max(room / workers).min(BUSIEST);
+        let share = (arrivals * reading.mean_request_ms()).max(room / workers).min(BUSIEST);
         let busy = share / (1.0 - share);
         Self { arrivals: busy * arrivals, stall: busy * reading.first_share() / 2.0, step: 1.0 - share }
     }
@@ -91,7 +103,7 @@ impl Predicted {
             let outlook = outlook(&reading, shape, candidate);
             let outlook = Outlook { wait: outlook.wait.max(until_room(candidate, reading.decode_ms())), ..outlook };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
-            each(Toll::of(outlook, decoding, worth));
+            each(Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth));
         }
     }
 }
@@ -225,11 +237,13 @@ mod tests {
         let worth = Worth { arrivals: 0.01, stall: 0.05, step: 0.75 };
         // 0.01 arrivals a ms in 150 ms are 1.5, each of which loses 50; six streams lose 50 at a twentieth each.
         // A quarter of the time somebody else would fill the step.
-        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, step: 8.0 }, 6.0, worth);
-        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 75.0, stalls: 15.0, step: 6.0 });
-        assert!((toll.sum() - 246.0).abs() < 1e-12);
+        // 0.02 regulars a ms are three in that time, each of whom would rather lose the 30 ms that coming here saves.
+        let regulars = Regulars { per_ms: 0.02, saved: 30.0 };
+        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, step: 8.0 }, 6.0, regulars, worth);
+        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 75.0, regulars: 90.0, stalls: 15.0, step: 6.0 });
+        assert!((toll.sum() - 336.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
-        let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, step: 0.0 }, 6.0, worth);
+        let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, step: 0.0 }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
     }
 
@@ -337,6 +351,10 @@ mod tests {
         tell(&policy, start + Duration::from_millis(300), 0, 0, Event::FirstToken);
         tell(&policy, start + Duration::from_millis(310), 0, 0, Event::Finished { usage: Usage::default() });
         place(&policy, start + Duration::from_millis(315), 8, 0, 2_000);
+        // Somebody comes back for what the first worker holds.
+        let overlap = TierBlocks::device(Blocks(100));
+        let event = Event::Placed { shape: shape(2_000), overlap, new_tokens: Tokens(400) };
+        tell(&policy, start + Duration::from_millis(318), 9, 0, event);
         let mut fleet = [idle(0, 0), idle(1, 8)];
         (fleet[0].requests, fleet[0].waiting) = (6, 4);
         let now = start + Duration::from_millis(320);
@@ -346,7 +364,7 @@ mod tests {
         assert_costs(&costs(&policy, now, &fleet), &told);
         assert_eq!(
             terms[0].iter().map(|term| term.name).collect::<Vec<_>>(),
-            ["wait", "own", "later", "stalls", "step"]
+            ["wait", "own", "later", "regulars", "stalls", "step"]
         );
         assert!(terms[0].iter().all(|term| term.unit == Unit::Milliseconds && term.value > 0.0), "{terms:?}");
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::line::Line;
+use super::visits::Visits;
 use super::work::{STEP, Work};
 use crate::ids::RequestKey;
 
@@ -63,6 +64,7 @@ pub(super) struct Worker {
     /// Time that streams spent between tokens and the tokens, old ones counting less.
     gaps: (f64, f64),
     last_token: Option<f64>,
+    pub(super) visits: Visits,
 }
 
 impl Default for Worker {
@@ -78,6 +80,7 @@ impl Default for Worker {
             streams: false,
             gaps: (0.0, 0.0),
             last_token: None,
+            visits: Visits::default(),
         }
     }
 }

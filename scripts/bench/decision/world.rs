@@ -8,6 +8,7 @@ use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root};
 use warmpath_core::ids::{BlockHash, EngineHash, Rank, RequestKey, Slot, WorkerId};
 use warmpath_core::namespace::Namespace;
+use warmpath_core::overlap::PrefixIndex;
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::{Placement, Scheduler, Scratch};
 use warmpath_core::shape::{Prompt, Request, Shape};
@@ -92,11 +93,22 @@ impl World {
 
     /// Places a request as a gateway does.
     pub(super) fn place(&self, prompts: &[Prompt<'_>], scratch: &mut Scratch) -> Placement {
+        self.place_under(&self.scheduler, (1, prompts), &*self.index, scratch)
+    }
+
+    /// Places a request of this name under another scheduler, where this index says who holds what.
+    pub(super) fn place_under(
+        &self,
+        scheduler: &Scheduler,
+        (key, prompts): (u64, &[Prompt<'_>]),
+        index: &dyn PrefixIndex,
+        scratch: &mut Scratch,
+    ) -> Placement {
         let avoid = SlotSet::new();
         let shape = self.shape(prompts);
-        let request = Request { key: RequestKey(1), shape, prompts, texts: &[], avoid: &avoid };
+        let request = Request { key: RequestKey(key), shape, prompts, texts: &[], avoid: &avoid };
         let pool = self.table.pool(MODEL).expect("the pool is there");
-        let placed = self.scheduler.place(Instant::now(), &request, &*self.index, (&self.table, pool), scratch);
+        let placed = scheduler.place(Instant::now(), &request, index, (&self.table, pool), scratch);
         placed.expect("every worker has room")
     }
 }

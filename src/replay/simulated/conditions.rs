@@ -7,7 +7,7 @@ use warmpath_core::units::BlockSize;
 
 use super::ladder::{BLOCK, conversation, outcome, scenario};
 use super::*;
-use crate::sim::fleet::EventWay;
+use crate::sim::fleet::{EventWay, Reports};
 use crate::sim::{Ms, Profile, Timing};
 
 /// A prompt of so many blocks that begins as all others do and of which as many tokens are generated.
@@ -162,4 +162,81 @@ fn requests_that_warm_the_caches_count_where_that_effect_is_left_out() {
     let rates = [40, 0].map(|warm_up| reachable::hit_rate_after(warm_up, &trace, BLOCK, 1000));
     assert_eq!([0, 1].map(|at: usize| tried[at].row.reachable_hit_rate), rates);
     assert!(tried[1].row.ablation.as_ref().is_some_and(|lost| lost.hit_rate < 0.0), "cold caches hit less");
+}
+
+/// A worker that dies gives its requests to others where nothing had been answered yet, and the router believes nothing of
+/// what it held: neither before it is back nor after.
+#[test]
+fn a_worker_that_restarts_loses_its_cache_and_what_it_had_begun_to_answer() {
+    let trace = conversation(140);
+    for (policy, wire) in [(PolicyName::Kv, true), (PolicyName::Predicted, false)] {
+        for reports in [Reports::Never, Reports::Every(Ms(1000.0))] {
+            let whole = Scenario { speed: 12.0, check: true, wire, reports, ..scenario(policy, 3, 800) };
+            let mut broken = whole.clone();
+            broken.conditions.restart = Some(Ms(2_000.0));
+            let (whole, broken) = (outcome(&trace, &whole), outcome(&trace, &broken));
+            let arrived = |outcome: &Outcome, number: usize| outcome.requests[number].arrived.0;
+            let death = (arrived(&broken, 139) - arrived(&broken, 0)) / 2.0;
+            let failed = broken.requests.iter().filter(|request| !request.completed).collect::<Vec<_>>();
+            assert!(!failed.is_empty() && failed.len() < 60, "{policy}: {}", failed.len());
+            for request in &failed {
+                let began = request.arrived + request.ttft;
+                assert!(request.worker == Some(0) && request.output_tokens > 0 && began.0 <= death, "{request:?}");
+            }
+            let on_first = |from: f64, to: f64| {
+                let there = broken.requests.iter().filter(|request| request.worker == Some(0));
+                there.filter(|request| request.arrived.0 > from && request.arrived.0 < to).count()
+            };
+            assert_eq!(on_first(death, death + 2_000.0), 0, "{policy}: while it is gone");
+            assert!(on_first(death + 3_500.0, f64::MAX) > 0, "{policy}: when it is back");
+            let cached = |outcome: &Outcome| outcome.requests.iter().map(|r| u64::from(r.cached_tokens)).sum::<u64>();
+            assert!(cached(&broken) < cached(&whole), "{policy}: {} {}", cached(&broken), cached(&whole));
+        }
+    }
+}
+
+#[test]
+fn a_fleet_of_one_worker_refuses_what_comes_while_it_is_gone() {
+    // Far apart, and long done when the next one comes: at 0, 100, …, 1000 s; the worker is gone from 500 to 650 s.
+    let trace: Vec<_> = (0..11).map(|number| request(number * 100_000, 3, 2)).collect();
+    let mut alone = Scenario { check: true, ..scenario(PolicyName::Kv, 1, 100) };
+    alone.conditions.restart = Some(Ms(150_000.0));
+    let outcome = outcome(&trace, &alone);
+    let served: Vec<_> = outcome.requests.iter().map(|request| request.completed).collect();
+    let cached: Vec<_> = outcome.requests.iter().map(|request| request.cached_tokens / BLOCK).collect();
+    assert_eq!(served, [true, true, true, true, true, false, false, true, true, true, true]);
+    assert_eq!(cached, [0, 2, 2, 2, 2, 0, 0, 0, 2, 2, 2]);
+    let predicted: Vec<_> = outcome.requests.iter().map(|request| request.predicted_tokens / BLOCK).collect();
+    assert_eq!(predicted[7..], [0, 2, 2, 2], "the metrics of the new process tell before its events do");
+}
+
+#[test]
+fn who_is_not_told_how_much_is_generated_goes_by_a_guess() {
+    let trace = conversation(200);
+    let worker = |policy, output_known| {
+        let mut scenario = Scenario { speed: 12.0, ..scenario(policy, 4, 800) };
+        scenario.conditions.output_known = output_known;
+        outcome(&trace, &scenario).requests.iter().map(|request| request.worker).collect::<Vec<_>>()
+    };
+    assert_ne!(worker(PolicyName::Preble, true), worker(PolicyName::Preble, false));
+    for policy in PolicyName::ALL.into_iter().filter(|policy| *policy != PolicyName::Preble) {
+        assert_eq!(worker(policy, true), worker(policy, false), "{policy} never asks");
+    }
+}
+
+#[test]
+fn routers_that_know_of_each_other_by_metrics_alone_share_a_fleet() {
+    let trace = conversation(200);
+    for policy in [PolicyName::Kv, PolicyName::Predicted, PolicyName::LeastRequests] {
+        let of = |routers| {
+            let mut scenario = Scenario { speed: 12.0, check: true, ..scenario(policy, 4, 800) };
+            scenario.conditions.routers = routers;
+            outcome(&trace, &scenario)
+        };
+        let [one, two] = [1, 2].map(of);
+        assert!(two.requests.iter().all(|request| request.completed), "{policy}");
+        let workers = |outcome: &Outcome| outcome.requests.iter().map(|request| request.worker).collect::<Vec<_>>();
+        assert_ne!(workers(&one), workers(&two), "{policy}");
+        assert_eq!(workers(&two), workers(&of(2)), "{policy}");
+    }
 }

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use super::world::Stage;
 use crate::sim::{Ms, TokenOut};
 
 /// What happens at one moment. Of things that happen at the same moment, the kinds go in this order.
@@ -14,6 +15,8 @@ pub(super) enum Happening {
     Events(usize, Message),
     /// One of the storage that all engines share does.
     Storage(Message),
+    /// A worker that restarts comes a step further.
+    Restart(Stage),
     /// The engines' metrics are read.
     Report,
     /// The fleet is looked at, for the report.
@@ -30,7 +33,15 @@ pub(super) enum Happening {
 
 /// A batch of events on its way.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) struct Message {
+    /// Which one of its process it is, from 0.
+    pub(super) seq: u64,
+    pub(super) form: Form,
+}
+
+/// How it travels.
+#[derive(Debug)]
+pub(super) enum Form {
     /// As it is after decoding.
     Decoded(Box<warmpath_indexer::event::EventBatch>),
     /// As bytes.
@@ -44,11 +55,12 @@ impl Happening {
             Self::Events(..) => 1,
             Self::Storage(_) => 2,
             Self::Token(..) => 3,
-            Self::Report => 4,
-            Self::Sample => 5,
-            Self::Sent(_) => 6,
-            Self::Arrival(_) => 7,
-            Self::Start(_) => 8,
+            Self::Restart(_) => 4,
+            Self::Report => 5,
+            Self::Sample => 6,
+            Self::Sent(_) => 7,
+            Self::Arrival(_) => 8,
+            Self::Start(_) => 9,
         }
     }
 }

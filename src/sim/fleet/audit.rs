@@ -48,17 +48,29 @@ impl Audit {
         self.in_flight.retain(|(other, _)| *other != number);
     }
 
+    /// An attempt ended with its worker; another may follow.
+    pub(super) fn failed(&mut self, number: usize) {
+        self.in_flight.retain(|(other, _)| *other != number);
+    }
+
+    /// A worker begins again, empty.
+    pub(super) fn restarted(&mut self, worker: usize) {
+        self.replicas[worker] = Replica::default();
+    }
+
     /// The engine's pool and what its events tell.
     pub(super) fn step(&mut self, worker: usize, engine: &Engine, events: &[BlockEvent]) {
         engine.check(&mut self.replicas[worker], events);
     }
 
-    /// The ledger says what is in flight.
+    /// The ledger of each router says what it has in flight.
     pub(super) fn ledger(&self, prepared: &Prepared, router: &Router, outcome: &Outcome) {
-        for (slot, _) in self.replicas.iter().enumerate() {
-            let here = || self.in_flight.iter().filter(move |(_, placed)| placed.slot.index() == slot);
+        let places = (0..router.replicas()).flat_map(|of| (0..self.replicas.len()).map(move |slot| (of, slot)));
+        for (of, slot) in places {
+            let is_here = move |number, placed: &Placed| placed.slot.index() == slot && router.replica_of(number) == of;
+            let here = || self.in_flight.iter().filter(move |(number, placed)| is_here(*number, placed));
             let prefilling = || here().filter(|(number, _)| outcome.requests[*number].output_tokens == 0);
-            let own = router.in_flight(Slot(u16::try_from(slot).expect("fewer than 65 536 workers")));
+            let own = router.in_flight(of, Slot(u16::try_from(slot).expect("fewer than 65 536 workers")));
             let requests = (here().count(), prefilling().count());
             assert_eq!((size(own.requests), size(own.before_first_token)), requests, "requests at worker {slot}");
             let new = |(number, placed): &(usize, Placed)| prepared.lengths(*number).0 - placed.promised.0;

@@ -26,11 +26,29 @@ pub struct Conditions {
     pub overflow: bool,
     /// Whether requests that warm the caches count in no figure.
     pub warm_up: bool,
+    /// Routers before the fleet, to which requests go in turn. All of them hear the same events and read the same metrics; of
+    /// what the others have sent they know only by these.
+    pub routers: u16,
+    /// Whether the router is told how many tokens a request generates, as clients do that ask for so many.
+    pub output_known: bool,
+    /// How long the first worker is gone after it has died in the middle of the trace, with all that it held and computed;
+    /// none where nobody dies. The router learns of it as in life: by what breaks, by health checks, and by the numbers of
+    /// the new process's events, or its metrics.
+    pub restart: Option<Ms>,
 }
 
 impl Default for Conditions {
     fn default() -> Self {
-        Self { clients: None, kv_transfer: Ms::ZERO, misread: 0.0, overflow: true, warm_up: true }
+        Self {
+            clients: None,
+            kv_transfer: Ms::ZERO,
+            misread: 0.0,
+            overflow: true,
+            warm_up: true,
+            routers: 1,
+            output_known: true,
+            restart: None,
+        }
     }
 }
 

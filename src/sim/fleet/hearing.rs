@@ -10,7 +10,7 @@ use warmpath_core::slot_set::SlotSet;
 use warmpath_core::trust::EventsHeard;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::decode;
-use warmpath_indexer::codec::encode::{Form, HashForm, encode};
+use warmpath_indexer::codec::encode::{Form as Written, HashForm, encode};
 use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
 use warmpath_indexer::event::EventBatch;
 use warmpath_indexer::feed::{Action, Patience, Stamp, WorkerFeed};
@@ -18,7 +18,7 @@ use warmpath_indexer::index::Writer;
 use warmpath_indexer::view::ViewSettings;
 
 use super::ScenarioError;
-use super::agenda::Message;
+use super::agenda::{Form, Message};
 use super::prepared::MODEL;
 use crate::sim::{BlockEvent, Ms};
 
@@ -33,8 +33,10 @@ pub(super) struct Hearing {
     block_size: BlockSize,
     /// Whether batches travel as bytes.
     wire: bool,
-    /// Batches received, which is the number of the next.
-    received: u64,
+    /// Batches sent by its process, which is the number of the next.
+    sent: u64,
+    /// Whether its process is another than the one that was heard of last.
+    reborn: bool,
 }
 
 impl Hearing {
@@ -55,12 +57,13 @@ impl Hearing {
             orphans: 0,
             block_size,
             wire,
-            received: 0,
+            sent: 0,
+            reborn: false,
         }
     }
 
     /// Events as they travel together; none for none.
-    pub(super) fn message(&self, now: Ms, events: Vec<BlockEvent>) -> Result<Option<Message>, ScenarioError> {
+    pub(super) fn message(&mut self, now: Ms, events: Vec<BlockEvent>) -> Result<Option<Message>, ScenarioError> {
         if events.is_empty() {
             return Ok(None);
         }
@@ -70,25 +73,40 @@ impl Hearing {
             events: events.into_iter().map(|event| event.announced(self.block_size)).collect(),
             ..EventBatch::default()
         };
-        if !self.wire {
-            return Ok(Some(Message::Decoded(Box::new(batch))));
+        let form = if self.wire {
+            let bytes = encode(&batch, Written::Map, HashForm::Int);
+            Form::Bytes(bytes.map_err(|error| ScenarioError::Wire(error.to_string()))?)
+        } else {
+            Form::Decoded(Box::new(batch))
+        };
+        let seq = self.sent;
+        self.sent += 1;
+        Ok(Some(Message { seq, form }))
+    }
+
+    /// Its process has died, and another has begun: it numbers its batches from 0 again.
+    pub(super) fn restart(&mut self) {
+        (self.sent, self.reborn) = (0, true);
+    }
+
+    /// The metrics of its process were read: they tell when it began, even where no event has told that it is another.
+    pub(super) fn process_seen(&mut self) {
+        if std::mem::take(&mut self.reborn) {
+            self.writer.forget();
         }
-        let bytes = encode(&batch, Form::Map, HashForm::Int).map_err(|error| ScenarioError::Wire(error.to_string()))?;
-        Ok(Some(Message::Bytes(bytes)))
     }
 
     /// The router receives a message.
     pub(super) fn receive(&mut self, message: Message, now: Instant) -> Result<(), ScenarioError> {
-        let (batch, bytes) = match message {
-            Message::Decoded(batch) => (*batch, 0),
-            Message::Bytes(bytes) => {
+        let (batch, bytes) = match message.form {
+            Form::Decoded(batch) => (*batch, 0),
+            Form::Bytes(bytes) => {
                 let batch = decode(&bytes).map_err(|error| ScenarioError::Wire(error.to_string()))?;
                 (batch, bytes.len())
             }
         };
-        let stamp = Stamp { seq: self.received, epoch: None, ts: batch.ts };
-        self.received += 1;
-        let Self { feed, writer, actions, heard, orphans, .. } = self;
+        let stamp = Stamp { seq: message.seq, epoch: None, ts: batch.ts };
+        let Self { feed, writer, actions, heard, orphans, reborn, .. } = self;
         let orphan = |batch: &EventBatch| batch.events.iter().any(|event| writer.is_orphan(event));
         feed.push(stamp, (batch, bytes), orphan, now, actions);
         for action in actions.drain(..) {
@@ -100,7 +118,11 @@ impl Hearing {
                     heard.wrong_size += u64::try_from(applied.wrong_size).unwrap_or(u64::MAX);
                     *orphans += applied.orphans;
                 }
-                Action::Lost(_) | Action::Restarted => writer.forget(),
+                Action::Lost(_) => writer.forget(),
+                Action::Restarted => {
+                    *reborn = false;
+                    writer.forget();
+                }
             }
         }
         Ok(())

@@ -24,6 +24,8 @@ pub(super) struct Member {
 /// What a step gives at its end.
 #[derive(Debug)]
 pub(super) struct Ending {
+    /// When that is.
+    pub(super) at: Ms,
     pub(super) tokens: Vec<TokenOut>,
     /// Its events, unless they have left already.
     pub(super) message: Option<Message>,
@@ -41,6 +43,18 @@ impl Member {
         let config = EngineConfig { seed, ..scenario.engine.clone() };
         let hearing = Hearing::new(index, (slot, &SlotSet::new()), config.block_size, scenario.wire);
         Ok(Self { engine: Engine::new(config)?, step: None, hearing, busy: Ms::ZERO })
+    }
+
+    /// Its process dies at `now`, with all that it held and computed, and the next one is as it was at first. Returns how
+    /// often requests had lost their blocks to others in it.
+    pub(super) fn restart(&mut self, now: Ms) -> Result<usize, ScenarioError> {
+        let next = Engine::new(self.engine.config().clone())?;
+        let preemptions = std::mem::replace(&mut self.engine, next).stats().preemptions;
+        if let Some(step) = self.step.take() {
+            self.busy = self.busy - (step.at - now);
+        }
+        self.hearing.restart();
+        Ok(preemptions)
     }
 }
 

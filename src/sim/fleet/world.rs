@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use warmpath_core::ids::Slot;
-use warmpath_core::observe::Usage;
+use warmpath_core::observe::{Side, Usage};
+use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::Tokens;
 
 use super::agenda::{Agenda, Happening, Message};
@@ -15,6 +16,10 @@ use super::router::Router;
 use super::seen::Seen;
 use super::{EventWay, Reports, Scenario, ScenarioError};
 use crate::sim::{Ms, Profile, RequestId, SimRequest, Step, TokenOut};
+use restart::Restart;
+pub(super) use restart::Stage;
+
+mod restart;
 
 /// Samples between the first arrival and the last.
 const SAMPLES: f64 = 400.0;
@@ -29,6 +34,8 @@ pub(super) struct World<'a> {
     members: Vec<Member>,
     storage: Option<Storage>,
     audit: Option<Audit>,
+    /// The worker that dies and comes back, where one does.
+    restart: Option<Restart>,
     /// Requests that have not ended, those that have not arrived among them.
     left: usize,
     /// Requests that have been sent and have not ended.
@@ -66,6 +73,7 @@ impl<'a> World<'a> {
             now: Ms::ZERO,
             router,
             audit,
+            restart: scenario.conditions.restart.map(Restart::new),
             left: prepared.len(),
             in_flight: 0,
             held: VecDeque::new(),
@@ -85,6 +93,7 @@ impl<'a> World<'a> {
             if let Reports::Every(period) = self.scenario.reports {
                 self.agenda.enter(first + period, Happening::Report);
             }
+            self.await_death();
         }
         while let Some((at, happening)) = self.agenda.next() {
             self.now = at;
@@ -96,6 +105,7 @@ impl<'a> World<'a> {
                 Happening::End(worker) => self.end(worker)?,
                 Happening::Events(worker, message) => self.receive(worker, message)?,
                 Happening::Storage(message) => self.hear_of_storage(message)?,
+                Happening::Restart(stage) => self.restart(stage)?,
                 Happening::Report => self.report(),
                 Happening::Sample => self.look(),
             }
@@ -104,7 +114,7 @@ impl<'a> World<'a> {
             let caches = (self.members.as_slice(), self.storage.as_ref());
             audit.at_rest(self.prepared, self.scenario.by_tokens(), caches, &self.router, &self.outcome);
         }
-        self.outcome.preemptions = self.members.iter().map(|member| member.engine.stats().preemptions).sum();
+        self.outcome.preemptions += self.members.iter().map(|member| member.engine.stats().preemptions).sum::<usize>();
         self.outcome.busy = self.members.iter().map(|member| member.busy).collect();
         Ok(self.outcome)
     }
@@ -132,11 +142,16 @@ impl<'a> World<'a> {
             self.report_all();
         }
         self.outcome.requests[number].arrived = self.now;
+        self.attempt(number, &SlotSet::new());
+    }
+
+    /// A request is given to a worker that has not failed it.
+    fn attempt(&mut self, number: usize, avoid: &SlotSet) {
         let (_, output) = self.prepared.lengths(number);
         let text = self.prepared.text(number, self.scenario.by_tokens());
         let seen = Seen::new(self.prepared, self.scenario, number, &text);
-        let prompt = seen.prompt();
-        let placed = self.router.place(self.now, number, prompt, Tokens(output));
+        let expected = self.scenario.conditions.output_known.then_some(Tokens(output));
+        let placed = self.router.place(self.now, number, (seen.prompt(), expected), avoid);
         drop(seen);
         let Ok(placed) = placed else { return self.close(number) };
         if let Some(audit) = &mut self.audit {
@@ -145,6 +160,9 @@ impl<'a> World<'a> {
         let record = &mut self.outcome.requests[number];
         record.worker = Some(placed.slot.0);
         record.predicted_tokens = placed.promised.0;
+        if self.is_down(placed.slot) {
+            return self.go_elsewhere(number, placed.slot);
+        }
         let id = RequestId(seed_of(number));
         let max_tokens = usize::try_from(output).unwrap_or(usize::MAX);
         let request = SimRequest { seed: id.0, ..SimRequest::new(id, text, max_tokens) };
@@ -155,7 +173,7 @@ impl<'a> World<'a> {
             None => engine.submit(self.now, request),
         };
         if submitted.is_err() {
-            self.router.refused(self.now, number);
+            self.router.failed(self.now, number, Side::Client);
             self.close(number);
         } else if self.members[worker].step.is_none() {
             self.agenda.enter(self.now, Happening::Start(worker));
@@ -211,7 +229,7 @@ impl<'a> World<'a> {
                 }
             }
         }
-        member.step = Some(Ending { tokens, message });
+        member.step = Some(Ending { at: ends, tokens, message });
         self.agenda.enter(ends, Happening::End(worker));
         self.storage_speaks()
     }
@@ -236,7 +254,9 @@ impl<'a> World<'a> {
     }
 
     fn end(&mut self, worker: usize) -> Result<(), ScenarioError> {
-        let Some(Ending { tokens, message }) = self.members[worker].step.take() else { return Ok(()) };
+        // Where there is another step, or none, the process that began this one has died.
+        let step = self.members[worker].step.take_if(|step| step.at.0.total_cmp(&self.now.0).is_eq());
+        let Some(Ending { tokens, message, .. }) = step else { return Ok(()) };
         match (message, self.scenario.events) {
             (Some(message), EventWay::AfterStep(delay)) if delay > Ms::ZERO => {
                 self.agenda.enter(self.now + delay, Happening::Events(worker, message));
@@ -274,6 +294,11 @@ impl<'a> World<'a> {
 
     fn token(&mut self, worker: usize, token: TokenOut) {
         let Ok(number) = usize::try_from(token.id.0) else { return };
+        let slot = Slot(u16::try_from(worker).unwrap_or(u16::MAX));
+        if !self.router.is_on(number, slot) {
+            // It was still travelling when its worker died.
+            return;
+        }
         self.router.token(self.now, number);
         let record = &mut self.outcome.requests[number];
         record.output_tokens += 1;
@@ -311,9 +336,13 @@ impl<'a> World<'a> {
         }
     }
 
-    fn report_all(&self) {
-        for (member, slot) in self.members.iter().zip(0..) {
-            self.router.report(self.now, Slot(slot), &member.engine.stats(), member.hearing.heard());
+    fn report_all(&mut self) {
+        let restart = self.restart.as_ref();
+        for (member, slot) in self.members.iter_mut().zip((0..).map(Slot)) {
+            if !restart.is_some_and(|restart| restart.is_down(slot)) {
+                member.hearing.process_seen();
+                self.router.report(self.now, slot, &member.engine.stats(), member.hearing.heard());
+            }
         }
     }
 
