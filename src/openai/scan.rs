@@ -80,11 +80,9 @@ impl<'a> Scanner<'a> {
         self.take(b'[')?;
         loop {
             self.blank();
+            self.plain_ids(&mut id);
+            self.blank();
             id(self.id()?);
-            // Nearly always at once.
-            if self.take(b',').is_some() {
-                continue;
-            }
             self.blank();
             match self.peek()? {
                 b',' => self.at += 1,
@@ -93,6 +91,22 @@ impl<'a> Scanner<'a> {
             }
         }
         self.take(b']')
+    }
+
+    /// Ids as most writers write them, up to one that is not followed by a comma, or a comma and a space: the last, if nothing
+    /// else. A step for each, with nothing but the number to find out.
+    fn plain_ids(&mut self, id: &mut impl FnMut(u32)) {
+        let mut rest = self.rest();
+        while let Some((value, count)) = short_number(rest) {
+            let zero_in_front = count > 1 && rest[0] == b'0';
+            let [b',', behind @ ..] = &rest[count..] else { break };
+            if zero_in_front {
+                break;
+            }
+            id(value);
+            rest = behind.strip_prefix(b" ").unwrap_or(behind);
+        }
+        self.at = self.text.len() - rest.len();
     }
 
     /// How many ids a list has that is read no further; those may have more than 32 bits.
@@ -377,10 +391,31 @@ mod tests {
 
     #[test]
     fn ids_are_read_as_serde_reads_them() {
-        for list in ["[0,1, 4294967295 ,10]", "[ 7 ]", "[12345,\n6]", "[1234567,12345678,99999,151643]", "[4]"] {
+        for list in [
+            "[0,1, 4294967295 ,10]",
+            "[ 7 ]",
+            "[12345,\n6]",
+            "[1234567,12345678,99999,151643]",
+            "[4]",
+            "[1,  2]",
+            "[1, 2,3,\t4]",
+        ] {
             assert_eq!(ids(list), serde_json::from_str(list).ok(), "{list}");
         }
-        for list in ["[01]", "[1.0]", "[1e3]", "[4294967296]", "[-1]", "[1,]", "[]", "[1 2]", "[99999999999]", "[1"] {
+        for list in [
+            "[01]",
+            "[1,02,3]",
+            "[00,1]",
+            "[1.0]",
+            "[1e3]",
+            "[4294967296]",
+            "[-1]",
+            "[1,]",
+            "[]",
+            "[1 2]",
+            "[99999999999]",
+            "[1",
+        ] {
             assert_eq!(ids(list), None, "{list}");
         }
     }
