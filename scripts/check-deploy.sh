@@ -4,8 +4,8 @@
 #     scripts/check-deploy.sh
 #
 # Real tools: promtool (Debian: prometheus), systemd-analyze (systemd), helm, kustomize or kubectl (kubernetes-client),
-# docker with compose, unshare with a network of its own. Python 3, and for some of it the modules yaml and jsonschema. The router: $WARMPATH_BINARY, or that of
-# target/debug or target/release.
+# docker with compose, unshare with a network of its own. Python 3, and for some of it the modules yaml and jsonschema. The
+# router: $WARMPATH_BINARY, or that of target/debug or target/release.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,6 +17,18 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 
 binary=""
+# Runs a check that may find that it lacks something: then it ends with 3, and names it in its last line.
+lacking() {
+    local what="$1" said status=0
+    shift
+    said="$("$@")" || status=$?
+    case "$status" in
+    0) echo "$said" ;;
+    3) skip "$what $(tail -n 1 <<<"$said")" ;;
+    *) exit 1 ;;
+    esac
+}
+
 for binary in ${WARMPATH_BINARY:-} target/debug/warmpath target/release/warmpath ""; do
     [ -x "$binary" ] && break
 done
@@ -28,13 +40,7 @@ step "metrics, alerts, tests and runbook name each other"
 python3 scripts/deploy/metrics-exist.py
 
 step "YAML and JSON"
-status=0
-said="$(python3 scripts/deploy/parse.py)" || status=$?
-case "$status" in
-0) echo "$said" ;;
-3) skip "Python's module $(tail -n 1 <<<"$said") is not installed" ;;
-*) exit 1 ;;
-esac
+lacking "not installed: Python's module" python3 scripts/deploy/parse.py
 
 step "alert rules, the dashboard's queries, and the configuration of the trial's Prometheus"
 if has promtool; then
@@ -73,13 +79,7 @@ fi
 step "Dockerfile: a static program that finds names, and nobody's rights"
 grep -q '^FROM gcr.io/distroless/static-[a-z0-9]*:nonroot$' docker/Dockerfile
 grep -qE '^USER [1-9][0-9]*:[1-9][0-9]*$' docker/Dockerfile
-status=0
-said="$(python3 scripts/deploy/static-names.py)" || status=$?
-case "$status" in
-0) echo "$said" ;;
-3) skip "what a static program finds: no $(tail -n 1 <<<"$said")" ;;
-*) exit 1 ;;
-esac
+lacking "what a static program finds, without" python3 scripts/deploy/static-names.py
 
 step "systemd unit"
 if has systemd-analyze; then

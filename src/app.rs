@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use warmpath_core::overlap::PrefixIndex;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
-use crate::config::{Config, ReadyWhen};
+use crate::config::{Config, Override, ReadyWhen};
 use crate::door::Door;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
@@ -32,6 +32,7 @@ use sources::Sources;
 
 mod behaviour;
 mod build;
+mod bus;
 mod doors;
 mod load;
 mod members;
@@ -40,6 +41,7 @@ mod offers;
 mod probe;
 mod record;
 mod reload;
+mod replicas;
 mod report;
 mod scrape;
 mod sources;
@@ -122,14 +124,12 @@ impl App {
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
+        let ready = readiness((&fleet, &sources), (mustered, &draining), config.ready_when);
+        let bus = bus::start((&fleet, &sources), &reloader, Arc::clone(&ready), &background);
         let health = {
-            let (fleet, sources, draining) = (fleet.clone(), sources.clone(), draining.clone());
-            let (settings, ready_when) = (Arc::clone(&reloader), config.ready_when);
-            let may_serve = move || mustered.load(Ordering::Relaxed) && !draining.load(Ordering::Relaxed);
-            move || HealthReport {
-                ready: may_serve() && sources.are_warm() && probe::ready(&fleet, ready_when),
-                ..report((&fleet, &sources), (&trouble, &settings), &certificates)
-            }
+            let (fleet, sources, settings) = (fleet.clone(), sources.clone(), Arc::clone(&reloader));
+            let told = move || report((&fleet, &sources), (&trouble, &settings), &certificates);
+            move || HealthReport { ready: ready(), ..told() }
         };
         let measured = Arc::clone(&sources);
         let admin_state = Arc::new(Admin {
@@ -139,11 +139,12 @@ impl App {
             desk: desk.clone(),
             metrics,
             health: Box::new(health),
+            bus,
             refresh: Box::new(move || measured.measure()),
             token,
             settings: reloader.clone(),
         });
-        doors::tell_on_signal(Arc::clone(&admin_state), &background)?;
+        report::tell_on_signal(Arc::clone(&admin_state), &background)?;
         let (limits, tasks) = (doors::limits(&config), Tasks::new());
         Ok(Self {
             data: data.address(),
@@ -180,7 +181,7 @@ impl App {
 
     /// Requests that were sent to workers and have not ended.
     pub fn in_flight(&self) -> u32 {
-        self.fleet.roster().table().iter().map(|target| target.account.read().requests).sum()
+        bus::in_flight(&self.fleet)
     }
 
     /// How uneven the fleet's load is at this moment.
@@ -205,9 +206,9 @@ impl App {
     ///
     /// # Errors
     /// The signal cannot be had.
-    pub fn follow(&self, file: PathBuf) -> Result<(), StartError> {
+    pub fn follow(&self, file: PathBuf, overrides: Vec<Override>) -> Result<(), StartError> {
         let hangups = doors::hangups()?;
-        self.background.spawn(Arc::clone(&self.reloader).follow(file, hangups));
+        self.background.spawn(Arc::clone(&self.reloader).follow((file, overrides), hangups));
         Ok(())
     }
 
@@ -270,6 +271,20 @@ fn gateway(
         .with_passthrough(config.listen.passthrough.clone())
         .with_recorder(recorder)
         .with_exporter(exporter)
+}
+
+/// Whether requests can be served.
+type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Ready once nobody is waited for, the views of the run before are read, and enough workers are well; until it drains.
+fn readiness(
+    (fleet, sources): (&Arc<Fleet>, &Arc<Sources>),
+    (mustered, draining): (Arc<AtomicBool>, &Arc<AtomicBool>),
+    when: ReadyWhen,
+) -> Ready {
+    let (fleet, sources, draining) = (fleet.clone(), sources.clone(), draining.clone());
+    let may_serve = move || mustered.load(Ordering::Relaxed) && !draining.load(Ordering::Relaxed);
+    Arc::new(move || may_serve() && sources.are_warm() && probe::ready(&fleet, when))
 }
 
 /// With `ready_when: all`, waits for every worker. What it returns becomes true when nobody is waited for any more.

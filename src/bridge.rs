@@ -22,6 +22,7 @@ use crate::door::Listener;
 use crate::events::Source;
 use crate::events::nats::{INBOX, NatsBus, NatsSettings, Outbox, OutboxCounts};
 use crate::fleet::discovery::registration::{RegisteredEvents, Registration, VERSION, key_of};
+use crate::link::{Site, TlsFiles};
 use crate::shutdown::Tasks;
 use blocks::Blocks;
 use exposition::Watched;
@@ -53,6 +54,8 @@ const LOOKED_UP_WITHIN: Duration = Duration::from_secs(2);
 pub struct BridgeSettings {
     /// Where the engine answers.
     pub engine: BaseUrl,
+    /// Whom it is asked from, and who it must be, where that is https.
+    pub engine_tls: TlsFiles,
     /// Where routers reach it.
     pub advertised: BaseUrl,
     /// The worker's id.
@@ -113,13 +116,14 @@ impl Bridge {
     /// Starts, whether the engine and the server are there or not.
     ///
     /// # Errors
-    /// When the settings of the server cannot be used.
+    /// When the settings of the server, or the certificates for the engine, cannot be used.
     pub async fn start(settings: BridgeSettings, feeds: Vec<RankFeed>) -> Result<Self, async_nats::Error> {
         // An inbox of its own: a server need not let it listen to anybody else's.
         let inbox = format!("{INBOX}_{}", key_of(&settings.worker));
         let bus = NatsBus::connect(NatsSettings { inbox, ..settings.nats.clone() }).await?;
         let (tasks, stop) = (Tasks::new(), CancellationToken::new());
-        let (poll, polled) = Poll::new(settings.engine.clone(), settings.presets.clone());
+        let engine = Site::new(&settings.engine.to_string(), settings.engine_tls.clone(), tasks.part())?;
+        let (poll, polled) = Poll::new(engine, settings.presets.clone());
         let epoch = Arc::<AtomicU64>::default();
         let count = NonZeroU16::new(u16::try_from(feeds.len()).unwrap_or(u16::MAX)).unwrap_or(NonZeroU16::MIN);
         let (mut sets, mut sources) = (Vec::new(), Vec::new());

@@ -2,11 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
 use rand::RngExt;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use warmpath_core::ids::TokenId;
 
 use crate::error::BoxError;
+use crate::link::{Inflow, Site};
 use crate::real::real_len;
 use crate::sim::{DecodePoint, Ms, PrefillPoint};
 use crate::upstream::sse::SseScanner;
@@ -24,8 +29,8 @@ const ANSWER_MAX: usize = 1 << 20;
 /// What is measured, and where.
 #[derive(Clone, Debug)]
 pub struct Measuring {
-    /// The engine's address.
-    pub base: String,
+    /// The engine.
+    pub site: Site,
     /// The model; none is the first that the engine lists.
     pub model: Option<String>,
     /// What the engine wants as a bearer token.
@@ -43,7 +48,7 @@ pub struct Measuring {
 /// Asks an otherwise idle engine, one request at a time.
 struct Engine<'a> {
     measuring: &'a Measuring,
-    client: reqwest::Client,
+    headers: HeaderMap,
     model: String,
 }
 
@@ -52,8 +57,13 @@ struct Engine<'a> {
 /// # Errors
 /// When the engine does not answer, refuses, or has cached what should be cold.
 pub async fn measure(measuring: &Measuring) -> Result<(PrefillPoint, DecodePoint), BoxError> {
-    let client = reqwest::Client::builder().timeout(measuring.patience).build()?;
-    let mut engine = Engine { measuring, client, model: String::new() };
+    let mut headers = HeaderMap::new();
+    if let Some(key) = &measuring.api_key {
+        let mut bearer = HeaderValue::try_from(format!("Bearer {key}"))?;
+        bearer.set_sensitive(true);
+        headers.insert(header::AUTHORIZATION, bearer);
+    }
+    let mut engine = Engine { measuring, headers, model: String::new() };
     engine.model = match &measuring.model {
         Some(model) => model.clone(),
         None => engine.first_model().await?,
@@ -81,8 +91,10 @@ fn ms(span: Duration) -> Ms {
 
 impl Engine<'_> {
     async fn first_model(&self) -> Result<String, BoxError> {
-        let url = format!("{}/v1/models", self.measuring.base);
-        let models: Value = serde_json::from_slice(&whole(self.send(self.client.get(url)).await?).await?)?;
+        let bounds = (self.measuring.patience, ANSWER_MAX);
+        let (status, models) = self.measuring.site.get("/v1/models", self.headers.clone(), bounds).await?;
+        answered(status)?;
+        let models: Value = serde_json::from_slice(&models)?;
         let name = models["data"][0]["id"].as_str().ok_or("the engine lists no model")?;
         Ok(name.to_owned())
     }
@@ -91,7 +103,7 @@ impl Engine<'_> {
     async fn prefill(&self) -> Result<Ms, BoxError> {
         let request = self.completion(self.measuring.prefill_tokens, 1);
         let begun = Instant::now();
-        let body = whole(self.send(request).await?).await?;
+        let body = self.in_time(async { whole(self.send(request).await?).await }).await?;
         let took = begun.elapsed();
         match usage::read(&body).cached {
             Some(cached) if cached.0 > 0 => Err(format!("{} tokens of a new prompt were cached", cached.0).into()),
@@ -101,9 +113,19 @@ impl Engine<'_> {
 
     /// The mean gap between two tokens of one request.
     async fn decode(&self) -> Result<Ms, BoxError> {
+        self.in_time(self.decode_once()).await
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, BoxError>>) -> Result<T, BoxError> {
+        let patience = self.measuring.patience;
+        timeout(patience, work).await.map_err(|_| format!("no answer within {patience:?}"))?
+    }
+
+    async fn decode_once(&self) -> Result<Ms, BoxError> {
         let mut response = self.send(self.completion(self.measuring.context, DECODED)).await?;
         let (mut scanner, mut first, mut last) = (SseScanner::default(), None, None);
-        while let Some(chunk) = response.chunk().await? {
+        while let Some(frame) = response.body_mut().frame().await {
+            let Ok(chunk) = frame?.into_data() else { continue };
             let before = scanner.seen().events;
             scanner.scan(&chunk);
             let events = scanner.seen().events;
@@ -125,7 +147,7 @@ impl Engine<'_> {
         Ok(Ms(ms(ended - begun).0 / real_len(gaps)))
     }
 
-    fn completion(&self, tokens: usize, output: usize) -> reqwest::RequestBuilder {
+    fn completion(&self, tokens: usize, output: usize) -> Vec<u8> {
         let mut rng = rand::rng();
         let prompt: Vec<TokenId> = (0..tokens).map(|_| rng.random_range(ORDINARY)).collect();
         let body = json!({
@@ -136,31 +158,22 @@ impl Engine<'_> {
             "ignore_eos": true,
             "stream": output > 1,
         });
-        self.client.post(format!("{}/v1/completions", self.measuring.base)).json(&body)
+        body.to_string().into_bytes()
     }
 
-    async fn send(&self, mut request: reqwest::RequestBuilder) -> Result<reqwest::Response, BoxError> {
-        if let Some(key) = &self.measuring.api_key {
-            request = request.bearer_auth(key);
-        }
-        let response = request.send().await?;
-        let status = response.status();
-        if !status.is_success() {
-            return Err(format!("the engine answered {status}").into());
-        }
+    async fn send(&self, body: Vec<u8>) -> Result<Response<Inflow>, BoxError> {
+        let response = self.measuring.site.post("/v1/completions", &self.headers, body.into()).await?;
+        answered(response.status())?;
         Ok(response)
     }
 }
 
-async fn whole(mut response: reqwest::Response) -> Result<Vec<u8>, BoxError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        if body.len() + chunk.len() > ANSWER_MAX {
-            return Err(format!("an answer of more than {ANSWER_MAX} bytes").into());
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
+fn answered(status: StatusCode) -> Result<(), BoxError> {
+    if status.is_success() { Ok(()) } else { Err(format!("the engine answered {status}").into()) }
+}
+
+async fn whole(response: Response<Inflow>) -> Result<Bytes, BoxError> {
+    Ok(Limited::new(response.into_body(), ANSWER_MAX).collect().await?.to_bytes())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The commands. They compose; others do.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -16,11 +17,14 @@ pub mod doctor;
 pub mod events;
 pub mod explain;
 mod fleet;
+pub mod manual;
 pub mod mock_engine;
 pub mod optimize;
+mod overrides;
 pub mod plan;
 pub mod replay;
 pub mod serve;
+mod site;
 pub mod tap;
 pub mod top;
 pub mod trace;
@@ -49,10 +53,7 @@ enum Command {
     /// Bring one real engine onto the event bus.
     Bridge(Box<bridge::BridgeArgs>),
     /// Say what is wrong with a configuration: one `FILE:line:column: message` a fault.
-    Check {
-        /// The configuration.
-        file: PathBuf,
-    },
+    Check(check::CheckArgs),
     /// Show what a change of the configuration would do.
     Plan(Box<plan::PlanArgs>),
     /// Look at the configuration.
@@ -73,6 +74,10 @@ enum Command {
     /// Look at KV-cache events.
     #[command(subcommand)]
     Events(events::EventsCommand),
+    /// Print what a shell completes after `warmpath`.
+    Completions(manual::CompletionsArgs),
+    /// Print the manual page, or write one for each command.
+    Man(manual::ManArgs),
     /// Capacity against hit rate over a trace.
     Optimize(Box<optimize::OptimizeArgs>),
     /// Search the weights of a policy over a trace.
@@ -94,7 +99,7 @@ impl Cli {
             Command::Replay(args) => args.run(),
             Command::MockEngine(args) => args.run(),
             Command::Bridge(args) => args.run(),
-            Command::Check { file } => Ok(check::run(&file)),
+            Command::Check(args) => Ok(args.run()),
             Command::Plan(args) => args.run(),
             Command::Config(command) => command.run(),
             Command::Schema(args) => args.run(),
@@ -104,11 +109,18 @@ impl Cli {
             Command::Top(args) => args.run(),
             Command::Calibrate(args) => args.run(),
             Command::Events(command) => command.run(),
+            Command::Completions(args) => args.run(),
+            Command::Man(args) => args.run(),
             Command::Optimize(args) => args.run(),
             Command::Tune(args) => args.run(),
             Command::Trace(command) => command.run(),
         }
     }
+}
+
+/// Prints on standard output. Whoever reads may have gone: nobody is left to tell.
+fn say(text: fmt::Arguments<'_>) {
+    let _ = io::stdout().write_fmt(text);
 }
 
 /// The runtime of every command that talks to the network.

@@ -54,7 +54,7 @@ pub use engines::{Engines, MetricNames};
 pub use events::{Events, Index, JetStream, Nats};
 pub use fault::Fault;
 pub use fleet::{EventSource, Model, TokenizerSource, Worker};
-pub use inputs::Environment;
+pub use inputs::{Environment, Override};
 pub use kubernetes::{KubernetesSource, Port};
 pub use leaves::{Leaf, Origin, Origins, leaves};
 pub use listen::{Listen, Log, LogFormat, LogLevel, Metrics};
@@ -184,7 +184,15 @@ impl Config {
     /// # Errors
     /// The file cannot be read, or has faults: all of them.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Reading::of_file(path, &Environment::of_process())
+        Self::load_in(&Environment::of_process(), path)
+    }
+
+    /// Reads a file, with the overrides and secrets of this environment.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has faults: all of them.
+    pub fn load_in(environment: &Environment, path: &Path) -> Result<Self, ConfigError> {
+        Reading::of_file(path, environment)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?
             .into_config()
     }

@@ -6,12 +6,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::mpsc;
 use warmpath_core::policy::PolicyName;
 
+use crate::link::{Site, TlsFiles};
 use crate::real::real;
 use crate::replay::live::{self, Shot};
 use crate::replay::reachable;
 use crate::replay::report::{self, Row};
 use crate::replay::tally::{Run, Tally};
 use crate::replay::trace::{self, TraceError, TraceRequest};
+use crate::shutdown::Tasks;
 use fleet::DemoFleet;
 
 pub mod fleet;
@@ -112,7 +114,8 @@ async fn replay(options: &DemoOptions, policy: PolicyName, requests: &[TraceRequ
     let start = Instant::now();
     let mut tally = Tally::default();
     let base = fleet.base();
-    let firing = live::fire(&base, shots, to);
+    let site = Site::new(&base, TlsFiles::default(), Tasks::new()).expect("it is bound to an address");
+    let firing = live::fire(&site, shots, to);
     tokio::pin!(firing);
     let mut sampling = tokio::time::interval(Duration::from_millis(100));
     let mut fired = false;

@@ -20,6 +20,7 @@ use crate::shutdown::Lasting;
 use restore::Restoring;
 use snapshots::{SnapshotFolder, Warming};
 
+pub mod course;
 pub mod local;
 pub mod nats;
 pub mod publish;
@@ -281,7 +282,9 @@ impl EventTask {
             }
         }
         self.steps = steps;
-        self.worker.metrics.events_held.set(real_len(self.repair.feed().held().0));
+        let held = self.repair.feed().held().0;
+        self.worker.metrics.events_held.set(real_len(held));
+        self.source.course.holds(held);
     }
 
     fn clear(&mut self, why: Emptied) {
@@ -289,6 +292,7 @@ impl EventTask {
         match why {
             Emptied::Lost(missing, reason) => {
                 self.worker.metrics.event_gaps.increment(1);
+                self.source.course.lost(missing);
                 if self.index.names() > 0 {
                     let reason = reason.name();
                     tracing::warn!(worker = %self.worker.id, missing, reason, "events lost; starting from an empty view");
@@ -329,10 +333,16 @@ impl EventTask {
         if applied.wrong_size > 0 {
             self.note_size(batch);
         }
-        if let Some(ts) = batch.ts {
+        let lag_s = batch.ts.map(|ts| {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-            self.worker.metrics.event_lag.record((now - ts).max(0.0));
+            (now - ts).max(0.0)
+        });
+        if let Some(lag_s) = lag_s {
+            self.worker.metrics.event_lag.record(lag_s);
         }
+        let events = u64::try_from(batch.events.len()).unwrap_or(u64::MAX);
+        let lag = lag_s.and_then(|lag_s| Duration::try_from_secs_f64(lag_s).ok());
+        self.source.course.applied(Instant::now(), events, lag);
     }
 
     fn note_size(&self, batch: &EventBatch) {

@@ -27,12 +27,14 @@ use idle::Idle;
 
 pub use ask::{Ask, AskError};
 pub use inflow::Inflow;
+pub use site::{Site, SiteError};
 pub use tls::{ClientTls, TlsError, TlsFiles};
 
 mod ask;
 mod dial;
 mod idle;
 mod inflow;
+mod site;
 mod tls;
 mod wire;
 

@@ -248,13 +248,14 @@ fn events_are_decoded_line_by_line() {
 }
 
 #[test]
-fn the_demo_shows_both_policies_as_json() {
-    let output = warmpath(&["demo", "--requests", "40", "--speed", "2000", "--json"]);
+fn the_demo_shows_the_policies_that_are_named_as_json() {
+    let options = ["--policy", "round_robin,predicted", "--requests", "40", "--speed", "2000", "--json"];
+    let output = warmpath(&[&["demo"][..], &options].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let document: Value = serde_json::from_str(stdout(&output)).expect("one JSON document and nothing else");
     let rows = document["rows"].as_array().unwrap();
     let policies: Vec<&Value> = rows.iter().map(|row| &row["policy"]).collect();
-    assert_eq!(policies, ["round_robin", "kv"]);
+    assert_eq!(policies, ["round_robin", "predicted"]);
     for row in rows {
         assert_eq!(
             (&row["requests"], &row["completed"], &row["workers"]),
@@ -288,6 +289,23 @@ fn schema_prints_json_or_the_reference_and_config_show_who_said_what() {
     let of = |key: &str| values.iter().find(|value| value["key"] == key).unwrap();
     assert_eq!((&of("workers[w].url")["origin"], &of("workers[w].url")["line"]), (&"file".into(), &2.into()));
     assert_eq!((&of("usage")["origin"], &of("usage")["value"]), (&"default".into(), &"as_asked".into()));
+    let output = warmpath(&[
+        "config",
+        "show",
+        good.path(),
+        "--set",
+        "--override",
+        "usage=always",
+        "--override",
+        "log.level=warn",
+    ]);
+    let shown = stdout(&output);
+    assert!(shown.contains("\"always\"") && shown.ends_with("--override usage\n"), "{shown}");
+    let output = warmpath(&["check", good.path(), "--override", "routing.polcy=kv"]);
+    assert_eq!(stderr(&output), "--override routing.polcy:1:1: unknown key `polcy`, did you mean `policy`?\n");
+    let output = warmpath(&["check", good.path(), "--override", "usage"]);
+    assert!(stderr(&output).contains("say KEY=VALUE, such as routing.policy=kv"), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(2));
     let bad = Configuration::new("unshown", BAD);
     let output = warmpath(&["config", "show", bad.path()]);
     assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));

@@ -92,7 +92,7 @@ fn the_shipped_file_has_every_key_and_no_other() {
 
 #[test]
 fn check_passes_the_shipped_file_and_tells_faults_from_absence() {
-    let code = |path: &Path| format!("{:?}", warmpath::cli::check::run(path));
+    let code = |path: &Path| format!("{:?}", warmpath::cli::check::run(path, &Environment::of_process(), false));
     assert_eq!(code(&shipped()), format!("{:?}", ExitCode::SUCCESS));
     assert_eq!(code(Path::new("/no/such/file.yaml")), format!("{:?}", ExitCode::from(2)));
     let broken = Scratch::new("broken.yaml", b"routing: {policy: fast}\n");
@@ -352,7 +352,7 @@ fn a_faulty_override_is_named_by_its_variable() {
             "4:10: expected a section with keys, got `5`",
             "WARMPATH__FOO:1:1: unknown key `foo` (known: listen, models, workers, discovery, routing, queue, events, index, engines, tokenize, upstream_tls, limits, timeouts, health, retries, decisions, metrics, log, tracing, ready_when, usage, record, record_size)",
             "WARMPATH__LIMITS__HEADERS:1:1: must be at least 1, got 0",
-            "WARMPATH__LOG__FORMAT:1:1: the variable is empty: unset it, or give it a value",
+            "WARMPATH__LOG__FORMAT:1:1: the value is empty: leave it out, or give one",
             "WARMPATH__RETRIES__ATTEMPTS:1:1: there is no section above `attempts`",
             "WARMPATH__ROUTING__POLCY:1:1: unknown key `polcy`, did you mean `policy`?",
             "WARMPATH__WORKERS__3__ID:1:1: the list has no item `3`",

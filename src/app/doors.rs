@@ -9,7 +9,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::StartError;
 use crate::config::{Config, Listen, Tls as TlsConfig};
 use crate::door::{Door, DoorLimits, Front, Listener, Tls, TlsFiles};
-use crate::http::admin::{self, Admin};
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::{DoorMetrics, Metrics, door};
 
@@ -70,18 +69,6 @@ impl Port {
 pub(super) fn hangups() -> Result<Signal, StartError> {
     signal(SignalKind::hangup())
         .map_err(|source| StartError::Setup { what: "SIGHUP".to_owned(), source: source.into() })
-}
-
-/// Writes into the log how everything stands, whenever SIGUSR1 comes.
-pub(super) fn tell_on_signal(admin: Arc<Admin>, tasks: &Tasks) -> Result<(), StartError> {
-    let asked = signal(SignalKind::user_defined1());
-    let mut asked = asked.map_err(|source| StartError::Setup { what: "SIGUSR1".to_owned(), source: source.into() })?;
-    tasks.spawn(async move {
-        while asked.recv().await.is_some() {
-            tracing::info!(target: "warmpath::state", state = %admin::state(&admin), "asked by SIGUSR1");
-        }
-    });
-    Ok(())
 }
 
 /// Reads certificates again when their files change, and on SIGHUP.

@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{behaviour, build};
-use crate::config::{Config, Environment, Leaf, Origins, Reading, adopted, changes, leaves};
+use crate::config::{Config, Environment, Leaf, Origins, Override, Reading, adopted, changes, leaves};
 use crate::fleet::Fleet;
 use crate::fleet::discovery::{Found, Origin};
 use crate::http::admin::AdminToken;
@@ -37,7 +37,8 @@ const BYTES_MAX: u64 = 2 << 20;
 
 /// Keeps a gateway true to its configuration's file.
 pub(super) struct Reloader {
-    file: OnceLock<PathBuf>,
+    /// The file, and what the command line sets above it.
+    followed: OnceLock<(PathBuf, Vec<Override>)>,
     fleet: Arc<Fleet>,
     desk: Desk,
     workers: mpsc::Sender<Found>,
@@ -75,7 +76,7 @@ impl Reloader {
         metrics.in_effect(real(now_ms()) / 1e3, 0);
         let shown = Shown { loaded_at_ms: now_ms(), values: leaves(config, &Origins::default()), ..Shown::default() };
         Self {
-            file: OnceLock::new(),
+            followed: OnceLock::new(),
             fleet: Arc::clone(fleet),
             desk: desk.clone(),
             workers,
@@ -86,9 +87,10 @@ impl Reloader {
         }
     }
 
-    /// Follows `file`, which the configuration is from: looks at it every two seconds, and on `hangups`.
-    pub(super) async fn follow(self: Arc<Self>, file: PathBuf, mut hangups: Signal) {
-        if self.file.set(file).is_err() {
+    /// Follows the file that the configuration is from, with what the command line sets: looks at it every two seconds, and
+    /// on `hangups`.
+    pub(super) async fn follow(self: Arc<Self>, followed: (PathBuf, Vec<Override>), mut hangups: Signal) {
+        if self.followed.set(followed).is_err() {
             tracing::error!("a router follows one file");
             return;
         }
@@ -114,11 +116,11 @@ impl Reloader {
 
     /// Reads the file if `asked` to or if it has changed, and follows it.
     async fn look(&self, asked: Option<&'static str>) -> Option<Reloaded> {
-        let file = self.file.get()?.clone();
+        let (file, overrides) = self.followed.get()?.clone();
         let mut running = self.running.lock().await;
         let known = running.seen.as_ref().filter(|seen| asked.is_none() && !seen.refers).map(|seen| seen.hash);
         // Files can be slow.
-        let seen = tokio::task::spawn_blocking(move || see(&file, known)).await.ok()??;
+        let seen = tokio::task::spawn_blocking(move || see((&file, overrides), known)).await.ok()??;
         let is_first = running.seen.is_none();
         let same = |before: &Seen| match (&before.outcome, &seen.outcome) {
             (Ok((before, _)), Ok((now, _))) => before == now,
@@ -181,7 +183,7 @@ impl Reloader {
         let reloaded = Reloaded { ok: true, at_ms, asked_by, changed, needs_restart, faults: Vec::new() };
         let values: Vec<Leaf> = leaves(&config, origins);
         self.shown.store(Arc::new(Shown {
-            file: self.file.get().map(|file| file.display().to_string()),
+            file: self.followed.get().map(|(file, _)| file.display().to_string()),
             hash: hex(hash),
             loaded_at_ms: at_ms,
             last_reload: Some(reloaded.clone()).filter(|_| !is_first),
@@ -229,7 +231,7 @@ impl Settings for Reloader {
 }
 
 /// Reads the file; none where its text is as `known`.
-fn see(file: &Path, known: Option<u64>) -> Option<Seen> {
+fn see((file, overrides): (&Path, Vec<Override>), known: Option<u64>) -> Option<Seen> {
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes));
     match read {
@@ -246,7 +248,7 @@ fn see(file: &Path, known: Option<u64>) -> Option<Seen> {
     if known == Some(hash) {
         return None;
     }
-    let outcome = match Reading::of_file(file, &Environment::of_process()) {
+    let outcome = match Reading::of_file(file, &Environment::of_process().with(overrides)) {
         Err(error) => Err(vec![format!("{}: cannot be read: {error}", file.display())]),
         Ok(reading) => match (reading.config, reading.faults.as_slice()) {
             (Some(config), []) => Ok((config, reading.origins)),

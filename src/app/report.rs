@@ -1,14 +1,18 @@
-//! What the router says of its own health.
+//! What the router says of its own health, and into its log when SIGUSR1 asks how everything stands.
 
 use std::sync::{Arc, PoisonError};
 
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::StartError;
 use super::members::Trouble;
 use super::probe;
 use super::reload::Reloader;
 use super::sources::Sources;
 use crate::door::Tls;
 use crate::fleet::{Duty, Fleet};
-use crate::http::admin::HealthReport;
+use crate::http::admin::{self, Admin, HealthReport};
+use crate::shutdown::Tasks;
 use crate::tokenize::TokenizerState;
 
 /// How it is, but for whether it is ready.
@@ -43,4 +47,16 @@ pub(super) fn report(
         off_duty.map(|worker| format!("{}: {}", worker.id, worker.duty().label())).collect();
     off_duty.dedup();
     HealthReport { status, degraded, off_duty, ready: true, version: env!("CARGO_PKG_VERSION") }
+}
+
+/// Writes into the log how everything stands, whenever SIGUSR1 comes.
+pub(super) fn tell_on_signal(admin: Arc<Admin>, tasks: &Tasks) -> Result<(), StartError> {
+    let asked = signal(SignalKind::user_defined1());
+    let mut asked = asked.map_err(|source| StartError::Setup { what: "SIGUSR1".to_owned(), source: source.into() })?;
+    tasks.spawn(async move {
+        while asked.recv().await.is_some() {
+            tracing::info!(target: "warmpath::state", state = %admin::state(&admin), "asked by SIGUSR1");
+        }
+    });
+    Ok(())
 }

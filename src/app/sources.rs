@@ -1,9 +1,11 @@
 //! Where the workers' events come from, and how that goes.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
+use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
@@ -13,6 +15,7 @@ use super::StartError;
 use super::build::setup;
 use crate::config::{Config, EventSource, Worker as Described};
 use crate::error::BoxError;
+use crate::events::course::{Course, Standing, Way};
 use crate::events::local::LocalBus;
 use crate::events::nats::NatsBus;
 use crate::events::snapshots::SnapshotFolder;
@@ -32,6 +35,9 @@ const WRITING_MAX: Duration = Duration::from_secs(5);
 /// What the tasks that receive events are called.
 const SOURCE: &str = "event_source";
 
+/// How it goes with each worker's events. Nobody keeps a slot by being in here.
+type Courses = BTreeMap<Slot, (Weak<Worker>, Arc<Course>)>;
+
 /// Starts and ends the event tasks, and sees them from outside.
 pub(super) struct Sources {
     config: Arc<Config>,
@@ -39,6 +45,7 @@ pub(super) struct Sources {
     zmq: ZmqBus,
     gate: Option<Arc<Gate>>,
     local: Option<LocalBus>,
+    courses: Mutex<Courses>,
     /// The event tasks, apart from all others: they end by themselves when they are told when to.
     tasks: Tasks,
     stop: watch::Sender<Option<Instant>>,
@@ -79,6 +86,7 @@ impl Sources {
             zmq,
             gate,
             local,
+            courses: Mutex::default(),
             tasks: Tasks::new(),
             stop: watch::Sender::new(None),
             folder,
@@ -116,7 +124,9 @@ impl Sources {
             EventSource::Zmq => zmq_source((&self.zmq, self.gate.as_ref()), (worker, described), &self.config, tasks)
                 .map_err(|why| cannot_be_heard(worker, "zmq", why))?,
         };
+        let course = Arc::clone(&source.course);
         let mut task = self.task(worker, described, source)?;
+        self.courses().insert(worker.slot, (Arc::downgrade(worker), course));
         // A local engine ends with this process.
         if let (Some(folder), EventSource::Nats) = (&self.folder, kind) {
             task = task.kept_in(folder);
@@ -137,6 +147,7 @@ impl Sources {
 
     /// Forgets what a worker that has left held. Its task must have ended.
     pub(super) fn vacate(&self, worker: &Worker) {
+        self.courses().remove(&worker.slot);
         if let Some(pool) = self.fleet.pool(&worker.model) {
             // Whoever begins in a slot makes it empty, and an empty view takes next to no room.
             drop(self.index.writer(worker.slot, &self.view(worker, &pool, 0)));
@@ -146,6 +157,22 @@ impl Sources {
     fn view(&self, worker: &Worker, pool: &PoolState, blocks: usize) -> ViewSettings {
         let namespace = Namespace::plain(Arc::clone(&worker.model), pool.block_size);
         ViewSettings { pool: namespace, seed: self.config.index.seed, blocks }
+    }
+
+    fn courses(&self) -> MutexGuard<'_, Courses> {
+        self.courses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How it goes with one worker's events; none where it tells none.
+    pub(super) fn course(&self, worker: &Arc<Worker>) -> Option<Arc<Course>> {
+        let courses = self.courses();
+        let (known, course) = courses.get(&worker.slot)?;
+        std::ptr::eq(known.as_ptr(), Arc::as_ptr(worker)).then(|| Arc::clone(course))
+    }
+
+    /// How it is with the place to which engines connect, and how many messages named no worker; none without one.
+    pub(super) fn gate(&self) -> Option<(Standing, u64)> {
+        self.gate.as_ref().map(|gate| (gate.standing(), self.zmq.unmatched()))
     }
 
     /// The connection to NATS, where there is one.
@@ -236,6 +263,8 @@ fn local_source(
     })?;
     let queue = bus.subscribe(worker.id.as_str(), worker.rank.unwrap_or_default().0);
     let (source, line) = source(Abilities { patience: Patience::NONE, replays: false, snapshots: false }, 1);
+    line.course.comes(Way::Local, "this process");
+    line.course.up(Instant::now());
     tasks.supervise(restarts.clone(), Passing { queue, line });
     Ok(source)
 }

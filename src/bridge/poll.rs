@@ -1,20 +1,24 @@
 //! Asks the engine how it is, about twice a second, and tells its load.
 
+use std::error::Error;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
+use http::HeaderMap;
 use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use warmpath_core::units::BlockSize;
 
 use super::scrape::Scrape;
-use crate::config::{BaseUrl, MetricNames};
+use crate::config::MetricNames;
 use crate::events::nats::NatsBus;
 use crate::events::nats::load::{LoadReport, VERSION};
 use crate::fleet::health::Health;
 use crate::fleet::prometheus::METRICS_MAX;
+use crate::link::{AskError, Site};
 
 /// How often the engine is asked. One that comes back is registered after two good answers, so within a second.
 const EVERY: Duration = Duration::from_millis(500);
@@ -47,11 +51,12 @@ pub(super) struct Polled {
 
 /// The polls themselves.
 pub(super) struct Poll {
-    url: BaseUrl,
+    site: Site,
     presets: Vec<MetricNames>,
-    client: reqwest::Client,
     engine: watch::Sender<Engine>,
     now: Arc<Notify>,
+    /// Whether it was told that the engine does not answer.
+    complained: AtomicBool,
 }
 
 impl Polled {
@@ -79,13 +84,14 @@ impl Polled {
 }
 
 impl Poll {
-    /// Polls of the engine at `url`, whose metrics have the names of one of `presets`, and where their results are seen.
-    pub(super) fn new(url: BaseUrl, presets: Vec<MetricNames>) -> (Self, Polled) {
-        let client = reqwest::Client::builder().timeout(ANSWERED_WITHIN).build();
-        let client = client.expect("a client without TLS has nothing to fail on");
+    /// Polls of the engine at `site`, whose metrics have the names of one of `presets`, and where their results are seen.
+    pub(super) fn new(site: Site, presets: Vec<MetricNames>) -> (Self, Polled) {
         let (sender, receiver) = watch::channel(Engine::default());
         let now = Arc::new(Notify::new());
-        (Self { url, presets, client, engine: sender, now: Arc::clone(&now) }, Polled { engine: receiver, now })
+        (
+            Self { site, presets, engine: sender, now: Arc::clone(&now), complained: AtomicBool::new(false) },
+            Polled { engine: receiver, now },
+        )
     }
 
     /// Works until nobody wants to know any more. Load is told of `worker`, whose events have this epoch.
@@ -134,18 +140,24 @@ impl Poll {
     }
 
     /// The body of a good answer.
-    async fn get(&self, path: &str) -> Option<Vec<u8>> {
-        let asking = self.client.get(format!("{}{path}", self.url)).send();
-        let mut answer = asking.await.ok()?.error_for_status().ok()?;
-        let mut text = Vec::new();
-        while let Some(chunk) = answer.chunk().await.ok()? {
-            if text.len() + chunk.len() > METRICS_MAX {
-                return None;
-            }
-            text.extend_from_slice(&chunk);
+    async fn get(&self, path: &str) -> Option<Bytes> {
+        let answer = self.site.get(path, HeaderMap::new(), (ANSWERED_WITHIN, METRICS_MAX)).await;
+        // Why is told once, not twice a second.
+        if let Err(error) = &answer
+            && !self.complained.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(engine = %self.site, why = because(error), "the engine does not answer");
         }
-        Some(text)
+        let (status, body) = answer.ok()?;
+        self.complained.store(false, Ordering::Relaxed);
+        status.is_success().then_some(body)
     }
+}
+
+/// An error and its causes.
+fn because(error: &AskError) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}"))
 }
 
 fn report(worker: &str, epoch: u64, scrape: Scrape) -> LoadReport {

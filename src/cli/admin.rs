@@ -13,11 +13,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::link::{Ask, ClientTls, Link, LinkLimits, Links, TlsError, TlsFiles};
+use super::site::untrusting;
+use crate::link::{Ask, ClientTls, Link, LinkLimits, Links, TlsFiles};
 use crate::shutdown::Tasks;
 use trouble::remedy;
 
-mod trouble;
+pub(super) mod trouble;
 
 /// How long an answer may take: a long prompt may have to be tokenized for it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -77,17 +78,11 @@ impl AdminArgs {
     pub(super) fn port(self, runtime: &Runtime) -> anyhow::Result<AdminPort> {
         let Self { admin, token, ca, cert, key } = self;
         let files = TlsFiles { authorities: ca, identity: cert.zip(key) };
-        // It tells its cause by itself.
-        let tls = ClientTls::load(files.clone()).map_err(|error| anyhow::Error::msg(error.to_string()))?;
+        let tls = ClientTls::load(files.clone()).map_err(untrusting)?;
         let scheme = if admin.scheme() == "https" { Scheme::HTTPS } else { Scheme::HTTP };
         let authority = Authority::try_from(admin.authority()).with_context(|| format!("{admin} names no server"))?;
         let _inside = runtime.enter();
-        let link = Links::new(LIMITS, tls, Tasks::new()).link(&scheme, &authority).map_err(|error| match error {
-            TlsError::NoAuthorities => {
-                anyhow::Error::msg("this system trusts no authority: name the router's with --ca FILE")
-            }
-            other => other.into(),
-        })?;
+        let link = Links::new(LIMITS, tls, Tasks::new()).link(&scheme, &authority).map_err(untrusting)?;
         let mut headers = HeaderMap::new();
         if let Some(token) = token {
             let mut bearer =

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
-use http::uri::Scheme;
 use tracing::Level;
 use warmpath_core::blocks::DEFAULT_ROOT_SEED;
 use warmpath_core::ids::{Rank, WorkerId};
@@ -26,6 +25,7 @@ use crate::events::nats::{Credentials, NatsSettings, Tls};
 use crate::events::source::source;
 use crate::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings, ZmqWorker};
 use crate::events::{Abilities, Source};
+use crate::link::TlsFiles;
 use crate::shutdown::{Tasks, interrupted};
 use crate::telemetry;
 use crate::telemetry::metrics::Metrics;
@@ -43,6 +43,15 @@ pub struct BridgeArgs {
     /// Where the engine answers; its /health and /metrics are asked twice a second.
     #[arg(long, value_name = "URL", env = "WARMPATH_BRIDGE_ENGINE")]
     engine: String,
+    /// A file with the authorities (PEM) that are trusted where the engine's address is https, in place of the system's.
+    #[arg(long = "ca", value_name = "FILE", env = "WARMPATH_BRIDGE_CA")]
+    engine_ca: Option<PathBuf>,
+    /// Our own certificate (PEM), where the engine asks for one.
+    #[arg(long = "cert", value_name = "FILE", requires = "engine_key", env = "WARMPATH_BRIDGE_CERT")]
+    engine_cert: Option<PathBuf>,
+    /// The key of that certificate.
+    #[arg(long = "key", value_name = "FILE", requires = "engine_cert", env = "WARMPATH_BRIDGE_KEY")]
+    engine_key: Option<PathBuf>,
     /// Where routers reach the engine, if that is another address.
     #[arg(long, value_name = "URL", env = "WARMPATH_BRIDGE_ADVERTISE")]
     advertise: Option<String>,
@@ -148,7 +157,7 @@ impl BridgeArgs {
                 None => None,
             };
             let bridge = Bridge::start(settings, self.feeds()?).await.map_err(anyhow::Error::from_boxed);
-            let bridge = bridge.context("the NATS settings cannot be used")?;
+            let bridge = bridge.context("the settings cannot be used")?;
             if let Some(listener) = metrics {
                 bridge.serve_metrics(listener);
             }
@@ -168,11 +177,14 @@ impl BridgeArgs {
             ensure!(is_name, "{flag} must have 1 to 128 bytes and no control characters");
         }
         let engine = url(&self.engine).context("--engine")?;
-        ensure!(*engine.scheme() == Scheme::HTTP, "--engine: the engine beside a bridge is reached over http");
         let advertised = self.advertise.as_deref().map(url).transpose().context("--advertise")?;
         Ok(BridgeSettings {
             advertised: advertised.unwrap_or_else(|| engine.clone()),
             engine,
+            engine_tls: TlsFiles {
+                authorities: self.engine_ca.clone(),
+                identity: self.engine_cert.clone().zip(self.engine_key.clone()),
+            },
             worker: self.worker.clone(),
             model: self.model.clone(),
             block_size: self.block_size.and_then(BlockSize::new),

@@ -1,6 +1,5 @@
 //! `warmpath calibrate`.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +7,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::json;
 
-use super::runtime;
+use super::site::{TlsArgs, remedied_box};
+use super::{runtime, say};
 use crate::calibrate::{Measuring, measure};
 use crate::real::real_len;
 use crate::sim::{DecodePoint, Ms, PrefillPoint, Roofline, Timing};
@@ -32,6 +32,8 @@ pub struct CalibrateArgs {
     /// What every step costs besides, in ms; the preset's by default.
     #[arg(long, value_name = "MS")]
     overhead: Option<f64>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// The model to ask for; by default the first that the engine lists.
     #[arg(long)]
     model: Option<String>,
@@ -60,11 +62,10 @@ impl CalibrateArgs {
             _ => self.measured()?,
         };
         let fitted = rounded(preset.fitted(&prefill, &decode)?);
-        let mut stdout = std::io::stdout();
         if self.json {
-            writeln!(stdout, "{}", serde_json::to_string_pretty(&document(&fitted, &prefill, &decode))?)?;
+            say(format_args!("{:#}\n", document(&fitted, &prefill, &decode)));
         } else {
-            write!(stdout, "{}", text(&fitted, &prefill, &decode))?;
+            say(format_args!("{}", text(&fitted, &prefill, &decode)));
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -82,8 +83,13 @@ impl CalibrateArgs {
 
     fn measured(&self) -> anyhow::Result<(PrefillPoint, DecodePoint)> {
         let url = self.url.as_deref().context("--prefill and --decode, or --url, are needed")?;
+        let runtime = runtime()?;
+        let site = {
+            let _inside = runtime.enter();
+            self.tls.site(url).context("--url")?
+        };
         let measuring = Measuring {
-            base: url.trim_end_matches('/').to_owned(),
+            site: site.clone(),
             model: self.model.clone(),
             api_key: self.api_key.clone(),
             prefill_tokens: usize::try_from(self.prefill_tokens)?,
@@ -91,7 +97,7 @@ impl CalibrateArgs {
             rounds: usize::try_from(self.rounds)?,
             patience: Duration::from_secs(300),
         };
-        let points = runtime()?.block_on(measure(&measuring)).map_err(anyhow::Error::from_boxed);
+        let points = runtime.block_on(measure(&measuring)).map_err(|error| remedied_box(error, &site));
         points.with_context(|| format!("{url} could not be measured"))
     }
 }

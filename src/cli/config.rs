@@ -7,12 +7,14 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::overrides::Overrides;
+use super::say;
 use crate::config::{Environment, Leaf, Origin, Reading, leaves, reference, schema};
 
 /// What can be done with the configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Show every value in effect, and who said so: the file, an environment variable, or nobody.
+    /// Show every value in effect, and who said so: the file, an environment variable, the command line, or nobody.
     Show(ShowArgs),
 }
 
@@ -28,14 +30,17 @@ pub struct ShowArgs {
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    overrides: Overrides,
 }
 
 const AFTER: &str = "\
 A line for each value: its name, the value, its origin. `default`: nobody said it; `FILE:line:column`, with what is written
-there where that refers to the environment or to a file; or the name of the variable that overrides the file.
+there where that refers to the environment or to a file; the name of the variable that overrides the file; or the
+`--override` that overrides both.
 
---json: {\"values\": [{\"key\", \"value\", \"origin\": \"default\" or \"file\" or \"environment\", …}]}; with `file` also line,
-column and perhaps `from`, with `environment` the variable.
+--json: {\"values\": [{\"key\", \"value\", \"origin\": \"default\", \"file\", \"environment\" or \"flag\", …}]}; with `file` also
+line, column and perhaps `from`, with `environment` the variable, with `flag` the flag.
 
 Exit codes: 0 shown, 1 the configuration has faults, 2 an unreadable file.";
 
@@ -51,14 +56,14 @@ impl ConfigCommand {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let Self::Show(args) = self;
         let (mut stdout, mut stderr) = (io::stdout().lock(), io::stderr().lock());
-        Ok(args.show(&Environment::of_process(), &mut stdout, &mut stderr))
+        Ok(args.show(&args.overrides.environment(), &mut stdout, &mut stderr))
     }
 }
 
 impl SchemaArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let text = if self.markdown { reference() } else { serde_json::to_string_pretty(&schema())? + "\n" };
-        io::stdout().lock().write_all(text.as_bytes())?;
+        say(format_args!("{text}"));
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -103,6 +108,7 @@ fn origin(origin: &Origin, file: &Path) -> String {
         Origin::File { line, column, from: None } => format!("{}:{line}:{column}", file.display()),
         Origin::File { line, column, from: Some(from) } => format!("{}:{line}:{column} {from}", file.display()),
         Origin::Environment { variable } => variable.clone(),
+        Origin::Flag { flag } => flag.clone(),
     }
 }
 
@@ -116,9 +122,11 @@ mod tests {
         let yaml =
             "models: [{name: m}]\nworkers: [{id: w, url: 'http://h:1', model: m}]\nlisten: {admin_token: '${env:T}'}\n";
         std::fs::write(&file, yaml).unwrap();
-        let environment: Environment = [("T", "hidden"), ("WARMPATH__USAGE", "always")].into_iter().collect();
+        let environment: Environment =
+            [("T", "hidden"), ("WARMPATH__USAGE", "always"), ("WARMPATH__ROUTING__POLICY", "kv")].into_iter().collect();
+        let environment = environment.with(vec!["routing.policy=blocks".parse().unwrap()]);
         let mut text = Vec::new();
-        let args = ShowArgs { file: file.clone(), set: true, json: false };
+        let args = ShowArgs { file: file.clone(), set: true, json: false, overrides: Overrides::default() };
         let code = args.show(&environment, &mut text, &mut Vec::new());
         std::fs::remove_file(&file).unwrap();
         let name = file.display();
@@ -128,6 +136,7 @@ mod tests {
              workers[w].id       \"w\"           {name}:2:16\n\
              workers[w].url      \"http://h:1\"  {name}:2:24\n\
              workers[w].model    \"m\"           {name}:2:45\n\
+             routing.policy      \"blocks\"      --override routing.policy\n\
              usage               \"always\"      WARMPATH__USAGE\n"
         );
         assert_eq!((code, String::from_utf8(text).unwrap()), (ExitCode::SUCCESS, expected));

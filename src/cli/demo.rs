@@ -6,14 +6,16 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use clap::Args;
 use tracing::Level;
+use warmpath_core::policy::PolicyName;
 
-use super::runtime;
+use super::fleet::policy;
+use super::{runtime, say};
 use crate::config::LogFormat;
 use crate::demo::{self, DemoOptions};
 use crate::telemetry;
 
-/// Replays a slice of a real conversation trace through the router to simulated engines, first under `round_robin`, then
-/// under `kv`. Takes about a minute; needs no GPU, no server and no network but loopback.
+/// Replays a slice of a real conversation trace through the router to simulated engines, under one policy after the other,
+/// each before a fresh fleet. Takes about a minute; needs no GPU, no server and no network but loopback.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
     /// Send the engines' events over this NATS server instead of inside the process.
@@ -25,6 +27,9 @@ pub struct DemoArgs {
     /// Print one JSON document instead of a table.
     #[arg(long)]
     json: bool,
+    /// Policies.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "round_robin,kv", value_parser = policy)]
+    policy: Vec<PolicyName>,
     /// Simulated engines.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: u16,
@@ -53,6 +58,7 @@ impl DemoArgs {
             requests: self.requests,
             speed: self.speed,
             seed: self.seed,
+            policies: self.policy.clone(),
             progress: std::io::stderr().is_terminal(),
             ..DemoOptions::default()
         };
@@ -64,13 +70,13 @@ impl DemoArgs {
         eprintln!("{}\n", demo::describe(options, &requests));
         let (rows, fleet) = demo::run(options).await.context("the demo stopped")?;
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?);
+            say(format_args!("{}\n", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?));
         } else {
-            print!("{}", demo::table(&rows));
+            say(format_args!("{}", demo::table(&rows)));
         }
         if let Some(fleet) = fleet {
             if self.keep {
-                println!("\n{}", fleet.invitation());
+                say(format_args!("\n{}\n", fleet.invitation()));
                 fleet.serve().await?;
             } else {
                 fleet.stop().await;

@@ -11,7 +11,7 @@ use serde_json::json;
 use warmpath_core::policy::PolicyName;
 
 use super::admin::AdminArgs;
-use super::runtime;
+use super::{runtime, say};
 use crate::config::Config;
 use crate::decisions::told::{CostsFrom, Instead, Told, ToldCandidate};
 
@@ -83,7 +83,10 @@ impl ExplainArgs {
         };
         let made: Told = runtime.block_on(asking)?;
         let under = config.map(|config| rescored(&made, &config)).transpose()?;
-        println!("{}", if self.json { as_json(&made, under.as_ref())? } else { as_text(&made, under.as_ref()) });
+        say(format_args!(
+            "{}\n",
+            if self.json { as_json(&made, under.as_ref())? } else { as_text(&made, under.as_ref()) }
+        ));
         Ok(ExitCode::SUCCESS)
     }
 }

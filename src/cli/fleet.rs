@@ -60,6 +60,17 @@ pub(super) struct FleetArgs {
     /// How many times as long the first worker's steps take as the others'.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     slow: f64,
+    /// The first worker dies half-way between the first arrival and the last, and comes back empty so many seconds later.
+    /// What had no first token there goes elsewhere; what had one has failed, and counts in no time.
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) restart: Option<f64>,
+    /// Routers before the fleet, to which requests go in turn. All of them hear the same events and read the same metrics; of
+    /// what the others have sent they know only by these.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    routers: u16,
+    /// Do not tell the router how many tokens a request will generate. Of the policies, only `preble` asks.
+    #[arg(long)]
+    output_unknown: bool,
     /// By how much steps last longer or shorter by chance: the deviation of the logarithm of a factor whose mean is 1.
     #[arg(long, value_name = "DEVIATION", default_value_t = 0.0)]
     jitter: f64,
@@ -102,6 +113,7 @@ impl FleetArgs {
             ("event-delay", self.event_delay),
             ("scrape-interval", scrape_interval),
             ("kv-transfer", self.kv_transfer),
+            ("restart", self.restart.unwrap_or(0.0)),
         ];
         for (name, time) in times {
             ensure!(time.is_finite() && time >= 0.0, "--{name} must be at least 0, got {time}");
@@ -139,6 +151,9 @@ impl FleetArgs {
             clients: self.clients.map(count),
             kv_transfer: Ms(self.kv_transfer / 1e3),
             misread: self.misread,
+            routers: self.routers,
+            output_known: !self.output_unknown,
+            restart: self.restart.map(|seconds| Ms(seconds * 1e3)),
             ..Conditions::default()
         };
         let configured = config.engines.metrics_interval.get().as_secs_f64() * 1e3;

@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::say;
 use super::trace::Input;
 use crate::optimize::accesses::Rule;
 use crate::optimize::placement::Placement;
@@ -105,9 +106,9 @@ impl OptimizeArgs {
             write(path, &outcome::page(&found, &self.input.name()))?;
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&found)?);
+            say(format_args!("{}\n", serde_json::to_string_pretty(&found)?));
         } else {
-            print!("{}", outcome::table(&found));
+            say(format_args!("{}", outcome::table(&found)));
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -10,6 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use warmpath_core::units::BlockSize;
 
+use super::say;
 use crate::config::{Change, Config, ConfigError, changes};
 use crate::replay::report::Row;
 use crate::replay::simulated::{Trial, Trials};
@@ -81,9 +82,13 @@ impl PlanArgs {
             let replayed = replayed.as_ref().map_or(Value::Null, |[old, new]| json!({"old": old, "new": new}));
             let needs_restart = found.iter().any(|change| !change.live);
             let plan = json!({"changes": found, "needs_restart": needs_restart, "replayed": replayed});
-            println!("{plan:#}");
+            say(format_args!("{plan:#}\n"));
         } else {
-            print!("{}{}", lines(&found), replayed.map(|[old, new]| compared(&old, &new)).unwrap_or_default());
+            say(format_args!(
+                "{}{}",
+                lines(&found),
+                replayed.map(|[old, new]| compared(&old, &new)).unwrap_or_default()
+            ));
         }
         Ok(ExitCode::SUCCESS)
     }

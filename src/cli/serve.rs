@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
+use super::overrides::Overrides;
 use super::runtime;
 use crate::app::App;
 use crate::config::{Config, Tls};
@@ -20,11 +21,13 @@ pub struct ServeArgs {
     /// The configuration; `config/warmpath.yaml` explains every key.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    #[command(flatten)]
+    overrides: Overrides,
 }
 
 impl ServeArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match Config::load(&self.config) {
+        let config = match Config::load_in(&self.overrides.environment(), &self.config) {
             Ok(config) => config,
             Err(error) => {
                 eprintln!("{error}");
@@ -36,7 +39,7 @@ impl ServeArgs {
         let (data_scheme, admin_scheme) = (scheme(&config.listen.data_tls), scheme(&config.listen.admin_tls));
         runtime()?.block_on(async {
             let app = App::start(config, None).await.context("the router could not start")?;
-            app.follow(self.config)?;
+            app.follow(self.config, self.overrides.list)?;
             let (data, admin) = (app.data_address(), app.admin_address());
             // Where nobody can be told, clients are served all the same.
             let _ = writeln!(io::stderr(), "serving on {data_scheme}://{data}, admin on {admin_scheme}://{admin}");

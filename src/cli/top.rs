@@ -39,11 +39,12 @@ pub struct TopArgs {
 }
 
 const AFTER: &str = "\
-Keys: q quits, tab changes between workers and decisions, arrows or j and k select, ? tells all. With a worker selected
-d drains it, u puts it back, e ejects it, r resets its breaker, c has its engine empty its cache; each asks first.
+Keys: q quits, tab changes between workers, decisions, and event sources with other routers, arrows or j and k select, ? tells
+all. With a worker selected d drains it, u puts it back, e ejects it, r resets its breaker, c has its engine empty its cache;
+each asks first.
 
---json: {\"health\": …, \"workers\": […], \"history\": …, \"decisions\": …, \"config\": …}, each as the admin port tells it;
-of the configuration all but its values.
+--json: {\"health\": …, \"workers\": […], \"history\": …, \"decisions\": …, \"bus\": …, \"config\": …}, each as the admin port
+tells it; of the configuration all but its values.
 
 Exit codes: 0 shown, 1 no router answers or it wants another token, 2 wrong use.";
 

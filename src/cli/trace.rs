@@ -7,9 +7,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
+use super::say;
 use crate::real::{real, real_len};
-use crate::replay::trace::{Access, Format, Options, Trace};
+use crate::replay::trace::{Access, Format, Options, Trace, TraceRequest};
 use crate::replay::workload::Workload;
 
 /// The largest file that is read.
@@ -32,7 +34,10 @@ pub struct Input {
     /// says it.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     block_size: Option<u32>,
-    /// Only the first so many lines.
+    /// Pass over the first so many lines.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    skip: usize,
+    /// Only the first so many lines, after those that are passed over.
     #[arg(long, value_name = "N")]
     requests: Option<usize>,
     /// The seed of a generated trace.
@@ -47,7 +52,17 @@ pub enum TraceCommand {
     /// `block_size`, and `model`, `session`, `tenant`, `class` where they are known.
     Convert(Input),
     /// Say how many requests, tokens and blocks it has.
-    Stat(Input),
+    Stat(StatArgs),
+}
+
+/// What is told of a trace.
+#[derive(Debug, Args)]
+pub struct StatArgs {
+    #[command(flatten)]
+    input: Input,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
 }
 
 impl Input {
@@ -70,6 +85,7 @@ impl Input {
         if trace.skipped > 0 {
             eprintln!("warmpath: {}: {} lines passed over", self.trace, trace.skipped);
         }
+        trace.requests.drain(..self.skip.min(trace.requests.len()));
         trace.requests.truncate(self.requests.unwrap_or(usize::MAX));
         Ok(trace)
     }
@@ -103,34 +119,78 @@ impl TraceCommand {
                 input.read()?.write(&mut out)?;
                 out.flush()?;
             }
-            Self::Stat(input) => print!("{}", described(&input.read()?)),
+            Self::Stat(args) => {
+                let figures = Figures::of(&args.input.read()?);
+                if args.json {
+                    say(format_args!("{}\n", serde_json::to_string_pretty(&figures)?));
+                } else {
+                    say(format_args!("{}", figures.text()));
+                }
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn described(trace: &Trace) -> String {
-    let asking = || trace.requests.iter().filter(|request| request.access() != Access::Write);
-    let sum = |of: fn(&crate::replay::trace::TraceRequest) -> u32| asking().map(|request| u64::from(of(request))).sum();
-    let (input, output): (u64, u64) = (sum(|request| request.input_length), sum(|request| request.output_length));
-    let times = || trace.requests.iter().map(|request| request.at_ms);
-    let span_s = real(times().max().unwrap_or(0) - times().min().unwrap_or(0)) / 1e3;
-    let blocks: usize = trace.requests.iter().map(|request| request.hash_ids.len()).sum();
-    let unique: HashSet<u64> = trace.requests.iter().flat_map(|request| request.hash_ids.iter().copied()).collect();
-    let sessions: HashSet<&str> = trace.requests.iter().filter_map(|request| request.session()).collect();
-    let requests = asking().count();
-    let mean = |tokens: u64| real(tokens) / real_len(requests.max(1));
-    format!(
-        "form             {}\nblock size       {} tokens\nrequests         {requests}\nwrites           {}\nlines skipped    {}\n\
-         sessions         {}\nspan             {span_s:.1} s\nprompt tokens    {input} ({:.1} a request)\n\
-         output tokens    {output} ({:.1} a request)\nblocks           {blocks}\ndifferent blocks {}\n",
-        trace.format,
-        trace.block_size,
-        trace.requests.len() - requests,
-        trace.skipped,
-        sessions.len(),
-        mean(input),
-        mean(output),
-        unique.len(),
-    )
+/// What there is in a trace.
+#[derive(Debug, PartialEq, Serialize)]
+struct Figures {
+    format: String,
+    /// Tokens in a block.
+    block_size: u32,
+    requests: usize,
+    writes: usize,
+    lines_skipped: usize,
+    sessions: usize,
+    span_s: f64,
+    prompt_tokens: u64,
+    output_tokens: u64,
+    blocks: usize,
+    different_blocks: usize,
+}
+
+impl Figures {
+    fn of(trace: &Trace) -> Self {
+        let asking = || trace.requests.iter().filter(|request| request.access() != Access::Write);
+        let sum = |of: fn(&TraceRequest) -> u32| asking().map(|request| u64::from(of(request))).sum();
+        let times = || trace.requests.iter().map(|request| request.at_ms);
+        let ids = || trace.requests.iter().flat_map(|request| request.hash_ids.iter().copied());
+        let requests = asking().count();
+        Self {
+            format: trace.format.to_string(),
+            block_size: trace.block_size,
+            requests,
+            writes: trace.requests.len() - requests,
+            lines_skipped: trace.skipped,
+            sessions: trace.requests.iter().filter_map(TraceRequest::session).collect::<HashSet<_>>().len(),
+            span_s: real(times().max().unwrap_or(0) - times().min().unwrap_or(0)) / 1e3,
+            prompt_tokens: sum(|request| request.input_length),
+            output_tokens: sum(|request| request.output_length),
+            blocks: ids().count(),
+            different_blocks: ids().collect::<HashSet<_>>().len(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mean = |tokens: u64| real(tokens) / real_len(self.requests.max(1));
+        format!(
+            "form             {}\nblock size       {} tokens\nrequests         {}\nwrites           {}\n\
+             lines skipped    {}\nsessions         {}\nspan             {:.1} s\n\
+             prompt tokens    {} ({:.1} a request)\noutput tokens    {} ({:.1} a request)\n\
+             blocks           {}\ndifferent blocks {}\n",
+            self.format,
+            self.block_size,
+            self.requests,
+            self.writes,
+            self.lines_skipped,
+            self.sessions,
+            self.span_s,
+            self.prompt_tokens,
+            mean(self.prompt_tokens),
+            self.output_tokens,
+            mean(self.output_tokens),
+            self.blocks,
+            self.different_blocks,
+        )
+    }
 }

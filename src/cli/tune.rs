@@ -9,6 +9,7 @@ use clap::Args;
 use warmpath_core::policy::PolicyName;
 
 use super::fleet::{FleetArgs, policy, progress_bar, requests, share};
+use super::say;
 use super::trace::Input;
 use crate::tune::figures::{Aim, Limits};
 use crate::tune::{self, Plan, page};
@@ -90,9 +91,9 @@ impl TuneArgs {
             }
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&outcome)?);
+            say(format_args!("{}\n", serde_json::to_string_pretty(&outcome)?));
         } else {
-            print!("{}", outcome.table());
+            say(format_args!("{}", outcome.table()));
         }
         Ok(ExitCode::SUCCESS)
     }

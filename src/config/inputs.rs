@@ -1,10 +1,11 @@
-//! What reaches a configuration from outside its file: `WARMPATH__SECTION__KEY` overrides, `${env:NAME}` and
-//! `${file:PATH}`.
+//! What reaches a configuration from outside its file: `WARMPATH__SECTION__KEY` and `--override` values, `${env:NAME}`
+//! and `${file:PATH}`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::str::FromStr;
 
 use super::document::{Content, Entry, Node, Scalar, Value};
 use super::fault::Fault;
@@ -19,22 +20,54 @@ const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// The largest file that `${file:PATH}` reads: keys, tokens and credentials are far smaller.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 
-/// Environment variables. A value of its own, so that tests and programs can say what a configuration may see.
+/// What places of values from the command line begin with.
+pub(super) const FLAG: &str = "--override ";
+
+/// Environment variables, and what the command line sets above them. A value of its own, so that tests and programs can say
+/// what a configuration may see.
 #[derive(Default)]
-pub struct Environment(BTreeMap<String, String>);
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+    overrides: Vec<Override>,
+}
+
+/// `KEY=VALUE`: a value from the command line. The key is that of the file, `section.key`; items of lists that the file
+/// has are named by their number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    key: String,
+    value: String,
+}
+
+impl FromStr for Override {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok(Self { key: key.to_owned(), value: value.to_owned() }),
+            _ => Err("say KEY=VALUE, such as routing.policy=kv"),
+        }
+    }
+}
 
 impl Environment {
     /// The variables of this process; those that are not UTF-8 are left out.
     pub fn of_process() -> Self {
         let text =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        Self(text.collect())
+        Self { variables: text.collect(), overrides: Vec::new() }
+    }
+
+    /// The same, and above it what the command line sets.
+    pub fn with(self, overrides: Vec<Override>) -> Self {
+        Self { overrides, ..self }
     }
 }
 
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
-        Self(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Self { variables, overrides: Vec::new() }
     }
 }
 
@@ -55,11 +88,18 @@ fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Puts every `WARMPATH__…` variable in its place in the document. Items of a list that the file has are named by
-/// their number: `WARMPATH__WORKERS__0__API_KEY`.
+/// their number: `WARMPATH__WORKERS__0__API_KEY`. Then the same for what the command line sets.
 pub(super) fn override_values(root: &mut Node, environment: &Environment, faults: &mut Vec<Fault>) {
-    for (name, value) in environment.0.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
-        let place = Place::start(name.as_str());
-        let steps: Vec<String> = name[PREFIX.len()..].split("__").map(str::to_lowercase).collect();
+    let variables = environment.variables.iter().filter_map(|(name, value)| {
+        let steps = name.strip_prefix(PREFIX)?.split("__").map(str::to_lowercase).collect();
+        Some((Place::start(name.as_str()), steps, value))
+    });
+    let flags = environment.overrides.iter().map(|Override { key, value }| {
+        let steps = key.split('.').map(str::to_owned).collect();
+        (Place::start(format!("{FLAG}{key}")), steps, value)
+    });
+    for (place, steps, value) in variables.chain(flags) {
+        let steps: Vec<String> = steps;
         if let Err(message) = override_value(root, &steps, value, &place) {
             faults.push(Fault::new(place, &message));
         }
@@ -68,7 +108,7 @@ pub(super) fn override_values(root: &mut Node, environment: &Environment, faults
 
 fn override_value(root: &mut Node, steps: &[String], value: &str, place: &Place) -> Result<(), String> {
     if value.is_empty() {
-        return Err("the variable is empty: unset it, or give it a value".to_owned());
+        return Err("the value is empty: leave it out, or give one".to_owned());
     }
     let mut node = root;
     for step in steps {
@@ -157,9 +197,11 @@ fn resolve(text: &str, folder: &Path, environment: &Environment) -> Result<Strin
         let end = rest[start..].find('}').ok_or("`${` is not closed by `}`; write `$${` for a literal `${`")?;
         let reference = &rest[start + 2..start + end];
         let value = match reference.split_once(':') {
-            Some(("env", name)) => {
-                environment.0.get(name).ok_or_else(|| format!("environment variable `{name}` is not set"))?.clone()
-            }
+            Some(("env", name)) => environment
+                .variables
+                .get(name)
+                .ok_or_else(|| format!("environment variable `{name}` is not set"))?
+                .clone(),
             Some(("file", path)) => {
                 read_secret(&folder.join(path)).map_err(|cause| format!("cannot read `{path}`: {cause}"))?
             }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::Config;
 use super::document::{Content, Node, Scalar, Value as Yaml};
+use super::inputs::FLAG;
 use super::place::Place;
 
 /// Where a value comes from.
@@ -29,6 +30,11 @@ pub enum Origin {
     Environment {
         /// Its name.
         variable: String,
+    },
+    /// The command line, which overrides both.
+    Flag {
+        /// The flag and its key.
+        flag: String,
     },
 }
 
@@ -83,6 +89,8 @@ fn origin(node: &Node, source: &str) -> Origin {
     let Place { source: written, line, column } = &node.place;
     if &**written == source {
         Origin::File { line: *line, column: *column, from: node.origin.clone() }
+    } else if written.starts_with(FLAG) {
+        Origin::Flag { flag: written.to_string() }
     } else {
         Origin::Environment { variable: written.to_string() }
     }

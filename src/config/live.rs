@@ -1,5 +1,7 @@
 //! What can change while the router runs, and what needs a restart.
 
+use std::collections::HashMap;
+
 use super::leaves::{Leaf, Origins, leaves};
 use super::{Config, Limits, Listen, Queue, Retries, Routing, Secret, Spanned, Timeouts};
 
@@ -107,16 +109,20 @@ pub struct Change {
 pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
     let none = Origins::default();
     let (before, after) = (leaves(old, &none), leaves(new, &none));
-    let value = |leaves: &[Leaf], key: &str| leaves.iter().find(|leaf| leaf.key == key).map(|leaf| leaf.value.clone());
+    let by_key = |leaves: &[Leaf]| -> HashMap<String, serde_json::Value> {
+        leaves.iter().map(|leaf| (leaf.key.clone(), leaf.value.clone())).collect()
+    };
+    let (was, is) = (by_key(&before), by_key(&after));
     let mut found = Vec::new();
+    // What a worker that comes or goes leaves unsaid is no change.
     for leaf in &after {
-        let was = value(&before, &leaf.key);
-        if was.as_ref() != Some(&leaf.value) {
-            let (key, old, new) = (leaf.key.clone(), was.unwrap_or_default(), leaf.value.clone());
+        let old = was.get(&leaf.key).cloned().unwrap_or_default();
+        if old != leaf.value {
+            let (key, new) = (leaf.key.clone(), leaf.value.clone());
             found.push(Change { live: is_live(&key), key, old, new });
         }
     }
-    for leaf in before.into_iter().filter(|leaf| value(&after, &leaf.key).is_none()) {
+    for leaf in before.into_iter().filter(|leaf| !is.contains_key(&leaf.key) && !leaf.value.is_null()) {
         let Leaf { key, value, .. } = leaf;
         found.push(Change { live: is_live(&key), key, old: value, new: serde_json::Value::Null });
     }
@@ -260,6 +266,8 @@ mod tests {
         assert_eq!(of("routing.kv.alpha"), (0.3.into(), 0.4.into(), true));
         assert_eq!(of("index.seed"), (1.into(), 1337.into(), false));
         assert_eq!(of("workers[b].url"), (Value::Null, "http://b:1".into(), true));
+        let of_b: Vec<&str> = found.iter().filter_map(|change| change.key.strip_prefix("workers[b].")).collect();
+        assert_eq!(of_b, ["id", "url", "model", "dp_ranks", "dp_start_rank", "max_num_seqs", "role"]);
         assert_eq!(of("workers[a].api_key"), ("[secret]".into(), "[secret]".into(), true));
         assert!(!serde_json::to_string(&found).unwrap().contains("other"));
     }

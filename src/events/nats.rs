@@ -25,6 +25,7 @@ pub mod load;
 mod outbox;
 mod reader;
 mod replay;
+pub mod replicas;
 mod settings;
 pub mod snapshots;
 pub(super) mod stream;
@@ -52,6 +53,23 @@ pub struct NatsBus {
     settings: NatsSettings,
     link: watch::Receiver<Link>,
     missing: Arc<AtomicUsize>,
+}
+
+/// How the connection is. See [`NatsBus::standing`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NatsStanding {
+    /// Host and port, without what is secret in the address.
+    pub at: String,
+    /// Whether it is up.
+    pub up: bool,
+    /// Since when; none where it never was.
+    pub since: Option<std::time::Instant>,
+    /// How often it was lost.
+    pub losses: u64,
+    /// Bursts of which messages found no room.
+    pub drops: u64,
+    /// Why it is down, or what the server last refused.
+    pub error: Option<String>,
 }
 
 impl NatsBus {
@@ -110,6 +128,21 @@ impl NatsBus {
         }
         let missing = self.missing.load(Ordering::Relaxed);
         (missing > 0).then(|| format!("{missing} subscriptions are being made"))
+    }
+
+    /// How the connection is, for people.
+    pub fn standing(&self) -> NatsStanding {
+        let server: Option<ServerAddr> = self.settings.url.parse().ok();
+        let error = self.trouble();
+        let link = self.link.borrow();
+        NatsStanding {
+            at: server.map(|server| format!("{}:{}", server.host(), server.port())).unwrap_or_default(),
+            up: link.up,
+            since: link.since.map(tokio::time::Instant::into_std),
+            losses: link.losses,
+            drops: link.drops,
+            error: error.or_else(|| link.complaint.clone()),
+        }
     }
 
     /// The subject prefix of the fleet.

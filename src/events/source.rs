@@ -1,11 +1,14 @@
 //! What a task hears of one (worker, rank), and what it can ask for: the same for every bus.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, mpsc};
 use warmpath_indexer::feed::Patience;
 pub use warmpath_indexer::repair::AskId;
+
+use super::course::Course;
 
 /// One batch as it came off a bus.
 #[derive(Clone, Debug)]
@@ -64,6 +67,8 @@ pub struct Source {
     pub asks: mpsc::Sender<Ask>,
     /// What it can do.
     pub abilities: Abilities,
+    /// How it goes, as both ends tell it.
+    pub course: Arc<Course>,
 }
 
 /// What a source can do.
@@ -84,7 +89,9 @@ const ASKS: usize = 8;
 pub fn source(abilities: Abilities, heard_max: usize) -> (Source, Line) {
     let (tell, heard) = mpsc::channel(heard_max);
     let (asks, asked) = mpsc::channel(ASKS);
-    (Source { heard, asks, abilities }, Line { tell, asked: Asked(Arc::new(Mutex::new(asked))) })
+    let course = Arc::new(Course::new(Instant::now()));
+    let line = Line { tell, asked: Asked(Arc::new(Mutex::new(asked))), course: Arc::clone(&course) };
+    (Source { heard, asks, abilities, course }, line)
 }
 
 /// The bus's end of a [`Source`]. Clones are the same end: whoever takes over from a task that panicked has one.
@@ -94,6 +101,8 @@ pub struct Line {
     pub tell: mpsc::Sender<Heard>,
     /// What is asked for.
     pub asked: Asked,
+    /// How it goes.
+    pub course: Arc<Course>,
 }
 
 /// What a [`Source`] is asked for.

@@ -31,6 +31,11 @@ pub fn snapshot_of(prefix: &str, worker: &str) -> String {
     format!("{prefix}.snapshot.{}", token(worker))
 }
 
+/// Where a router tells how it is: `<prefix>.routers.<router>`; without one, where all do.
+pub fn router_of(prefix: &str, router: Option<&str>) -> String {
+    format!("{prefix}.routers.{}", router.map_or_else(|| "*".to_owned(), token))
+}
+
 /// The stream that keeps events: `WARMPATH_KV` for the prefix `warmpath`.
 pub fn stream_name(prefix: &str) -> String {
     let word: String =
@@ -48,6 +53,8 @@ mod tests {
         assert_eq!(subject, "warmpath.kv.Qwen=2FQwen3-0=2E6B.gpu=201.2");
         assert_eq!(load_of("warmpath", "gpu 1"), "warmpath.load.gpu=201");
         assert_eq!(snapshot_of("warmpath", "gpu 1"), "warmpath.snapshot.gpu=201");
+        assert_eq!(router_of("warmpath", Some("a.b")), "warmpath.routers.a=2Eb");
+        assert_eq!(router_of("warmpath", None), "warmpath.routers.*");
         assert_eq!(stream_name("warmpath"), "WARMPATH_KV");
         assert_eq!(stream_name("a.b"), "A_B_KV");
     }

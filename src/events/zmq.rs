@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::uri::Authority;
@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 use warmpath_core::ids::{Rank, WorkerId};
 
+use super::course::{Course, Standing, Way};
 use super::source::{Heard, Line, Message};
 use super::zmtp::{Kind, Link, LinkError, Traffic};
 use crate::config::ZmqEndpoint;
@@ -128,7 +129,7 @@ impl ZmqBus {
 
     /// Hands on one (worker, rank)'s batches, connecting again for ever; the future ends when nobody listens any more.
     pub fn follow(&self, worker: &ZmqWorker, engine: ZmqEngine, line: Line) -> impl Future<Output = ()> + use<> {
-        let place = self.board.enter(worker.id.as_str(), &engine.events);
+        let place = self.board.enter(worker.id.as_str(), &engine.events, Arc::clone(&line.course));
         let ear = Ear {
             metrics: worker.metrics.clone(),
             tell: line.tell.clone(),

@@ -16,8 +16,10 @@ use super::desk::Desk;
 use crate::decisions::Decisions;
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
+use bus::BusReport;
 use settings::Settings;
 
+pub mod bus;
 mod decisions;
 mod duty;
 mod guard;
@@ -40,6 +42,8 @@ pub struct Admin {
     pub metrics: Metrics,
     /// What only the app knows.
     pub health: Box<dyn Fn() -> HealthReport + Send + Sync>,
+    /// How events come in, and who else there is.
+    pub bus: Box<dyn Fn() -> BusReport + Send + Sync>,
     /// Brings gauges up to date that only the app knows.
     pub refresh: Box<dyn Fn() + Send + Sync>,
     /// Asked for as `Authorization: Bearer …` where it is set; liveness and readiness never ask.
@@ -96,6 +100,7 @@ pub fn routes(admin: Arc<Admin>) -> Router {
         .route("/api/v1/decisions/{id}", get(decisions::one))
         .route("/api/v1/explain", post(decisions::dry))
         .route("/api/v1/history", get(decisions::history))
+        .route("/api/v1/bus", get(bus::show))
         .route("/", get(page::show))
         .route("/api/v1/config", get(settings::show))
         .route("/api/v1/reload", post(settings::reload))

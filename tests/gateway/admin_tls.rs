@@ -81,7 +81,7 @@ async fn whom_nobody_vouches_for_is_not_asked_and_what_to_do_is_said() {
     for (address, authorities, told) in [
         (format!("https://{server}"), None, "is of no authority that this system trusts: name its authority with --ca"),
         (format!("https://{server}"), Some(&other), "is of no authority in "),
-        (format!("https://{named}"), Some(&ca), "is for another name: use that in --admin"),
+        (format!("https://{named}"), Some(&ca), "is for another name: use that in the address"),
         (format!("https://{admin}"), Some(&ca), "speaks no TLS: its address may begin with http://"),
         (format!("http://{server}"), None, "is no HTTP: if it speaks TLS, its address begins with https://"),
         (format!("https://{server}"), Some(&absent), "cannot read `"),

@@ -63,7 +63,7 @@ impl Played {
     }
 
     fn connect(kept: Arc<Mutex<Vec<Message>>>) -> (mpsc::Sender<Heard>, RankFeed, Arc<Mutex<Vec<Message>>>, Tasks) {
-        let (source, Line { tell, asked }) = source(ABILITIES, 64);
+        let (source, Line { tell, asked, .. }) = source(ABILITIES, 64);
         let (tasks, replay, kept_there) = (Tasks::new(), tell.clone(), Arc::clone(&kept));
         tasks.spawn(async move {
             while let Some(ask) = asked.recv().await {

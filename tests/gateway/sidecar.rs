@@ -8,6 +8,7 @@ use warmpath::events::local::LocalBus;
 use warmpath::events::nats::NatsSettings;
 use warmpath::events::source::{Line, source};
 use warmpath::events::{Abilities, Ask, Heard, Message};
+use warmpath::link::TlsFiles;
 use warmpath::shutdown::Tasks;
 use warmpath_core::blocks::DEFAULT_ROOT_SEED;
 use warmpath_core::namespace::Namespace;
@@ -24,6 +25,7 @@ pub(crate) fn bridge_settings(address: SocketAddr, model: &str, worker: &str, na
     BridgeSettings {
         advertised: engine.clone(),
         engine,
+        engine_tls: TlsFiles::default(),
         worker: worker.to_owned(),
         model: model.to_owned(),
         block_size: BlockSize::new(4),
@@ -36,7 +38,7 @@ pub(crate) fn bridge_settings(address: SocketAddr, model: &str, worker: &str, na
 
 /// The events of a simulated engine as they come from a real one: numbered, without an epoch, and again if asked for.
 pub(crate) fn engine_source(bus: &LocalBus, model: &str, worker: &str) -> RankFeed {
-    let (source, Line { tell, asked }) = source(ABILITIES, 64);
+    let (source, Line { tell, asked, .. }) = source(ABILITIES, 64);
     let mut events = bus.subscribe(worker, 0);
     // It outlives the engine's own tasks, which a restart ends.
     Tasks::new().spawn(async move {

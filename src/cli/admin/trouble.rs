@@ -8,24 +8,28 @@ use rustls::{AlertDescription, CertificateError, Error as TlsFault};
 use crate::link::{AskError, SendError, Stage, TlsFiles};
 
 /// What is said of a failure ahead of its causes: `admin` was asked, with what `files` say of certificates.
-pub(super) fn remedy(error: &AskError, admin: &Url, files: &TlsFiles) -> String {
+pub(in crate::cli) fn remedy(error: &AskError, admin: &Url, files: &TlsFiles) -> String {
     match error {
         AskError::Broken(_) => format!("{admin} broke off"),
         AskError::TooLong(_) => format!("{admin} says too much for a router"),
         AskError::Timeout(_) => nobody(admin),
-        AskError::Send(SendError { stage, source }) => {
-            let known = causes(source.as_ref()).find_map(|cause| of_cause(cause, admin, files));
-            known.unwrap_or_else(|| match (stage, &files.identity) {
-                (Stage::Connect, _) => nobody(admin),
-                _ if admin.scheme() == "http" => nobody(admin),
-                // A port that wants a certificate may hang up before its reason is read.
-                (_, None) => format!("{admin} hung up: if it asks for a certificate, name yours with --cert and --key"),
-                (_, Some((certificate, _))) => {
-                    format!("{admin} hung up: it may not take the certificate in {}", certificate.display())
-                }
-            })
-        }
+        AskError::Send(failed) => certificate(failed, admin, files).unwrap_or_else(|| nobody(admin)),
     }
+}
+
+/// What is said where it has to do with certificates, or with who speaks TLS; none where nobody answered at all.
+pub(in crate::cli) fn certificate(failed: &SendError, server: &Url, files: &TlsFiles) -> Option<String> {
+    let SendError { stage, source } = failed;
+    let known = causes(source.as_ref()).find_map(|cause| of_cause(cause, server, files));
+    known.or_else(|| match (stage, &files.identity) {
+        (Stage::Connect, _) => None,
+        _ if server.scheme() == "http" => None,
+        // A port that wants a certificate may hang up before its reason is read.
+        (_, None) => Some(format!("{server} hung up: if it asks for a certificate, name yours with --cert and --key")),
+        (_, Some((certificate, _))) => {
+            Some(format!("{server} hung up: it may not take the certificate in {}", certificate.display()))
+        }
+    })
 }
 
 fn nobody(admin: &Url) -> String {
@@ -68,7 +72,7 @@ fn of_certificate(fault: &CertificateError, admin: &Url, files: &TlsFiles) -> St
         }
         (CertificateError::UnknownIssuer, Some(path)) => format!("is of no authority in {}", path.display()),
         (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }, _) => {
-            "is for another name: use that in --admin".to_owned()
+            "is for another name: use that in the address".to_owned()
         }
         (CertificateError::Expired | CertificateError::ExpiredContext { .. }, _) => "has expired".to_owned(),
         (CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }, _) => {

@@ -13,6 +13,7 @@ use super::figures::{LEVELS, clock, course, percent, recent, short, span};
 use super::looker::{Picture, Point};
 use super::state::{Pane, State};
 
+mod sources;
 mod tables;
 
 /// Lines that explain what is selected.
@@ -32,7 +33,8 @@ const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
 const KEYS: &str = "q quit  tab pane  j/k select  d drain  u undrain  e eject  r breaker  ? help";
 
-const HELP: &str = " tab            workers or decisions
+const HELP: &str = " tab            workers, decisions, or
+                events and other routers
  up k, down j   select
  pgup, pgdn     ten rows
  g home, G end  the first, the last
@@ -60,8 +62,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
 /// The same as text, as long as it takes to show every worker.
 pub(super) fn printed(state: &mut State, columns: u16) -> String {
     state.picture.decisions.truncate(PRINTED);
-    let Picture { workers, decisions, .. } = &state.picture;
-    let rows = workers.len() + decisions.len() + usize::from(FIGURES) + 5;
+    let Picture { workers, decisions, bus, .. } = &state.picture;
+    let told = if sources::is_told(bus) { sources::height(bus) + 1 } else { 0 };
+    let rows = workers.len() + decisions.len() + told + usize::from(FIGURES) + 5;
     let size = (columns, u16::try_from(rows).unwrap_or(u16::MAX));
     text(&drawn(size, |frame| draw_known(frame, frame.area(), state, false)))
 }
@@ -99,18 +102,30 @@ fn draw_known(frame: &mut Frame<'_>, area: Rect, state: &mut State, live: bool) 
     let (workers, decisions) = (state.picture.workers.len() + 2, state.picture.decisions.len() + 1);
     let rows = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
     let trouble = u16::from(!troubles.is_empty());
-    let left = area.height.saturating_sub(1 + trouble + FIGURES);
+    let is_told = sources::is_told(&state.picture.bus);
+    let summary = u16::from(is_told);
+    let left = area.height.saturating_sub(1 + trouble + summary + FIGURES);
     // The workers get what they need, but for the half that decisions need, too.
     let workers = rows(workers).min(left.saturating_sub(rows(decisions).min(left / 2)));
-    let parts = [1, trouble, FIGURES, workers].map(Constraint::Length);
-    let [head, trouble, figures, workers] = Layout::vertical(parts).areas(area);
-    let below = workers.bottom();
-    let decisions = Rect { y: below, height: area.bottom().saturating_sub(below), ..area };
+    let whole = if live || !is_told { 0 } else { rows(sources::height(&state.picture.bus)) };
+    let parts = [1, trouble, summary, FIGURES, workers, whole].map(Constraint::Length);
+    let [head, trouble, summary, figures, workers, whole] = Layout::vertical(parts).areas(area);
+    let below = whole.bottom();
+    let rest = Rect { y: below, height: area.bottom().saturating_sub(below), ..area };
     frame.render_widget(heading(state), head);
     frame.render_widget(Paragraph::new(Line::styled(troubles, WARN)), trouble);
     draw_figures(frame, figures, &state.picture);
     tables::draw_workers(frame, workers, state, live);
-    tables::draw_decisions(frame, decisions, state, live);
+    if is_told {
+        frame.render_widget(sources::summary(&state.picture.bus), summary);
+    }
+    if whole.height > 0 {
+        sources::draw(frame, whole, state, live);
+    }
+    match state.pane {
+        Pane::Events if live => sources::draw(frame, rest, state, live),
+        _ => tables::draw_decisions(frame, rest, state, live),
+    }
 }
 
 fn heading(state: &State) -> Paragraph<'static> {

@@ -27,6 +27,7 @@ pub(super) struct Look {
     workers: Value,
     history: Value,
     decisions: Value,
+    bus: Value,
     config: Value,
 }
 
@@ -40,6 +41,7 @@ pub(super) struct Picture {
     pub(super) decided: u64,
     /// The newest first.
     pub(super) decisions: Vec<Decision>,
+    pub(super) bus: Bus,
     pub(super) config: Config,
 }
 
@@ -122,6 +124,64 @@ pub(super) struct Decision {
     pub(super) ttft_ms: Option<f64>,
 }
 
+/// Where events come from, and the other routers.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Bus {
+    pub(super) buses: Vec<Shared>,
+    pub(super) sources: Vec<Source>,
+    pub(super) replicas: Replicas,
+}
+
+/// A connection that many sources share.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Shared {
+    pub(super) kind: String,
+    pub(super) up: bool,
+    pub(super) for_s: f64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Source {
+    pub(super) worker: String,
+    pub(super) rank: u32,
+    pub(super) way: String,
+    pub(super) at: String,
+    pub(super) state: String,
+    pub(super) for_s: f64,
+    pub(super) events: u64,
+    pub(super) events_per_s: f64,
+    pub(super) last_event_age_s: Option<f64>,
+    pub(super) lag_s: Option<f64>,
+    pub(super) behind: u64,
+    pub(super) held: u64,
+    pub(super) gaps: u64,
+    pub(super) missing: u64,
+    pub(super) last_error: Option<String>,
+    pub(super) last_error_age_s: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Replicas {
+    pub(super) heard: Vec<Router>,
+    pub(super) in_flight: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Router {
+    pub(super) name: String,
+    pub(super) config: String,
+    pub(super) same_config: bool,
+    pub(super) ready: bool,
+    pub(super) in_flight: u32,
+    pub(super) last_heard_s: f64,
+    pub(super) silent: bool,
+}
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Config {
@@ -158,11 +218,14 @@ impl Looker {
     pub(super) async fn look(&mut self) -> anyhow::Result<Look> {
         let port = &self.port;
         let newest = [("limit", DECISIONS)];
-        let (health, workers, history, decisions) = tokio::try_join!(
+        let bus = async { anyhow::Ok(port.get(&["api", "v1", "bus"], &[]).await.unwrap_or_default()) };
+        let (health, workers, history, decisions, bus) = tokio::try_join!(
             port.get(&["healthz"], &[]),
             port.get(&["api", "v1", "workers"], &[]),
             port.get(&["api", "v1", "history"], &[]),
             port.get(&["api", "v1", "decisions"], &newest),
+            // Older routers have none.
+            bus,
         )?;
         if self.turn.is_multiple_of(CONFIG_EVERY) {
             self.config = port.get(&["api", "v1", "config"], &[]).await?;
@@ -171,7 +234,7 @@ impl Looker {
             }
         }
         self.turn = self.turn.wrapping_add(1);
-        Ok(Look { health, workers, history, decisions, config: self.config.clone() })
+        Ok(Look { health, workers, history, decisions, bus, config: self.config.clone() })
     }
 
     /// Has the router do something with a worker. Returns how the worker stands then.
@@ -188,12 +251,13 @@ impl Looker {
 impl Look {
     /// One document of it all.
     pub(super) fn json(&self) -> Value {
-        let Self { health, workers, history, decisions, config } = self;
+        let Self { health, workers, history, decisions, bus, config } = self;
         json!({
             "health": health,
             "workers": workers["workers"],
             "history": history,
             "decisions": decisions,
+            "bus": bus,
             "config": config,
         })
     }
@@ -210,6 +274,7 @@ impl Look {
                 history: History::deserialize(&self.history)?,
                 decided: self.decisions["last"].as_u64().unwrap_or(0),
                 decisions: Vec::deserialize(&self.decisions["decisions"])?,
+                bus: Option::deserialize(&self.bus)?.unwrap_or_default(),
                 config: Config::deserialize(&self.config)?,
             })
         };
@@ -226,6 +291,13 @@ impl Worker {
     /// Share of its cache that is used: as the engine says, else by the router's account.
     pub(super) fn kv_use(&self) -> f64 {
         self.engine.as_ref().and_then(|engine| engine.kv_usage).unwrap_or(self.kv_load)
+    }
+}
+
+impl Source {
+    /// The worker, with its rank where it is not the first.
+    pub(super) fn name(&self) -> String {
+        named(&self.worker, self.rank)
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) struct State {
     pub(super) pane: Pane,
     pub(super) workers: TableState,
     pub(super) decisions: TableState,
+    pub(super) sources: TableState,
     /// What is to be confirmed.
     pub(super) asked: Option<Wish>,
     /// What came of the last wish.
@@ -28,6 +29,8 @@ pub(super) struct State {
 pub(super) enum Pane {
     Workers,
     Decisions,
+    /// Instead of the decisions: where events come from, and the other routers.
+    Events,
 }
 
 /// What an operator wants done with a worker.
@@ -59,6 +62,16 @@ pub(super) enum Next {
     Stay,
     Leave,
     Do(Wish),
+}
+
+impl Pane {
+    fn next(self) -> Self {
+        match self {
+            Self::Workers => Self::Decisions,
+            Self::Decisions => Self::Events,
+            Self::Events => Self::Workers,
+        }
+    }
 }
 
 impl Action {
@@ -107,6 +120,7 @@ impl State {
             pane: Pane::Workers,
             workers: TableState::default().with_selected(0),
             decisions: TableState::default().with_selected(0),
+            sources: TableState::default().with_selected(0),
             asked: None,
             said: None,
             help: false,
@@ -129,6 +143,10 @@ impl State {
         let decision = decision.and_then(|was| fresh.iter().position(|is| is.number == was.number));
         let decision = if newest { Some(0) } else { decision };
         settle(&mut self.decisions, decision, fresh.len());
+        let sources = &self.picture.bus.sources;
+        let source = self.sources.selected().and_then(|at| old.bus.sources.get(at));
+        let source = source.and_then(|was| sources.iter().position(|is| is.name() == was.name()));
+        settle(&mut self.sources, source, sources.len());
         self.fault = None;
     }
 
@@ -151,9 +169,8 @@ impl State {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return Next::Leave,
             KeyCode::Char('?') => self.help = true,
-            KeyCode::Tab | KeyCode::BackTab => {
-                self.pane = if self.pane == Pane::Workers { Pane::Decisions } else { Pane::Workers };
-            }
+            KeyCode::Tab => self.pane = self.pane.next(),
+            KeyCode::BackTab => self.pane = self.pane.next().next(),
             KeyCode::Up | KeyCode::Char('k') => self.walk(|at, _| at.saturating_sub(1)),
             KeyCode::Down | KeyCode::Char('j') => self.walk(|at, _| at + 1),
             KeyCode::PageUp => self.walk(|at, _| at.saturating_sub(PAGE)),
@@ -177,6 +194,7 @@ impl State {
         let (table, len) = match self.pane {
             Pane::Workers => (&mut self.workers, self.picture.workers.len()),
             Pane::Decisions => (&mut self.decisions, self.picture.decisions.len()),
+            Pane::Events => (&mut self.sources, self.picture.bus.sources.len()),
         };
         let at = to(table.selected().unwrap_or(0), len.saturating_sub(1));
         settle(table, Some(at), len);
@@ -243,7 +261,7 @@ mod tests {
         assert_eq!(press(&mut state, &[drain, yes, yes]), [Next::Stay, Next::Do(wish), Next::Stay]);
         press(&mut state, &[KeyCode::Tab, drain]);
         assert_eq!(state.asked, None, "no worker is selected among decisions");
-        press(&mut state, &[KeyCode::Tab, KeyCode::Down]);
+        press(&mut state, &[KeyCode::Tab, drain, KeyCode::Tab, KeyCode::Down]);
         for (key, action) in [('u', "undrain"), ('e', "eject"), ('r', "reset_breaker"), ('c', "reset_cache")] {
             press(&mut state, &[KeyCode::Char(key)]);
             let wish = state.asked.take().unwrap();

@@ -1,7 +1,7 @@
 //! Following one (worker, rank) over NATS, through lost connections and streams that are made anew.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::Info;
 use futures_util::StreamExt;
@@ -11,6 +11,7 @@ use super::link::{Drops, Missing};
 use super::reader::{Read, Reader};
 use super::replay::Marks;
 use super::{NatsBus, RETRY, stream};
+use crate::events::course::{Course, Way};
 use crate::events::source::{self, Ask, Asked, Heard};
 use crate::events::subject;
 
@@ -24,6 +25,7 @@ pub(super) struct Line {
     pub(super) subject: String,
     pub(super) to: mpsc::Sender<Heard>,
     pub(super) marks: Arc<Mutex<Marks>>,
+    course: Arc<Course>,
     missing: Option<Missing>,
     /// The stream that was read last, and the last message of it that was handed on.
     read: Option<(Info, u64)>,
@@ -49,10 +51,21 @@ impl NatsBus {
             subject: subject.clone(),
             to: line.tell.clone(),
             marks: Arc::clone(&marks),
+            course: Arc::clone(&line.course),
             missing,
             read: None,
         };
-        let asked = Line { worker: worker.to_owned(), rank, subject, to: line.tell, marks, missing: None, read: None };
+        line.course.comes(Way::Nats, &subject);
+        let asked = Line {
+            worker: worker.to_owned(),
+            rank,
+            subject,
+            to: line.tell,
+            marks,
+            course: line.course,
+            missing: None,
+            read: None,
+        };
         async move {
             tokio::join!(self.keep_following(live), self.answer(asked, line.asked));
         }
@@ -72,6 +85,7 @@ impl NatsBus {
                 () = to.closed() => return,
             };
             line.missing.get_or_insert_with(|| Missing::new(&self.missing));
+            self.note_end(&line, ended.as_ref());
             match ended {
                 None => continue,
                 Some(Ok(())) => {}
@@ -82,6 +96,16 @@ impl NatsBus {
             }
             tokio::time::sleep(RETRY).await;
         }
+    }
+
+    /// Whoever looks learns that nothing comes, and why.
+    fn note_end(&self, line: &Line, ended: Option<&Result<(), async_nats::Error>>) {
+        let why = match ended {
+            None => self.trouble().unwrap_or_else(|| "the connection was lost".to_owned()),
+            Some(Ok(())) => "the subscription ended".to_owned(),
+            Some(Err(error)) => error.to_string(),
+        };
+        line.course.down(Instant::now(), &why);
     }
 
     async fn follow_once(&self, line: &mut Line, losses: u64) -> Result<(), async_nats::Error> {
@@ -95,6 +119,8 @@ impl NatsBus {
             tracing::debug!(error = %error, "event bus not flushed");
         }
         line.missing = None;
+        line.course.kept(false);
+        line.course.up(Instant::now());
         line.to.send(Heard::History(false)).await?;
         line.to.send(Heard::Connected).await?;
         let mut drops = Drops::new(self);
@@ -132,10 +158,13 @@ impl NatsBus {
             *line.marks.lock().unwrap_or_else(PoisonError::into_inner) = Marks::default();
         }
         let read = same.unwrap_or(0);
-        let Line { subject, marks, to, .. } = line;
+        let Line { subject, marks, to, course, .. } = line;
         let mut reader = Reader::open(stream, subject, read).await?;
         let mut behind = reader.pending > 0;
         line.missing = None;
+        course.kept(true);
+        course.is_behind(reader.pending);
+        course.up(Instant::now());
         to.send(Heard::History(true)).await?;
         let (_, read) = line.read.insert((info, read));
         if !behind {
@@ -151,6 +180,7 @@ impl NatsBus {
             marks.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, place);
             to.send(Heard::Live(batch)).await?;
             *read = place;
+            course.is_behind(pending);
             if behind && pending == 0 {
                 behind = false;
                 to.send(Heard::Connected).await?;

@@ -24,6 +24,10 @@ pub(super) struct Link {
     pub(super) drops: u64,
     /// Why it is down, as far as anybody said.
     pub(super) trouble: Option<String>,
+    /// Since when it is up, or down.
+    pub(super) since: Option<Instant>,
+    /// What the client complained of last.
+    pub(super) complaint: Option<String>,
 }
 
 impl Link {
@@ -32,11 +36,14 @@ impl Link {
         match event {
             Event::Connected => {
                 tracing::info!("event bus connected");
-                *self = Self { up: true, trouble: None, ..*self };
+                (self.up, self.trouble, self.complaint) = (true, None, None);
+                self.since = Some(Instant::now());
             }
             Event::Disconnected | Event::Closed => {
                 tracing::warn!("event bus lost; connecting again");
-                self.up = false;
+                if std::mem::replace(&mut self.up, false) {
+                    self.since = Some(Instant::now());
+                }
                 self.losses += 1;
             }
             Event::SlowConsumer(_) => {
@@ -48,10 +55,11 @@ impl Link {
             other => {
                 let trouble = other.to_string();
                 // The same fault comes with every attempt; it is told once.
-                if self.trouble.as_ref() != Some(&trouble) {
+                if self.complaint.as_ref() != Some(&trouble) {
                     tracing::warn!(event = trouble, "event bus");
                 }
-                self.trouble = Some(trouble).filter(|_| !self.up);
+                self.trouble = Some(trouble.clone()).filter(|_| !self.up);
+                self.complaint = Some(trouble);
             }
         }
     }

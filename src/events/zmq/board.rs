@@ -38,6 +38,7 @@ struct State {
 pub(super) struct Place {
     line: Arc<BoardLine>,
     name: Arc<str>,
+    course: Arc<Course>,
 }
 
 #[derive(Debug)]
@@ -57,8 +58,9 @@ impl Board {
         change(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A new line, for something that is not connected yet.
-    pub(super) fn enter(&self, name: &str, endpoint: &ZmqEndpoint) -> Place {
+    /// A new line, for something that is not connected yet. `course` hears what is written on it.
+    pub(super) fn enter(&self, name: &str, endpoint: &ZmqEndpoint, course: Arc<Course>) -> Place {
+        course.comes(Way::Zmq, &endpoint.to_string());
         let down = Some("not connected yet".to_owned());
         let state = State { name: name.to_owned(), endpoint: endpoint.to_string(), down, replay: None };
         let at = self.change(|inner| {
@@ -66,7 +68,7 @@ impl Board {
             inner.places.insert(inner.entered, state);
             inner.entered
         });
-        Place { line: Arc::new(BoardLine { board: self.clone(), at }), name: name.into() }
+        Place { line: Arc::new(BoardLine { board: self.clone(), at }), name: name.into(), course }
     }
 
     pub(super) fn trouble(&self) -> Option<String> {
@@ -127,10 +129,12 @@ impl Place {
     /// It may come when it likes: until it has been here, nobody misses it.
     pub(super) fn excuse(&self) {
         self.change(|state| state.down = None);
+        self.course.excused(Instant::now());
     }
 
     /// It is connected.
     pub(super) fn up(&self) {
+        self.course.up(Instant::now());
         let endpoint = self.change(|state| {
             state.down = None;
             state.endpoint.clone()
@@ -145,6 +149,7 @@ impl Place {
 
     /// See [`Place::down`].
     pub(super) fn lower(&self, why: String) {
+        self.course.down(Instant::now(), &why);
         let known = self.change(|state| {
             let known = state.down.as_ref() == Some(&why);
             state.down = Some(why.clone());
@@ -158,6 +163,9 @@ impl Place {
     /// How the last replay went.
     pub(super) fn replayed(&self, result: Result<u64, &LinkError>) {
         let why = result.as_ref().err().map(ToString::to_string);
+        if let Some(why) = &why {
+            self.course.trouble(Instant::now(), &format!("replay failed: {why}"));
+        }
         let known = self.change(|state| std::mem::replace(&mut state.replay, why.clone()) == why);
         match (result, why) {
             (Ok(batches), _) => tracing::info!(worker = self.name(), batches, "events replayed"),
@@ -171,12 +179,16 @@ impl Place {
 mod tests {
     use super::*;
 
+    fn course() -> Arc<Course> {
+        Arc::new(Course::new(Instant::now()))
+    }
+
     #[test]
     fn trouble_is_told_by_name_and_number() {
         let board = Board::default();
         assert_eq!(board.trouble(), None);
         let at = "tcp://h:1".parse().unwrap();
-        let places: Vec<_> = ["a", "b", "c", "d", "e"].iter().map(|name| board.enter(name, &at)).collect();
+        let places: Vec<_> = ["a", "b", "c", "d", "e"].iter().map(|name| board.enter(name, &at, course())).collect();
         places[1].down(&LinkError::Closed);
         places[2].up();
         let told = "a at tcp://h:1: not connected yet; b at tcp://h:1: the peer closed the connection; \
@@ -189,7 +201,7 @@ mod tests {
     #[test]
     fn complaints_are_bounded_and_withdrawn() {
         let board = Board::default();
-        let place = board.enter("a", &"tcp://h:1".parse().unwrap());
+        let place = board.enter("a", &"tcp://h:1".parse().unwrap(), course());
         place.up();
         assert_eq!(board.trouble(), None);
         place.replayed(Err(&LinkError::Closed));

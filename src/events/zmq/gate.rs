@@ -21,6 +21,7 @@ pub struct Gate {
     bus: ZmqBus,
     endpoint: ZmqEndpoint,
     place: Place,
+    course: Arc<Course>,
     guests: RwLock<Guests>,
     /// How often the guests have changed.
     changes: AtomicU64,
@@ -74,8 +75,9 @@ impl Drop for Invitation {
 impl Gate {
     /// A gate at `endpoint` that knows nobody.
     pub fn new(bus: &ZmqBus, endpoint: ZmqEndpoint) -> Self {
-        let place = bus.board.enter("the gate for engines", &endpoint);
-        Self { bus: bus.clone(), endpoint, place, guests: RwLock::default(), changes: AtomicU64::new(0) }
+        let course = Arc::new(Course::new(Instant::now()));
+        let place = bus.board.enter("the gate for engines", &endpoint, Arc::clone(&course));
+        Self { bus: bus.clone(), endpoint, place, course, guests: RwLock::default(), changes: AtomicU64::new(0) }
     }
 
     /// Expects `worker`, of whom topics may speak by its id or its address, and of its model by any of `models`. The
@@ -87,7 +89,7 @@ impl Gate {
         replay: Option<ZmqEndpoint>,
         line: Line,
     ) -> impl Future<Output = ()> + use<> {
-        let place = self.bus.board.enter(worker.id.as_str(), &self.endpoint);
+        let place = self.bus.board.enter(worker.id.as_str(), &self.endpoint, Arc::clone(&line.course));
         let ear = Ear {
             metrics: worker.metrics.clone(),
             tell: line.tell.clone(),
@@ -113,6 +115,11 @@ impl Gate {
             replays.work().await;
             drop(invitation);
         }
+    }
+
+    /// How it is with the socket itself.
+    pub fn standing(&self) -> Standing {
+        self.course.read(Instant::now())
     }
 
     /// Takes connections for ever.

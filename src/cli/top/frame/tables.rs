@@ -6,7 +6,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, HighlightSpacing, Row, Table, TableState};
 
-use super::{BAD, FINE, SOFT, STRONG, WARN, is_active, titled};
+use super::{BAD, FINE, SOFT, STRONG, WARN, is_active, sources, titled};
 use crate::cli::top::figures::{clock, count, percent, short, span};
 use crate::cli::top::looker::{Decision, Worker};
 use crate::cli::top::state::{Pane, State};
@@ -68,7 +68,12 @@ pub(super) fn draw_decisions(frame: &mut Frame<'_>, area: Rect, state: &mut Stat
     render(frame, area, table.block(titled(title, active)), (&mut state.decisions, active, live));
 }
 
-fn render(frame: &mut Frame<'_>, area: Rect, table: Table<'_>, (state, active, live): (&mut TableState, bool, bool)) {
+pub(super) fn render(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    table: Table<'_>,
+    (state, active, live): (&mut TableState, bool, bool),
+) {
     if !live {
         frame.render_widget(table, area);
         return;
@@ -79,11 +84,11 @@ fn render(frame: &mut Frame<'_>, area: Rect, table: Table<'_>, (state, active, l
 }
 
 /// Which row of how many is selected.
-fn place(table: &TableState, len: usize, live: bool) -> String {
+pub(super) fn place(table: &TableState, len: usize, live: bool) -> String {
     table.selected().filter(|_| live).map(|at| format!(", row {} of {len}", at + 1)).unwrap_or_default()
 }
 
-fn cell(text: String, is_number: bool, style: Style) -> Cell<'static> {
+pub(super) fn cell(text: String, is_number: bool, style: Style) -> Cell<'static> {
     let line = Line::styled(text, style);
     Cell::from(if is_number { line.right_aligned() } else { line })
 }
@@ -139,6 +144,9 @@ pub(super) fn explained(state: &State) -> Line<'static> {
     let line = match state.pane {
         Pane::Workers => state.workers.selected().and_then(|at| state.picture.workers.get(at)).map(of_worker),
         Pane::Decisions => state.decisions.selected().and_then(|at| state.picture.decisions.get(at)).map(of_decision),
+        Pane::Events => {
+            state.sources.selected().and_then(|at| state.picture.bus.sources.get(at)).map(sources::explained)
+        }
     };
     line.unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::super::looker::{Config, Decision, Health, History, Worker};
+use super::super::looker::{Bus, Config, Decision, Health, History, Worker};
 use super::super::state::{Action, Said, Wish};
 use super::*;
 
@@ -60,8 +60,28 @@ fn picture() -> Picture {
             decision(8, &json!({"outcome": "given_up", "ttft_ms": null, "worker": "gpu-b"})),
             decision(7, &json!({"rank": 1})),
         ],
+        bus: Bus::default(),
         config: Config { hash: "0123456789abcdef".to_owned(), loaded_at_ms: 1_700_000_000_000, ..Config::default() },
     }
+}
+
+/// The same with what comes in over two buses, and two other routers.
+fn told() -> Picture {
+    let bus = json!({
+        "buses": [{"kind": "nats", "up": true, "for_s": 600.0}, {"kind": "zmq_gate", "up": false, "for_s": 3.0}],
+        "sources": [
+            {"worker": "gpu-a", "way": "jetstream", "at": "warmpath.kv.m.gpu-a.0", "state": "connected", "for_s": 590.0,
+             "events": 24_600, "events_per_s": 41.04, "last_event_age_s": 0.042, "lag_s": 0.003, "gaps": 1, "missing": 4,
+             "last_error": "the subscription ended", "last_error_age_s": 590.0},
+            {"worker": "gpu-b", "rank": 1, "way": "zmq", "at": "tcp://gpu-b:5557", "state": "down", "for_s": 12.0,
+             "last_error": "refused", "last_error_age_s": 12.0, "held": 2},
+        ],
+        "replicas": {"in_flight": 14, "heard": [
+            {"name": "pod-b", "config": "aaaaaaaaaaaa", "same_config": true, "ready": true, "in_flight": 9, "last_heard_s": 0.8},
+            {"name": "pod-c", "config": "bbbbbbbbbbbb", "ready": true, "in_flight": 5, "last_heard_s": 12.0, "silent": true},
+        ]},
+    });
+    Picture { bus: serde_json::from_value(bus).unwrap(), ..picture() }
 }
 
 fn live(state: &mut State, size: (u16, u16)) -> (Vec<String>, Buffer) {
@@ -136,6 +156,47 @@ Decisions: 9 so far (UTC; cached of prompt tokens; first token) ─────�
 }
 
 #[test]
+fn event_sources_and_other_routers_are_printed_each() {
+    let all = printed(&mut State::new(told()), 120);
+    let (_, below) = all.split_once("gpu-b: draining\n").unwrap();
+    let summary = "events 1 of 2 connected, 41.0 /s, 1 gaps  nats up 10 min  zmq gate down 3.0 s  other routers 2, 14 in \
+                   flight, 1 silent\n";
+    assert_eq!(&below[..summary.len()], summary);
+    let (_, tables) = all.split_once("Event sources: 2 ").unwrap();
+    let lines: Vec<&str> = tables.lines().skip(1).map(str::trim_end).take(7).collect();
+    let expected = "\
+worker                   over      state         for      /s    last     lag  gaps last error
+gpu-a                    jetstream connected  10 min    41.0   42 ms    3 ms     1 the subscription ended
+gpu-b/1                  zmq       down       12.0 s     0.0       –       –     0 refused
+Other routers: 2 ───────────────────────────────────────────────────────────────────────────────────────────────────────
+router                   state       heard in flight configuration
+pod-b                    ready      800 ms         9 the same
+pod-c                    silent     12.0 s         5 another: bbbbbbbb";
+    assert_eq!(lines.join("\n"), expected);
+    assert!(all.contains("gpu-a/1 ") && all.contains("Decisions: 9 so far"), "{all}");
+}
+
+#[test]
+fn the_third_pane_has_the_sources_in_the_place_of_the_decisions() {
+    let mut state = State::new(told());
+    state.pane = Pane::Events;
+    let (lines, buffer) = live(&mut state, (80, 24));
+    let row = |name: &str| lines.iter().position(|line| line.contains(name)).unwrap();
+    assert!(lines[row("Event sources: 2, row 1 of 2")].starts_with("Event sources"), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("Decisions")), "{lines:?}");
+    let at = u16::try_from(row("gpu-b/1")).unwrap();
+    let color = |x| buffer[(x, at)].fg;
+    let column = lines[usize::from(at)].chars().position(|c| c == 'd').unwrap();
+    assert_eq!(color(u16::try_from(column).unwrap()), Color::Red);
+    let detail = |state: &mut State| live(state, (80, 24)).0[21..23].join(" ");
+    let first = "gpu-a: warmpath.kv.m.gpu-a.0, 24600 events so far, 4 batches lost in 1 gaps, 0 still to be read, 0 held \
+                 back; 10 min ago: the subscription ended";
+    assert_eq!(detail(&mut state).replace("  ", " "), first);
+    state.sources.select(Some(1));
+    assert!(detail(&mut state).starts_with("gpu-b/1: tcp://gpu-b:5557, 0 events so far"));
+}
+
+#[test]
 fn a_hundred_workers_scroll_and_leave_half_to_the_decisions() {
     let mut many = picture();
     many.workers = (0..100).map(|at| worker(&format!("w{at}"), &json!({}))).collect();
@@ -201,8 +262,8 @@ fn help_lies_over_the_rest() {
     state.help = true;
     let (lines, _) = live(&mut state, (80, 24));
     assert_eq!(lines[5], "Workers: 2 of 3 up, ┌ keys ────────────────────────────────┐────────────────────");
-    assert_eq!(lines[6], " worker      state  │ tab            workers or decisions  │events trust breaker");
-    assert_eq!(lines[16], "                    │ q  quit                              │");
+    assert_eq!(lines[6], " worker      state  │ tab            workers, decisions, or│events trust breaker");
+    assert_eq!(lines[17], "                    │ q  quit                              │");
 }
 
 #[test]
