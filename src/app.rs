@@ -20,7 +20,7 @@ use crate::http::admin::{self, Admin, AdminToken, HealthReport};
 use crate::http::desk::Desk;
 use crate::http::gateway::Gateway;
 use crate::http::routes;
-use crate::shutdown::{Tasks, interrupted};
+use crate::shutdown::{Interrupts, Tasks};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::otlp::Exporter;
 use crate::upstream::Upstream;
@@ -212,22 +212,22 @@ impl App {
         Ok(())
     }
 
-    /// Serves until SIGINT or SIGTERM, then drains; a second signal ends it at once.
+    /// Serves until one of `interrupts`, then drains; a second one ends it at once.
     ///
     /// # Errors
     /// Every worker was waited for, and not all came.
-    pub async fn run_until_signal(self) -> Result<(), StartError> {
+    pub async fn run_until(self, interrupts: &mut Interrupts) -> Result<(), StartError> {
         let (given_up, absent) = self.absent.clone();
         tell_supervisor(NotifyState::Ready);
         tokio::select! {
-            () = interrupted() => {}
+            () = interrupts.next() => {}
             () = given_up.cancelled() => {}
         }
         tracing::info!("draining");
         tell_supervisor(NotifyState::Stopping);
         tokio::select! {
             cut = self.stop() => tracing::info!(cut, "stopped"),
-            () = interrupted() => tracing::warn!("stopped without waiting"),
+            () = interrupts.next() => tracing::warn!("stopped without waiting"),
         }
         absent.get().map_or(Ok(()), |absent| Err((*absent).into()))
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -113,15 +114,20 @@ impl Tasks {
     }
 }
 
-/// Waits for SIGINT or SIGTERM: from the call on, not only once it is awaited, neither ends the process by itself.
-pub fn interrupted() -> impl Future<Output = ()> + use<> {
-    use tokio::signal::unix::{Signal, SignalKind, signal};
-    let [interrupt, terminate] = [SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).ok());
-    let comes = async |signal: Option<Signal>| match signal {
-        Some(mut signal) => drop(signal.recv().await),
-        None => std::future::pending().await,
-    };
-    async move {
+/// SIGINT and SIGTERM. As soon as this is there, neither ends the process by itself, and none is lost: to be made before
+/// anybody is told that the process serves.
+#[derive(Debug)]
+pub struct Interrupts([Option<Signal>; 2]);
+
+impl Interrupts {
+    /// Listens from now on, in a runtime. A signal that cannot be had ends the process, as ever.
+    pub fn new() -> Self {
+        Self([SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).ok()))
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        let [interrupt, terminate] = &mut self.0;
         tokio::select! {
             () = comes(interrupt) => {}
             () = comes(terminate) => {}
@@ -129,9 +135,33 @@ pub fn interrupted() -> impl Future<Output = ()> + use<> {
     }
 }
 
+impl Default for Interrupts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+async fn comes(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a supervisor does that is in a hurry: nobody waits yet, or nobody waits any more.
+    #[tokio::test]
+    async fn a_signal_that_comes_before_it_is_waited_for_is_not_lost() {
+        let mut interrupts = Interrupts::new();
+        for _ in 0..2 {
+            let sent = std::process::Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
+            assert!(sent.unwrap().success());
+            timeout(Duration::from_secs(10), interrupts.next()).await.unwrap();
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_ends_in_time_is_not_cancelled_and_the_rest_is() {

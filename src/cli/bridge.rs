@@ -26,7 +26,7 @@ use crate::events::source::source;
 use crate::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings, ZmqWorker};
 use crate::events::{Abilities, Source};
 use crate::link::TlsFiles;
-use crate::shutdown::{Tasks, interrupted};
+use crate::shutdown::{Interrupts, Tasks};
 use crate::telemetry;
 use crate::telemetry::metrics::Metrics;
 
@@ -152,6 +152,7 @@ impl BridgeArgs {
         let settings = self.settings()?;
         let grace = Duration::from_secs(self.grace);
         runtime()?.block_on(async {
+            let mut interrupts = Interrupts::new();
             let metrics = match self.metrics {
                 Some(address) => Some(Listener::bind(address).with_context(|| format!("--metrics {address}"))?),
                 None => None,
@@ -161,7 +162,7 @@ impl BridgeArgs {
             if let Some(listener) = metrics {
                 bridge.serve_metrics(listener);
             }
-            interrupted().await;
+            interrupts.next().await;
             tracing::info!("draining");
             let counts = bridge.counts();
             let is_done = bridge.stop(grace).await;

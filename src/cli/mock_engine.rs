@@ -19,7 +19,7 @@ use crate::events::publish::Bus;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::{Envelope, ZmqOutlet, ZmqPublisher};
 use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
-use crate::shutdown::{Tasks, interrupted};
+use crate::shutdown::{Interrupts, Tasks};
 use crate::sim::{EngineConfig, Scheme, Timing};
 use crate::telemetry;
 
@@ -169,12 +169,13 @@ impl MockEngineArgs {
         ensure!(self.speedup.is_finite() && self.speedup > 0.0, "--speedup must be a number above 0");
         telemetry::log_to_stderr(LogFormat::Text, Level::INFO);
         runtime()?.block_on(async {
+            let mut interrupts = Interrupts::new();
             let tasks = Tasks::new();
             let settings = self.settings(&tasks).await?;
             let engine = MockEngine::start(settings, &tasks).await.map_err(anyhow::Error::from_boxed);
             let engine = engine.context("the engine could not start")?;
             eprintln!("simulated engine on http://{}", engine.address);
-            interrupted().await;
+            interrupts.next().await;
             tasks.drain(Duration::ZERO).await;
             Ok(ExitCode::SUCCESS)
         })

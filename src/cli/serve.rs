@@ -11,6 +11,7 @@ use super::overrides::Overrides;
 use super::runtime;
 use crate::app::App;
 use crate::config::{Config, Tls};
+use crate::shutdown::Interrupts;
 use crate::telemetry;
 
 /// Runs the router until it is interrupted; then it drains: not ready, no new connections, streams may finish. The
@@ -38,12 +39,13 @@ impl ServeArgs {
         let scheme = |tls: &Tls| if tls.certificate.is_some() { "https" } else { "http" };
         let (data_scheme, admin_scheme) = (scheme(&config.listen.data_tls), scheme(&config.listen.admin_tls));
         runtime()?.block_on(async {
+            let mut interrupts = Interrupts::new();
             let app = App::start(config, None).await.context("the router could not start")?;
             app.follow(self.config, self.overrides.list)?;
             let (data, admin) = (app.data_address(), app.admin_address());
             // Where nobody can be told, clients are served all the same.
             let _ = writeln!(io::stderr(), "serving on {data_scheme}://{data}, admin on {admin_scheme}://{admin}");
-            app.run_until_signal().await?;
+            app.run_until(&mut interrupts).await?;
             Ok(ExitCode::SUCCESS)
         })
     }

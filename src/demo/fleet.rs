@@ -16,7 +16,7 @@ use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
 use crate::events::publish::faults::EventFaults;
 use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
-use crate::shutdown::Tasks;
+use crate::shutdown::{Interrupts, Tasks};
 use crate::sim::EngineConfig;
 
 /// The model that the demo's engines serve.
@@ -93,10 +93,11 @@ impl DemoFleet {
     /// Serves until interrupted.
     ///
     /// # Errors
-    /// See [`App::run_until_signal`].
+    /// See [`App::run_until`].
     pub async fn serve(self) -> Result<(), StartError> {
         let Self { app, engines, bus } = self;
-        let served = app.run_until_signal().await;
+        let mut interrupts = Interrupts::new();
+        let served = app.run_until(&mut interrupts).await;
         leave(engines, bus).await;
         served
     }

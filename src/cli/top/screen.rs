@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::frame;
 use super::looker::{Look, Looker};
 use super::state::{Next, Said, State, Wish};
-use crate::shutdown::{Tasks, interrupted};
+use crate::shutdown::{Interrupts, Tasks};
 
 /// How long a key is waited for before what the router said is looked at.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -53,9 +53,9 @@ pub(super) fn show(runtime: &Runtime, (looker, every): (Looker, Duration), mut s
     let (tasks, ended) = (Tasks::new(), CancellationToken::new());
     {
         let _inside = runtime.enter();
-        let (end, interrupted) = (ended.clone(), interrupted());
+        let (end, mut interrupts) = (ended.clone(), Interrupts::new());
         tasks.spawn(async move {
-            interrupted.await;
+            interrupts.next().await;
             end.cancel();
         });
         tasks.spawn(attend(looker, every, wishes, tell));
