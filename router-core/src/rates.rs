@@ -68,6 +68,8 @@ pub struct Outlook {
     pub wait: f64,
     /// ms to compute it.
     pub own: f64,
+    /// Of these, what others lose by it: ms by which it makes a step longer that there is anyway.
+    pub more: f64,
     /// ms that it takes from those together that wait for their first token from the step in which it is computed.
     pub step: f64,
 }
@@ -138,7 +140,7 @@ impl Reading<'_> {
         let (wait, slow) = worker.map_or_else(nobody_heard_of_it, |worker| worker.wait(*now, &state.line, &foreign));
         let step = worker.map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
         let work = worker.map_or(*work, |worker| worker.beside(*work));
-        Outlook { wait, own: slow * state.line.ms(&work), step }
+        Outlook { wait, own: slow * state.line.ms(&work), more: slow * state.line.more_ms(&work), step }
     }
 
     /// Who comes to a worker, by those who came last.
@@ -418,10 +420,10 @@ mod tests {
             world.tell(at + 9_000.0, key, 0, Event::FirstToken);
             world.tell(at + 9_000.0, key, 0, Event::Finished { usage: Usage::default() });
         }
-        assert_eq!(world.outlook(1e6, 0, 1.0, 0), Outlook { wait: 0.0, own: 50.0, step: 0.0 });
+        assert_eq!(world.outlook(1e6, 0, 1.0, 0), Outlook { wait: 0.0, own: 50.0, more: 30.0, step: 0.0 });
         // Nor does its silence.
         world.place(1e6, 100, 0, 1_000);
-        assert_eq!(world.outlook(1e6 + 5_000.0, 0, 1.0, 1), Outlook { wait: 0.0, own: 50.0, step: 0.0 });
+        assert_eq!(world.outlook(1e6 + 5_000.0, 0, 1.0, 1), Outlook { wait: 0.0, own: 50.0, more: 30.0, step: 0.0 });
     }
 
     #[test]
@@ -430,11 +432,11 @@ mod tests {
         [0, 1, 2].into_iter().for_each(|key| world.place(0.0, key, 0, 1_000));
         world.tell(80.0, 1, 0, Event::FirstToken);
         // One of three is left: 50 ms, from now on.
-        assert_eq!(world.outlook(80.0, 0, 0.0, 1), Outlook { wait: 50.0, own: 0.0, step: 0.0 });
+        assert_eq!(world.outlook(80.0, 0, 0.0, 1), Outlook { wait: 50.0, own: 0.0, more: 0.0, step: 0.0 });
         world.tell(81.0, 0, 0, Event::FirstToken);
-        assert_eq!(world.outlook(90.0, 0, 0.0, 1), Outlook { wait: 40.0, own: 0.0, step: 0.0 });
+        assert_eq!(world.outlook(90.0, 0, 0.0, 1), Outlook { wait: 40.0, own: 0.0, more: 0.0, step: 0.0 });
         world.tell(95.0, 2, 0, Event::Failed { side: Side::Client });
-        assert_eq!(world.outlook(100.0, 0, 0.0, 0), Outlook { wait: 0.0, own: 0.0, step: 0.0 });
+        assert_eq!(world.outlook(100.0, 0, 0.0, 0), Outlook { wait: 0.0, own: 0.0, more: 0.0, step: 0.0 });
     }
 
     #[test]
@@ -469,7 +471,7 @@ mod tests {
         // Two of 2 000 tokens: 20 + 4·30.
         assert_eq!(
             world.outlook(0.0, 5, 0.0, 2),
-            Outlook { wait: 140.0, own: 0.0, step: 0.0 },
+            Outlook { wait: 140.0, own: 0.0, more: 0.0, step: 0.0 },
             "a worker that nobody heard of"
         );
         world.place(0.0, 2, 0, 2_000);

@@ -42,6 +42,14 @@ async fn learns(fleet: &TestFleet, family: u32) {
         .await;
 }
 
+/// What comes while the view is compared with the stream may come both ways. Nothing else comes twice.
+async fn nothing_is_read_twice(fleet: &TestFleet) {
+    let [duplicate, replayed] =
+        ["duplicate", "replayed"].map(async |outcome| fleet.metric("warmpath_kv_events_total", outcome).await);
+    let (duplicate, replayed) = (duplicate.await, replayed.await);
+    assert!(duplicate <= replayed, "{duplicate} of which {replayed} were asked for");
+}
+
 /// R-001 over a real bus.
 async fn a_shared_prefix_goes_to_its_holder(server: &NatsServer) {
     let fleet = fleet().nats(server.url()).start().await;
@@ -211,7 +219,7 @@ async fn with_jetstream_a_cut_link_loses_nothing() {
         assert_eq!((again.predicted, again.cached()), (Some(36), 36));
     }
     assert_eq!(fleet.metric("warmpath_kv_event_gaps_total", "").await, 0.0);
-    assert_eq!(fleet.metric("warmpath_kv_events_total", "duplicate").await, 0.0);
+    nothing_is_read_twice(&fleet).await;
 }
 
 /// A way back that breaks at any step of it does not make the router read again what it has read.
@@ -231,7 +239,7 @@ async fn with_jetstream_a_way_back_that_breaks_anywhere_costs_no_second_reading(
     }
     learns(&fleet, 4).await;
     assert_eq!(fleet.metric("warmpath_kv_event_gaps_total", "").await, 0.0);
-    assert_eq!(fleet.metric("warmpath_kv_events_total", "duplicate").await, 0.0);
+    nothing_is_read_twice(&fleet).await;
 }
 
 /// R24.

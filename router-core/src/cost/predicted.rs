@@ -9,17 +9,18 @@ use crate::rates::{Outlook, Rates, Reading, Regulars, Work};
 use crate::shape::Shape;
 use crate::units::Tokens;
 
-/// `wait + own·(1 + busy·(λ·(wait + own) + κ/2·decoding)) + min(own, saved)·λᵣ·(wait + own) + step` in ms, lowest wins;
-/// ours.
+/// `wait + own + more·busy·(λ·(wait + own) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own) + step` in ms, lowest
+/// wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has
-/// to compute of it: together the request's time to first token. `λ·(wait + own)` requests will arrive there before it
-/// is done, and each loses `own`. So does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time
-/// to first token over mean time to the end, halved, since they get a token with every step meanwhile. Both count as
+/// to compute of it: together the request's time to first token. Others lose `more` by it: what it adds to a step that
+/// there is anyway, for them or for the streams. `λ·(wait + own)` requests will arrive there before it is done, and each
+/// loses that. So does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over
+/// mean time to the end, halved, since they get a token with every step meanwhile. Both count as
 /// far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time that it is, since whoever
 /// comes later goes elsewhere while it is not, and is one of many to be held up once it is. The regulars, of whom `λᵣ`
 /// come to this worker in a ms for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses
-/// `own`, or what it would have `saved` here, if that is less, since then it does go. `step` is what those lose
+/// `more`, or what it would have `saved` here, if that is less, since then it does go. `step` is what those lose
 /// whose first tokens come from the same step, times `1 − ρ`: the rest of the time somebody else would fill it. Only
 /// what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
 /// ([`Rates`]).
@@ -57,14 +58,14 @@ struct Worth {
 }
 
 impl Toll {
-    fn of(Outlook { wait, own, step }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
+    fn of(Outlook { wait, own, more, step }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
         let done = wait + own;
         Self {
             wait,
             own,
-            later: own * worth.arrivals * done,
-            regulars: own.min(regulars.saved) * regulars.per_ms * done,
-            stalls: own * worth.stall * decoding,
+            later: more * worth.arrivals * done,
+            regulars: more.min(regulars.saved) * regulars.per_ms * done,
+            stalls: more * worth.stall * decoding,
             step: step * worth.step,
         }
     }
@@ -235,15 +236,15 @@ mod tests {
     #[test]
     fn the_formula_by_hand() {
         let worth = Worth { arrivals: 0.01, stall: 0.05, step: 0.75 };
-        // 0.01 arrivals a ms in 150 ms are 1.5, each of which loses 50; six streams lose 50 at a twentieth each.
+        // 0.01 arrivals a ms in 150 ms are 1.5, each of which loses 40; six streams lose 40 at a twentieth each.
         // A quarter of the time somebody else would fill the step.
         // 0.02 regulars a ms are three in that time, each of whom would rather lose the 30 ms that coming here saves.
         let regulars = Regulars { per_ms: 0.02, saved: 30.0 };
-        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, step: 8.0 }, 6.0, regulars, worth);
-        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 75.0, regulars: 90.0, stalls: 15.0, step: 6.0 });
-        assert!((toll.sum() - 336.0).abs() < 1e-12);
+        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
+        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 60.0, regulars: 90.0, stalls: 12.0, step: 6.0 });
+        assert!((toll.sum() - 318.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
-        let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, step: 0.0 }, 6.0, regulars, worth);
+        let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, more: 0.0, step: 0.0 }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
     }
 
@@ -305,10 +306,10 @@ mod tests {
             outlook(&reading, &shape(256), &busy)
         };
         // One interval for both: 20 + 2·30, then 27.68 of its own.
-        assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, step: 2.0 * 7.68 });
-        assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, step: 0.0 });
+        assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, more: 7.68, step: 2.0 * 7.68 });
+        assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, more: 7.68, step: 0.0 });
         // The first alone should have taken 50: after 100 everything takes twice as long.
-        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36, step: 0.0 });
+        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0 });
     }
 
     #[test]

@@ -65,9 +65,10 @@ impl Line {
         if work.is_none() { 0.0 } else { dot(&self.rates, &work.quantities()) }
     }
 
-    /// How much longer so much work makes an interval that there is anyway.
+    /// How much longer so much work makes a step that there is anyway, for others or for the streams beside it.
     pub(super) fn more_ms(&self, work: &Work) -> f64 {
-        if work.is_none() { 0.0 } else { dot(&self.rates, &work.quantities()) - self.rates[0] }
+        let [fixed, .., per_stream] = self.rates;
+        if work.is_none() { 0.0 } else { self.ms(work) - fixed - per_stream * work.streams }
     }
 
     /// Learns that so much work took `ms`. O(1).
