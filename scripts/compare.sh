@@ -58,14 +58,14 @@ declare -A specs=(
 )
 # Made when `predicted` was done: who changes it after this makes others.
 declare -A fresh=(
-    [few-shot]='generate:few-shot?tasks=120&requests=50&system=3&shots=11&question=3&block=512&output=220&rate=4'
-    [self-consistency]='generate:self-consistency?questions=1000&samples=8&prompt=12&block=512&output=280&rate=2'
-    [tree-of-thought]='generate:tree-of-thought?trees=160&depth=2&branching=5&prompt=10&thought=1&block=512&rate=0.1&think=7'
-    [multi-turn]='generate:multi-turn?sessions=800&turns=7&system=4&context=5&user=2&answer=2&block=512&rate=0.5&think=18'
-    [agent]='generate:agent?sessions=140&turns=35&system=10&context=25&user=2&answer=1&block=512&rate=0.12&think=5'
+    [few-shot]='generate:few-shot?tasks=150&requests=40&system=1&shots=9&question=5&block=512&output=240&rate=4'
+    [self-consistency]='generate:self-consistency?questions=900&samples=7&prompt=16&block=512&output=260&rate=2'
+    [tree-of-thought]='generate:tree-of-thought?trees=130&depth=3&branching=4&prompt=9&thought=2&block=512&rate=0.1&think=5'
+    [multi-turn]='generate:multi-turn?sessions=600&turns=10&system=2&context=6&user=1&answer=2&block=512&rate=0.5&think=25'
+    [agent]='generate:agent?sessions=160&turns=30&system=6&context=30&user=1&answer=2&block=512&rate=0.12&think=6'
 )
 declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
-declare -A fresh_rates=([few-shot]=3 [self-consistency]=1.2 [tree-of-thought]=5 [multi-turn]=3.5 [agent]=4)
+declare -A fresh_rates=([few-shot]=2.5 [self-consistency]=1.2 [tree-of-thought]=2.5 [multi-turn]=3 [agent]=4)
 generated=(few-shot self-consistency tree-of-thought multi-turn agent)
 readonly -A specs fresh rates fresh_rates
 
@@ -179,7 +179,7 @@ everything() {
                 cell 'held back' conversation 1 "$workers" "$blocks" "$timing" --trace "$trace" --skip "$tuned_on"
                 for kind in "${generated[@]}"; do
                     cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
-                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 31
+                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 53
                 done
             done
         done
