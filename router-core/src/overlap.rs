@@ -87,19 +87,15 @@ impl Overlaps {
         self.used += 1;
     }
 
-    /// Adds each worker's leading blocks, at most `cap`, to `held[slot]`. Slots beyond `held` are left out.
-    /// O(runs + holders).
-    pub fn expand(&self, cap: Blocks, held: &mut [TierBlocks], taken: &mut Vec<u32>) {
-        taken.clear();
-        taken.resize(held.len(), 0);
+    /// Fills `held` by slot with each worker's leading blocks, up to `cap` of them. Slots beyond `held` are left out.
+    /// O(runs + holders + slots).
+    pub fn expand(&self, cap: Blocks, held: &mut [TierBlocks]) {
+        held.fill(TierBlocks::default());
         for run in &self.runs[..self.used] {
             for slot in run.workers.iter() {
-                let (Some(held), Some(taken)) = (held.get_mut(slot.index()), taken.get_mut(slot.index())) else {
-                    break;
-                };
-                let blocks = run.len.0.min(cap.0.saturating_sub(*taken));
-                *taken += blocks;
-                held.add(run.tier, Blocks(blocks));
+                let Some(held) = held.get_mut(slot.index()) else { break };
+                let room = cap.0.saturating_sub(held.total().0);
+                held.add(run.tier, Blocks(run.len.0.min(room)));
             }
         }
     }
@@ -164,7 +160,7 @@ mod tests {
         let raw = overlaps.of(Slot(0));
         assert_eq!((raw.get(Tier::Device), raw.get(Tier::Host), raw.total()), (Blocks(3), Blocks(1), Blocks(4)));
         let mut held = [TierBlocks::default(); 2];
-        overlaps.expand(Blocks(3), &mut held, &mut Vec::new());
+        overlaps.expand(Blocks(3), &mut held);
         assert_eq!((held[0].get(Tier::Device), held[0].get(Tier::Host)), (Blocks(2), Blocks(1)));
         assert_eq!(held[1].total(), Blocks(0));
     }

@@ -51,13 +51,20 @@ impl TierWeights {
         if blocks == 0 {
             return (Tokens(0), Tokens(0));
         }
+        // Most of a healthy fleet: nothing is weighed, and nothing needs to be divided.
+        if held.get(Tier::Device).0 == blocks && trust * self.of(Tier::Device) >= 1.0 {
+            return (cached, cached);
+        }
         let worth = |tier: Tier| f64::from(held.get(tier).0) * self.of(tier);
         let sum: f64 = Tier::ALL.iter().map(|&tier| worth(tier)).sum();
         let believed = |worth: f64| {
             let share = (worth / f64::from(blocks) * trust).clamp(0.0, 1.0);
             // A rounding error of the division must not cost a token.
-            #[expect(clippy::as_conversions, reason = "a product of a u32 and a factor from 0 to 1")]
-            let believed = (f64::from(cached.0) * share + 1e-6).floor() as u32;
+            #[expect(
+                clippy::as_conversions,
+                reason = "a product of a u32 and a factor from 0 to 1, to be rounded down"
+            )]
+            let believed = (f64::from(cached.0) * share + 1e-6) as u32;
             Tokens(believed.min(cached.0))
         };
         (believed(sum), believed(worth(Tier::Device)))

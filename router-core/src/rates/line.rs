@@ -67,8 +67,13 @@ impl Line {
 
     /// How much longer so much work makes a step that there is anyway, for others or for the streams beside it.
     pub(super) fn more_ms(&self, work: &Work) -> f64 {
+        if work.is_none() { 0.0 } else { self.ms(work) - self.step_ms(work.streams) }
+    }
+
+    /// How long a step is in which so many streams decode, and nothing else is done.
+    pub(super) fn step_ms(&self, streams: f64) -> f64 {
         let [fixed, .., per_stream] = self.rates;
-        if work.is_none() { 0.0 } else { self.ms(work) - fixed - per_stream * work.streams }
+        fixed + per_stream * streams
     }
 
     /// Learns that so much work took `ms`. O(1).

@@ -143,11 +143,12 @@ fn find_overlaps(
     slots: usize,
     scratch: &mut Scratch,
 ) {
-    let Scratch { hashes, ends, overlaps, held, uncached, prompt_held, taken, .. } = scratch;
+    let Scratch { hashes, ends, overlaps, held, uncached, prompt_held, .. } = scratch;
     hashes.clear();
     ends.clear();
     held.clear();
     held.resize(slots, TierBlocks::default());
+    prompt_held.resize(slots, TierBlocks::default());
     uncached.clear();
     uncached.resize(slots, Tokens(0));
     for prompt in request.prompts {
@@ -158,10 +159,8 @@ fn find_overlaps(
         index.match_prefix(&hashes[start..], overlaps);
         let size = prompt.root.block_size();
         let tokens = prompt.len();
-        prompt_held.clear();
-        prompt_held.resize(slots, TierBlocks::default());
         let cap = tokens.reusable_blocks(size);
-        overlaps.expand(cap, prompt_held, taken);
+        overlaps.expand(cap, prompt_held);
         overlay.raise(now, &hashes[start..], cap, prompt_held);
         for ((held, uncached), of_prompt) in held.iter_mut().zip(uncached.iter_mut()).zip(prompt_held.iter()) {
             held.add_all(*of_prompt);

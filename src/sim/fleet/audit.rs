@@ -116,14 +116,12 @@ impl Audit {
         // A page that storage keeps behind one that it let go is of no use, and unknown to the index for good.
         let lost = storage.map_or(0, |storage| storage.hearing.orphans);
         let shared: HashSet<EngineHash> = storage.map(|storage| storage.tier.keys().collect()).unwrap_or_default();
-        let (mut overlaps, mut held, mut taken) = (Overlaps::default(), Vec::new(), Vec::new());
+        let (mut overlaps, mut held) = (Overlaps::default(), vec![TierBlocks::default(); members.len()]);
         for number in 0..prepared.len() {
             let text = prepared.text(number, by_tokens);
             overlaps.clear();
             router.index.match_prefix(&prepared.sequences_of(number, &text), &mut overlaps);
-            held.clear();
-            held.resize(members.len(), TierBlocks::default());
-            overlaps.expand(Blocks(u32::MAX), &mut held, &mut taken);
+            overlaps.expand(Blocks(u32::MAX), &mut held);
             for (worker, cached) in cached.iter().enumerate() {
                 let (names, keys) = members[worker].engine.names_of(text.clone());
                 let is_there = |place: &usize| cached.contains(&names[*place]) || shared.contains(&keys[*place]);
