@@ -30,8 +30,8 @@ impl TierBlocks {
 
     /// Adds tier by tier.
     pub fn add_all(&mut self, other: TierBlocks) {
-        for tier in Tier::ALL {
-            self.add(tier, other.get(tier));
+        for (held, more) in self.0.iter_mut().zip(other.0) {
+            *held = held.saturating_add(more);
         }
     }
 
