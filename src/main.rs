@@ -4,12 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use mimalloc::MiMalloc;
 use warmpath::cli::Cli;
-
-/// Takes a ninth off what a short request costs, beside glibc's.
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     warmpath::telemetry::panics::say_briefly();
