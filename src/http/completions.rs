@@ -102,7 +102,7 @@ pub(super) async fn understand(
             ..shape(&view, standing, &prompts, &pool, body.len())
         },
         root,
-        texts: texts(&view, &prompts, &destination, seed),
+        texts: texts(&view, &prompts, &destination, (root, seed)),
         prompts,
         relayed,
         adapter: destination.adapter,
@@ -177,13 +177,19 @@ fn shape(
     }
 }
 
-/// What a policy that goes by history sees where token ids are unknown. The larger blocks keep characters apart from
-/// tokens: a root is made of its block size, too.
-fn texts(view: &RequestView<'_>, prompts: &Prompts, destination: &Destination, seed: u64) -> (Root, Vec<Vec<u32>>) {
+/// What a policy that goes by history sees where token ids are unknown; nothing, below the root of tokens, where they are
+/// known. The larger blocks keep characters apart from tokens: a root is made of its block size, too.
+fn texts(
+    view: &RequestView<'_>,
+    prompts: &Prompts,
+    destination: &Destination,
+    (root, seed): (Root, u64),
+) -> (Root, Vec<Vec<u32>>) {
     let pool = &destination.pool;
+    if !matches!(prompts, Prompts::Unknown(_)) || pool.scheduler.policy().history.is_none() {
+        return (root, Vec::new());
+    }
     let block = pool.block_size.get().saturating_mul(CHARACTERS_PER_TOKEN);
     let block = BlockSize::new(block).unwrap_or(pool.block_size);
-    let root = destination.root(view.cache_salt.as_deref(), block, seed);
-    let wanted = matches!(prompts, Prompts::Unknown(_)) && pool.scheduler.policy().history.is_some();
-    (root, if wanted { characters(view) } else { Vec::new() })
+    (destination.root(view.cache_salt.as_deref(), block, seed), characters(view))
 }

@@ -77,7 +77,7 @@ impl<'a> Fields<'a> {
             "prompt" if scanner.at_ids() && reading == Reading::Whole => {
                 // Most ids have four or five digits, and a comma.
                 let mut ids = Vec::with_capacity(scanner.left() / 5);
-                scanner.ids(|id| ids.push(id))?;
+                scanner.ids(|some| ids.extend_from_slice(some))?;
                 self.ids = Some(Prompt::Ids(vec![ids]));
             }
             "prompt" if scanner.at_ids() => {

@@ -7,10 +7,13 @@
 use std::borrow::Cow;
 
 use memchr::memchr;
+use simdutf8::basic::from_utf8;
 
 use super::raw::Raw;
 use stops::Stops;
 
+mod block;
+mod ids;
 mod stops;
 
 /// Calls `member` with the name of each member of the object that `body` is, and the scanner before its value, which
@@ -21,7 +24,7 @@ pub(crate) fn members<'a>(
     levels: usize,
     mut member: impl FnMut(&str, &mut Scanner<'a>) -> Option<()>,
 ) -> Option<()> {
-    let mut scanner = Scanner { text: std::str::from_utf8(body).ok()?, at: 0, levels, stops: Stops::new() };
+    let mut scanner = Scanner { text: from_utf8(body).ok()?, at: 0, levels, stops: Stops::new() };
     scanner.blank();
     scanner.object(|scanner, name| member(&name, scanner))?;
     scanner.blank();
@@ -34,7 +37,7 @@ pub(crate) fn last_members<'a>(
     levels: usize,
     mut member: impl FnMut(&str, &mut Scanner<'a>) -> Option<()>,
 ) -> Option<()> {
-    let mut scanner = Scanner { text: std::str::from_utf8(rest).ok()?, at: 0, levels, stops: Stops::new() };
+    let mut scanner = Scanner { text: from_utf8(rest).ok()?, at: 0, levels, stops: Stops::new() };
     scanner.items(b'}', |scanner| scanner.member(&mut |scanner, name| member(&name, scanner)))?;
     scanner.blank();
     (scanner.at == rest.len()).then_some(())
@@ -75,14 +78,15 @@ impl<'a> Scanner<'a> {
         Some(elements)
     }
 
-    /// A list of token ids; whether `id` takes each of them.
-    pub(super) fn ids(&mut self, mut id: impl FnMut(u32)) -> Option<()> {
+    /// A list of token ids, some at a time.
+    pub(super) fn ids(&mut self, mut take: impl FnMut(&[u32])) -> Option<()> {
         self.take(b'[')?;
         loop {
             self.blank();
-            self.plain_ids(&mut id);
+            // All but the last of most lists, if nothing else.
+            self.at += ids::plain(self.rest(), &mut take);
             self.blank();
-            id(self.id()?);
+            take(&[self.id()?]);
             self.blank();
             match self.peek()? {
                 b',' => self.at += 1,
@@ -93,32 +97,16 @@ impl<'a> Scanner<'a> {
         self.take(b']')
     }
 
-    /// Ids as most writers write them, up to one that is not followed by a comma, or a comma and a space: the last, if nothing
-    /// else. A step for each, with nothing but the number to find out.
-    fn plain_ids(&mut self, id: &mut impl FnMut(u32)) {
-        let mut rest = self.rest();
-        while let Some((value, count)) = short_number(rest) {
-            let zero_in_front = count > 1 && rest[0] == b'0';
-            let [b',', behind @ ..] = &rest[count..] else { break };
-            if zero_in_front {
-                break;
-            }
-            id(value);
-            rest = behind.strip_prefix(b" ").unwrap_or(behind);
-        }
-        self.at = self.text.len() - rest.len();
-    }
-
     /// How many ids a list has that is read no further; those may have more than 32 bits.
     pub(super) fn count_ids(&mut self) -> Option<usize> {
         let list = self.rest().strip_prefix(b"[")?;
         let list = &list[..memchr(b']', list)?];
-        if let Some(count) = plain_numbers(list) {
+        if let Some(count) = ids::count_plain(list) {
             self.at += list.len() + 2;
             return Some(count);
         }
         let mut count = 0;
-        self.ids(|_| count += 1)?;
+        self.ids(|ids| count += ids.len())?;
         Some(count)
     }
 
@@ -222,32 +210,9 @@ impl<'a> Scanner<'a> {
     /// A string; whether it has escapes.
     fn string(&mut self) -> Option<bool> {
         self.take(b'"')?;
-        let (bytes, mut escaped) = (self.text.as_bytes(), false);
-        loop {
-            let stop = self.stops.next(bytes, self.at)?;
-            self.at = stop + 1;
-            match bytes[stop] {
-                b'"' => return Some(escaped),
-                b'\\' => {
-                    escaped = true;
-                    self.escape()?;
-                }
-                _ => return None,
-            }
-        }
-    }
-
-    fn escape(&mut self) -> Option<()> {
-        let kind = self.peek()?;
-        self.at += 1;
-        match kind {
-            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(()),
-            b'u' if self.rest().get(..4)?.iter().all(u8::is_ascii_hexdigit) => {
-                self.at += 4;
-                Some(())
-            }
-            _ => None,
-        }
+        let (end, escaped) = self.stops.end(self.text.as_bytes(), self.at)?;
+        self.at = end + 1;
+        Some(escaped)
     }
 
     fn number(&mut self) -> Option<()> {
@@ -278,65 +243,13 @@ impl<'a> Scanner<'a> {
     /// A token id: digits without a leading zero, in 32 bits.
     fn id(&mut self) -> Option<u32> {
         let rest = self.rest();
-        let (value, count) = short_number(rest).or_else(|| long_number(rest))?;
+        let (value, count) = ids::number(rest)?;
         if count > 1 && rest[0] == b'0' {
             return None;
         }
         self.at += count;
         Some(value)
     }
-}
-
-/// How many numbers a list has that are written as most writers do: one comma between two of them, or a comma and a space, and
-/// no zero in front. `None` for any other list, valid or not. Each byte is looked at beside the one before it, without a branch,
-/// so the compiler makes vector instructions of it.
-fn plain_numbers(list: &[u8]) -> Option<usize> {
-    // So many that a byte counts the commas.
-    const STRETCH: usize = 128;
-    let ([b'1'..=b'9', rest @ ..], Some(b'0'..=b'9')) = (list, list.last()) else { return None };
-    let mut commas = 0;
-    for (before, bytes) in list.chunks(STRETCH).zip(rest.chunks(STRETCH)) {
-        let (mut fits, mut count) = (true, 0_u8);
-        for (&before, &byte) in before.iter().zip(bytes) {
-            let goes_on = before.is_ascii_digit();
-            fits &= (byte.is_ascii_digit() & (goes_on | (byte != b'0')))
-                | ((byte == b',') & goes_on)
-                | ((byte == b' ') & (before == b','));
-            count += u8::from(byte == b',');
-        }
-        if !fits {
-            return None;
-        }
-        commas += usize::from(count);
-    }
-    Some(commas + 1)
-}
-
-/// A number of one to seven digits, and how many they are, without a branch for each; `None` if there are more or fewer, or
-/// if the text ends soon. Eight digits by three multiplications: Lemire, "Quickly parsing eight digits".
-fn short_number(text: &[u8]) -> Option<(u32, usize)> {
-    const ZEROS: u64 = u64::from_le_bytes([b'0'; 8]);
-    let word = u64::from_le_bytes(*text.first_chunk()?) ^ ZEROS;
-    // The high bit of every byte above 9; what an odd byte carries over reaches only bytes behind it.
-    let others = (word.wrapping_add(u64::from_le_bytes([0x76; 8])) | word) & u64::from_le_bytes([0x80; 8]);
-    let bits = others.trailing_zeros() & !7;
-    if bits == 0 || bits == 64 {
-        return None;
-    }
-    let digits = word << (64 - bits);
-    let pairs = (digits.wrapping_mul(2561) >> 8) & 0x00ff_00ff_00ff_00ff;
-    let fours = (pairs.wrapping_mul(6_553_601) >> 16) & 0x0000_ffff_0000_ffff;
-    let value = fours.wrapping_mul(42_949_672_960_001) >> 32;
-    Some((u32::try_from(value).ok()?, usize::try_from(bits / 8).ok()?))
-}
-
-/// A number of any length that fits, and how many digits it has.
-fn long_number(text: &[u8]) -> Option<(u32, usize)> {
-    let digits = text.iter().take(11).take_while(|byte| byte.is_ascii_digit());
-    let (value, count) =
-        digits.fold((0_u64, 0), |(value, count), digit| (value * 10 + u64::from(digit - b'0'), count + 1));
-    (count > 0).then_some(())?;
-    Some((u32::try_from(value).ok()?, count))
 }
 
 fn is_blank(byte: u8) -> bool {
@@ -382,7 +295,7 @@ mod tests {
                 return None;
             }
             let mut read = Vec::new();
-            scanner.ids(|id| read.push(id))?;
+            scanner.ids(|ids| read.extend_from_slice(ids))?;
             found = Some(read);
             Some(())
         })?;
@@ -420,16 +333,17 @@ mod tests {
         }
     }
 
+    fn counted(list: &str) -> Option<usize> {
+        let mut found = None;
+        members(format!("{{\"prompt\":{list}}}").as_bytes(), 4, |_, scanner| {
+            found = Some(scanner.count_ids()?);
+            Some(())
+        })?;
+        found
+    }
+
     #[test]
     fn ids_are_counted_as_they_are_read() {
-        let counted = |list: &str| {
-            let mut found = None;
-            members(format!("{{\"prompt\":{list}}}").as_bytes(), 4, |_, scanner| {
-                found = Some(scanner.count_ids()?);
-                Some(())
-            })?;
-            found
-        };
         let long = format!("[{}]", vec!["151643"; 1_000].join(","));
         assert_eq!(counted(&long), Some(1_000));
         for list in ["[7]", "[0]", "[1,2]", "[1, 20, 300]", "[ 1 ,\n2]", "[10,0,1]", "[1,2 ]"] {
@@ -459,6 +373,29 @@ mod tests {
     }
 
     proptest! {
+        /// However the numbers are written and parted, and wherever a block ends among them.
+        #[test]
+        fn lists_are_read_and_counted_as_serde_reads_them(
+            written in proptest::collection::vec(("[0-9]{1,6}|0|[1-9][0-9]{6,9}", 0_usize..40), 1..120),
+            begin in 0_usize..4,
+        ) {
+            const PARTS: [&str; 8] = [", ", ",  ", " ,", ",\n", ",,", "", ",x", ".5,"];
+            // Most lists are right, so that they are read to their ends.
+            let part = |choice: usize| PARTS.get(choice.wrapping_sub(30)).copied().unwrap_or(if begin % 2 == 0 { "," } else { ", " });
+            let fits = |number: &str| begin > 1 && number.len() > 1 && number.starts_with('0');
+            let numbers = written.iter().map(|(number, choice)| {
+                let number = if fits(number) { "7" } else { number };
+                [number, part(if begin > 1 { 0 } else { *choice })].concat()
+            });
+            let text: String = numbers.collect();
+            let list = format!("[{}]", text.trim_end_matches([',', ' ']));
+            let expected: Option<Vec<u32>> = serde_json::from_str(&list).ok();
+            prop_assert_eq!(ids(&list), expected.clone(), "{}", list);
+            if let Some(expected) = expected {
+                prop_assert_eq!(counted(&list), Some(expected.len()), "{}", list);
+            }
+        }
+
         /// Broken in one place, a body is taken only if serde takes it, and its members are then the same.
         #[test]
         fn nothing_is_taken_that_serde_refuses(at in 0_usize..160, byte in any::<u8>(), cut in any::<bool>()) {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use warmpath_core::ids::Rank;
 
 use crate::real::{real, real_len};
@@ -15,6 +15,7 @@ use crate::shutdown::Restarts;
 pub use belief::Belief;
 pub use config::ConfigMetrics;
 pub use door::DoorMetrics;
+use histogram::Histograms;
 pub use queue::QueueMetrics;
 use reasons::Reasons;
 pub use record::RecordMetrics;
@@ -25,6 +26,7 @@ pub use worker::WorkerMetrics;
 mod belief;
 mod config;
 pub mod door;
+mod histogram;
 mod queue;
 mod reasons;
 mod record;
@@ -173,6 +175,7 @@ struct Registry {
     prefix: String,
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
+    histograms: Histograms,
 }
 
 /// Handles of one model.
@@ -192,7 +195,7 @@ pub struct ModelMetrics {
 }
 
 impl Metrics {
-    /// A registry of its own: several gateways in one process do not mix. Fails only on an empty set of bounds.
+    /// A registry of its own: several gateways in one process do not mix.
     pub fn new(prefix: &str) -> Self {
         let registry = Registry::new(prefix);
         let registry = Arc::new(registry);
@@ -224,12 +227,12 @@ impl Metrics {
         let registries: Vec<_> = self.lock_workers().values().chain([&self.registry]).cloned().collect();
         let mut series: BTreeMap<String, String> = BTreeMap::new();
         for registry in registries {
-            registry.handle.run_upkeep();
             for (name, lines) in families(&registry.handle.render()) {
                 let of_all = series.entry(name.to_owned()).or_default();
                 of_all.push_str(lines.trim_end());
                 of_all.push('\n');
             }
+            registry.histograms.write(&mut series);
         }
         let mut text = String::new();
         for definition in ALL {
@@ -360,17 +363,10 @@ fn families(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 impl Registry {
-    /// Without series. Fails only on an empty set of bounds.
+    /// Without series.
     fn new(prefix: &str) -> Self {
-        let mut builder = PrometheusBuilder::new();
-        for definition in ALL {
-            if let Kind::Histogram(bounds) = definition.kind {
-                let name = Matcher::Full(format!("{prefix}_{}", definition.name));
-                builder = builder.set_buckets_for_metric(name, bounds).expect("bounds are not empty");
-            }
-        }
-        let recorder = builder.build_recorder();
-        Self { prefix: prefix.to_owned(), handle: recorder.handle(), recorder }
+        let recorder = PrometheusBuilder::new().build_recorder();
+        Self { prefix: prefix.to_owned(), handle: recorder.handle(), recorder, histograms: Histograms::default() }
     }
 
     fn key(&self, definition: &Definition, labels: Vec<Label>) -> Key {
@@ -386,7 +382,8 @@ impl Registry {
     }
 
     fn histogram(&self, definition: &Definition, labels: Vec<Label>) -> Histogram {
-        self.recorder.register_histogram(&self.key(definition, labels), &METADATA)
+        let Kind::Histogram(bounds) = definition.kind else { return Histogram::noop() };
+        self.histograms.get(self.key(definition, labels), bounds)
     }
 }
 

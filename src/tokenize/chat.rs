@@ -8,12 +8,14 @@
 //! Known differences from Jinja2: `%` does not format strings (such a template fails, and its chats are routed by load),
 //! and integers beyond 64 bits are read as floats.
 
+use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, escape_formatter};
+use simdutf8::basic::from_utf8;
 
 use super::Reason;
 use crate::openai::{ChatView, Raw};
@@ -155,7 +157,9 @@ impl ChatTemplate {
         let context = self.context(chat, messages, traits, now)?;
         let template = self.environment.get_template(name).map_err(|_| Reason::TemplateError)?;
         // The error quotes the conversation, and is not told.
-        let text = template.render(context).map_err(|_| Reason::TemplateError)?;
+        let mut rendered = Rendered(String::with_capacity(length(chat)));
+        template.render_captured_to(context, &mut rendered).map_err(|_| Reason::TemplateError)?;
+        let text = rendered.0;
         match final_text {
             None => Ok(text),
             Some(final_text) => cut(text, &final_text),
@@ -202,6 +206,28 @@ impl Traits {
             reads_content: source.contains("content"),
         }
     }
+}
+
+/// What a template writes. Its own string would begin with room for the template's text, and be moved each time that it is full.
+struct Rendered(String);
+
+impl io::Write for Rendered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // The engine writes whole texts.
+        self.0.push_str(from_utf8(bytes).map_err(io::Error::other)?);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// About how long the text will be: no longer than what it is made of, but for what the template says to each message.
+fn length(chat: &ChatView<'_>) -> usize {
+    const OF_THE_TEMPLATE: usize = 64;
+    let raw = chat.messages.iter().chain(&chat.tools);
+    raw.map(|raw| raw.get().len() + OF_THE_TEMPLATE).sum::<usize>() + OF_THE_TEMPLATE
 }
 
 /// What `chat_template_kwargs` sets. The request's own fields of the same names win.
