@@ -30,10 +30,18 @@ fn answer(prompt: u32, cached: u32) -> Vec<Step> {
     vec![whole("200 OK", &body.to_string())]
 }
 
-fn metrics(running: u32, waiting: u32, more: &str) -> String {
+fn metrics(running: u32, waiting: u32) -> String {
     format!(
         "vllm:num_requests_running{{engine=\"0\"}} {running}\nvllm:num_requests_waiting{{engine=\"0\"}} {waiting}\n\
-         vllm:kv_cache_usage_perc{{engine=\"0\"}} 1.0\n{more}"
+         vllm:kv_cache_usage_perc{{engine=\"0\"}} 1.0\n"
+    )
+}
+
+/// What an engine says that has nothing to do: its load must not count against it.
+fn idle_since(start: u32) -> String {
+    format!(
+        "vllm:num_requests_running{{engine=\"0\"}} 0\nvllm:num_requests_waiting{{engine=\"0\"}} 0\n\
+         vllm:kv_cache_usage_perc{{engine=\"0\"}} 0.0\nprocess_start_time_seconds {start}\n"
     )
 }
 
@@ -149,7 +157,7 @@ async fn a_worker_that_fell_back_is_known_by_what_it_was_sent() {
 async fn broken_promises_are_not_believed_until_the_process_is_another_one() {
     let bench = Bench::start("policy: kv").await;
     bench.second_holds_the_prompt().await;
-    bench.workers[1].says(Some(&metrics(0, 0, "process_start_time_seconds 1000\n")));
+    bench.workers[1].says(Some(&idle_since(1000)));
     bench.fleet.until_metric("warmpath_engine_scrapes_total", "stranger-2\",outcome=\"ok", 1.0).await;
     assert_eq!(bench.until_given_up().await, 24);
     let reason = "promises 36 cached tokens, the engine reports 0: prefix caching off, or removals lost?";
@@ -158,7 +166,7 @@ async fn broken_promises_are_not_believed_until_the_process_is_another_one() {
         bench.fleet.metric("warmpath_prediction_error_tokens_total", "stranger-2\",direction=\"over").await,
         864.0
     );
-    bench.workers[1].says(Some(&metrics(0, 0, "process_start_time_seconds 2000\n")));
+    bench.workers[1].says(Some(&idle_since(2000)));
     bench.until_reasons(2, json!([])).await;
     assert_eq!(bench.row(2).await["trust_weight"], json!(1.0));
     assert_eq!(bench.row(2).await["engine"]["process_start_ms"], json!(2_000_000));
@@ -212,7 +220,7 @@ async fn silence_is_noticed_only_while_requests_finish() {
 #[tokio::test]
 async fn others_requests_count_while_the_engine_tells_of_them_and_fade_when_it_falls_silent() {
     let bench = Bench::start("policy: least_requests").await;
-    bench.workers[0].says(Some(&metrics(100, 5, "")));
+    bench.workers[0].says(Some(&metrics(100, 5)));
     bench.fleet.until_metric("warmpath_engine_scrapes_total", "stranger-1\",outcome=\"ok", 3.0).await;
     assert_eq!(bench.ask().await.worker, "stranger-2");
     assert_eq!(bench.fleet.metric("warmpath_engine_requests_running", "stranger-1").await, 100.0);
@@ -243,7 +251,7 @@ async fn what_is_known_of_workers_is_told_to_whoever_has_the_token() {
 async fn no_metrics_stop_a_request() {
     let bench = Bench::start("policy: kv, on_all_busy: error").await;
     let nonsense = "vllm:num_requests_running{engine=\"0\" NaN\n".repeat(1000);
-    for said in [Some(metrics(100_000, 100_000, "")), None, Some(nonsense)] {
+    for said in [Some(metrics(100_000, 100_000)), None, Some(nonsense)] {
         for worker in &bench.workers {
             worker.says(said.as_deref());
         }
