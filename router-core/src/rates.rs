@@ -8,11 +8,13 @@ use std::time::Instant;
 
 use crate::ids::{Rank, RequestKey, Roll, Slot, WorkerId};
 use crate::observe::{Enrol, Enrolled, Event, Learn, Observation};
+use arrivals::Arrivals;
 use line::Line;
 use mean::Mean;
 pub use work::Work;
 use worker::{Interval, Worker};
 
+mod arrivals;
 mod line;
 mod mean;
 mod visits;
@@ -24,6 +26,9 @@ const FLIGHTS_MAX: usize = 262_144;
 
 /// Intervals of each worker that are remembered of it, about, where all have equally many.
 const REMEMBERED: f64 = 100.0;
+
+/// Tokens and requests closer together than this, in ms, come together: from one step of the engine, in one burst.
+const ONE_STEP_MS: f64 = 1.0;
 
 /// A request on its way.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +50,7 @@ struct State {
     names: Vec<Option<(WorkerId, Rank)>>,
     roll: Option<Roll>,
     flights: HashMap<RequestKey, Flight, foldhash::fast::RandomState>,
-    last_arrival: Option<f64>,
-    between_arrivals: Mean,
+    arrivals: Arrivals,
     ttft: Mean,
     end_to_end: Mean,
     /// What a request brings.
@@ -98,8 +102,7 @@ impl Default for State {
             names: Vec::new(),
             roll: None,
             flights: HashMap::default(),
-            last_arrival: None,
-            between_arrivals: Mean::new(0.01),
+            arrivals: Arrivals::new(0.01),
             ttft: Mean::new(0.005),
             end_to_end: Mean::new(0.005),
             tokens: Mean::new(0.005),
@@ -159,10 +162,9 @@ impl Reading<'_> {
         self.state.line.ms(&self.state.usual())
     }
 
-    /// Requests that arrive in a ms, over all workers; 0 where fewer than two did.
+    /// Requests that arrive in a ms, over all workers; 0 before a second burst.
     pub fn arrivals(&self) -> f64 {
-        let between = self.state.between_arrivals.get();
-        if between > 0.0 { 1.0 / between } else { 0.0 }
+        self.state.arrivals.per_ms()
     }
 
     /// Mean time from the first token to the end, in ms.
@@ -190,9 +192,7 @@ impl State {
     /// `cold` is what there would be to do if nothing of it were held.
     fn placed(&mut self, now: f64, key: RequestKey, slot: Slot, (work, cold): (Work, Work)) {
         self.ended(now, key, None);
-        if let Some(last) = self.last_arrival.replace(now) {
-            self.between_arrivals.add(now - last);
-        }
+        self.arrivals.add(now);
         self.tokens.add(work.tokens);
         self.pairs.add(work.pairs);
         if self.flights.len() >= FLIGHTS_MAX {

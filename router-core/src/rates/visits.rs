@@ -1,5 +1,6 @@
 //! How often requests come to a worker, and what coming there saves them.
 
+use super::arrivals::Arrivals;
 use super::mean::Mean;
 
 /// Visits of which the means are: enough to tell a conversation that goes on there from chance, few enough to forget it
@@ -9,31 +10,26 @@ const VISITS: f64 = 16.0;
 /// What is known of those who come to a worker. Times are in ms.
 #[derive(Debug)]
 pub(super) struct Visits {
-    last: Option<f64>,
-    between: Mean,
+    arrivals: Arrivals,
     saved: Mean,
 }
 
 impl Default for Visits {
     fn default() -> Self {
-        Self { last: None, between: Mean::new(1.0 / VISITS), saved: Mean::new(1.0 / VISITS) }
+        Self { arrivals: Arrivals::new(1.0 / VISITS), saved: Mean::new(1.0 / VISITS) }
     }
 }
 
 impl Visits {
     /// Somebody came, to whom what the worker holds saves so many ms of computing.
     pub(super) fn add(&mut self, now: f64, saved: f64) {
-        if let Some(last) = self.last.replace(now) {
-            self.between.add(now - last);
-        }
+        self.arrivals.add(now);
         self.saved.add(saved);
     }
 
     /// Requests in a ms: as many as came, or fewer where nobody has come for longer than usual.
     pub(super) fn per_ms(&self, now: f64) -> f64 {
-        let Some(last) = self.last else { return 0.0 };
-        let between = self.between.get().max(now - last);
-        if between > 0.0 { 1.0 / between } else { 0.0 }
+        self.arrivals.per_ms_by(now)
     }
 
     /// ms that coming here saved each, on average.

@@ -2,13 +2,11 @@
 
 use std::collections::VecDeque;
 
+use super::ONE_STEP_MS;
 use super::line::Line;
 use super::visits::Visits;
 use super::work::{STEP, Work};
 use crate::ids::RequestKey;
-
-/// First tokens closer together than this, in ms, come from one step of the engine.
-const ONE_STEP_MS: f64 = 1.0;
 
 /// The assumption that a worker is like the others weighs as much as this many ms of intervals.
 const ASSUMED_MS: f64 = 2_000.0;

@@ -1,0 +1,81 @@
+//! How often requests come, where several may come at once.
+
+use super::ONE_STEP_MS;
+use super::mean::Mean;
+
+/// A rate by those who came last. Who comes within a millisecond of another comes with it, as the samples of one question do:
+/// a burst is one event, whose size and whose distance from the last count, or it would look as if requests kept coming like
+/// that. It counts once it is over. Times are in ms.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    /// When the last burst began, and how many have come with it.
+    last: Option<(f64, f64)>,
+    between: Mean,
+    size: Mean,
+}
+
+impl Arrivals {
+    /// Nobody came. A burst weighs `least` at least.
+    pub(super) fn new(least: f64) -> Self {
+        Self { last: None, between: Mean::new(least), size: Mean::new(least) }
+    }
+
+    /// Somebody came.
+    pub(super) fn add(&mut self, now: f64) {
+        match &mut self.last {
+            Some((began, size)) if now - *began < ONE_STEP_MS => *size += 1.0,
+            last => {
+                if let Some((began, size)) = last.replace((now, 1.0)) {
+                    self.between.add(now - began);
+                    self.size.add(size);
+                }
+            }
+        }
+    }
+
+    /// Requests in a ms; 0 before a second burst.
+    pub(super) fn per_ms(&self) -> f64 {
+        self.per(self.between.get())
+    }
+
+    /// The same, or fewer where nobody has come for longer than usual.
+    pub(super) fn per_ms_by(&self, now: f64) -> f64 {
+        self.last.map_or(0.0, |(began, _)| self.per(self.between.get().max(now - began)))
+    }
+
+    fn per(&self, between: f64) -> f64 {
+        if between > 0.0 { self.size.get().max(1.0) / between } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(times: &[f64]) -> Arrivals {
+        let mut arrivals = Arrivals::new(0.25);
+        times.iter().for_each(|now| arrivals.add(*now));
+        arrivals
+    }
+
+    #[test]
+    fn one_by_one_they_come_as_often_as_the_gaps_say() {
+        assert_eq!([after(&[]).per_ms(), after(&[]).per_ms_by(9.0)], [0.0, 0.0]);
+        assert_eq!([after(&[100.0]).per_ms(), after(&[100.0]).per_ms_by(150.0)], [0.0, 0.02]);
+        let arrivals = after(&[100.0, 150.0, 200.0]);
+        assert_eq!([200.0, 250.0, 400.0].map(|now| arrivals.per_ms_by(now)), [0.02, 0.02, 0.005]);
+        assert_eq!(arrivals.per_ms(), 0.02);
+    }
+
+    #[test]
+    fn a_burst_is_one_event() {
+        let mut arrivals = after(&[0.0, 100.0, 100.2, 100.4, 100.9, 200.0]);
+        // One and four in 200 ms.
+        assert_eq!(arrivals.per_ms(), 0.025);
+        // What is under way counts when it is over: two, and as many as came at last.
+        (0..7).for_each(|_| arrivals.add(200.5));
+        assert_eq!(arrivals.per_ms(), 0.025);
+        arrivals.add(300.0);
+        assert!((arrivals.per_ms() - 13.0 / 300.0).abs() < 1e-12, "{}", arrivals.per_ms());
+    }
+}
