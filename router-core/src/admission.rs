@@ -8,7 +8,7 @@ use crate::cost::{Candidate, Standing};
 use crate::ledger::InFlight;
 use crate::slot_set::SlotSet;
 use crate::units::Blocks;
-use crate::workers::{Pool, Target, WorkerTable};
+use crate::workers::{Pool, Ramp, Target, WorkerTable};
 
 /// What to do with a request while every worker is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,9 +29,12 @@ pub fn total_blocks(target: &Target, load: &InFlight) -> Blocks {
 }
 
 /// Sequences that `target` is given at once: its limit, or less while it has not been back for long.
+#[inline]
 pub fn sequences_at(now: Instant, target: &Target) -> u32 {
-    let limit = target.limits.sequences;
-    let Some(ramp) = target.ramp else { return limit };
+    target.ramp.map_or(target.limits.sequences, |ramp| ramped(now, ramp, target.limits.sequences))
+}
+
+fn ramped(now: Instant, ramp: Ramp, limit: u32) -> u32 {
     let (elapsed, over) = (now.saturating_duration_since(ramp.since).as_millis(), ramp.over.as_millis());
     if elapsed >= over || ramp.from >= limit {
         return limit;
@@ -41,6 +44,7 @@ pub fn sequences_at(now: Instant, target: &Target) -> u32 {
 }
 
 /// Whether `target` can be chosen. A learned block count never makes it full: it is a lower bound.
+#[inline]
 pub fn standing(now: Instant, target: &Target, load: &InFlight, avoid: &SlotSet) -> Standing {
     if !target.available || avoid.contains(target.slot) {
         Standing::Out
@@ -87,9 +91,9 @@ fn growth(now: Instant, target: &Target) -> Option<Instant> {
 /// The full candidate with the least in flight, by the fuller of its slots and its blocks; the lowest slot among
 /// equals. None when every candidate is out.
 pub fn least_loaded(candidates: &[Candidate]) -> Option<usize> {
-    let load = |candidate: &Candidate| candidate.slot_load().max(candidate.kv_load());
     let full = candidates.iter().enumerate().filter(|(_, candidate)| candidate.standing == Standing::Full);
-    full.min_by(|(_, a), (_, b)| load(a).total_cmp(&load(b)).then(a.slot.cmp(&b.slot))).map(|(index, _)| index)
+    full.min_by(|(_, a), (_, b)| a.fullness().total_cmp(&b.fullness()).then(a.slot.cmp(&b.slot)))
+        .map(|(index, _)| index)
 }
 
 #[cfg(test)]

@@ -94,6 +94,18 @@ impl Candidate {
     pub fn slot_load(&self) -> f64 {
         ratio(self.active_slots, self.total_slots)
     }
+
+    /// The larger of both shares. One division, as every candidate of every request is asked.
+    pub fn fullness(&self) -> f64 {
+        let across = |part: u32, whole: u32| u64::from(part) * u64::from(whole);
+        let blocks = across(self.active_blocks.0, self.total_slots);
+        let slots = across(self.active_slots, self.total_blocks.0);
+        if self.total_blocks.0 > 0 && (blocks > slots || self.total_slots == 0) {
+            self.kv_load()
+        } else {
+            self.slot_load()
+        }
+    }
 }
 
 /// `part / whole`; 0 for a whole of 0.
@@ -236,5 +248,16 @@ mod tests {
         assert!(load_balance_score([0.5, 0.5].into_iter()).abs() < 1e-12);
         assert!(load_balance_score([0.0, 0.0].into_iter()).abs() < 1e-12);
         assert!(load_balance_score(std::iter::empty()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_fuller_of_blocks_and_slots_counts() {
+        let counts = [0, 1, 3, u32::MAX];
+        let all = counts.iter().flat_map(|a| counts.map(|b| (*a, b)));
+        for (blocks, slots) in all.clone().flat_map(|blocks| all.clone().map(move |slots| (blocks, slots))) {
+            let candidate = small_worlds::candidate(0, blocks, slots, 0);
+            let expected = candidate.kv_load().max(candidate.slot_load());
+            assert!((candidate.fullness() - expected).abs() <= 1e-9 * expected, "{blocks:?} {slots:?}");
+        }
     }
 }

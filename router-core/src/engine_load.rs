@@ -35,13 +35,15 @@ impl Beyond {
 /// forgotten, and one that is stuck keeps nobody away for ever. Each figure is exact by itself; together they may be one
 /// report apart for a moment.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct EngineLoad {
-    first: OnceLock<Instant>,
-    /// Milliseconds from `first` to the last report.
-    at: AtomicU64,
+    // What is asked most comes first: see [`Account`](crate::ledger::Account).
     sequences: AtomicU32,
     waiting: AtomicU32,
     blocks: AtomicU32,
+    first: OnceLock<Instant>,
+    /// Milliseconds from `first` to the last report.
+    at: AtomicU64,
     last: Mutex<Beyond>,
 }
 
@@ -59,16 +61,21 @@ impl EngineLoad {
     }
 
     /// What is left of the last report.
+    #[inline]
     pub fn read(&self, now: Instant, half_life: Duration) -> Beyond {
-        let Some(first) = self.first.get() else { return Beyond::default() };
         let [sequences, waiting, blocks] =
             [&self.sequences, &self.waiting, &self.blocks].map(|count| count.load(Ordering::Relaxed));
         if sequences == 0 && waiting == 0 && blocks == 0 {
             return Beyond::default();
         }
+        self.left(now, half_life, [sequences, waiting, blocks])
+    }
+
+    fn left(&self, now: Instant, half_life: Duration, counts: [u32; 3]) -> Beyond {
+        let Some(first) = self.first.get() else { return Beyond::default() };
         let at = Duration::from_millis(self.at.load(Ordering::Relaxed));
         let age = now.saturating_duration_since(*first).saturating_sub(at);
-        let [sequences, waiting, blocks] = [sequences, waiting, blocks].map(|count| faded(count, age, half_life));
+        let [sequences, waiting, blocks] = counts.map(|count| faded(count, age, half_life));
         Beyond { sequences, waiting, blocks: Blocks(blocks) }
     }
 }

@@ -12,7 +12,10 @@ use crate::units::{BlockSize, Blocks, Tokens};
 ///
 /// Counters are read without a lock while placements race: two placements may read one load. Each counter is exact by
 /// itself; together they may be a request apart for a moment.
+///
+/// Every placement reads every account of its pool: all that it reads lies in one line of the processor's cache.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub struct Account {
     requests: AtomicU32,
     sequences: AtomicU32,

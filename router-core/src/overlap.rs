@@ -91,7 +91,13 @@ impl Overlaps {
     /// O(runs + holders + slots).
     pub fn expand(&self, cap: Blocks, held: &mut [TierBlocks]) {
         held.fill(TierBlocks::default());
-        for run in &self.runs[..self.used] {
+        let runs = &self.runs[..self.used];
+        if runs.iter().all(|run| run.tier == Tier::Device)
+            && runs.windows(2).all(|pair| pair[0].workers.contains_all(&pair[1].workers))
+        {
+            return expand_nested(runs, cap, held);
+        }
+        for run in runs {
             for slot in run.workers.iter() {
                 let Some(held) = held.get_mut(slot.index()) else { break };
                 let room = cap.0.saturating_sub(held.total().0);
@@ -122,6 +128,19 @@ impl Overlaps {
         }
         let runs = holders.iter().map(|slot| (slot, self.of(slot).total()));
         runs.max_by_key(|&(slot, blocks)| (blocks, std::cmp::Reverse(slot)))
+    }
+}
+
+/// Where all lies on the device, as it mostly does: every worker is written once, for the last run that it is in.
+fn expand_nested(runs: &[Run], cap: Blocks, held: &mut [TierBlocks]) {
+    let mut len = Blocks(0);
+    let beyond = runs.iter().skip(1).map(|next| Some(&next.workers)).chain([None]);
+    for (run, next) in runs.iter().zip(beyond) {
+        len = Blocks(len.0.saturating_add(run.len.0)).min(cap);
+        for slot in run.workers.iter_without(next) {
+            let Some(held) = held.get_mut(slot.index()) else { break };
+            *held = TierBlocks::device(len);
+        }
     }
 }
 

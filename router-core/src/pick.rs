@@ -42,13 +42,13 @@ impl Pick {
         };
         match self {
             Pick::CheapestLowestSlot => {
-                open().min_by(|a, b| a.2.total_cmp(&b.2).then(a.1.cmp(&b.1))).map(|(index, _, _)| index)
+                open().min_by(|a, b| a.2.total_cmp(&b.2).then_with(|| a.1.cmp(&b.1))).map(|(index, _, _)| index)
             }
             Pick::CheapestFewestRequests => {
                 let requests = |index: usize| candidates[index].requests;
                 let by_queue = |a: usize, b: usize| requests(a).cmp(&requests(b));
                 open()
-                    .min_by(|a, b| a.2.total_cmp(&b.2).then(by_queue(a.0, b.0)).then(a.1.cmp(&b.1)))
+                    .min_by(|a, b| a.2.total_cmp(&b.2).then_with(|| by_queue(a.0, b.0).then(a.1.cmp(&b.1))))
                     .map(|(index, _, _)| index)
             }
             Pick::Softmax(temperature) if temperature.get() > 0.0 => {

@@ -143,8 +143,8 @@ impl Reading<'_> {
         let (wait, slow) = worker.map_or_else(nobody_heard_of_it, |worker| worker.wait(*now, &state.line, &foreign));
         let step = worker.map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
         let work = worker.map_or(*work, |worker| worker.beside(*work));
-        let own = state.line.ms(&work);
-        let more = if work.is_none() { 0.0 } else { own - state.line.step_ms(work.streams) };
+        let more = state.line.more_ms(&work);
+        let own = if work.is_none() { 0.0 } else { state.line.step_ms(work.streams) + more };
         Outlook { wait, own: slow * own, more: slow * more, step }
     }
 

@@ -105,6 +105,18 @@ impl SlotSet {
         self.0.iter().zip(0_u16..).flat_map(|(&bits, word)| Ones(bits).map(move |bit| Slot(word * 64 + bit)))
     }
 
+    /// Those that are not in `other`, in ascending order.
+    pub(crate) fn iter_without<'a>(&'a self, other: Option<&'a SlotSet>) -> impl Iterator<Item = Slot> + 'a {
+        let others = other.map_or(&[][..], |other| &other.0).iter().copied().chain(std::iter::repeat(0));
+        let words = self.0.iter().zip(others).zip(0_u16..);
+        words.flat_map(|((&bits, theirs), word)| Ones(bits & !theirs).map(move |bit| Slot(word * 64 + bit)))
+    }
+
+    /// Whether every slot of `other` is in the set.
+    pub(crate) fn contains_all(&self, other: &SlotSet) -> bool {
+        other.0.len() <= self.0.len() && self.0.iter().zip(&other.0).all(|(mine, theirs)| theirs & !mine == 0)
+    }
+
     fn trim(&mut self) {
         while self.0.last() == Some(&0) {
             self.0.pop();

@@ -47,11 +47,14 @@ const SUSPECT: f64 = 0.5;
 
 /// What is believed of one target; shared by whoever learns of it and whoever decides.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Trust {
-    view: AtomicU8,
+    /// The bits of what a promise is worth. Written with the evidence locked, as are the next three.
+    weight: AtomicU64,
     /// The bits of what the evidence leaves of a promise.
     believed: AtomicU64,
     falls_back: AtomicBool,
+    view: AtomicU8,
     evidence: Mutex<Evidence>,
 }
 
@@ -75,9 +78,10 @@ pub struct Report {
 impl Default for Trust {
     fn default() -> Self {
         Self {
-            view: AtomicU8::new(0),
+            weight: AtomicU64::new(1.0_f64.to_bits()),
             believed: AtomicU64::new(1.0_f64.to_bits()),
             falls_back: AtomicBool::new(false),
+            view: AtomicU8::new(0),
             evidence: Mutex::default(),
         }
     }
@@ -102,17 +106,14 @@ impl Trust {
             ViewState::Suspect => 1,
             ViewState::Cold => 2,
         };
+        let _evidence = self.evidence();
         self.view.store(number, Ordering::Relaxed);
+        self.weigh();
     }
 
     /// What a block that the view promises is worth, from 0 to 1. Cheap: asked for every candidate of every request.
     pub fn weight(&self) -> f64 {
-        let believed = f64::from_bits(self.believed.load(Ordering::Relaxed));
-        match self.view() {
-            // A cold view promises only what it has heard since: that is true.
-            ViewState::Current | ViewState::Cold => believed,
-            ViewState::Suspect => believed * SUSPECT,
-        }
+        f64::from_bits(self.weight.load(Ordering::Relaxed))
     }
 
     /// Whether what the router has sent there counts where the view does not.
@@ -172,6 +173,17 @@ impl Trust {
     fn conclude(&self, now: Instant, evidence: &Evidence) {
         self.believed.store(evidence.weight(now).to_bits(), Ordering::Relaxed);
         self.falls_back.store(evidence.falls_back(now), Ordering::Relaxed);
+        self.weigh();
+    }
+
+    fn weigh(&self) {
+        let believed = f64::from_bits(self.believed.load(Ordering::Relaxed));
+        let weight = match self.view() {
+            // A cold view promises only what it has heard since: that is true.
+            ViewState::Current | ViewState::Cold => believed,
+            ViewState::Suspect => believed * SUSPECT,
+        };
+        self.weight.store(weight.to_bits(), Ordering::Relaxed);
     }
 
     fn evidence(&self) -> MutexGuard<'_, Evidence> {

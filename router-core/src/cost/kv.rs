@@ -39,15 +39,14 @@ impl Default for KvWeights {
 pub struct Kv(pub KvWeights);
 
 impl Kv {
-    /// The three terms of a candidate, for a fleet of these.
-    fn terms(&self, shape: &Shape, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 3] {
-        let (average, deviation) = mean_and_deviation(candidates.iter().map(Candidate::kv_load));
+    /// The three terms of a candidate with this load, in a fleet whose loads have this average and deviation.
+    fn terms(&self, shape: &Shape, (average, deviation): (f64, f64)) -> impl Fn(f64, &Candidate) -> [f64; 3] {
         let imbalanced = deviation > self.0.imbalance.get() * average;
         let alpha = if imbalanced { self.0.alpha_imbalanced } else { self.0.alpha }.get();
         let (gamma, prompt) = (self.0.gamma.get(), shape.prompt.0);
-        move |candidate| {
+        move |load, candidate| {
             let missing = ratio(candidate.new_tokens.0, prompt);
-            [alpha * (candidate.kv_load() - average), (1.0 - alpha) * missing, gamma * candidate.slot_load()]
+            [alpha * (load - average), (1.0 - alpha) * missing, gamma * candidate.slot_load()]
         }
     }
 }
@@ -60,18 +59,21 @@ impl CostFunction for Kv {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        let terms = self.terms(shape, candidates);
-        costs.extend(candidates.iter().map(|candidate| {
-            let [load, missing, slots] = terms(candidate);
-            Cost(load + missing + slots)
-        }));
+        // Each load is asked for three times: it waits where the cost will stand.
+        let first = costs.len();
+        costs.extend(candidates.iter().map(|candidate| Cost(candidate.kv_load())));
+        let terms = self.terms(shape, mean_and_deviation(costs[first..].iter().map(|load| load.0)));
+        for (cost, candidate) in costs[first..].iter_mut().zip(candidates) {
+            let [load, missing, slots] = terms(cost.0, candidate);
+            cost.0 = load + missing + slots;
+        }
         Ok(())
     }
 
     fn explain(&self, _now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
-        let terms = self.terms(shape, candidates);
+        let terms = self.terms(shape, mean_and_deviation(candidates.iter().map(Candidate::kv_load)));
         for (at, candidate) in candidates.iter().enumerate() {
-            for (name, value) in ["load", "missing", "slots"].into_iter().zip(terms(candidate)) {
+            for (name, value) in ["load", "missing", "slots"].into_iter().zip(terms(candidate.kv_load(), candidate)) {
                 tell(at, Term::adds(name, Unit::Share, value));
             }
         }

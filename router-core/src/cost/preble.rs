@@ -79,9 +79,8 @@ impl State {
         self.first.map_or(0, |first| now.saturating_duration_since(first).as_secs())
     }
 
-    /// What was sent to the candidate lately, in tokens to compute, tokens to answer, and the gap between those.
-    fn lately(&mut self, now: Instant, candidate: &Candidate) -> Option<(u64, u64, Option<f64>)> {
-        let second = self.second(now);
+    /// What was sent to the candidate by this second and lately, in tokens to compute, tokens to answer, and the gap between those.
+    fn lately(&mut self, second: u64, candidate: &Candidate) -> Option<(u64, u64, Option<f64>)> {
         let window = self.windows.get_mut(candidate.slot.index())?;
         let (tokens, output) = window.sums(second);
         Some((tokens, output, window.gap()))
@@ -103,8 +102,9 @@ impl Preble {
     fn loads(&self, now: Instant, candidates: &[Candidate], mut each: impl FnMut(f64, f64)) {
         let PrebleWeights { prefill_ms, gap_ms, .. } = self.weights;
         let mut state = self.state();
+        let second = state.second(now);
         for candidate in candidates {
-            let (tokens, output, gap) = state.lately(now, candidate).unwrap_or_default();
+            let (tokens, output, gap) = state.lately(second, candidate).unwrap_or_default();
             each(real(tokens) * prefill_ms.get(), real(output) * gap.unwrap_or(gap_ms.get()));
         }
     }
@@ -115,12 +115,16 @@ impl Preble {
         if longest <= shape.prompt.saturating_sub(longest) {
             return Tokens(0);
         }
-        let all = || candidates.iter().zip(costs).filter(|(candidate, _)| candidate.standing != Standing::Out);
-        let holders = all().filter(|(holder, _)| holder.standing == Standing::Open && holder.cached_tokens == longest);
-        let least = |costs: &mut dyn Iterator<Item = f64>| costs.fold(f64::INFINITY, f64::min);
-        let holder = least(&mut holders.map(|(_, cost)| cost.0));
-        let cheapest = least(&mut all().map(|(_, cost)| cost.0));
-        let dearest = all().map(|(_, cost)| cost.0).fold(0.0, f64::max);
+        let (mut holder, mut cheapest, mut dearest) = (f64::INFINITY, f64::INFINITY, 0.0_f64);
+        for (candidate, cost) in candidates.iter().zip(costs) {
+            if candidate.standing == Standing::Out {
+                continue;
+            }
+            (cheapest, dearest) = (cheapest.min(cost.0), dearest.max(cost.0));
+            if candidate.standing == Standing::Open && candidate.cached_tokens == longest {
+                holder = holder.min(cost.0);
+            }
+        }
         let spared = holder >= dearest && dearest > cheapest && dearest >= self.weights.imbalance.get() * cheapest;
         if spared { Tokens(0) } else { longest }
     }

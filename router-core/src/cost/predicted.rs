@@ -86,7 +86,7 @@ impl Worth {
     fn now(reading: &Reading<'_>, candidates: &[Candidate]) -> Self {
         let workers = f64::from(u32::try_from(candidates.len().max(1)).unwrap_or(u32::MAX));
         let arrivals = reading.arrivals() / workers;
-        let room: f64 = candidates.iter().map(|candidate| candidate.kv_load().max(candidate.slot_load())).sum();
+        let room: f64 = candidates.iter().map(Candidate::fullness).sum();
         let share = (arrivals * reading.mean_request_ms()).max(room / workers).min(BUSIEST);
         let busy = share / (1.0 - share);
         Self { arrivals: busy * arrivals, stall: busy * reading.first_share() / 2.0, step: 1.0 - share }
@@ -131,7 +131,7 @@ fn work(shape: &Shape, candidate: &Candidate) -> Work {
     let promised = candidate.overlap.total().tokens(shape.block_size);
     let device = candidate.overlap.get(crate::units::Tier::Device).tokens(shape.block_size);
     if promised == device {
-        return Work::new(shape.prompt, candidate.new_tokens, candidate.overlap, 0.0, shape.block_size);
+        return Work::on_device(shape.prompt, candidate.new_tokens);
     }
     let trust = match device {
         Tokens(0) => 1.0,

@@ -1,6 +1,6 @@
 //! How long an interval of work lasts, learned from those that were seen.
 
-use super::work::{QUANTITIES, Work};
+use super::work::{QUANTITIES, STEP, Work};
 
 /// What is believed before anything was seen, in ms: for an interval, for a thousand tokens, for a million pairs, for a
 /// thousand tokens from the host, from a disk and from shared storage, and for a stream in a step. A model of eight billion parameters on one GPU, and
@@ -62,12 +62,17 @@ impl Default for Line {
 impl Line {
     /// How long so much work should take, in ms; nothing for none.
     pub(super) fn ms(&self, work: &Work) -> f64 {
-        if work.is_none() { 0.0 } else { dot(&self.rates, &work.quantities()) }
+        if work.is_none() { 0.0 } else { self.step_ms(work.streams) + self.more_ms(work) }
     }
 
     /// How much longer so much work makes a step that there is anyway, for others or for the streams beside it.
     pub(super) fn more_ms(&self, work: &Work) -> f64 {
-        if work.is_none() { 0.0 } else { self.ms(work) - self.step_ms(work.streams) }
+        if work.is_none() {
+            return 0.0;
+        }
+        let [_, per_token, per_pair, host, disk, external, per_stream] = self.rates;
+        let fetched = host * work.fetched[0] + disk * work.fetched[1] + external * work.fetched[2];
+        per_token * work.tokens + per_pair * work.pairs + fetched + per_stream * work.streams * work.tokens / STEP
     }
 
     /// How long a step is in which so many streams decode, and nothing else is done.

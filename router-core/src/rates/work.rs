@@ -30,15 +30,19 @@ impl Work {
     /// A prompt of so many tokens of which the last `new` are computed, and those in `held` that do not lie on the device
     /// are fetched, as far as they are believed: `trust`, from 0 to 1.
     pub fn new(prompt: Tokens, new: Tokens, held: TierBlocks, trust: f64, size: BlockSize) -> Self {
-        let thousands = |tokens: Tokens| f64::from(tokens.0) / 1e3;
-        let (all, new) = (thousands(prompt), thousands(new.min(prompt)));
         let fetched = BELOW.map(|tier| trust * thousands(held.get(tier).tokens(size)));
-        Self { tokens: new, pairs: new * (all - new / 2.0), fetched, streams: 0.0 }
+        Self { fetched, ..Self::on_device(prompt, new) }
+    }
+
+    /// A prompt of so many tokens of which the last `new` are computed, and the others lie on the device.
+    pub fn on_device(prompt: Tokens, new: Tokens) -> Self {
+        let (all, new) = (thousands(prompt), thousands(new.min(prompt)));
+        Self { tokens: new, pairs: new * (all - new / 2.0), ..Self::default() }
     }
 
     /// All of a prompt.
     pub fn cold(shape: &Shape) -> Self {
-        Self::new(shape.prompt, shape.prompt, TierBlocks::default(), 0.0, shape.block_size)
+        Self::on_device(shape.prompt, shape.prompt)
     }
 
     /// Whether there is nothing to do.
@@ -84,6 +88,10 @@ impl Work {
             streams: self.streams,
         }
     }
+}
+
+fn thousands(tokens: Tokens) -> f64 {
+    f64::from(tokens.0) * 1e-3
 }
 
 #[cfg(test)]

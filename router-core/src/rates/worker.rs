@@ -216,7 +216,8 @@ impl Worker {
         }
         let (tokens, done) = self.under_way(now);
         // What is queued fills one step after the other; the last of them is the one.
-        let filled = (self.queued.tokens - tokens).max(0.0) % STEP;
+        let filled = (self.queued.tokens - tokens).max(0.0);
+        let filled = if filled < STEP { filled } else { filled % STEP };
         let mut taken = 0.0;
         let queued = self.pending.iter().skip(done).rev().take(STEP_MATES_MAX);
         let mates = queued.take_while(|pending| {

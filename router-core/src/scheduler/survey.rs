@@ -12,7 +12,7 @@ use crate::ids::{Roll, SequenceHash};
 use crate::observe::Enrolled;
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
-use crate::shape::{Opening, Request, Shape};
+use crate::shape::{Opening, Prompt, Request, Shape};
 use crate::units::{Blocks, Tokens};
 use crate::workers::{Pool, WorkerTable};
 
@@ -67,12 +67,14 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) {
         scratch.candidates.clear();
+        let prompts = request.prompts.iter().map(Prompt::len).fold(Tokens(0), Tokens::saturating_add);
         for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
             let load = target.account.read();
             let beyond = target.account.beyond(now, self.half_life);
             let place = target.slot.index();
             let overlap = scratch.held[place];
-            let promised = overlap.total().tokens(request.shape.block_size);
+            // No promise is for more than a prompt has, so that what is not to be computed is promised.
+            let promised = prompts.saturating_sub(scratch.uncached[place]);
             // Where nothing is promised, there is nothing to doubt: most of a large fleet.
             let (cached_tokens, cached_on_device) = match promised {
                 Tokens(0) => (Tokens(0), Tokens(0)),
@@ -148,10 +150,9 @@ fn find_overlaps(
     ends.clear();
     held.clear();
     held.resize(slots, TierBlocks::default());
-    prompt_held.resize(slots, TierBlocks::default());
     uncached.clear();
     uncached.resize(slots, Tokens(0));
-    for prompt in request.prompts {
+    for (prompt, nth) in request.prompts.iter().zip(0..) {
         let start = hashes.len();
         prompt.hash_into(hashes);
         ends.push(hashes.len());
@@ -160,11 +161,16 @@ fn find_overlaps(
         let size = prompt.root.block_size();
         let tokens = prompt.len();
         let cap = tokens.reusable_blocks(size);
-        overlaps.expand(cap, prompt_held);
-        overlay.raise(now, &hashes[start..], cap, prompt_held);
-        for ((held, uncached), of_prompt) in held.iter_mut().zip(uncached.iter_mut()).zip(prompt_held.iter()) {
-            held.add_all(*of_prompt);
-            *uncached = uncached.saturating_add(new_tokens(tokens, of_prompt.total().tokens(size)));
+        // Nearly every request is one prompt, whose blocks need not be added to those of others.
+        let found: &mut Vec<TierBlocks> = if nth == 0 { held } else { prompt_held };
+        found.resize(slots, TierBlocks::default());
+        overlaps.expand(cap, found);
+        overlay.raise(now, &hashes[start..], cap, found);
+        for (uncached, found) in uncached.iter_mut().zip(found.iter()) {
+            *uncached = uncached.saturating_add(new_tokens(tokens, found.total().tokens(size)));
+        }
+        if nth > 0 {
+            held.iter_mut().zip(prompt_held.iter()).for_each(|(held, of_prompt)| held.add_all(*of_prompt));
         }
     }
     if request.prompts.is_empty() {
