@@ -35,6 +35,12 @@ impl TierBlocks {
         }
     }
 
+    /// Whether none lies below the device.
+    pub fn is_on_device(&self) -> bool {
+        let [_, host, disk, external] = self.0;
+        host | disk | external == 0
+    }
+
     /// The length of the run, whatever the tiers.
     pub fn total(&self) -> Blocks {
         Blocks(self.0.iter().fold(0, |sum, blocks| sum.saturating_add(*blocks)))

@@ -133,6 +133,7 @@ impl Rates {
 impl Reading<'_> {
     /// What so much work can expect of a worker on which `waiting` requests have no first token yet, by the account of the
     /// router and what the engine says: more than are known here are foreign, and taken for usual ones.
+    #[inline]
     pub fn outlook(&self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
         let Self { state, now } = self;
         let worker = state.workers.get(slot.index());

@@ -100,9 +100,10 @@ impl Predicted {
     fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], mut each: impl FnMut(Toll)) {
         let reading = self.rates.read(now);
         let worth = Worth::now(&reading, candidates);
+        let decode_ms = reading.decode_ms();
         for candidate in candidates {
             let outlook = outlook(&reading, shape, candidate);
-            let outlook = Outlook { wait: outlook.wait.max(until_room(candidate, reading.decode_ms())), ..outlook };
+            let outlook = Outlook { wait: outlook.wait.max(until_room(candidate, decode_ms)), ..outlook };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
             each(Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth));
         }
@@ -121,12 +122,14 @@ fn until_room(candidate: &Candidate, decode_ms: f64) -> f64 {
 /// The share of a cache that tokens to come will take of what is free.
 const HEADROOM: f64 = 0.1;
 
+#[inline]
 fn outlook(reading: &Reading<'_>, shape: &Shape, candidate: &Candidate) -> Outlook {
     reading.outlook(candidate.slot, &work(shape, candidate), candidate.waiting)
 }
 
 /// What a candidate would have to compute and to fetch. A promise is believed on every tier as far as on the device; what
 /// tiers are worth elsewhere does not matter here, since fetching has a rate of its own.
+#[inline]
 fn work(shape: &Shape, candidate: &Candidate) -> Work {
     let promised = candidate.overlap.total().tokens(shape.block_size);
     let device = candidate.overlap.get(crate::units::Tier::Device).tokens(shape.block_size);

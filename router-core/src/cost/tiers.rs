@@ -47,13 +47,13 @@ impl TierWeights {
     /// Of `cached` tokens, which lie in `held` blocks, as many as count where a promise is worth `trust`, from 0 to 1; and
     /// of these, those on the device. Rounded down; all of them where every block is worth 1.
     pub fn believed(&self, held: TierBlocks, cached: Tokens, trust: f64) -> (Tokens, Tokens) {
+        // Most of a healthy fleet: nothing is weighed, and nothing needs to be divided.
+        if trust * self.of(Tier::Device) >= 1.0 && held.is_on_device() {
+            return (cached, cached);
+        }
         let blocks = held.total().0;
         if blocks == 0 {
             return (Tokens(0), Tokens(0));
-        }
-        // Most of a healthy fleet: nothing is weighed, and nothing needs to be divided.
-        if held.get(Tier::Device).0 == blocks && trust * self.of(Tier::Device) >= 1.0 {
-            return (cached, cached);
         }
         let worth = |tier: Tier| f64::from(held.get(tier).0) * self.of(tier);
         let sum: f64 = Tier::ALL.iter().map(|&tier| worth(tier)).sum();

@@ -192,6 +192,7 @@ impl Worker {
 
     /// ms until it comes to a new request, and how much slower than the fleet's line it is. `foreign` is work of others
     /// that waits in its queue.
+    #[inline]
     pub(super) fn wait(&self, now: f64, line: &Line, foreign: &Work) -> (f64, f64) {
         let Some(first) = self.pending.front() else {
             return (self.slow * line.ms(foreign) + self.rest_of_step(now), self.slow);
@@ -210,6 +211,7 @@ impl Worker {
 
     /// ms by which `work`, sent now, delays the first tokens of others: those that come from the step in which it begins. It
     /// cannot delay a step under way.
+    #[inline]
     pub(super) fn in_step(&self, now: f64, work: &Work, line: &Line) -> f64 {
         if work.is_none() || self.pending.is_empty() {
             return 0.0;
