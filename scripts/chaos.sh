@@ -46,6 +46,7 @@ export WARMPATH_CHAOS_BURST=400000
 timeout 1200 cargo test --locked --test gateway -- r19_ r20_ r21_ --nocapture --test-threads 1 || failed
 echo "chaos: clients at the door"
 scripts/chaos/door.sh || failed
+scripts/chaos/slow-http.sh || failed
 echo "chaos: workers that die, hang, refuse and cut"
 export WARMPATH_TEST_PYTHON="${WARMPATH_TEST_PYTHON:-$PWD/.cache/venv/bin/python}"
 timeout 3600 cargo test --locked -p warmpath --test gateway chaos_ -- --ignored --nocapture --test-threads 1 \

@@ -15,8 +15,8 @@ const GENERATION: usize = 1 << 17;
 /// The prefixes of the last prompts.
 #[derive(Default)]
 pub(super) struct Sharing {
-    newer: HashSet<SequenceHash>,
-    older: HashSet<SequenceHash>,
+    newer: HashSet<SequenceHash, foldhash::fast::RandomState>,
+    older: HashSet<SequenceHash, foldhash::fast::RandomState>,
     /// Ends of the prefixes of one prompt, in blocks; kept for its memory.
     marks: Vec<usize>,
 }
