@@ -8,8 +8,8 @@
 # fault and source. At most 100000 seeds, and at most an hour. Then the event bus itself: a nats-server that is down when
 # the router starts, one that is killed under load, and bursts that a subscriber is too slow for; their figures are the
 # lines that begin with R19, R20 and R21. Then clients at the door and workers that die, hang, refuse and cut, in full
-# counts, with OpenAI's SDK as a judge: R1 to R12, R16, R17, R32, R36. Needs what scripts/check.sh needs, and that it has
-# run once.
+# counts, with OpenAI's SDK as a judge and slowhttptest as an attacker: R1 to R12, R16, R17, R32, R36. Needs what
+# scripts/check.sh needs, and that it has run once.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
