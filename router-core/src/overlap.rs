@@ -203,6 +203,28 @@ mod tests {
     }
 
     #[test]
+    fn each_worker_has_what_its_runs_add_up_to_whether_they_are_nested_or_not() {
+        let far = 130;
+        let nested = [vec![0, 1, 3, 64, far], vec![1, 3, far], vec![3, far], vec![far]];
+        let apart = [vec![0, 1, far], vec![64], vec![1, 64, far], vec![0]];
+        for sets in [nested, apart] {
+            let mut overlaps = Overlaps::default();
+            for (slots, len) in sets.iter().zip(2..) {
+                overlaps.push(Blocks(len), Tier::Device, &set(slots));
+            }
+            for cap in [0, 1, 6, 9, 100].map(Blocks) {
+                // The last slot is beyond what is asked for.
+                let mut held = vec![TierBlocks::device(Blocks(77)); usize::from(far)];
+                overlaps.expand(cap, &mut held);
+                for (held, slot) in held.iter().zip(0..) {
+                    let expected = TierBlocks::device(overlaps.of(Slot(slot)).total().min(cap));
+                    assert_eq!(*held, expected, "{sets:?} {slot} {cap:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn equal_neighbours_join_into_one_run() {
         let mut overlaps = Overlaps::default();
         overlaps.push(Blocks(1), Tier::Device, &set(&[3]));
