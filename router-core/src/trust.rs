@@ -47,7 +47,6 @@ const SUSPECT: f64 = 0.5;
 
 /// What is believed of one target; shared by whoever learns of it and whoever decides.
 #[derive(Debug)]
-#[repr(C)]
 pub struct Trust {
     /// The bits of what a promise is worth. Written with the evidence locked, as are the next three.
     weight: AtomicU64,

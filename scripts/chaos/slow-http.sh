@@ -58,7 +58,10 @@ router="$(address "$folder/router.log" 'serving on')"
 attack() {
     local name="$1"
     shift
-    timeout 90 slowhttptest -c "$CONNECTIONS" -r 500 -i 5 -l 60 -p 3 -g -o "$folder/$name" "$@" >"$folder/$name.log" 2>&1
+    timeout 90 slowhttptest -c "$CONNECTIONS" -r 500 -i 5 -l 60 -p 3 -g -o "$folder/$name" "$@" >"$folder/$name.log" 2>&1 || {
+        echo "slow-http: slowhttptest ended badly: $(tail -n 5 "$folder/$name.log")" >&2
+        return 1
+    }
     awk -F, -v name="$name" -v wanted="$CONNECTIONS" -v within="$CLOSED_WITHIN" '
         NR == 1 { next }
         !all && $2 + $4 >= wanted { all = 1; opened = $1 }

@@ -79,7 +79,8 @@ impl State {
         self.first.map_or(0, |first| now.saturating_duration_since(first).as_secs())
     }
 
-    /// What was sent to the candidate by this second and lately, in tokens to compute, tokens to answer, and the gap between those.
+    /// What was sent to the candidate in the window that ends with this second, in tokens to compute, tokens to answer, and
+    /// the gap between those.
     fn lately(&mut self, second: u64, candidate: &Candidate) -> Option<(u64, u64, Option<f64>)> {
         let window = self.windows.get_mut(candidate.slot.index())?;
         let (tokens, output) = window.sums(second);

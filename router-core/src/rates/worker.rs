@@ -218,8 +218,9 @@ impl Worker {
         }
         let (tokens, done) = self.under_way(now);
         // What is queued fills one step after the other; the last of them is the one.
-        let filled = (self.queued.tokens - tokens).max(0.0);
-        let filled = if filled < STEP { filled } else { filled % STEP };
+        let ahead = (self.queued.tokens - tokens).max(0.0);
+        // A remainder of real numbers is slow, and there is seldom more than a step.
+        let filled = if ahead < STEP { ahead } else { ahead % STEP };
         let mut taken = 0.0;
         let queued = self.pending.iter().skip(done).rev().take(STEP_MATES_MAX);
         let mates = queued.take_while(|pending| {

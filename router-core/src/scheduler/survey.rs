@@ -67,14 +67,14 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) {
         scratch.candidates.clear();
-        let prompts = request.prompts.iter().map(Prompt::len).fold(Tokens(0), Tokens::saturating_add);
+        let prompt_tokens = request.prompts.iter().map(Prompt::len).fold(Tokens(0), Tokens::saturating_add);
         for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
             let load = target.account.read();
             let beyond = target.account.beyond(now, self.half_life);
             let place = target.slot.index();
             let overlap = scratch.held[place];
             // No promise is for more than a prompt has, so that what is not to be computed is promised.
-            let promised = prompts.saturating_sub(scratch.uncached[place]);
+            let promised = prompt_tokens.saturating_sub(scratch.uncached[place]);
             // Where nothing is promised, there is nothing to doubt: most of a large fleet.
             let (cached_tokens, cached_on_device) = match promised {
                 Tokens(0) => (Tokens(0), Tokens(0)),
@@ -152,7 +152,7 @@ fn find_overlaps(
     held.resize(slots, TierBlocks::default());
     uncached.clear();
     uncached.resize(slots, Tokens(0));
-    for (prompt, nth) in request.prompts.iter().zip(0..) {
+    for (nth, prompt) in request.prompts.iter().enumerate() {
         let start = hashes.len();
         prompt.hash_into(hashes);
         ends.push(hashes.len());
