@@ -200,9 +200,16 @@ async fn r33_a_router_without_descriptors_recovers() {
     }
     drop(crowd);
     let start = Instant::now();
-    let served = exchange(serving.data, post_text().as_bytes()).await.unwrap();
-    assert_eq!(served.status, 200, "{served:?}");
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // Whoever comes before it has let go of the crowd may be served by nobody yet, and is told to try again.
+    loop {
+        let answer = exchange(serving.data, post_text().as_bytes()).await.unwrap();
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}: {answer:?}", start.elapsed());
+        if answer.status == 200 {
+            break;
+        }
+        assert_eq!(answer.status, 503, "{answer:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     // It tried rarely meanwhile, not all the time.
     assert!(value_of(&read().await, failures, "no_descriptors") < 100.0);
 }
