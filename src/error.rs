@@ -114,7 +114,7 @@ pub enum GatewayError {
     #[error("the request was not answered in time")]
     Deadline,
     /// A worker could not be reached, or broke off.
-    #[error("worker `{worker}` failed")]
+    #[error("{}", failed(worker, *failure))]
     Upstream {
         /// The worker.
         worker: WorkerId,
@@ -185,7 +185,9 @@ impl GatewayError {
             Self::Suspect => StatusCode::BAD_GATEWAY,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Upstream { failure, .. } => match failure {
-                Failure::Connect | Failure::Unavailable | Failure::Ejected => StatusCode::SERVICE_UNAVAILABLE,
+                Failure::Connect | Failure::Starved | Failure::Unavailable | Failure::Ejected => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
                 Failure::Broken | Failure::Stale | Failure::ServerError => StatusCode::BAD_GATEWAY,
                 Failure::Silent => StatusCode::GATEWAY_TIMEOUT,
                 Failure::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
@@ -196,6 +198,7 @@ impl GatewayError {
     /// Whose fault it is.
     pub fn side(&self) -> Side {
         match self {
+            Self::Upstream { failure: Failure::Starved, .. } => Side::Router,
             Self::Upstream { .. } | Self::NoTurn { .. } | Self::Deadline => Side::Worker,
             Self::Queue { refusal: Refusal::TenantFull, .. } => Side::Client,
             Self::Place { .. }
@@ -219,6 +222,7 @@ impl GatewayError {
             Self::TooManyConnections => "too_many_connections",
             Self::NoRoom => "no_room",
             Self::Stopping => "shutting_down",
+            Self::Upstream { failure: Failure::Starved, .. } => "no_descriptors",
             Self::Upstream { .. } | Self::NoTurn { .. } => "upstream_error",
             Self::Suspect => "suspect",
             Self::Internal => "internal",
@@ -244,6 +248,7 @@ impl GatewayError {
             Self::NoRoom => ("service_unavailable", Some("too_many_bodies")),
             Self::Stopping => ("service_unavailable", Some("shutting_down")),
             Self::Deadline => ("upstream_error", Some("deadline_exceeded")),
+            Self::Upstream { failure: Failure::Starved, .. } => ("service_unavailable", Some("no_descriptors")),
             Self::Upstream { failure: Failure::Silent, .. } => ("upstream_error", Some("upstream_timeout")),
             Self::Upstream { .. } => ("upstream_error", Some("upstream_failed")),
             Self::NoTurn { .. } => ("upstream_error", Some("too_many_retries")),
@@ -259,9 +264,11 @@ impl GatewayError {
             Self::Queue { retry, .. } => Retry::After(*retry),
             Self::Upstream { failure, retry_after, .. } => match failure {
                 // Nothing was computed.
-                Failure::Connect | Failure::Ejected | Failure::Unavailable | Failure::TooManyRequests => {
-                    Retry::After(retry_after.unwrap_or(RETRY_DEFAULT))
-                }
+                Failure::Connect
+                | Failure::Starved
+                | Failure::Ejected
+                | Failure::Unavailable
+                | Failure::TooManyRequests => Retry::After(retry_after.unwrap_or(RETRY_DEFAULT)),
                 // Workers have tried and failed as often as is good for them.
                 Failure::Broken | Failure::Stale | Failure::Silent | Failure::ServerError => Retry::Never,
             },
@@ -293,6 +300,19 @@ impl GatewayError {
         self.retry().tell(headers);
         response
     }
+}
+
+/// What a client is told of a failed attempt.
+fn failed(worker: &WorkerId, failure: Failure) -> String {
+    match failure {
+        Failure::Starved => format!("the router has no file descriptor left for a connection to worker `{worker}`"),
+        _ => format!("worker `{worker}` failed"),
+    }
+}
+
+/// Whether the process or the system has no file descriptor left (`EMFILE`, `ENFILE`).
+pub fn is_starved(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(24 | 23))
 }
 
 /// After which time to try again where nothing better is known.

@@ -20,7 +20,7 @@ use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
 use crate::config::{Config, Timeouts};
-use crate::error::BoxError;
+use crate::error::{BoxError, is_starved};
 use crate::shutdown::Tasks;
 use dial::{Dialled, dial};
 use idle::Idle;
@@ -100,6 +100,8 @@ pub enum Way {
 pub enum Stage {
     /// There was no connection: nothing was sent.
     Connect,
+    /// There was no connection, as no file descriptor was left for one: not the server's fault.
+    Starved,
     /// A kept connection ended before a byte of the answer came. The server most likely closed it while it was idle.
     Stale,
     /// The connection broke.
@@ -110,6 +112,7 @@ pub enum Stage {
 #[derive(Debug, thiserror::Error)]
 #[error("{}", match .stage {
     Stage::Connect => "no connection",
+    Stage::Starved => "no file descriptor left for a connection",
     Stage::Stale => "a kept connection ended without an answer",
     Stage::Broken => "the connection broke",
 })]
@@ -242,8 +245,7 @@ impl Link {
                 }
             }
         }
-        let failed = |source| SendError { stage: Stage::Connect, source };
-        let mut connection = self.connect().await.map_err(failed)?;
+        let mut connection = self.connect().await.map_err(|source| SendError { stage: stage_of(&source), source })?;
         match connection.exchange(request).await {
             Ok(response) => Ok(self.flowing(connection, response)),
             Err(Failed { source, .. }) => Err(SendError { stage: Stage::Broken, source: source.into() }),
@@ -291,6 +293,11 @@ impl Link {
         };
         timeout(self.shared.limits.connect, connecting).await.map_err(|_| "not in time")?
     }
+}
+
+/// How far it came where no connection could be made.
+fn stage_of(error: &BoxError) -> Stage {
+    if error.downcast_ref().is_some_and(is_starved) { Stage::Starved } else { Stage::Connect }
 }
 
 /// Why an exchange failed; with the request, if none of it was sent.

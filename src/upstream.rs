@@ -116,6 +116,7 @@ impl Upstream {
         let response = sent.map_err(|SendError { stage, source }| {
             let failure = match stage {
                 Stage::Connect => Failure::Connect,
+                Stage::Starved => Failure::Starved,
                 Stage::Stale => Failure::Stale,
                 Stage::Broken => Failure::Broken,
             };

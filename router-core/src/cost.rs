@@ -113,6 +113,16 @@ pub(crate) fn ratio(part: u32, whole: u32) -> f64 {
     if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
 }
 
+/// A sum as a real number: exact up to 2^53.
+pub(crate) fn real(sum: u64) -> f64 {
+    #[expect(
+        clippy::as_conversions,
+        reason = "there is no other conversion, and the last bits of such sums mean nothing"
+    )]
+    let real = sum as f64;
+    real
+}
+
 /// A policy declines: the fallback policy decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -22,7 +22,8 @@ pub struct Known {
 impl Known {
     /// The share of the request that the worker was sent before; 0 for an empty request.
     pub fn share(&self) -> f64 {
-        if self.asked.0 == 0 { 0.0 } else { f64::from(self.matched.0) / f64::from(self.asked.0) }
+        // Nothing is known of most of a fleet: nothing has to be divided.
+        if self.matched.0 == 0 || self.asked.0 == 0 { 0.0 } else { f64::from(self.matched.0) / f64::from(self.asked.0) }
     }
 }
 

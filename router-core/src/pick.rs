@@ -22,7 +22,8 @@ pub enum Pick {
 }
 
 impl Pick {
-    /// The index of the chosen candidate; none when no candidate is open. O(candidates), no allocation.
+    /// The index of the chosen candidate, of candidates in the order of their slots; none when no candidate is open.
+    /// O(candidates), no allocation.
     pub fn choose(self, candidates: &[Candidate], costs: &[Cost], rng: &mut impl Rng) -> Option<usize> {
         self.choose_beside(None, candidates, costs, rng)
     }
@@ -38,21 +39,20 @@ impl Pick {
         let open = || {
             let all = candidates.iter().zip(costs).enumerate();
             all.filter(|(_, (candidate, _))| candidate.standing == Standing::Open)
-                .map(|(index, (candidate, cost))| (index, candidate.slot, cost.0))
+                .map(|(index, (candidate, cost))| (index, candidate, cost.0))
+        };
+        let cheapest = || {
+            let lowest = lowest(candidates, costs);
+            // Where no cost is finite, nobody is dearer than another.
+            open().filter(move |(_, _, cost)| *cost <= lowest || lowest == f64::INFINITY)
         };
         match self {
-            Pick::CheapestLowestSlot => {
-                open().min_by(|a, b| a.2.total_cmp(&b.2).then_with(|| a.1.cmp(&b.1))).map(|(index, _, _)| index)
-            }
+            Pick::CheapestLowestSlot => cheapest().next().map(|(index, _, _)| index),
             Pick::CheapestFewestRequests => {
-                let requests = |index: usize| candidates[index].requests;
-                let by_queue = |a: usize, b: usize| requests(a).cmp(&requests(b));
-                open()
-                    .min_by(|a, b| a.2.total_cmp(&b.2).then_with(|| by_queue(a.0, b.0).then(a.1.cmp(&b.1))))
-                    .map(|(index, _, _)| index)
+                cheapest().min_by_key(|(_, candidate, _)| candidate.requests).map(|(index, _, _)| index)
             }
             Pick::Softmax(temperature) if temperature.get() > 0.0 => {
-                let lowest = open().map(|(_, _, cost)| cost).min_by(f64::total_cmp)?;
+                let lowest = lowest(candidates, costs);
                 let weighed = || open().map(|(index, _, cost)| (index, ((lowest - cost) / temperature.get()).exp()));
                 let mut left = rng.random_range(0.0..1.0) * weighed().map(|(_, weight)| weight).sum::<f64>();
                 let drawn = weighed().find(|(_, weight)| {
@@ -62,10 +62,7 @@ impl Pick {
                 // Rounding may leave a rest behind the last one.
                 drawn.or_else(|| weighed().find(|(_, weight)| *weight > 0.0)).map(|(index, _)| index)
             }
-            Pick::CheapestAtRandom | Pick::Softmax(_) => {
-                let lowest = open().map(|(_, _, cost)| cost).min_by(f64::total_cmp)?;
-                draw(open().filter(|(_, _, cost)| *cost <= lowest).map(|(index, _, _)| index), rng)
-            }
+            Pick::CheapestAtRandom | Pick::Softmax(_) => draw(cheapest().map(|(index, _, _)| index), rng),
             Pick::CheaperOfTwo => {
                 let claims = open().filter(|(index, _, _)| kept.is_none_or(|kept| kept == *index));
                 let (first, first_cost) = draw(claims.map(|(index, _, cost)| (index, cost)), rng)?;
@@ -79,15 +76,26 @@ impl Pick {
     }
 }
 
-/// One item, each as likely as any other: the n-th replaces the one held with chance 1/n.
-fn draw<T>(items: impl Iterator<Item = T>, rng: &mut impl Rng) -> Option<T> {
-    let mut held = None;
-    for (item, seen) in items.zip(1_u32..) {
-        if rng.random_range(0..seen) == 0 {
-            held = Some(item);
+/// The least cost of an open candidate; infinite when there is none.
+fn lowest(candidates: &[Candidate], costs: &[Cost]) -> f64 {
+    // A minimum waits for the one before it, so four are kept.
+    let mut lanes = [f64::INFINITY; 4];
+    for (candidates, costs) in candidates.chunks(4).zip(costs.chunks(4)) {
+        for ((lane, candidate), cost) in lanes.iter_mut().zip(candidates).zip(costs) {
+            let cost = if candidate.standing == Standing::Open { cost.0 } else { f64::INFINITY };
+            *lane = if cost < *lane { cost } else { *lane };
         }
     }
-    held
+    lanes.into_iter().fold(f64::INFINITY, f64::min)
+}
+
+/// One item, each as likely as any other. Goes over them twice: chance costs more than looking.
+fn draw<T>(mut items: impl Iterator<Item = T> + Clone, rng: &mut impl Rng) -> Option<T> {
+    match items.clone().count() {
+        0 => None,
+        1 => items.next(),
+        several => items.nth(rng.random_range(0..several)),
+    }
 }
 
 #[cfg(test)]
@@ -190,6 +198,28 @@ mod tests {
         let (fleet, mut rng) = (fleet(3), rng());
         let costs = [Cost(1e300), Cost(-1e300), Cost(f64::INFINITY)];
         assert_eq!(Pick::Softmax(Weight::constant(1e-300)).choose(&fleet, &costs, &mut rng), Some(1));
+    }
+
+    #[test]
+    fn the_cheapest_is_found_wherever_it_is() {
+        for size in 1..=9 {
+            for at in 0..usize::from(size) {
+                let mut costs = vec![Cost(2.0); usize::from(size)];
+                costs[at] = Cost(-1.0);
+                for pick in [Pick::CheapestLowestSlot, Pick::CheapestFewestRequests, Pick::CheapestAtRandom] {
+                    assert_eq!(pick.choose(&fleet(size), &costs, &mut rng()), Some(at));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn costs_that_are_no_numbers_leave_nobody_without_a_worker() {
+        for pick in [Pick::CheapestLowestSlot, Pick::CheapestFewestRequests, Pick::CheapestAtRandom] {
+            let choose = |costs: [f64; 2]| pick.choose(&fleet(2), &costs.map(Cost), &mut rng());
+            assert_eq!(choose([f64::NAN, 7.0]), Some(1));
+            assert!(choose([f64::NAN, f64::INFINITY]).is_some() && choose([f64::NAN; 2]).is_some());
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! | failure | again? | where | counts against the worker |
 //! |---|---|---|---|
 //! | no connection | yes | elsewhere | yes |
+//! | the router has no file descriptor left for one | yes | elsewhere, where one may be kept | no: it is the router's |
 //! | a kept connection ended without a byte | at once, on a fresh one | the same worker | no |
 //! | a connection broke | yes, within the budget | elsewhere | yes |
 //! | no data in time | once | elsewhere | yes |
@@ -31,6 +32,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub enum Failure {
     /// No connection: refused, not in time, or TLS failed. Nothing was sent.
     Connect,
+    /// No connection, as the router had no file descriptor left for one. Nothing was sent.
+    Starved,
     /// A kept connection ended before a byte of the answer came: the worker closed it while it was idle, or died.
     Stale,
     /// The connection broke, or what came was no HTTP.
@@ -52,6 +55,7 @@ impl Failure {
     pub fn label(self) -> &'static str {
         match self {
             Failure::Connect => "connect",
+            Failure::Starved => "no_descriptors",
             Failure::Stale => "stale_connection",
             Failure::Broken => "broken",
             Failure::Silent => "first_byte_timeout",
@@ -64,7 +68,7 @@ impl Failure {
 
     /// Whether it tells against the worker's health.
     pub fn is_fault(self) -> bool {
-        !matches!(self, Failure::Stale | Failure::TooManyRequests | Failure::Ejected)
+        !matches!(self, Failure::Starved | Failure::Stale | Failure::TooManyRequests | Failure::Ejected)
     }
 
     /// Whether the worker may have died of the request.
@@ -127,7 +131,7 @@ impl Course {
             Failure::ServerError => self.rules.server_errors,
             Failure::Silent => !std::mem::replace(&mut self.was_silent, true),
             Failure::TooManyRequests => !std::mem::replace(&mut self.was_busy, true),
-            Failure::Connect | Failure::Broken | Failure::Unavailable => true,
+            Failure::Connect | Failure::Starved | Failure::Broken | Failure::Unavailable => true,
         };
         if !again || self.left == 0 {
             return Next::Stop;
@@ -157,6 +161,7 @@ mod tests {
         use Failure::*;
         let ever = |failure| course(RULES, &[failure; 4]);
         assert_eq!(ever(Connect), [FREE, FREE, Next::Stop, Next::Stop]);
+        assert_eq!(ever(Starved), [FREE, FREE, Next::Stop, Next::Stop]);
         assert_eq!(ever(Stale), [Next::Fresh; 4]);
         assert_eq!(ever(Broken), [PAID, PAID, Next::Stop, Next::Stop]);
         assert_eq!(ever(Silent), [FREE, Next::Stop, Next::Stop, Next::Stop]);
@@ -166,9 +171,10 @@ mod tests {
         assert_eq!(ever(Ejected), [FREE; 4]);
         let with_500 = RetryRules { server_errors: true, ..RULES };
         assert_eq!(course(with_500, &[ServerError; 3]), [PAID, PAID, Next::Stop]);
-        let faults = [Connect, Stale, Broken, Silent, Unavailable, TooManyRequests, ServerError, Ejected]
+        let faults = [Connect, Starved, Stale, Broken, Silent, Unavailable, TooManyRequests, ServerError, Ejected]
             .map(|failure| (failure.is_fault(), failure.may_be_death()));
-        let expected = [(1, 0), (0, 0), (1, 1), (1, 0), (1, 0), (0, 0), (1, 0), (0, 0)].map(|(a, b)| (a == 1, b == 1));
+        let expected =
+            [(1, 0), (0, 0), (0, 0), (1, 1), (1, 0), (1, 0), (0, 0), (1, 0), (0, 0)].map(|(a, b)| (a == 1, b == 1));
         assert_eq!(faults, expected);
     }
 

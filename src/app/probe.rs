@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{ReadyWhen, Timeouts};
 use crate::fleet::{Fleet, Worker};
-use crate::link::Ask;
+use crate::link::{Ask, AskError, SendError, Stage};
 use crate::shutdown::{Restarts, Tasks};
 
 /// The most of an answer that is read; only its status counts.
@@ -37,8 +37,10 @@ impl Probes {
         loop {
             let began = Instant::now();
             let answer = first.control.ask(&health, self.patience, ANSWER_MAX).await;
+            // What the router lacks says nothing of the worker.
+            let asked = !matches!(answer, Err(AskError::Send(SendError { stage: Stage::Starved, .. })));
             let passed = answer.is_ok_and(|(status, _)| status.is_success());
-            for worker in &ranks {
+            for worker in ranks.iter().filter(|_| asked) {
                 if let Some(available) = self.fleet.checked(worker, passed, Instant::now()) {
                     tracing::warn!(worker = %worker.id, rank = worker.rank.map(|rank| rank.0), available, "worker");
                 }

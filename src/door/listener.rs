@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
+use crate::error::is_starved;
 use crate::telemetry::metrics::DoorMetrics;
 
 /// Connections that wait to be accepted.
@@ -18,9 +19,6 @@ const SEND_BUFFER: u32 = 128 * 1024;
 /// Pauses after a connection that could not be accepted: short at first, as others may close any moment.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-
-/// The process or the system has no file descriptor left (`EMFILE`, `ENFILE`).
-const NO_DESCRIPTORS: [i32; 2] = [24, 23];
 
 /// See the module.
 pub struct Listener {
@@ -63,8 +61,7 @@ impl Listener {
             if is_of_one_connection(&error) {
                 continue;
             }
-            let none_left = error.raw_os_error().is_some_and(|number| NO_DESCRIPTORS.contains(&number));
-            metrics.accept_failed(if none_left { "no_descriptors" } else { "other" });
+            metrics.accept_failed(if is_starved(&error) { "no_descriptors" } else { "other" });
             if self.pause == PAUSE_MIN {
                 tracing::warn!(address = %self.address, error = %error, "accept failed");
             }

@@ -83,7 +83,10 @@ impl<'a> Retrying<'a> {
         let (worker, failure) = (&attempt.worker, *failure);
         let (request, cause) = (self.request.key.0, source.as_ref().map(tracing::field::display));
         tracing::warn!(worker = %worker.id, request, failure = failure.label(), cause, "attempt failed");
-        attempt.side = if failure == Failure::Ejected { Side::Router } else { Side::Worker };
+        attempt.side = match failure {
+            Failure::Ejected | Failure::Starved => Side::Router,
+            _ => Side::Worker,
+        };
         self.gateway.fleet.request_failed(worker, failure);
         self.soonest = [self.soonest, *retry_after].into_iter().flatten().min();
         self.suspect(worker.slot, failure, attempt.began);

@@ -1,5 +1,6 @@
 //! Connections: how long they may be silent, how many there may be, and how they end.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
 use warmpath::shutdown::Tasks;
 
 use crate::fleet::{TestFleet, fleet, value_of};
@@ -188,17 +190,7 @@ async fn r33_a_router_without_descriptors_recovers() {
     let metrics = format!("http://{}/metrics", serving.admin);
     let read = async || admin.get(&metrics).send().await.unwrap().text().await.unwrap();
     read().await;
-    let mut crowd = Vec::new();
-    for _ in 0..64 {
-        crowd.push(connect(serving.data).await);
-    }
-    let failures = "warmpath_accept_failures_total";
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while value_of(&read().await, failures, "no_descriptors") < 3.0 {
-        assert!(Instant::now() < deadline, "descriptors never run out");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    drop(crowd);
+    drop(crowd_out(serving.data, &read).await);
     let start = Instant::now();
     // Whoever comes before it has let go of the crowd may be served by nobody yet, and is told to try again.
     loop {
@@ -211,7 +203,54 @@ async fn r33_a_router_without_descriptors_recovers() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     // It tried rarely meanwhile, not all the time.
-    assert!(value_of(&read().await, failures, "no_descriptors") < 100.0);
+    assert!(value_of(&read().await, ACCEPT_FAILURES, "no_descriptors") < 100.0);
+}
+
+/// R33: what it lacks is told as its own, and is held against no worker.
+#[tokio::test]
+async fn r33_a_router_without_descriptors_blames_no_worker() {
+    let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let more = "timeouts: {client_idle: 1h, health_interval: 50ms, health_check: 40ms}";
+    let serving = Serving::limited("r33-blame", worker.address, more, 48);
+    let admin = reqwest::Client::new();
+    let metrics = format!("http://{}/metrics", serving.admin);
+    let read = async || admin.get(&metrics).send().await.unwrap().text().await.unwrap();
+    read().await;
+    let mut kept = connect(serving.data).await;
+    assert_eq!(ask(&mut kept, MODELS).await.unwrap().status, 200);
+    let crowd = crowd_out(serving.data, &read).await;
+    // More than the failures in a row that take a worker out.
+    for _ in 0..5 {
+        let answer = ask(&mut kept, &post_text()).await.unwrap();
+        assert_eq!(answer.status, 503, "{answer:?}");
+        assert!(answer.body.contains(r#""code":"no_descriptors""#), "{answer:?}");
+        assert!(answer.head.contains("retry-after: 1\r\n"), "{answer:?}");
+    }
+    let seen = read().await;
+    assert_eq!(value_of(&seen, "warmpath_requests_total", "outcome=\"no_descriptors\""), 5.0, "{seen}");
+    assert_eq!(value_of(&seen, "warmpath_worker_up", ""), 1.0, "{seen}");
+    drop(crowd);
+    let start = Instant::now();
+    while ask(&mut kept, &post_text()).await.unwrap().status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(2));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+const ACCEPT_FAILURES: &str = "warmpath_accept_failures_total";
+
+/// Connects until the router has no descriptor left, as what `read` gives of its metrics shows.
+async fn crowd_out(data: SocketAddr, read: &impl AsyncFn() -> String) -> Vec<TcpStream> {
+    let mut crowd = Vec::new();
+    for _ in 0..64 {
+        crowd.push(connect(data).await);
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while value_of(&read().await, ACCEPT_FAILURES, "no_descriptors") < 3.0 {
+        assert!(Instant::now() < deadline, "descriptors never run out");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    crowd
 }
 
 fn post_text() -> String {

@@ -36,11 +36,13 @@ impl Affinity {
     fn rule(&self, shape: &Shape, candidates: &[Candidate]) -> impl Fn(&Candidate) -> f64 {
         let (match_min, prompt) = (self.0.match_min.get(), shape.prompt.0);
         let is_warm = move |candidate: &Candidate| ratio(candidate.cached_tokens.0, prompt) >= match_min;
-        let least = |warm| {
-            let those = open(candidates).filter(|candidate| is_warm(candidate) == warm);
-            those.map(|candidate| candidate.prefill_tokens).min()
-        };
-        let holds = match (least(true), least(false)) {
+        let [cold, warm] = open(candidates).fold([None; 2], |mut least: [Option<Tokens>; 2], candidate| {
+            let least_of_these = &mut least[usize::from(is_warm(candidate))];
+            let queued = candidate.prefill_tokens;
+            *least_of_these = Some(least_of_these.map_or(queued, |least| least.min(queued)));
+            least
+        });
+        let holds = match (warm, cold) {
             (Some(warm), Some(cold)) => warm.saturating_sub(cold) <= Tokens(self.0.release_tokens),
             (warm, _) => warm.is_some(),
         };

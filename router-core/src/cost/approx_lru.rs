@@ -42,11 +42,11 @@ impl ApproxLru {
     /// What queue, use and prefix make of a candidate's cost, for a fleet of these.
     fn terms(&self, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 3] {
         let serving = candidates.iter().filter(|candidate| candidate.standing != Standing::Out);
-        let waiting = serving.map(|candidate| candidate.waiting);
-        let most = waiting.clone().max().unwrap_or(0);
-        let least = waiting.min().unwrap_or(0);
+        let (least, most) = serving.fold((u32::MAX, 0), |(least, most), candidate| {
+            (least.min(candidate.waiting), most.max(candidate.waiting))
+        });
         let LruWeights { prefix, queue, usage, queue_span } = self.0;
-        let span = f64::from((most - least).max(queue_span.get()));
+        let span = f64::from(most.saturating_sub(least).max(queue_span.get()));
         move |candidate| {
             let waiting = f64::from(candidate.waiting.saturating_sub(least)) / span;
             let known = candidate.known.share();

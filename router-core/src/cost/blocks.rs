@@ -51,8 +51,11 @@ impl BlockSum {
         let (prompt, block) = (shape.prompt, f64::from(shape.block_size.get()));
         move |candidate| {
             let queued = candidate.prefill_tokens;
-            let ahead = ratio(queued.saturating_sub(least).0, prompt.0);
-            let decay = 1.0 / (1.0 + overlap_decay.get() * ahead);
+            // Not at the defaults, and two divisions for every candidate.
+            let decay = match overlap_decay.get() {
+                0.0 => 1.0,
+                decay => 1.0 / (1.0 + decay * ratio(queued.saturating_sub(least).0, prompt.0)),
+            };
             let credit = f64::from(candidate.cached_tokens.0) - f64::from(candidate.cached_on_device.0) * (1.0 - decay);
             let prefill = (f64::from(queued.0) + f64::from(prompt.0) - credit).max(0.0) / block;
             let decode = f64::from(candidate.active_blocks.0) + f64::from(candidate.added_blocks.0);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use xxhash_rust::xxh64::xxh64;
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, real};
 use crate::ids::{Roll, Slot};
 use crate::observe::{Enrol, Enrolled};
 use crate::shape::Shape;
@@ -86,8 +86,9 @@ impl Chwbl {
     fn bound(&self, candidates: &[Candidate]) -> Bound {
         let serving = candidates.iter().filter(|candidate| candidate.standing != Standing::Out);
         let (workers, total) = serving
-            .fold((0.0, 0.0), |(workers, total), candidate| (workers + 1.0, total + f64::from(candidate.requests)));
-        let share = if workers == 0.0 { 0.0 } else { self.rule.load_factor.get() * (total + 1.0) / workers };
+            .fold((0_u32, 0_u64), |(workers, total), candidate| (workers + 1, total + u64::from(candidate.requests)));
+        let workers = f64::from(workers);
+        let share = if workers == 0.0 { 0.0 } else { self.rule.load_factor.get() * (real(total) + 1.0) / workers };
         Bound { most: share.max(f64::from(self.rule.load_min)), workers }
     }
 
@@ -101,7 +102,7 @@ impl Chwbl {
         let (before, behind) = ring.points.split_at(start);
         let (mut passed, mut open) = (0.0, super::open(candidates).count());
         for (_, slot) in behind.iter().chain(before) {
-            let Ok(at) = candidates.binary_search_by_key(slot, |candidate| candidate.slot) else { continue };
+            let Some(at) = place_of(*slot, candidates) else { continue };
             let candidate = &candidates[at];
             let step = &mut steps[first + at].0;
             if candidate.standing != Standing::Open || *step < bound.workers {
@@ -115,6 +116,14 @@ impl Chwbl {
             }
         }
     }
+}
+
+/// Where in `candidates`, which are in the order of their slots, this one is. O(1) where each slot is one of the pool.
+fn place_of(slot: Slot, candidates: &[Candidate]) -> Option<usize> {
+    if candidates.get(slot.index()).is_some_and(|candidate| candidate.slot == slot) {
+        return Some(slot.index());
+    }
+    candidates.binary_search_by_key(&slot, |candidate| candidate.slot).ok()
 }
 
 impl Bound {

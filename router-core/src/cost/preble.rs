@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, open};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight};
 use crate::ids::RequestKey;
 use crate::observe::{Event, Learn, Observation};
 use crate::shape::Shape;
@@ -81,7 +81,7 @@ impl State {
 
     /// What was sent to the candidate in the window that ends with this second, in tokens to compute, tokens to answer, and
     /// the gap between those.
-    fn lately(&mut self, second: u64, candidate: &Candidate) -> Option<(u64, u64, Option<f64>)> {
+    fn lately(&mut self, second: u64, candidate: &Candidate) -> Option<(f64, f64, Option<f64>)> {
         let window = self.windows.get_mut(candidate.slot.index())?;
         let (tokens, output) = window.sums(second);
         Some((tokens, output, window.gap()))
@@ -106,25 +106,28 @@ impl Preble {
         let second = state.second(now);
         for candidate in candidates {
             let (tokens, output, gap) = state.lately(second, candidate).unwrap_or_default();
-            each(real(tokens) * prefill_ms.get(), real(output) * gap.unwrap_or(gap_ms.get()));
+            each(tokens * prefill_ms.get(), output * gap.unwrap_or(gap_ms.get()));
         }
     }
 
     /// How much of the prompt a candidate must have to be named, for a fleet of these costs.
     fn match_min(&self, shape: &Shape, candidates: &[Candidate], costs: &[Cost]) -> Tokens {
-        let longest = open(candidates).map(|candidate| candidate.cached_tokens).max().unwrap_or_default();
-        if longest <= shape.prompt.saturating_sub(longest) {
-            return Tokens(0);
-        }
+        let mut longest = Tokens(0);
         let (mut holder, mut cheapest, mut dearest) = (f64::INFINITY, f64::INFINITY, 0.0_f64);
-        for (candidate, cost) in candidates.iter().zip(costs) {
+        for (candidate, Cost(cost)) in candidates.iter().zip(costs) {
             if candidate.standing == Standing::Out {
                 continue;
             }
-            (cheapest, dearest) = (cheapest.min(cost.0), dearest.max(cost.0));
-            if candidate.standing == Standing::Open && candidate.cached_tokens == longest {
-                holder = holder.min(cost.0);
+            cheapest = if *cost < cheapest { *cost } else { cheapest };
+            dearest = if *cost > dearest { *cost } else { dearest };
+            if candidate.standing == Standing::Open && candidate.cached_tokens >= longest {
+                let first = candidate.cached_tokens > longest;
+                longest = candidate.cached_tokens;
+                holder = if first { *cost } else { holder.min(*cost) };
             }
+        }
+        if longest <= shape.prompt.saturating_sub(longest) {
+            return Tokens(0);
         }
         let spared = holder >= dearest && dearest > cheapest && dearest >= self.weights.imbalance.get() * cheapest;
         if spared { Tokens(0) } else { longest }
@@ -133,16 +136,6 @@ impl Preble {
 
 fn rule(match_min: Tokens, candidate: &Candidate) -> f64 {
     if candidate.cached_tokens < match_min { NOT_NAMED } else { 0.0 }
-}
-
-/// A sum as a real number: exact up to 2^53.
-fn real(sum: u64) -> f64 {
-    #[expect(
-        clippy::as_conversions,
-        reason = "there is no other conversion, and the last bits of such sums mean nothing"
-    )]
-    let real = sum as f64;
-    real
 }
 
 impl CostFunction for Preble {

@@ -66,39 +66,45 @@ impl Scheduler {
         (workers, pool): (&WorkerTable, &Pool),
         scratch: &mut Scratch,
     ) {
-        scratch.candidates.clear();
+        let Scratch { candidates, held, uncached, added, known, .. } = scratch;
         let prompt_tokens = request.prompts.iter().map(Prompt::len).fold(Tokens(0), Tokens::saturating_add);
-        for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
+        candidates.clear();
+        candidates.extend(pool.targets.iter().filter_map(|slot| workers.get(*slot)).map(|target| {
             let load = target.account.read();
             let beyond = target.account.beyond(now, self.half_life);
             let place = target.slot.index();
-            let overlap = scratch.held[place];
-            // No promise is for more than a prompt has, so that what is not to be computed is promised.
-            let promised = prompt_tokens.saturating_sub(scratch.uncached[place]);
-            // Where nothing is promised, there is nothing to doubt: most of a large fleet.
-            let (cached_tokens, cached_on_device) = match promised {
-                Tokens(0) => (Tokens(0), Tokens(0)),
-                _ => self.tiers.believed(overlap, promised, target.trust.weight()),
-            };
-            let doubted = promised.saturating_sub(cached_tokens);
             let waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
-            scratch.candidates.push(Candidate {
+            Candidate {
                 slot: target.slot,
                 standing: admission::standing(now, target, &load, request.avoid),
-                overlap,
-                cached_tokens,
-                cached_on_device,
-                new_tokens: scratch.uncached[place].saturating_add(doubted),
+                overlap: held[place],
+                cached_tokens: Tokens(0),
+                cached_on_device: Tokens(0),
+                new_tokens: prompt_tokens,
                 active_blocks: Blocks(load.active_blocks.0.saturating_add(beyond.blocks.0)),
-                added_blocks: if self.needs.added_blocks { scratch.added[place] } else { Blocks(0) },
+                added_blocks: if self.needs.added_blocks { added[place] } else { Blocks(0) },
                 total_blocks: admission::total_blocks(target, &load),
                 active_slots: load.sequences.saturating_add(beyond.sequences),
                 total_slots: target.limits.sequences,
                 requests: load.requests.saturating_add(beyond.sequences),
                 waiting: waiting.saturating_add(beyond.waiting),
                 prefill_tokens: load.prefill_tokens,
-                known: scratch.known.get(place).copied().unwrap_or_default(),
-            });
+                known: known.get(place).copied().unwrap_or_default(),
+            }
+        }));
+        for candidate in candidates.iter_mut() {
+            let place = candidate.slot.index();
+            // No promise is for more than a prompt has, so that what is not to be computed is promised.
+            let promised = prompt_tokens.saturating_sub(uncached[place]);
+            if promised == Tokens(0) {
+                candidate.new_tokens = uncached[place];
+                continue;
+            }
+            let trust = workers.get(candidate.slot).map_or(0.0, |target| target.trust.weight());
+            (candidate.cached_tokens, candidate.cached_on_device) =
+                self.tiers.believed(candidate.overlap, promised, trust);
+            let doubted = promised.saturating_sub(candidate.cached_tokens);
+            candidate.new_tokens = uncached[place].saturating_add(doubted);
         }
     }
 }
@@ -148,10 +154,12 @@ fn find_overlaps(
     let Scratch { hashes, ends, overlaps, held, uncached, prompt_held, .. } = scratch;
     hashes.clear();
     ends.clear();
-    held.clear();
     held.resize(slots, TierBlocks::default());
     uncached.clear();
-    uncached.resize(slots, Tokens(0));
+    if request.prompts.is_empty() {
+        held.fill(TierBlocks::default());
+        uncached.resize(slots, request.shape.prompt);
+    }
     for (nth, prompt) in request.prompts.iter().enumerate() {
         let start = hashes.len();
         prompt.hash_into(hashes);
@@ -166,15 +174,16 @@ fn find_overlaps(
         found.resize(slots, TierBlocks::default());
         overlaps.expand(cap, found);
         overlay.raise(now, &hashes[start..], cap, found);
-        for (uncached, found) in uncached.iter_mut().zip(found.iter()) {
-            *uncached = uncached.saturating_add(new_tokens(tokens, found.total().tokens(size)));
-        }
-        if nth > 0 {
+        let missing = found.iter().map(|found| new_tokens(tokens, found.total().tokens(size)));
+        if nth == 0 {
+            uncached.extend(missing);
+        } else {
+            uncached
+                .iter_mut()
+                .zip(missing)
+                .for_each(|(uncached, missing)| *uncached = uncached.saturating_add(missing));
             held.iter_mut().zip(prompt_held.iter()).for_each(|(held, of_prompt)| held.add_all(*of_prompt));
         }
-    }
-    if request.prompts.is_empty() {
-        uncached.fill(request.shape.prompt);
     }
 }
 

@@ -12,7 +12,7 @@ use warmpath_core::observe::{Event, Observation};
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::{Scheduler, Scratch};
-use warmpath_core::shape::Prompt;
+use warmpath_core::shape::{Opening, Prompt, Shape};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{Blocks, Tier, Tokens};
 
@@ -53,6 +53,7 @@ pub(super) fn measure(report: &mut Report, world: &World, times: usize) {
     hash_blocks(&world.root, &prompt, &[], &mut hashes);
     let len = Tokens(PROMPT * BLOCK + BLOCK / 2);
     let prompts = [Prompt::hashed(world.root, &hashes, len)];
+    let shape = Shape { opening: Some(Opening(hashes[0].0)), ..world.shape(&prompts) };
     for name in PolicyName::ALL {
         let policy = |name| Policy::new(name, &Weights::default());
         let scheduler = Scheduler::new(policy(name), policy(PolicyName::LeastRequests), OnAllBusy::LeastLoaded);
@@ -78,7 +79,7 @@ pub(super) fn measure(report: &mut Report, world: &World, times: usize) {
             let start = Instant::now();
             costs.clear();
             let chooser = scheduler.policy();
-            let scored = chooser.cost.score(start, &world.shape(&prompts), scratch.candidates(), &mut costs);
+            let scored = chooser.cost.score(start, &shape, scratch.candidates(), &mut costs);
             std::hint::black_box(
                 scored.ok().and_then(|()| chooser.pick.choose(scratch.candidates(), &costs, &mut rng)),
             );
