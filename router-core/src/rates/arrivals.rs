@@ -5,7 +5,7 @@ use super::mean::Mean;
 
 /// A rate by those who came last. Who comes within a millisecond of another comes with it, as the samples of one question do:
 /// a burst is one event, whose size and whose distance from the last count, or it would look as if requests kept coming like
-/// that. It counts once it is over. Times are in ms.
+/// that. Its distance counts once it is over. Times are in ms.
 #[derive(Debug)]
 pub(super) struct Arrivals {
     /// When the last burst began, and how many have come with it.
@@ -35,17 +35,17 @@ impl Arrivals {
 
     /// Requests in a ms; 0 before a second burst.
     pub(super) fn per_ms(&self) -> f64 {
-        self.per(self.between.get())
+        per(self.size.get(), self.between.get())
     }
 
-    /// The same, or fewer where nobody has come for longer than usual.
+    /// The same at this moment: fewer where nobody has come for longer than usual, more while more than usual come at once.
     pub(super) fn per_ms_by(&self, now: f64) -> f64 {
-        self.last.map_or(0.0, |(began, _)| self.per(self.between.get().max(now - began)))
+        self.last.map_or(0.0, |(began, size)| per(self.size.leaning_to(size), self.between.get().max(now - began)))
     }
+}
 
-    fn per(&self, between: f64) -> f64 {
-        if between > 0.0 { self.size.get().max(1.0) / between } else { 0.0 }
-    }
+fn per(size: f64, between: f64) -> f64 {
+    if between > 0.0 { size.max(1.0) / between } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -65,6 +65,15 @@ mod tests {
         let arrivals = after(&[100.0, 150.0, 200.0]);
         assert_eq!([200.0, 250.0, 400.0].map(|now| arrivals.per_ms_by(now)), [0.02, 0.02, 0.005]);
         assert_eq!(arrivals.per_ms(), 0.02);
+    }
+
+    #[test]
+    fn what_comes_at_once_counts_for_one_sample_until_it_is_over() {
+        let mut arrivals = after(&[0.0, 100.0, 200.0]);
+        assert_eq!(arrivals.per_ms_by(200.0), 0.01);
+        (0..8).for_each(|_| arrivals.add(200.0));
+        // A quarter of the eight more than usual; of the rate over all time nothing.
+        assert_eq!([arrivals.per_ms_by(200.0), arrivals.per_ms()], [0.03, 0.01]);
     }
 
     #[test]

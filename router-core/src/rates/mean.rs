@@ -19,6 +19,11 @@ impl Mean {
         self.value += (value - self.value) * (1.0 / self.samples).max(self.least);
     }
 
+    /// The mean, drawn towards a larger `value` as far as one sample of many draws it.
+    pub(super) fn leaning_to(&self, value: f64) -> f64 {
+        self.value + (value - self.value).max(0.0) * self.least
+    }
+
     /// 0 where nothing was added.
     pub(super) fn get(&self) -> f64 {
         self.value
@@ -37,5 +42,6 @@ mod tests {
         assert!((mean.get() - 4.0).abs() < 1e-12);
         [0.0, 8.0].into_iter().for_each(|value| mean.add(value));
         assert!((mean.get() - 4.25).abs() < 1e-12);
+        assert!([8.25, 4.25, 0.0].map(|value| mean.leaning_to(value)) == [5.25, 4.25, 4.25]);
     }
 }
