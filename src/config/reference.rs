@@ -104,7 +104,7 @@ mod tests {
     fn every_key_is_in_it() {
         let text = reference();
         assert!(text.contains(
-            "\n### `routing.kv.alpha`\n\nnumber (weight must be finite and at least 0) · default `0.3` · live\n\n\
+            "\n### `routing.kv.alpha`\n\nnumber (a share must be from 0 to 1) · default `0.3` · live\n\n\
              While loads are balanced: low, so that cached prefixes decide.\n"
         ));
         assert!(text.contains("\n### `workers[].id`\n\ntext · default must be given · live\n"));

@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(
             *alpha,
             json!({"type": ["number", "null"], "default": 0.3, "x-reload": "live", "description":
-                "While loads are balanced: low, so that cached prefixes decide.\nweight must be finite and at least 0"})
+                "While loads are balanced: low, so that cached prefixes decide.\na share must be from 0 to 1"})
         );
         let worker = &schema["properties"]["workers"]["items"];
         assert_eq!(worker["required"], json!(["id", "url", "model"]));

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, mean_and_deviation, ratio};
+use super::{Candidate, Cost, CostFunction, NoChoice, Share, Term, Unit, Weight, mean_and_deviation, ratio};
 use crate::shape::Shape;
 
 /// Weights of the `kv` policy. Defaults and formula: Dynamo 0.1's scheduler.
@@ -12,9 +12,9 @@ use crate::shape::Shape;
 #[serde(default, deny_unknown_fields)]
 pub struct KvWeights {
     /// Weight of the load deviation while the fleet is balanced; missing prefill weighs `1 − alpha`.
-    pub alpha: Weight,
+    pub alpha: Share,
     /// The same while it is not.
-    pub alpha_imbalanced: Weight,
+    pub alpha_imbalanced: Share,
     /// Weight of the share of occupied slots.
     pub gamma: Weight,
     /// The fleet counts as imbalanced when the loads' deviation exceeds this share of their average.
@@ -24,8 +24,8 @@ pub struct KvWeights {
 impl Default for KvWeights {
     fn default() -> Self {
         Self {
-            alpha: Weight::constant(0.3),
-            alpha_imbalanced: Weight::constant(0.7),
+            alpha: Share::constant(0.3),
+            alpha_imbalanced: Share::constant(0.7),
             gamma: Weight::constant(0.1),
             imbalance: Weight::constant(0.1),
         }
@@ -80,7 +80,7 @@ impl CostFunction for Kv {
     }
 
     fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
-        (1.0 - self.0.alpha.get()).max(0.0)
+        1.0 - self.0.alpha.get()
     }
 }
 
