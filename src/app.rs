@@ -125,7 +125,7 @@ impl App {
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
         let ready = readiness((&fleet, &sources), (mustered, &draining), config.ready_when);
-        let bus = bus::start((&fleet, &sources), &reloader, Arc::clone(&ready), &background);
+        let bus = bus::start((&fleet, &sources), (&reloader, data.address().port()), Arc::clone(&ready), &background);
         let health = {
             let (fleet, sources, settings) = (fleet.clone(), sources.clone(), Arc::clone(&reloader));
             let told = move || report((&fleet, &sources), (&trouble, &settings), &certificates);

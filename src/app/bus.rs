@@ -16,11 +16,11 @@ use crate::shutdown::Tasks;
 /// Begins to hear other routers, where there is a bus to hear them over. Returns what tells all of it.
 pub(super) fn start(
     (fleet, sources): (&Arc<Fleet>, &Arc<Sources>),
-    settings: &Arc<impl Settings + 'static>,
+    (settings, port): (&Arc<impl Settings + 'static>, u16),
     ready: Ready,
     background: &Tasks,
 ) -> Box<dyn Fn() -> BusReport + Send + Sync> {
-    let others = sources.nats().map(|_| Arc::new(Others::new()));
+    let others = sources.nats().map(|_| Arc::new(Others::new(port)));
     if let (Some(bus), Some(others)) = (sources.nats(), &others) {
         let (fleet, settings) = (Arc::clone(fleet), Arc::clone(settings));
         let say = move || Said { config: settings.show().hash.clone(), ready: ready(), in_flight: in_flight(&fleet) };

@@ -37,10 +37,11 @@ pub(super) struct Said {
 }
 
 impl Replicas {
-    /// Nobody was heard. Every process is another router, whatever its machine is called.
-    pub(super) fn new() -> Self {
-        let name = std::fs::read_to_string(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
-        Self { me: format!("{:016x}", rand::random::<u64>()), name: name.trim().to_owned(), heard: Mutex::default() }
+    /// Nobody was heard. Every process is another router; people tell them apart by machine and by the `port` of clients.
+    pub(super) fn new(port: u16) -> Self {
+        let host = std::fs::read_to_string(Path::new("/proc/sys/kernel/hostname")).unwrap_or_default();
+        let name = format!("{}:{port}", host.trim());
+        Self { me: format!("{:016x}", rand::random::<u64>()), name, heard: Mutex::default() }
     }
 
     /// What the others are told that this one is called.
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn others_are_shown_while_they_are_heard_and_never_this_one() {
-        let (replicas, start) = (Replicas::new(), Instant::now());
+        let (replicas, start) = (Replicas::new(8080), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         replicas.hear(report(&replicas, "b", 1), at(0));
         replicas.hear(report(&replicas, "a", 5), at(0));
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_crowd_is_bounded_and_makes_room_when_it_is_silent() {
-        let (replicas, start) = (Replicas::new(), Instant::now());
+        let (replicas, start) = (Replicas::new(8080), Instant::now());
         for number in 0..100 {
             replicas.hear(report(&replicas, &format!("r{number:03}"), 1), start);
         }

@@ -71,7 +71,7 @@ pub struct Replicas {
 pub struct Replica {
     /// A number of its process.
     pub router: String,
-    /// The machine or container that it runs on.
+    /// The machine or container that it runs on, and the port of its clients.
     pub name: String,
     /// Its version.
     pub version: String,
