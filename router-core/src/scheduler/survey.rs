@@ -36,6 +36,7 @@ impl Scheduler {
         }
         recall(self.policy.history.as_deref(), request, workers.slots(), scratch);
         self.list_candidates(now, request, (workers, pool), scratch);
+        self.weigh_promises(request, workers, scratch);
         self.sent.correct(request, (workers, pool), scratch);
         let targets = pool.targets.iter().filter_map(|slot| workers.get(*slot));
         self.enrol(
@@ -57,8 +58,8 @@ impl Scheduler {
         }
     }
 
-    /// The one place where promises are weighted and own account and engines' reports meet. Whether a target has room is
-    /// said by the own account alone: a stale report never keeps a request back.
+    /// The one place where own account and engines' reports meet. Whether a target has room is said by the own account
+    /// alone: a stale report never keeps a request back.
     fn list_candidates(
         &self,
         now: Instant,
@@ -66,8 +67,8 @@ impl Scheduler {
         (workers, pool): (&WorkerTable, &Pool),
         scratch: &mut Scratch,
     ) {
-        let Scratch { candidates, held, uncached, added, known, .. } = scratch;
-        let prompt_tokens = request.prompts.iter().map(Prompt::len).fold(Tokens(0), Tokens::saturating_add);
+        let Scratch { candidates, held, added, known, .. } = scratch;
+        let prompt_tokens = tokens_of(request);
         candidates.clear();
         candidates.extend(pool.targets.iter().filter_map(|slot| workers.get(*slot)).map(|target| {
             let load = target.account.read();
@@ -92,21 +93,33 @@ impl Scheduler {
                 known: known.get(place).copied().unwrap_or_default(),
             }
         }));
+    }
+
+    /// Says of each candidate what of the prompt it need not compute: what is promised, as far as that is believed.
+    fn weigh_promises(&self, request: &Request<'_>, workers: &WorkerTable, scratch: &mut Scratch) {
+        let Scratch { candidates, uncached, .. } = scratch;
+        let prompt_tokens = tokens_of(request);
         for candidate in candidates.iter_mut() {
-            let place = candidate.slot.index();
+            let uncached = uncached[candidate.slot.index()];
             // No promise is for more than a prompt has, so that what is not to be computed is promised.
-            let promised = prompt_tokens.saturating_sub(uncached[place]);
+            let promised = prompt_tokens.saturating_sub(uncached);
+            // Where nothing is promised, there is nothing to doubt: most of a large fleet.
             if promised == Tokens(0) {
-                candidate.new_tokens = uncached[place];
+                candidate.new_tokens = uncached;
                 continue;
             }
             let trust = workers.get(candidate.slot).map_or(0.0, |target| target.trust.weight());
             (candidate.cached_tokens, candidate.cached_on_device) =
                 self.tiers.believed(candidate.overlap, promised, trust);
             let doubted = promised.saturating_sub(candidate.cached_tokens);
-            candidate.new_tokens = uncached[place].saturating_add(doubted);
+            candidate.new_tokens = uncached.saturating_add(doubted);
         }
     }
+}
+
+/// Tokens of all prompts.
+fn tokens_of(request: &Request<'_>) -> Tokens {
+    request.prompts.iter().map(Prompt::len).fold(Tokens(0), Tokens::saturating_add)
 }
 
 /// Fills `known` by slot where there is a history.
