@@ -210,8 +210,7 @@ async fn r33_a_router_without_descriptors_recovers() {
 #[tokio::test]
 async fn r33_a_router_without_descriptors_blames_no_worker() {
     let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
-    let more = "timeouts: {client_idle: 1h, health_interval: 50ms, health_check: 40ms}";
-    let serving = Serving::limited("r33-blame", worker.address, more, 48);
+    let serving = Serving::limited("r33-blame", worker.address, "timeouts: {client_idle: 1h}", 48);
     let admin = reqwest::Client::new();
     let metrics = format!("http://{}/metrics", serving.admin);
     let read = async || admin.get(&metrics).send().await.unwrap().text().await.unwrap();
