@@ -17,6 +17,7 @@ pub mod pick;
 pub mod policy;
 pub mod queue;
 pub mod rates;
+mod recent;
 pub mod retry;
 pub mod scheduler;
 pub mod session;

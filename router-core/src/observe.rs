@@ -47,7 +47,7 @@ pub struct Observation {
 pub enum Event {
     /// It was sent there.
     Placed {
-        /// Its shape.
+        /// Its shape, with all that policies look at.
         shape: Shape,
         /// What the index and what was in flight promised.
         overlap: TierBlocks,

@@ -205,7 +205,7 @@ impl Policy {
             PolicyName::Predicted => {
                 let predicted = Arc::new(Predicted::default());
                 let policy = plain(predicted.clone(), Pick::CheapestFewestRequests);
-                let needs = Needs { added_blocks: true, ..Needs::default() };
+                let needs = Needs { added_blocks: true, fork: true, ..Needs::default() };
                 Self { learn: Some(predicted.clone()), enrol: Some(predicted), needs, ..policy }
             }
             PolicyName::ApproxTree => plain(Arc::new(ApproxTree(weights.approx_tree)), Pick::CheapestLowestSlot),

@@ -8,15 +8,18 @@ use std::time::Instant;
 
 use crate::ids::{Rank, RequestKey, Roll, Slot, WorkerId};
 use crate::observe::{Enrol, Enrolled, Event, Learn, Observation};
+use crate::shape::Shape;
 use arrivals::Arrivals;
 use line::Line;
 use mean::Mean;
+use returns::Returns;
 pub use work::Work;
 use worker::{Interval, Worker};
 
 mod arrivals;
 mod line;
 mod mean;
+mod returns;
 mod visits;
 mod work;
 mod worker;
@@ -51,6 +54,7 @@ struct State {
     roll: Option<Roll>,
     flights: HashMap<RequestKey, Flight, foldhash::fast::RandomState>,
     arrivals: Arrivals,
+    returns: Returns,
     ttft: Mean,
     end_to_end: Mean,
     /// What a request brings.
@@ -103,6 +107,7 @@ impl Default for State {
             roll: None,
             flights: HashMap::default(),
             arrivals: Arrivals::new(0.01),
+            returns: Returns::default(),
             ttft: Mean::new(0.005),
             end_to_end: Mean::new(0.005),
             tokens: Mean::new(0.005),
@@ -158,6 +163,12 @@ impl Reading<'_> {
         })
     }
 
+    /// How often others came before, at other times, who had as much of their prompt in common with somebody as this one has.
+    pub fn returns(&self, shape: &Shape) -> f64 {
+        let Some(fork) = shape.fork else { return 0.0 };
+        self.state.returns.before(self.now, fork, self.state.line.ms(&Work::cold(shape)))
+    }
+
     /// ms to compute what a request brings on average, on a worker like most.
     pub fn mean_request_ms(&self) -> f64 {
         self.state.line.ms(&self.state.usual())
@@ -190,10 +201,13 @@ impl State {
         Work { tokens: self.tokens.get(), pairs: self.pairs.get(), ..Work::default() }
     }
 
-    /// `cold` is what there would be to do if nothing of it were held.
-    fn placed(&mut self, now: f64, key: RequestKey, slot: Slot, (work, cold): (Work, Work)) {
+    fn placed(&mut self, now: f64, (key, slot): (RequestKey, Slot), shape: &Shape, work: Work) {
         self.ended(now, key, None);
         self.arrivals.add(now);
+        let cold_ms = self.line.ms(&Work::cold(shape));
+        if let Some(fork) = shape.fork {
+            self.returns.add(now, fork, cold_ms);
+        }
         self.tokens.add(work.tokens);
         self.pairs.add(work.pairs);
         if self.flights.len() >= FLIGHTS_MAX {
@@ -203,7 +217,7 @@ impl State {
         if self.workers.len() <= slot.index() {
             self.workers.resize_with(slot.index() + 1, Worker::default);
         }
-        let saved = (self.line.ms(&cold) - self.line.ms(&work)).max(0.0);
+        let saved = (cold_ms - self.line.ms(&work)).max(0.0);
         let worker = &mut self.workers[slot.index()];
         worker.visits.add(now, saved);
         worker.placed(now, key, work);
@@ -261,7 +275,7 @@ impl Learn for Rates {
         match event {
             Event::Placed { shape, overlap, new_tokens } => {
                 let work = Work::new(shape.prompt, new_tokens, overlap, 1.0, shape.block_size);
-                state.placed(now, request, slot, (work, Work::cold(&shape)));
+                state.placed(now, (request, slot), &shape, work);
             }
             Event::FirstToken => state.first_token(now, request),
             Event::Progress { tokens } => state.tokens(now, request, f64::from(tokens.0)),

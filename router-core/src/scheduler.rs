@@ -192,8 +192,8 @@ impl Scheduler {
             decided_by,
             reservation,
         };
-        let event =
-            Event::Placed { shape: request.shape, overlap: placement.overlap, new_tokens: placement.new_tokens };
+        let Placement { overlap, new_tokens, .. } = placement;
+        let event = Event::Placed { shape: question.shape, overlap, new_tokens };
         self.observe(&Observation { at: now, request: request.key, slot: candidate.slot, event });
         Ok(placement)
     }

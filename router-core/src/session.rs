@@ -1,18 +1,16 @@
 //! Where each session's last request went.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cost::Weight;
 use crate::ids::Slot;
 use crate::observe::{Event, Learn, Observation};
+use crate::recent::{Recent, mixed};
 use crate::shape::AffinityKey;
 
 /// Parts with a lock each.
 const PARTS: usize = 16;
-
-/// Places in which a key may lie.
-const WAYS: usize = 8;
 
 /// How much sessions are kept together, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,32 +24,19 @@ pub struct SessionRule {
     pub sessions_max: usize,
 }
 
-/// The last worker of each session. Of fixed size: a key lies in one of eight places, where it takes that of the session
-/// that would be forgotten first. All that is remembered comes through [`Learn`].
+/// The last worker of each session. Of fixed size, see [`Recent`]. All that is remembered comes through [`Learn`].
 #[derive(Debug)]
 pub struct Sessions {
     rule: SessionRule,
     first: OnceLock<Instant>,
-    parts: Vec<Mutex<Vec<[Entry; WAYS]>>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: u64,
-    /// Milliseconds from the first observation; 0 for an empty place.
-    until: u64,
-    slot: Slot,
-}
-
-impl Entry {
-    const EMPTY: Entry = Entry { key: 0, until: 0, slot: Slot(0) };
+    /// Slots by session, with the time of the last request in seconds from the first observation.
+    parts: Vec<Mutex<Recent<Slot>>>,
 }
 
 impl Sessions {
     /// No session is known yet.
     pub fn new(rule: SessionRule) -> Self {
-        let buckets = rule.sessions_max.div_ceil(PARTS * WAYS).max(1);
-        let part = || Mutex::new(vec![[Entry::EMPTY; WAYS]; buckets]);
+        let part = || Mutex::new(Recent::new(rule.sessions_max.div_ceil(PARTS), Slot(0)));
         Self { rule, first: OnceLock::new(), parts: std::iter::repeat_with(part).take(PARTS).collect() }
     }
 
@@ -62,49 +47,24 @@ impl Sessions {
 
     /// The last worker of this session, if it is remembered.
     pub fn last(&self, now: Instant, key: AffinityKey) -> Option<Slot> {
-        let now = self.millis(now);
-        self.with_bucket(key, |bucket| {
-            let entry = bucket.iter().find(|entry| entry.key == key.0 && entry.until > now)?;
-            Some(entry.slot)
-        })
+        let (met, slot) = self.part(key).get(key.0)?;
+        (self.seconds(now) - met < self.rule.ttl.as_secs_f64()).then_some(slot)
     }
 
     /// The worker's cache is gone: no session has anything there. O(sessions).
     pub fn forget(&self, slot: Slot) {
         for part in &self.parts {
-            let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            for entry in part.iter_mut().flatten().filter(|entry| entry.slot == slot) {
-                *entry = Entry::EMPTY;
-            }
+            part.lock().unwrap_or_else(PoisonError::into_inner).forget(|last| last == slot);
         }
     }
 
-    fn note(&self, now: Instant, key: AffinityKey, slot: Slot) {
-        self.first.get_or_init(|| now);
-        let now = self.millis(now);
-        let ttl = u64::try_from(self.rule.ttl.as_millis()).unwrap_or(u64::MAX);
-        let until = now.saturating_add(ttl).max(1);
-        self.with_bucket(key, |bucket| {
-            let own = bucket.iter().position(|entry| entry.until > 0 && entry.key == key.0);
-            let place = own.or_else(|| (0..WAYS).min_by_key(|place| bucket[*place].until));
-            if let Some(place) = place {
-                bucket[place] = Entry { key: key.0, until, slot };
-            }
-        });
+    fn seconds(&self, now: Instant) -> f64 {
+        self.first.get().map_or(0.0, |first| now.saturating_duration_since(*first).as_secs_f64())
     }
 
-    fn millis(&self, now: Instant) -> u64 {
-        let since = self.first.get().map_or(Duration::ZERO, |first| now.saturating_duration_since(*first));
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn with_bucket<T>(&self, key: AffinityKey, act: impl FnOnce(&mut [Entry; WAYS]) -> T) -> T {
-        // Keys may be anything, even numbers in a row.
-        let mixed = key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let number = |bits: u64| usize::try_from(bits).unwrap_or(0);
-        let mut part = self.parts[number(mixed >> 60)].lock().unwrap_or_else(PoisonError::into_inner);
-        let bucket = number((mixed >> 16) & 0xffff_ffff) % part.len();
-        act(&mut part[bucket])
+    fn part(&self, key: AffinityKey) -> MutexGuard<'_, Recent<Slot>> {
+        let part = usize::try_from(mixed(key.0) >> 60).unwrap_or(0);
+        self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,7 +73,8 @@ impl Learn for Sessions {
         if let Event::Placed { shape, .. } = observation.event
             && let Some(key) = shape.affinity
         {
-            self.note(observation.at, key, observation.slot);
+            self.first.get_or_init(|| observation.at);
+            self.part(key).meet(key.0, self.seconds(observation.at), observation.slot);
         }
     }
 }
@@ -170,14 +131,14 @@ mod tests {
 
     #[test]
     fn of_too_many_sessions_those_are_forgotten_whose_last_request_is_the_longest_ago() {
-        let (sessions, now) = (sessions(PARTS * WAYS * 4), origin());
+        let (sessions, now) = (sessions(512), origin());
         for key in 0..100_000_u64 {
             placed(&sessions, now + Duration::from_millis(key), Some(key), 1);
         }
         let known =
             |range: std::ops::Range<u64>| range.filter(|key| sessions.last(now, AffinityKey(*key)).is_some()).count();
         assert_eq!(known(0..90_000), 0);
-        assert!(known(0..100_000) <= PARTS * WAYS * 4);
+        assert!(known(0..100_000) <= 512);
         assert_eq!(known(99_900..100_000), 100);
     }
 }

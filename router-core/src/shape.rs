@@ -128,6 +128,10 @@ pub struct Shape {
     pub affinity: Option<AffinityKey>,
     /// How it begins, where a policy asks for that and its text is known; else the scheduler takes its first block.
     pub opening: Option<Opening>,
+    /// The last block of what any candidate holds of its one prompt: where it parts from what others asked before. Filled
+    /// by the scheduler where a policy asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<SequenceHash>,
     /// Promises.
     pub objectives: Objectives,
 }
@@ -144,6 +148,7 @@ impl Shape {
             tenant: None,
             affinity: None,
             opening: None,
+            fork: None,
             objectives: Objectives::default(),
         }
     }

@@ -1,16 +1,17 @@
 //! The `predicted` policy: to where the first token is predicted soonest, with what that takes from others counted in.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit};
+use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, open};
 use crate::ids::Roll;
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
 use crate::rates::{Outlook, Rates, Reading, Regulars, Work};
 use crate::shape::Shape;
 use crate::units::Tokens;
 
-/// `wait + own + more·busy·(λ·(wait + own) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own) + step` in ms, lowest
-/// wins; ours.
+/// `wait + own + more·busy·(λ·(wait + own) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own) + step − copy` in ms,
+/// lowest wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has
 /// to compute of it: together the request's time to first token. Others lose `more` by it: what it adds to a step that
@@ -21,12 +22,17 @@ use crate::units::Tokens;
 /// comes later goes elsewhere while it is not, and is one of many to be held up once it is. The regulars, of whom `λᵣ`
 /// come to this worker in a ms for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses
 /// `more`, or what it would have `saved` here, if that is less, since then it does go. `step` is what those lose
-/// whose first tokens come from the same step, times `1 − ρ`: the rest of the time somebody else would fill it. Only
-/// what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
-/// ([`Rates`]).
+/// whose first tokens come from the same step, times `1 − ρ`: the rest of the time somebody else would fill it. `copy`
+/// is what others gain who come for the same, where more of it is computed than the longest match leaves:
+/// `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest, not below 0. Who parted `n` times
+/// from what is held where this one does will do so about as often again, and gain each time what this one does; at most
+/// the copy is free. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All
+/// constants are learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
+    /// Reused from request to request.
+    tolls: Mutex<Vec<Toll>>,
 }
 
 /// What a request costs at one worker, in ms.
@@ -44,6 +50,8 @@ pub struct Toll {
     pub stalls: f64,
     /// What those lose who are computed in the same step.
     pub step: f64,
+    /// What others will gain who come for the same, if it is copied there; not above 0.
+    pub copy: f64,
 }
 
 /// What a ms is worth that others lose by a request.
@@ -67,18 +75,35 @@ impl Toll {
             regulars: more.min(regulars.saved) * regulars.per_ms * done,
             stalls: more * worth.stall * decoding,
             step: step * worth.step,
+            copy: 0.0,
         }
+    }
+
+    /// What a copy there brings, where prompts like this one came `returns` times before and would find what they have in
+    /// common at `home`: each time what this one waits less, and no more than what it takes longer.
+    fn copied(self, home: Toll, returns: f64) -> Self {
+        let gain = (home.wait - self.wait).max(0.0);
+        let takes = (self.own - home.own).max(0.0);
+        Self { copy: -(returns * gain).min(takes), ..self }
     }
 
     /// All of it.
     pub fn sum(&self) -> f64 {
-        self.wait + self.own + self.later + self.regulars + self.stalls + self.step
+        self.wait + self.own + self.later + self.regulars + self.stalls + self.step + self.copy
     }
 
-    fn terms(&self) -> [Term; 6] {
-        let Self { wait, own, later, regulars, stalls, step } = *self;
-        [("wait", wait), ("own", own), ("later", later), ("regulars", regulars), ("stalls", stalls), ("step", step)]
-            .map(|(name, ms)| Term::adds(name, Unit::Milliseconds, ms))
+    fn terms(&self) -> [Term; 7] {
+        let Self { wait, own, later, regulars, stalls, step, copy } = *self;
+        let ms = |name, ms| Term::adds(name, Unit::Milliseconds, ms);
+        [
+            ms("wait", wait),
+            ms("own", own),
+            ms("later", later),
+            ms("regulars", regulars),
+            ms("stalls", stalls),
+            ms("step", step),
+            ms("copy", copy),
+        ]
     }
 }
 
@@ -97,16 +122,36 @@ impl Worth {
 const BUSIEST: f64 = 0.95;
 
 impl Predicted {
-    fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], mut each: impl FnMut(Toll)) {
+    fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], each: impl FnMut(Toll)) {
         let reading = self.rates.read(now);
         let worth = Worth::now(&reading, candidates);
         let decode_ms = reading.decode_ms();
-        for candidate in candidates {
+        // Nothing panics while the lock is held.
+        let mut tolls = self.tolls.lock().unwrap_or_else(PoisonError::into_inner);
+        tolls.clear();
+        tolls.extend(candidates.iter().map(|candidate| {
             let outlook = outlook(&reading, shape, candidate);
             let outlook = Outlook { wait: outlook.wait.max(until_room(candidate, decode_ms)), ..outlook };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
-            each(Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth));
+            Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth)
+        }));
+        let returns = reading.returns(shape);
+        if returns > 0.0 {
+            count_copies(candidates, &mut tolls, returns);
         }
+        tolls.iter().copied().for_each(each);
+    }
+}
+
+/// Lets those who hold less than others have what a copy there brings.
+fn count_copies(candidates: &[Candidate], tolls: &mut [Toll], returns: f64) {
+    let held = |candidate: &Candidate| candidate.overlap.total();
+    let most = open(candidates).map(held).max();
+    let among = candidates.iter().zip(tolls.iter());
+    let homes = among.filter(|(at, _)| at.standing == Standing::Open && Some(held(at)) == most).map(|(_, toll)| *toll);
+    let Some(home) = homes.min_by(|a, b| (a.wait + a.own).total_cmp(&(b.wait + b.own))) else { return };
+    for (_, toll) in candidates.iter().zip(tolls).filter(|(candidate, _)| Some(held(candidate)) < most) {
+        *toll = toll.copied(home, returns);
     }
 }
 
@@ -210,7 +255,7 @@ mod tests {
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
     use crate::cost::terms::combined;
-    use crate::ids::{RequestKey, Slot};
+    use crate::ids::{RequestKey, SequenceHash, Slot};
     use crate::observe::{Event, Usage};
     use crate::overlap::TierBlocks;
     use crate::units::{Blocks, Tier};
@@ -244,11 +289,23 @@ mod tests {
         // 0.02 regulars a ms are three in that time, each of whom would rather lose the 30 ms that coming here saves.
         let regulars = Regulars { per_ms: 0.02, saved: 30.0 };
         let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
-        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, later: 60.0, regulars: 90.0, stalls: 12.0, step: 6.0 });
+        let lost = Toll { wait: 0.0, own: 0.0, later: 60.0, regulars: 90.0, stalls: 12.0, step: 6.0, copy: 0.0 };
+        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
         assert!((toll.sum() - 318.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
         let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, more: 0.0, step: 0.0 }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_copy_brings_what_others_wait_less_and_no_more_than_it_takes() {
+        let toll = |wait, own| Toll { wait, own, later: 0.0, regulars: 0.0, stalls: 0.0, step: 0.0, copy: 0.0 };
+        let (home, other) = (toll(30.0, 20.0), toll(10.0, 70.0));
+        // 20 ms less each time, for 50 more now.
+        let copies = [0.0, 1.0, 2.0, 3.0, 100.0].map(|returns| -other.copied(home, returns).copy);
+        assert_eq!(copies, [0.0, 20.0, 40.0, 50.0, 50.0]);
+        // Where it would wait longer nobody gains; where it is faster nothing has to be paid for.
+        assert_eq!([toll(40.0, 70.0), toll(10.0, 15.0)].map(|other| -other.copied(home, 9.0).copy), [0.0, 0.0]);
     }
 
     #[test]
@@ -355,22 +412,26 @@ mod tests {
         tell(&policy, start + Duration::from_millis(300), 0, 0, Event::FirstToken);
         tell(&policy, start + Duration::from_millis(310), 0, 0, Event::Finished { usage: Usage::default() });
         place(&policy, start + Duration::from_millis(315), 8, 0, 2_000);
-        // Somebody comes back for what the first worker holds.
+        // Somebody came for what the first worker holds, and will be back.
         let overlap = TierBlocks::device(Blocks(100));
-        let event = Event::Placed { shape: shape(2_000), overlap, new_tokens: Tokens(400) };
-        tell(&policy, start + Duration::from_millis(318), 9, 0, event);
-        let mut fleet = [idle(0, 0), idle(1, 8)];
+        let again = |tokens| Shape { fork: Some(SequenceHash(1)), ..shape(tokens) };
+        let event = Event::Placed { shape: again(1_000), overlap, new_tokens: Tokens(400) };
+        tell(&policy, start + Duration::from_millis(200), 9, 0, event);
+        let mut fleet = [idle(0, 8), idle(1, 0)];
         (fleet[0].requests, fleet[0].waiting) = (6, 4);
         let now = start + Duration::from_millis(320);
         let mut terms = [Vec::new(), Vec::new()];
-        policy.explain(now, &shape(256), &fleet, &mut |at, term| terms[at].push(term));
+        policy.explain(now, &again(256), &fleet, &mut |at, term| terms[at].push(term));
+        let mut costs = Vec::new();
+        policy.score(now, &again(256), &fleet, &mut costs).unwrap();
         let told: Vec<f64> = terms.iter().map(|terms| combined(terms)).collect();
-        assert_costs(&costs(&policy, now, &fleet), &told);
-        assert_eq!(
-            terms[0].iter().map(|term| term.name).collect::<Vec<_>>(),
-            ["wait", "own", "later", "regulars", "stalls", "step"]
-        );
-        assert!(terms[0].iter().all(|term| term.unit == Unit::Milliseconds && term.value > 0.0), "{terms:?}");
+        assert_costs(&costs, &told);
+        let names = terms.each_ref().map(|terms| terms.iter().map(|term| term.name).collect::<Vec<_>>());
+        assert_eq!(names, [["wait", "own", "later", "regulars", "stalls", "step", "copy"]; 2]);
+        assert!(terms.iter().flatten().all(|term| term.unit == Unit::Milliseconds));
+        assert!(terms[0].iter().take(6).all(|term| term.value > 0.0), "{terms:?}");
+        // 128 tokens more than the holder has to compute, at 30 ms a thousand: what others wait there is more.
+        assert!(terms[0][6].value == 0.0 && (terms[1][6].value + 3.84).abs() < 1e-9, "{terms:?}");
     }
 
     #[test]

@@ -81,11 +81,17 @@ pub struct Needs {
     pub added_blocks: bool,
     /// [`Shape::opening`](crate::shape::Shape::opening), of so many characters where the text is known.
     pub opening: Option<NonZeroU32>,
+    /// [`Shape::fork`](crate::shape::Shape::fork).
+    pub fork: bool,
 }
 
 impl Needs {
     /// What either needs.
     pub fn or(self, other: Needs) -> Needs {
-        Needs { added_blocks: self.added_blocks || other.added_blocks, opening: self.opening.or(other.opening) }
+        Needs {
+            added_blocks: self.added_blocks || other.added_blocks,
+            opening: self.opening.or(other.opening),
+            fork: self.fork || other.fork,
+        }
     }
 }

@@ -47,7 +47,8 @@ impl Scheduler {
             .shape
             .opening
             .or_else(|| opening(request, &scratch.hashes).filter(|_| self.needs.opening.is_some()));
-        Shape { opening, ..request.shape }
+        let fork = if self.needs.fork { fork(scratch) } else { None };
+        Shape { opening, fork, ..request.shape }
     }
 
     /// Tells the policies that go by the targets' names who they are. Placing does so by itself.
@@ -153,6 +154,12 @@ fn opening(request: &Request<'_>, hashes: &[SequenceHash]) -> Option<Opening> {
         return Some(Opening(hash.0));
     }
     Some(Opening(xxh64(bytemuck::cast_slice(first.ids()), 0)))
+}
+
+/// The last block of the longest match; none where nothing matches, and of several prompts.
+fn fork(Scratch { hashes, ends, candidates, .. }: &Scratch) -> Option<SequenceHash> {
+    let longest = candidates.iter().map(|candidate| candidate.overlap.total().0).max().filter(|_| ends.len() == 1)?;
+    hashes.get(usize::try_from(longest).ok()?.checked_sub(1)?).copied()
 }
 
 /// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap
