@@ -14,6 +14,7 @@
 //! What a turn generated is part of the next prompt and not in the cache: traces cache prompts only.
 
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::trace::{About, TraceRequest};
@@ -44,6 +45,7 @@ enum Shape {
         system: u32,
         shots: u32,
         question: u32,
+        order: Order,
     },
     SelfConsistency {
         questions: u32,
@@ -68,6 +70,15 @@ enum Shape {
     },
 }
 
+/// In which order requests come from tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Random,
+    /// One from each task, and again. Then whoever serves requests in turn serves each task at one place, if the number of
+    /// tasks is a multiple of that of places.
+    Turn,
+}
+
 /// How large a workload is, and how much of it hits an infinite cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Size {
@@ -83,7 +94,7 @@ impl Shape {
     fn size(self) -> Size {
         let wide = u64::from;
         match self {
-            Self::FewShot { tasks, requests, system, shots, question } => {
+            Self::FewShot { tasks, requests, system, shots, question, .. } => {
                 let (tasks, per_task, system, shots) = (wide(tasks), wide(requests), wide(system), wide(shots));
                 let (count, prompt) = (tasks.saturating_mul(per_task), system + shots + wide(question));
                 let hits = (count - 1).saturating_mul(system).saturating_add((count - tasks).saturating_mul(shots));
@@ -147,8 +158,8 @@ impl Workload {
         let mut maker =
             Maker { workload: self, rng: StdRng::seed_from_u64(seed), next_id: 0, at_s: 0.0, requests: Vec::new() };
         match self.shape {
-            Shape::FewShot { tasks, requests, system, shots, question } => {
-                maker.few_shot(tasks, requests, [system, shots, question]);
+            Shape::FewShot { tasks, requests, system, shots, question, order } => {
+                maker.few_shot((tasks, requests), [system, shots, question], order);
             }
             Shape::SelfConsistency { questions, samples, prompt } => maker.self_consistency(questions, samples, prompt),
             Shape::Tree { trees, depth, branching, prompt, thought } => {
@@ -174,15 +185,17 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn few_shot(&mut self, tasks: u32, requests: u32, [system, shots, question]: [u32; 3]) {
+    fn few_shot(&mut self, (tasks, requests): (u32, u32), [system, shots, question]: [u32; 3], order: Order) {
         let system = self.fresh(system);
         let tasks: Vec<_> = (0..tasks).map(|_| [system.clone(), self.fresh(shots)].concat()).collect();
-        for _ in 0..requests {
-            for task in &tasks {
-                let at_s = self.arrival();
-                let prompt = [task.clone(), self.fresh(question)].concat();
-                self.request(at_s, prompt, self.workload.output, None);
-            }
+        let mut asked: Vec<_> = (0..requests).flat_map(|_| &tasks).collect();
+        if order == Order::Random {
+            asked.shuffle(&mut self.rng);
+        }
+        for task in asked {
+            let at_s = self.arrival();
+            let prompt = [task.as_slice(), &self.fresh(question)].concat();
+            self.request(at_s, prompt, self.workload.output, None);
         }
     }
 
@@ -321,6 +334,17 @@ mod tests {
         let (_, requests) = made("few-shot?rate=4&arrivals=fixed");
         let times: Vec<_> = requests.iter().take(3).map(|request| request.at_ms).collect();
         assert_eq!(times, [250, 500, 750]);
+    }
+
+    #[test]
+    fn tasks_come_in_any_order_or_in_turn() {
+        let asked = |spec| made(spec).1.iter().map(|request| request.hash_ids[0]).collect::<Vec<_>>();
+        let turn = asked("few-shot?tasks=4&requests=30&system=0&shots=1&order=turn");
+        assert!(turn.chunks(4).all(|round| round == [0, 1, 2, 3]), "{turn:?}");
+        let mut random = asked("few-shot?tasks=4&requests=30&system=0&shots=1");
+        assert!(random.chunks(4).filter(|round| *round == [0, 1, 2, 3]).count() < 6, "{random:?}");
+        random.sort_unstable();
+        assert!((0..4).all(|task| random.iter().filter(|asked| **asked == task).count() == 30));
     }
 
     #[test]

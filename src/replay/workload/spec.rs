@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::{Shape, Workload};
+use super::{Order, Shape, Workload};
 
 /// Requests of a workload.
 const REQUESTS_MAX: u64 = 10_000_000;
@@ -17,6 +17,9 @@ const DEPTH_MAX: u32 = 64;
 
 /// Keys that every shape has.
 const SHARED: [&str; 5] = ["block", "rate", "arrivals", "think", "output"];
+
+/// The key of few-shot that is a word.
+const ORDER: &str = "order";
 
 /// Shapes, with the keys of their own and the defaults.
 const SHAPES: [(&str, &[(&str, u32)]); 5] = [
@@ -45,8 +48,10 @@ impl<'a> Keys<'a> {
         let mut given: Vec<(&str, &str)> = Vec::new();
         for part in rest.split('&').filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is no key=value"))?;
-            if !SHARED.contains(&key) && !own.iter().any(|(own, _)| *own == key) {
-                let known: Vec<_> = own.iter().map(|(key, _)| *key).chain(SHARED).collect();
+            let words: &[&str] = if shape == "few-shot" { &[ORDER] } else { &[] };
+            let mut known = own.iter().map(|(key, _)| *key).chain(words.iter().copied()).chain(SHARED);
+            if !known.clone().any(|known| known == key) {
+                let known: Vec<_> = known.by_ref().collect();
                 return Err(format!("`{shape}` has no key `{key}` (known: {})", known.join(", ")));
             }
             if given.iter().any(|(other, _)| *other == key) {
@@ -59,6 +64,14 @@ impl<'a> Keys<'a> {
 
     fn text(&self, key: &str) -> Option<&'a str> {
         self.given.iter().find(|(given, _)| *given == key).map(|(_, value)| *value)
+    }
+
+    /// One of these words, the first if it is not given.
+    fn word<T: Copy>(&self, key: &str, words: [(&str, T); 2]) -> Result<T, String> {
+        let [(first, usual), (second, _)] = words;
+        let Some(text) = self.text(key) else { return Ok(usual) };
+        let found = words.into_iter().find(|(word, _)| *word == text).map(|(_, meaning)| meaning);
+        found.ok_or_else(|| format!("`{key}` must be {first} or {second}, got `{text}`"))
     }
 
     /// A whole number in `least..=most`.
@@ -89,6 +102,7 @@ impl<'a> Keys<'a> {
                 system: self.own("system", 0)?,
                 shots: self.own("shots", 0)?,
                 question: self.own("question", 0)?,
+                order: self.word(ORDER, [("random", Order::Random), ("turn", Order::Turn)])?,
             },
             "self-consistency" => Shape::SelfConsistency {
                 questions: self.own("questions", 1)?,
@@ -117,7 +131,8 @@ impl<'a> Keys<'a> {
 impl FromStr for Workload {
     type Err = String;
 
-    /// Reads `SHAPE?key=value&…`. Shapes: `few-shot` (tasks, requests, system, shots, question), `self-consistency`
+    /// Reads `SHAPE?key=value&…`. Shapes: `few-shot` (tasks, requests, system, shots, question, and `order`: requests come
+    /// from tasks in `random` order, or from each in its `turn`), `self-consistency`
     /// (questions, samples, prompt), `tree-of-thought` (trees, depth, branching, prompt, thought), `multi-turn` and `agent`
     /// (sessions, turns, system, context, user, answer). Lengths are in blocks. For all: `block` (tokens, 16), `rate`
     /// (arrivals a second, 4), `arrivals` (poisson or fixed), `think` (seconds between turns, 10), `output` (tokens, 128).
@@ -126,16 +141,11 @@ impl FromStr for Workload {
     /// A shape or key that does not exist, a value out of its range, or more than fits into memory.
     fn from_str(text: &str) -> Result<Self, String> {
         let keys = Keys::read(text)?;
-        let is_poisson = match keys.text("arrivals") {
-            None | Some("poisson") => true,
-            Some("fixed") => false,
-            Some(other) => return Err(format!("`arrivals` must be poisson or fixed, got `{other}`")),
-        };
         let workload = Self {
             shape: keys.shape()?,
             block: keys.count("block", 16, 2, 65_536)?,
             rate: keys.number("rate", 4.0, false)?,
-            is_poisson,
+            is_poisson: keys.word("arrivals", [("poisson", true), ("fixed", false)])?,
             think_s: keys.number("think", 10.0, true)?,
             output: keys.count("output", 128, 1, COUNT_MAX)?,
         };
@@ -176,6 +186,11 @@ mod tests {
             ("few-shot?block=1", "`block` must be a whole number from 2 to 65536, got `1`"),
             ("few-shot?rate=0", "`rate` must be a number up to 1000000, got `0`"),
             ("few-shot?rate=NaN", "`rate` must be a number up to 1000000, got `NaN`"),
+            ("few-shot?order=best", "`order` must be random or turn, got `best`"),
+            (
+                "agent?order=turn",
+                "`agent` has no key `order` (known: sessions, turns, system, context, user, answer, block, rate, arrivals, think, output)",
+            ),
             ("few-shot?arrivals=burst", "`arrivals` must be poisson or fixed, got `burst`"),
             (
                 "self-consistency?questions=10000000&samples=2",
