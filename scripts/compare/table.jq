@@ -65,7 +65,8 @@ cells as $cells
 | ($cells | map(select(.at.setting == "plain"))) as $plain
 | ($cells | map(select(.at.setting == "held back"))) as $held
 | ($cells | map(select(.at.setting == "fresh"))) as $fresh
-| ($cells | map(select(.at.setting | IN("plain", "held back", "fresh") | not))) as $robust
+| ($cells | map(select(.at.setting == "in turn"))) as $turn
+| ($cells | map(select(.at.setting | IN("plain", "held back", "fresh", "in turn") | not))) as $robust
 | "# How the policies compare",
   "",
   "Made by `scripts/compare.sh TRACE OUT.md`, in virtual time, by the simulated fleet behind `warmpath replay`; absolute times say",
@@ -105,6 +106,16 @@ cells as $cells
   "",
   head, ($fresh | groups),
   "",
+  "### Few-shot tasks in turn",
+  "",
+  "Above, few-shot requests come from their tasks in random order. Where they come from one task after the other (`order=turn`), and",
+  "the number of tasks is a multiple of that of the workers, as 200 is of 4 and 8, whoever hands out workers in turn gives every task",
+  "one of its own, all equally busy: the best that can be had, which no other traffic would bring about.",
+  "",
+  head, ($turn | groups),
+  "",
+  ($turn | map(select(overloaded | not)) | select(length > 0) | "Below overload, \(promise)"),
+  "",
   "## Each policy against the best of all",
   "",
   "Cells of the first group below overload, geometric means; `*` is at tuned weights, and at defaults where no search found any better.",
@@ -134,7 +145,7 @@ cells as $cells
   "",
   "| trace | timing | blocks | workers | load | mean | best default | ratio | best tuned | ratio | p99 | best default | ratio | best tuned | ratio |",
   "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-  ($plain + $held + $fresh | map(select(.mean.ratio > 1 or .p99.ratio > 1)) | sort_by(-([.mean.ratio, .p99.ratio] | max))[]
+  ($plain + $held + $fresh + $turn | map(select(.mean.ratio > 1 or .p99.ratio > 1)) | sort_by(-([.mean.ratio, .p99.ratio] | max))[]
     | "| \(.at.trace)\(if .at.setting == "plain" then "" else ", " + .at.setting end) | \(.at.timing) | \(.at.blocks) | \(.at.workers) | \(.at.load) | \(.mean | beside) | \(.p99 | beside) |"),
   "",
   "## Weights that were found",
