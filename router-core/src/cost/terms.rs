@@ -60,7 +60,8 @@ pub struct Term {
 
 impl Term {
     pub(crate) const fn adds(name: &'static str, unit: Unit, value: f64) -> Self {
-        Self { name, unit, value, joins: Joins::Adds }
+        // What is taken off may be nothing: that is 0, not −0, to who reads it.
+        Self { name, unit, value: value + 0.0, joins: Joins::Adds }
     }
 
     pub(crate) const fn multiplies(name: &'static str, unit: Unit, value: f64) -> Self {
@@ -93,5 +94,15 @@ impl Needs {
             opening: self.opening.or(other.opening),
             fork: self.fork || other.fork,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_never_less_than_nothing() {
+        assert!(Term::adds("copy", Unit::Milliseconds, -0.0).value.is_sign_positive());
     }
 }
