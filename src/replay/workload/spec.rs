@@ -49,9 +49,9 @@ impl<'a> Keys<'a> {
         for part in rest.split('&').filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` is no key=value"))?;
             let words: &[&str] = if shape == "few-shot" { &[ORDER] } else { &[] };
-            let mut known = own.iter().map(|(key, _)| *key).chain(words.iter().copied()).chain(SHARED);
+            let known = own.iter().map(|(key, _)| *key).chain(words.iter().copied()).chain(SHARED);
             if !known.clone().any(|known| known == key) {
-                let known: Vec<_> = known.by_ref().collect();
+                let known: Vec<_> = known.collect();
                 return Err(format!("`{shape}` has no key `{key}` (known: {})", known.join(", ")));
             }
             if given.iter().any(|(other, _)| *other == key) {
