@@ -54,6 +54,8 @@ pub struct Candidate {
     pub slot: Slot,
     /// Whether it can be chosen.
     pub standing: Standing,
+    /// Whether `total_blocks` is only the most that was ever seen in use: nothing is full by it.
+    pub total_is_learned: bool,
     /// Leading blocks that its view promises, over all prompts, capped at what an engine can reuse. As it is: what it is
     /// worth stands in `cached_tokens` and `new_tokens`.
     pub overlap: TierBlocks,
@@ -61,6 +63,8 @@ pub struct Candidate {
     pub cached_tokens: Tokens,
     /// Of `cached_tokens`, those on the device.
     pub cached_on_device: Tokens,
+    /// What is promised below the device, as far as it is believed, whatever its tiers are worth.
+    pub cached_below: Tokens,
     /// Prompt tokens that it would have to compute: all others.
     pub new_tokens: Tokens,
     /// Blocks of the requests in flight on it; this and the other loads are the router's own account, and what the engine
@@ -177,6 +181,11 @@ pub trait CostFunction: Send + Sync {
 /// What a candidate that a rule does not name costs more: above every count that it is added to.
 pub(crate) const BEHIND: f64 = 4_294_967_296.0;
 
+/// The candidates that serve: full ones, too, and not those that are out.
+pub(crate) fn serving(candidates: &[Candidate]) -> impl Iterator<Item = &Candidate> + Clone {
+    candidates.iter().filter(|candidate| candidate.standing != Standing::Out)
+}
+
 /// The candidates that can be chosen.
 pub(crate) fn open(candidates: &[Candidate]) -> impl Iterator<Item = &Candidate> + Clone {
     candidates.iter().filter(|candidate| candidate.standing == Standing::Open)
@@ -222,9 +231,11 @@ pub(crate) mod small_worlds {
         Candidate {
             slot: Slot(slot),
             standing: if full { Standing::Full } else { Standing::Open },
+            total_is_learned: false,
             overlap: TierBlocks::device(Blocks(overlap)),
             cached_tokens: Tokens(overlap * 16),
             cached_on_device: Tokens(overlap * 16),
+            cached_below: Tokens(0),
             new_tokens: crate::overlap::new_tokens(Tokens(256), Tokens(overlap * 16)),
             active_blocks: Blocks(blocks.0),
             added_blocks: Blocks(0),

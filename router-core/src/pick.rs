@@ -51,7 +51,7 @@ impl Pick {
             Pick::CheapestFewestRequests => {
                 cheapest().min_by_key(|(_, candidate, _)| candidate.requests).map(|(index, _, _)| index)
             }
-            Pick::Softmax(temperature) if temperature.get() > 0.0 => {
+            Pick::Softmax(temperature) if temperature.get() > 0.0 && lowest(candidates, costs).is_finite() => {
                 let lowest = lowest(candidates, costs);
                 let weighed = || open().map(|(index, _, cost)| (index, ((lowest - cost) / temperature.get()).exp()));
                 let mut left = rng.random_range(0.0..1.0) * weighed().map(|(_, weight)| weight).sum::<f64>();
@@ -191,6 +191,17 @@ mod tests {
             assert_eq!(chosen, cheapest.choose(&fleet(3), &costs, &mut other));
             assert_ne!(chosen, Some(2));
         }
+    }
+
+    #[test]
+    fn where_no_cost_is_finite_softmax_chooses_still() {
+        let costs = [Cost(f64::INFINITY); 3];
+        let mut rng = rng();
+        let mut chosen: Vec<_> =
+            (0..100).map(|_| Pick::Softmax(Weight::constant(1.0)).choose(&fleet(3), &costs, &mut rng)).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        assert_eq!(chosen, [Some(0), Some(1), Some(2)]);
     }
 
     #[test]

@@ -221,9 +221,12 @@ impl Policy {
         }
     }
 
-    /// Whether it can place a request of which no token ids are known, only perhaps its characters.
-    pub fn goes_by_text(&self, has_texts: bool, shape: &Shape) -> bool {
-        (self.history.is_some() && has_texts) || (self.needs.opening.is_some() && shape.opening.is_some())
+    /// Whether it can place a request of which no token ids are known, only perhaps its characters: baselines never look
+    /// at them.
+    pub fn goes_without_tokens(&self, has_texts: bool, shape: &Shape) -> bool {
+        self.name.is_baseline()
+            || (self.history.is_some() && has_texts)
+            || (self.needs.opening.is_some() && shape.opening.is_some())
     }
 
     /// The same with a memory of what each worker was sent.

@@ -145,8 +145,10 @@ impl Reading<'_> {
         let pending = worker.map_or(0, Worker::pending);
         let foreign = waiting.saturating_sub(u32::try_from(pending).unwrap_or(u32::MAX));
         let foreign = if foreign == 0 { Work::default() } else { state.usual().times(f64::from(foreign)) };
+        let whole = state.end_to_end.get();
         let nobody_heard_of_it = || (state.line.ms(&foreign), 1.0);
-        let (wait, slow) = worker.map_or_else(nobody_heard_of_it, |worker| worker.wait(*now, &state.line, &foreign));
+        let (wait, slow) =
+            worker.map_or_else(nobody_heard_of_it, |worker| worker.wait(*now, &state.line, &foreign, whole));
         let step = worker.map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
         let work = worker.map_or(*work, |worker| worker.beside(*work));
         let more = state.line.more_ms(&work);

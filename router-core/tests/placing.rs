@@ -182,6 +182,15 @@ fn a_prompt_without_tokens_goes_by_load() {
     assert_eq!(world.place(&[]).unwrap().target.slot, Slot(1));
 }
 
+/// Baselines look at no tokens: they do not need to be replaced where there are none.
+#[test]
+fn a_baseline_decides_without_tokens_too() {
+    let mut world = World::new(PolicyName::RoundRobin, 3, roomy());
+    let chosen: Vec<_> =
+        (0..6).map(|_| world.place(&[]).unwrap()).map(|at| (at.target.slot.0, at.decided_by)).collect();
+    assert_eq!(chosen, [0, 1, 2, 0, 1, 2].map(|slot| (slot, DecidedBy::Policy)));
+}
+
 ///
 #[test]
 fn r014_no_choice_falls_back() {

@@ -145,9 +145,11 @@ prop_compose! {
             Candidate {
                 slot: Slot(slot),
                 standing: [Standing::Open, Standing::Full, Standing::Out][usize::from(standing)],
+                total_is_learned: false,
                 overlap: TierBlocks::device(Blocks(overlap)),
                 cached_tokens: Tokens(cached),
                 cached_on_device: Tokens(cached / 2),
+                cached_below: Tokens(0),
                 new_tokens: Tokens(prompt - cached),
                 active_blocks: Blocks(blocks),
                 added_blocks: Blocks(prompt.div_ceil(16) - overlap.min(prompt.div_ceil(16))),

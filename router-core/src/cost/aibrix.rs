@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, mean_and_deviation, open};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, mean_and_deviation, open, serving};
 use crate::shape::Shape;
 
 /// Threshold of the `aibrix` policy. Default and rule: AIBrix's prefix-cache router.
@@ -29,7 +29,7 @@ pub struct Aibrix(pub AibrixRule);
 impl Aibrix {
     /// What being too busy and what a shorter match adds to a candidate's cost, for a fleet of these.
     fn rules(&self, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 2] {
-        let serving = candidates.iter().filter(|candidate| candidate.standing != Standing::Out);
+        let serving = serving(candidates);
         let (mean, deviation) = mean_and_deviation(serving.map(|candidate| f64::from(candidate.requests)));
         let limit = mean + self.0.deviations.get() * deviation;
         let is_busy = move |candidate: &Candidate| f64::from(candidate.requests) > limit;
@@ -76,6 +76,7 @@ impl CostFunction for Aibrix {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Standing;
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
 

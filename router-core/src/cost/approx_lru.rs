@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, serving};
 use crate::shape::Shape;
 
 /// Weights of the `approx_lru` policy. Defaults: the endpoint picker of the Gateway API inference extension.
@@ -41,7 +41,7 @@ pub struct ApproxLru(pub LruWeights);
 impl ApproxLru {
     /// What queue, use and prefix make of a candidate's cost, for a fleet of these.
     fn terms(&self, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 3] {
-        let serving = candidates.iter().filter(|candidate| candidate.standing != Standing::Out);
+        let serving = serving(candidates);
         let (least, most) = serving.fold((u32::MAX, 0), |(least, most), candidate| {
             (least.min(candidate.waiting), most.max(candidate.waiting))
         });
@@ -87,6 +87,7 @@ impl CostFunction for ApproxLru {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Standing;
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
     use crate::history::Known;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Share, Standing, Term, Unit, Weight, open};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Share, Term, Unit, Weight, open, serving};
 use crate::shape::Shape;
 
 /// Thresholds of the `approx_tree` policy. Defaults and rule: SGLang's router.
@@ -35,7 +35,7 @@ pub struct ApproxTree(pub TreeRule);
 
 impl ApproxTree {
     fn is_imbalanced(&self, candidates: &[Candidate]) -> bool {
-        let serving = candidates.iter().filter(|candidate| candidate.standing != Standing::Out);
+        let serving = serving(candidates);
         let loads = serving.map(|candidate| candidate.requests);
         let most = loads.clone().max().unwrap_or(0);
         let least = loads.min().unwrap_or(0);
@@ -96,6 +96,7 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
+    use super::super::Standing;
     use super::super::small_worlds::{candidate, origin, shape};
     use super::*;
     use crate::history::Known;

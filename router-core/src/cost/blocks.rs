@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, ratio};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, ratio, serving};
 use crate::shape::Shape;
 
 /// Weights of the `blocks` policy. Defaults and formula: Dynamo 1.x's scheduler. What cached blocks are worth by tier is
@@ -45,7 +45,7 @@ pub struct BlockSum(pub BlocksWeights);
 impl BlockSum {
     /// The three terms of a candidate, for a fleet of these.
     fn terms(&self, shape: &Shape, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 3] {
-        let serving = candidates.iter().filter(|candidate| candidate.standing != Standing::Out);
+        let serving = serving(candidates);
         let least = serving.map(|candidate| candidate.prefill_tokens).min().unwrap_or_default();
         let BlocksWeights { prefill_load_scale, active_request_weight, overlap_decay, .. } = self.0;
         let (prompt, block) = (shape.prompt, f64::from(shape.block_size.get()));

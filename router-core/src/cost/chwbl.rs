@@ -8,7 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use xxhash_rust::xxh64::xxh64;
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, real};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, real, serving};
 use crate::ids::{Roll, Slot};
 use crate::observe::{Enrol, Enrolled};
 use crate::shape::Shape;
@@ -84,7 +84,7 @@ impl Chwbl {
     }
 
     fn bound(&self, candidates: &[Candidate]) -> Bound {
-        let serving = candidates.iter().filter(|candidate| candidate.standing != Standing::Out);
+        let serving = serving(candidates);
         let (workers, total) = serving
             .fold((0_u32, 0_u64), |(workers, total), candidate| (workers + 1, total + u64::from(candidate.requests)));
         let workers = f64::from(workers);

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Share, Term, Unit, Weight, mean_and_deviation, ratio};
+use super::{
+    Candidate, Cost, CostFunction, NoChoice, Share, Standing, Term, Unit, Weight, mean_and_deviation, ratio, serving,
+};
 use crate::shape::Shape;
 
 /// Weights of the `kv` policy. Defaults and formula: Dynamo 0.1's scheduler.
@@ -62,7 +64,8 @@ impl CostFunction for Kv {
         // Each load is asked for three times: it waits where the cost will stand.
         let first = costs.len();
         costs.extend(candidates.iter().map(|candidate| Cost(candidate.kv_load())));
-        let terms = self.terms(shape, mean_and_deviation(costs[first..].iter().map(|load| load.0)));
+        let loads = costs[first..].iter().zip(candidates).filter(|(_, candidate)| candidate.standing != Standing::Out);
+        let terms = self.terms(shape, mean_and_deviation(loads.map(|(load, _)| load.0)));
         for (cost, candidate) in costs[first..].iter_mut().zip(candidates) {
             let [load, missing, slots] = terms(cost.0, candidate);
             cost.0 = load + missing + slots;
@@ -71,7 +74,7 @@ impl CostFunction for Kv {
     }
 
     fn explain(&self, _now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
-        let terms = self.terms(shape, mean_and_deviation(candidates.iter().map(Candidate::kv_load)));
+        let terms = self.terms(shape, mean_and_deviation(serving(candidates).map(Candidate::kv_load)));
         for (at, candidate) in candidates.iter().enumerate() {
             for (name, value) in ["load", "missing", "slots"].into_iter().zip(terms(candidate.kv_load(), candidate)) {
                 tell(at, Term::adds(name, Unit::Share, value));
@@ -125,6 +128,19 @@ mod tests {
         ];
         // Loads 1, 0.4, 0.4: average 0.6, imbalanced, α 0.7. Third: 0.7·(−0.2) + 0.3 + 0.025 = 0.185.
         assert_costs(&costs(&fleet)[2..], &[0.185]);
+    }
+
+    /// One that is drained serves nobody: that it is idle unbalances nothing.
+    #[test]
+    fn who_is_out_counts_in_no_average() {
+        let pair = [candidate(0, (202, 1000), (4, 16), 0), candidate(1, (202, 1000), (4, 16), 8)];
+        let out = Candidate { standing: Standing::Out, ..candidate(2, (0, 1000), (0, 16), 0) };
+        let alone = costs(&pair);
+        assert_eq!(costs(&[pair[0], pair[1], out])[..2], alone);
+        let mut told = Vec::new();
+        Kv::default().explain(origin(), &shape(256), &[pair[0], pair[1], out], &mut |at, term| told.push((at, term)));
+        let first: f64 = told.iter().filter(|(at, _)| *at == 0).map(|(_, term)| term.value).sum();
+        assert!((first - alone[0].0).abs() < 1e-12);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, ratio};
+use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, ratio, serving};
 use crate::shape::Shape;
 
 /// Weights of the `logit` policy. Defaults and formula: Dynamo 0.1's example router.
@@ -32,7 +32,7 @@ pub struct Logit(pub LogitWeights);
 impl Logit {
     /// What use, queue and hit make of a candidate's cost, for a fleet of these.
     fn terms(&self, shape: &Shape, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 3] {
-        let most_waiting = candidates.iter().map(|candidate| candidate.waiting).max().unwrap_or(0);
+        let most_waiting = serving(candidates).map(|candidate| candidate.waiting).max().unwrap_or(0);
         let (LogitWeights { hit, usage, waiting }, prompt) = (self.0, shape.prompt.0);
         move |candidate| {
             [
@@ -53,11 +53,14 @@ impl CostFunction for Logit {
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
         let terms = self.terms(shape, candidates);
+        let mut says_something = false;
         costs.extend(candidates.iter().map(|candidate| {
             let [usage, waiting, hit] = terms(candidate);
-            Cost(usage + waiting + hit)
+            let cost = usage + waiting + hit;
+            says_something |= cost != 0.0 && candidate.standing != Standing::Out;
+            Cost(cost)
         }));
-        if costs.iter().all(|cost| cost.0 == 0.0) { Err(NoChoice::AllZero) } else { Ok(()) }
+        if says_something { Ok(()) } else { Err(NoChoice::AllZero) }
     }
 
     fn explain(&self, _now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
@@ -98,6 +101,13 @@ mod tests {
     #[test]
     fn r012_r013_a_worker_without_metrics_has_twice_its_hit() {
         assert_costs(&costs(&[world(0, 8, 0, 0), world(1, 0, 10, 0)]).unwrap(), &[-1.0, 0.1]);
+    }
+
+    #[test]
+    fn who_is_out_has_no_say() {
+        let out = Candidate { standing: Standing::Out, ..world(2, 0, 50, 8) };
+        assert_eq!(costs(&[world(0, 0, 0, 0), world(1, 0, 0, 0), out]), Err(NoChoice::AllZero));
+        assert_costs(&costs(&[world(0, 0, 0, 4), world(1, 0, 0, 2), out]).unwrap()[..2], &[1.0, 0.5]);
     }
 
     #[test]

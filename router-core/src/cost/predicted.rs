@@ -3,20 +3,20 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, open};
+use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, open, ratio, serving};
 use crate::ids::Roll;
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
 use crate::rates::{Outlook, Rates, Reading, Regulars, Work};
 use crate::shape::Shape;
-use crate::units::Tokens;
+use crate::units::{Blocks, Tier};
 
-/// `wait + own + more·busy·(λ·(wait + own) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own) + step − copy` in ms,
+/// `wait + own + more·busy·(λ·(wait + own/2) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step − copy` in ms,
 /// lowest wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has
 /// to compute of it: together the request's time to first token. Others lose `more` by it: what it adds to a step that
-/// there is anyway, for them or for the streams. `λ·(wait + own)` requests will arrive there before it is done, and each
-/// loses that. So does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over
+/// there is anyway, for them or for the streams. `λ·wait` requests will arrive there before it is begun, and each
+/// loses that; `λ·own` while it is computed, and they lose what is left of it: half, on average. So does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over
 /// mean time to the end, halved, since they get a token with every step meanwhile. Both count as
 /// far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time that it is, since whoever
 /// comes later goes elsewhere while it is not, and is one of many to be held up once it is. The regulars, of whom `λᵣ`
@@ -67,12 +67,12 @@ struct Worth {
 
 impl Toll {
     fn of(Outlook { wait, own, more, step }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
-        let done = wait + own;
+        let during = wait + own / 2.0;
         Self {
             wait,
             own,
-            later: more * worth.arrivals * done,
-            regulars: more.min(regulars.saved) * regulars.per_ms * done,
+            later: more * worth.arrivals * during,
+            regulars: more.min(regulars.saved) * regulars.per_ms * during,
             stalls: more * worth.stall * decoding,
             step: step * worth.step,
             copy: 0.0,
@@ -109,13 +109,18 @@ impl Toll {
 
 impl Worth {
     fn now(reading: &Reading<'_>, candidates: &[Candidate]) -> Self {
-        let workers = f64::from(u32::try_from(candidates.len().max(1)).unwrap_or(u32::MAX));
+        let workers = f64::from(u32::try_from(serving(candidates).count().max(1)).unwrap_or(u32::MAX));
         let arrivals = reading.arrivals() / workers;
-        let room: f64 = candidates.iter().map(Candidate::fullness).sum();
+        let room: f64 = serving(candidates).map(known_fullness).sum();
         let share = (arrivals * reading.mean_request_ms()).max(room / workers).min(BUSIEST);
         let busy = share / (1.0 - share);
         Self { arrivals: busy * arrivals, stall: busy * reading.first_share() / 2.0, step: 1.0 - share }
     }
+}
+
+/// How full it is by what is known: a cache of which only the most that was in use is known is full by no count.
+fn known_fullness(candidate: &Candidate) -> f64 {
+    if candidate.total_is_learned { candidate.slot_load() } else { candidate.fullness() }
 }
 
 /// The share of its time that a fleet is busy at most: beyond, what is estimated is too rough to tell how much more others lose.
@@ -156,12 +161,12 @@ fn count_copies(candidates: &[Candidate], tolls: &mut [Toll], returns: f64) {
 }
 
 /// ms until blocks are free for the request, where a request in flight keeps its own for `decode_ms`: the cache turns over
-/// once in that time.
+/// once in that time. None where its size is not known.
 fn until_room(candidate: &Candidate, decode_ms: f64) -> f64 {
     let total = f64::from(candidate.total_blocks.0);
     let wanted = f64::from(candidate.active_blocks.0) + f64::from(candidate.added_blocks.0);
     let missing = wanted - total * (1.0 - HEADROOM);
-    if total > 0.0 && missing > 0.0 { missing / total * decode_ms } else { 0.0 }
+    if total > 0.0 && missing > 0.0 && !candidate.total_is_learned { missing / total * decode_ms } else { 0.0 }
 }
 
 /// The share of a cache that tokens to come will take of what is free.
@@ -176,20 +181,14 @@ fn outlook(reading: &Reading<'_>, shape: &Shape, candidate: &Candidate) -> Outlo
 /// tiers are worth elsewhere does not matter here, since fetching has a rate of its own.
 #[inline]
 fn work(shape: &Shape, candidate: &Candidate) -> Work {
-    let promised = candidate.overlap.total().tokens(shape.block_size);
-    let device = candidate.overlap.get(crate::units::Tier::Device).tokens(shape.block_size);
-    if promised == device {
+    if candidate.overlap.is_on_device() {
         return Work::on_device(shape.prompt, candidate.new_tokens);
     }
-    let trust = match device {
-        Tokens(0) => 1.0,
-        Tokens(device) => (f64::from(candidate.cached_on_device.0) / f64::from(device)).min(1.0),
-    };
-    let below = promised.saturating_sub(device);
-    #[expect(clippy::as_conversions, reason = "a product of a u32 and a factor from 0 to 1")]
-    let believed = Tokens((f64::from(below.0) * trust) as u32);
-    let new = shape.prompt.saturating_sub(candidate.cached_on_device).saturating_sub(believed);
-    Work::new(shape.prompt, new, candidate.overlap, trust, shape.block_size)
+    let below = candidate.overlap.total().0 - candidate.overlap.get(Tier::Device).0;
+    let trust = ratio(candidate.cached_below.0, Blocks(below).tokens(shape.block_size).0).min(1.0);
+    let new = shape.prompt.saturating_sub(candidate.cached_on_device).saturating_sub(candidate.cached_below);
+    // What it was sent may count for more than what it promises.
+    Work::new(shape.prompt, new.min(candidate.new_tokens), candidate.overlap, trust, shape.block_size)
 }
 
 impl CostFunction for Predicted {
@@ -258,7 +257,7 @@ mod tests {
     use crate::ids::{RequestKey, SequenceHash, Slot};
     use crate::observe::{Event, Usage};
     use crate::overlap::TierBlocks;
-    use crate::units::{Blocks, Tier};
+    use crate::units::Tokens;
 
     /// A world in which nothing decodes and nobody waits, as far as candidates tell.
     fn idle(slot: u16, overlap: u32) -> Candidate {
@@ -284,14 +283,15 @@ mod tests {
     #[test]
     fn the_formula_by_hand() {
         let worth = Worth { arrivals: 0.01, stall: 0.05, step: 0.75 };
-        // 0.01 arrivals a ms in 150 ms are 1.5, each of which loses 40; six streams lose 40 at a twentieth each.
+        // 0.01 arrivals a ms in the 100 ms before it and, as they lose half, 25 of those that it takes are 1.25, each of which
+        // loses 40; six streams lose 40 at a twentieth each.
         // A quarter of the time somebody else would fill the step.
-        // 0.02 regulars a ms are three in that time, each of whom would rather lose the 30 ms that coming here saves.
+        // 0.02 regulars a ms are two and a half in that time, each of whom would rather lose the 30 ms that coming here saves.
         let regulars = Regulars { per_ms: 0.02, saved: 30.0 };
         let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
-        let lost = Toll { wait: 0.0, own: 0.0, later: 60.0, regulars: 90.0, stalls: 12.0, step: 6.0, copy: 0.0 };
+        let lost = Toll { wait: 0.0, own: 0.0, later: 50.0, regulars: 75.0, stalls: 12.0, step: 6.0, copy: 0.0 };
         assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
-        assert!((toll.sum() - 318.0).abs() < 1e-12);
+        assert!((toll.sum() - 293.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
         let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, more: 0.0, step: 0.0 }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
@@ -368,8 +368,55 @@ mod tests {
         // One interval for both: 20 + 2·30, then 27.68 of its own.
         assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, more: 7.68, step: 2.0 * 7.68 });
         assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, more: 7.68, step: 0.0 });
-        // The first alone should have taken 50: after 100 everything takes twice as long.
+        // The first alone should have taken 50: after 100 everything takes twice as long. What it takes
+        // beyond that is waited for, too: longer and longer.
         assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0 });
+        assert_eq!(outlook(130), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0 });
+        assert_eq!(outlook(5_000), Outlook { wait: 4_900.0, own: 55.36, more: 15.36, step: 0.0 });
+    }
+
+    #[test]
+    fn where_answers_come_whole_silence_says_something_once_it_is_longer_than_they_take() {
+        let (policy, start) = (Predicted::default(), origin());
+        for slot in 0..2 {
+            let whole = start + Duration::from_secs(2);
+            place(&policy, start, u64::from(slot), slot, 1_000);
+            tell(&policy, whole, u64::from(slot), slot, Event::FirstToken);
+            tell(&policy, whole, u64::from(slot), slot, Event::Finished { usage: Usage::default() });
+        }
+        let later = start + Duration::from_secs(100);
+        place(&policy, later, 3, 0, 1_000);
+        let busy = Candidate { requests: 1, waiting: 1, ..idle(0, 0) };
+        let wait = |ms| outlook(&policy.rates.read(later + Duration::from_millis(ms)), &shape(256), &busy).wait;
+        assert_eq!([0, 40, 2_000, 4_000, 20_000].map(wait), [50.0, 10.0, 0.0, 0.0, 16_000.0]);
+    }
+
+    #[test]
+    fn who_is_out_is_nobody_to_whom_others_could_go() {
+        let (policy, start) = (Predicted::default(), origin());
+        for key in 0..5 {
+            place(&policy, start + Duration::from_millis(100 * key), key, 0, 1_000);
+        }
+        let reading = policy.rates.read(start);
+        let out = Candidate { standing: Standing::Out, active_blocks: Blocks(1_000), ..idle(2, 0) };
+        let fleets = [vec![idle(0, 0), idle(1, 0)], vec![idle(0, 0), idle(1, 0), out, out]];
+        let [alone, beside] = fleets.map(|fleet| Worth::now(&reading, &fleet));
+        assert_eq!(alone, beside);
+    }
+
+    #[test]
+    fn a_size_that_was_only_learned_makes_nobody_full() {
+        let learned = |total| Candidate {
+            active_blocks: Blocks(69),
+            added_blocks: Blocks(188),
+            total_blocks: Blocks(total),
+            total_is_learned: true,
+            ..idle(0, 0)
+        };
+        assert!(until_room(&learned(69), 5_000.0).abs() < f64::EPSILON);
+        let policy = Predicted::default();
+        let costs = costs(&policy, origin(), &[learned(69), learned(0), idle(2, 0)]);
+        assert_costs(&costs, &[27.68; 3]);
     }
 
     #[test]
@@ -394,13 +441,25 @@ mod tests {
             overlap: held,
             cached_tokens: Tokens(64 + 96),
             cached_on_device: Tokens(64),
+            cached_below: Tokens(128),
             new_tokens: Tokens(96),
             ..idle(0, 0)
         };
         // 64 tokens are computed, 128 fetched at 8 ms a thousand; whatever a weight makes of them.
         assert_costs(&costs(&Predicted::default(), origin(), &[holder]), &[20.0 + 1.92 + 1.024]);
-        let doubted = Candidate { cached_tokens: Tokens(32 + 48), cached_on_device: Tokens(32), ..holder };
-        assert_costs(&costs(&Predicted::default(), origin(), &[doubted]), &[20.0 + 4.8 + 0.512]);
+        let half =
+            Candidate { cached_on_device: Tokens(32), cached_below: Tokens(64), new_tokens: Tokens(176), ..holder };
+        let none =
+            Candidate { cached_on_device: Tokens(0), cached_below: Tokens(0), new_tokens: Tokens(256), ..holder };
+        // Nothing lies on the device, and nothing is believed.
+        let mut below = TierBlocks::default();
+        below.add(Tier::Host, Blocks(16));
+        let distrusted = Candidate { overlap: below, ..none };
+        let doubted = costs(&Predicted::default(), origin(), &[half, none, distrusted]);
+        assert_costs(&doubted, &[20.0 + 4.8 + 0.512, 27.68, 27.68]);
+        // What it was sent counts for half where its view tells nothing.
+        let sent = Candidate { cached_tokens: Tokens(128), new_tokens: Tokens(128), ..none };
+        assert_costs(&costs(&Predicted::default(), origin(), &[sent]), &[20.0 + 3.84]);
     }
 
     #[test]

@@ -44,16 +44,16 @@ impl TierWeights {
         .get()
     }
 
-    /// Of `cached` tokens, which lie in `held` blocks, as many as count where a promise is worth `trust`, from 0 to 1; and
-    /// of these, those on the device. Rounded down; all of them where every block is worth 1.
-    pub fn believed(&self, held: TierBlocks, cached: Tokens, trust: f64) -> (Tokens, Tokens) {
+    /// Of `cached` tokens, which lie in `held` blocks, as many as count where a promise is worth `trust`, from 0 to 1.
+    /// Rounded down; all of them where every block is worth 1.
+    pub fn believed(&self, held: TierBlocks, cached: Tokens, trust: f64) -> Believed {
         // Most of a healthy fleet: nothing is weighed, and nothing needs to be divided.
         if trust * self.of(Tier::Device) >= 1.0 && held.is_on_device() {
-            return (cached, cached);
+            return Believed { all: cached, on_device: cached, below: Tokens(0) };
         }
         let blocks = held.total().0;
         if blocks == 0 {
-            return (Tokens(0), Tokens(0));
+            return Believed::default();
         }
         let worth = |tier: Tier| f64::from(held.get(tier).0) * self.of(tier);
         let sum: f64 = Tier::ALL.iter().map(|&tier| worth(tier)).sum();
@@ -67,8 +67,20 @@ impl TierWeights {
             let believed = (f64::from(cached.0) * share + 1e-6) as u32;
             Tokens(believed.min(cached.0))
         };
-        (believed(sum), believed(worth(Tier::Device)))
+        let below = f64::from(blocks - held.get(Tier::Device).0);
+        Believed { all: believed(sum), on_device: believed(worth(Tier::Device)), below: believed(below) }
     }
+}
+
+/// What counts of a promise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Believed {
+    /// Tokens of all tiers, by what these are worth.
+    pub all: Tokens,
+    /// Of these, those on the device.
+    pub on_device: Tokens,
+    /// Those below the device as they are, for who reckons what it takes to fetch them.
+    pub below: Tokens,
 }
 
 #[cfg(test)]
@@ -86,7 +98,7 @@ mod tests {
 
     fn believed(blocks: [u32; 4], trust: f64) -> u32 {
         let cached = Tokens(blocks.iter().sum::<u32>() * 16);
-        TierWeights::default().believed(held(blocks), cached, trust).0.0
+        TierWeights::default().believed(held(blocks), cached, trust).all.0
     }
 
     #[test]
@@ -98,9 +110,9 @@ mod tests {
     #[test]
     fn what_lies_on_the_device_is_told_beside_the_sum() {
         let believed = TierWeights::default().believed(held([3, 1, 0, 0]), Tokens(64), 0.5);
-        assert_eq!(believed, (Tokens(30), Tokens(24)));
+        assert_eq!(believed, Believed { all: Tokens(30), on_device: Tokens(24), below: Tokens(8) });
         let believed = TierWeights::default().believed(held([0, 0, 0, 16]), Tokens(256), 1.0);
-        assert_eq!(believed, (Tokens(51), Tokens(0)));
+        assert_eq!(believed, Believed { all: Tokens(51), on_device: Tokens(0), below: Tokens(256) });
     }
 
     #[test]

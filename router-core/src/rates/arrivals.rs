@@ -3,6 +3,9 @@
 use super::ONE_STEP_MS;
 use super::mean::Mean;
 
+/// A gap counts as so many usual ones at most: a quiet night is no rate of the morning.
+const PAUSE_MAX: f64 = 100.0;
+
 /// A rate by those who came last. Who comes within a millisecond of another comes with it, as the samples of one question do:
 /// a burst is one event, whose size and whose distance from the last count, or it would look as if requests kept coming like
 /// that. Its distance counts once it is over. Times are in ms.
@@ -26,7 +29,9 @@ impl Arrivals {
             Some((began, size)) if now - *began < ONE_STEP_MS => *size += 1.0,
             last => {
                 if let Some((began, size)) = last.replace((now, 1.0)) {
-                    self.between.add(now - began);
+                    let usual = self.between.get();
+                    let longest = if usual > 0.0 { PAUSE_MAX * usual } else { f64::INFINITY };
+                    self.between.add((now - began).min(longest));
                     self.size.add(size);
                 }
             }
@@ -86,5 +91,14 @@ mod tests {
         assert_eq!(arrivals.per_ms(), 0.025);
         arrivals.add(300.0);
         assert!((arrivals.per_ms() - 13.0 / 300.0).abs() < 1e-12, "{}", arrivals.per_ms());
+    }
+
+    #[test]
+    fn a_quiet_night_is_no_rate_of_the_morning() {
+        let mut arrivals = Arrivals::new(0.01);
+        (0..1_000).for_each(|at| arrivals.add(10.0 * f64::from(at)));
+        arrivals.add(8.0 * 3.6e6);
+        let rate = arrivals.per_ms();
+        assert!((0.05..0.06).contains(&rate), "{rate}");
     }
 }

@@ -21,12 +21,15 @@ const ASSUMED_MS: f64 = 300.0;
 /// What is left of a sample's weight after another. Half after some 350.
 const KEEP: f64 = 0.998;
 
-/// From so many samples on, one that is several times off is taken as that many times off: a hang is no rate. Whatever
-/// really changed still arrives within a few samples more.
+/// A sample that is several times off is taken as that many times off: a hang is no rate. Whatever really changed still
+/// arrives within a few samples more.
+const OFF_MAX: f64 = 4.0;
+
+/// Before there are so many samples, one may be further off: a belief is no measurement.
 const SURE: u32 = 20;
 
 /// See [`SURE`].
-const OFF_MAX: f64 = 4.0;
+const OFF_MAX_YOUNG: f64 = 10.0;
 
 /// Passes over the unknowns after each sample. They start where the last ones ended, so a few do.
 const PASSES: usize = 8;
@@ -85,7 +88,8 @@ impl Line {
     pub(super) fn add(&mut self, work: &Work, ms: f64) {
         let x = work.quantities();
         let expected = dot(&self.rates, &x);
-        let ms = if self.samples < SURE { ms } else { ms.clamp(expected / OFF_MAX, expected * OFF_MAX) };
+        let off_max = if self.samples < SURE { OFF_MAX_YOUNG } else { OFF_MAX };
+        let ms = ms.clamp(expected / off_max, expected * off_max);
         self.samples = self.samples.saturating_add(1);
         let assumed = ASSUMED_MS * (1.0 - KEEP);
         self.taken.0 = self.taken.0 * KEEP + assumed + ms;
@@ -188,6 +192,18 @@ mod tests {
             works().for_each(|work| line.add(&work, 10.0 * (16.5 + 20.6 * work.tokens)));
         }
         assert!((line.ms(&work) / (10.0 * (16.5 + 82.4)) - 1.0).abs() < 0.1, "{}", line.ms(&work));
+    }
+
+    /// A first answer that waits for a compilation must not make all prompts cost alike.
+    #[test]
+    fn a_hang_before_anything_was_seen_is_no_rate_either() {
+        let mut line = Line::default();
+        let works: Vec<Work> = works().collect();
+        line.add(&works[0], 60_000.0);
+        works.iter().take(60).for_each(|work| line.add(work, 20.0 + 30.0 * work.tokens));
+        let [short, long] = [0.3, 9.0].map(|tokens| Work { tokens, pairs: 0.0, ..Work::default() });
+        assert!(line.ms(&long) > 2.5 * line.ms(&short), "{} {}", line.ms(&short), line.ms(&long));
+        assert!(line.ms(&long) < 2.0 * (20.0 + 270.0), "{}", line.ms(&long));
     }
 
     #[test]

@@ -11,14 +11,16 @@ use crate::ids::RequestKey;
 /// The assumption that a worker is like the others weighs as much as this many ms of intervals.
 const ASSUMED_MS: f64 = 2_000.0;
 
-/// An interval counts as so many times longer or shorter than expected at most.
+/// An interval counts as so many times longer or shorter than this worker's should be at most: a hang is no rate. Who
+/// really is that slow soon counts as several times that.
 const OFF_MAX: f64 = 5.0;
 
 /// What a worker is slower or faster by, as a natural logarithm, up to which it is taken for chance or for load that the
 /// line does not know: a fifth. Twice that is believed whole.
 const CHANCE: f64 = 0.2;
 
-/// How much slower at most a request that lets its first token wait makes a worker seem, at once.
+/// How much slower at most a request that lets its first token wait makes a worker seem, at once. What it waits beyond that
+/// is waited for by others, too.
 const DISPROVED_MAX: f64 = 2.0;
 
 /// Steps of which the mean gap between tokens is.
@@ -137,7 +139,8 @@ impl Worker {
         if expected <= 0.0 {
             return false;
         }
-        self.taken.0 += ms.clamp(expected / OFF_MAX, expected * OFF_MAX);
+        let own = expected * self.slow;
+        self.taken.0 += ms.clamp(own / OFF_MAX, own * OFF_MAX);
         self.taken.1 += expected;
         line.add(&work, ms);
         true
@@ -191,9 +194,9 @@ impl Worker {
     }
 
     /// ms until it comes to a new request, and how much slower than the fleet's line it is. `foreign` is work of others
-    /// that waits in its queue.
+    /// that waits in its queue; `whole` is how long answers take that do not come as streams.
     #[inline]
-    pub(super) fn wait(&self, now: f64, line: &Line, foreign: &Work) -> (f64, f64) {
+    pub(super) fn wait(&self, now: f64, line: &Line, foreign: &Work, whole: f64) -> (f64, f64) {
         let Some(first) = self.pending.front() else {
             return (self.slow * line.ms(foreign) + self.rest_of_step(now), self.slow);
         };
@@ -201,12 +204,16 @@ impl Worker {
         let elapsed = (now - self.head).max(0.0);
         let streams = self.streams_now();
         let expected = self.slow * line.ms(&first.work.beside(streams));
-        // What takes longer than it should is slower than it seemed: an estimate that was disproved must not make the
-        // queue look empty.
-        let disproved =
-            if self.streams && expected > 0.0 { (elapsed / expected).clamp(1.0, DISPROVED_MAX) } else { 1.0 };
-        let slow = self.slow * disproved;
-        ((slow * line.ms(&queued.beside(streams)) - elapsed).max(0.0), slow)
+        // Of an answer that is no stream nothing is heard before it is whole.
+        let heard = if self.streams { expected } else { expected.max(whole) };
+        if heard <= 0.0 || !(self.streams || whole > 0.0) {
+            return ((self.slow * line.ms(&queued.beside(streams)) - elapsed).max(0.0), self.slow);
+        }
+        // What takes longer than it should is slower than it seemed, and what has taken long already will take as long again:
+        // an estimate that was disproved must not make the queue look empty.
+        let slow = self.slow * (elapsed / heard).clamp(1.0, DISPROVED_MAX);
+        let silent = (elapsed - DISPROVED_MAX * heard).max(0.0);
+        ((slow * line.ms(&queued.beside(streams)) - elapsed).max(0.0) + silent, slow)
     }
 
     /// ms by which `work`, sent now, delays the first tokens of others: those that come from the step in which it begins. It

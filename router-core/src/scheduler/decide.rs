@@ -77,7 +77,7 @@ impl Scheduler {
             let chosen = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;
             return Ok((chosen, DecidedBy::LeastLoaded));
         }
-        let decided_by = if !question.has_tokens && !self.policy.goes_by_text(question.has_texts, shape) {
+        let decided_by = if !question.has_tokens && !self.policy.goes_without_tokens(question.has_texts, shape) {
             DecidedBy::Load
         } else {
             match priced(&self.policy, now, shape, (candidates, kept), (costs, terms)) {

@@ -82,8 +82,11 @@ impl Scheduler {
     fn explained(&self, now: Instant, question: &Question, scratch: &mut Scratch) -> Result<Explanation, PlaceError> {
         let Question { shape, kept, .. } = question;
         let chance = scratch.rng.clone();
+        // What a policy that learns goes by is another thing a moment later: its terms are those of this decision.
+        scratch.terms = Some(Vec::new());
         let decided = self.decide(now, question, scratch);
         scratch.rng = chance;
+        let told = scratch.terms.take().unwrap_or_default();
         let (chosen, decided_by) = decided?;
         let policy = if decided_by == DecidedBy::Policy { &self.policy } else { &self.fallback };
         let Scratch { candidates, costs, .. } = scratch;
@@ -92,7 +95,9 @@ impl Scheduler {
         let mut considered: Vec<_> = considered
             .map(|(at, candidate)| Considered { candidate: *candidate, cost: cost(at), terms: Vec::new() })
             .collect();
-        if decided_by != DecidedBy::LeastLoaded {
+        if !told.is_empty() {
+            told.into_iter().for_each(|(at, term)| considered[at].terms.push(term));
+        } else if decided_by != DecidedBy::LeastLoaded {
             policy.cost.explain(now, shape, candidates, &mut |at, term| considered[at].terms.push(term));
             if let Some(kept) = kept {
                 let bonus = kept.bonus(policy, shape, candidates);

@@ -56,7 +56,7 @@ fn choice(
     (kept, slots): (Option<Kept>, usize),
     scratch: &mut Scratch,
 ) -> Option<usize> {
-    if request.prompts.is_empty() && !shadow.goes_by_text(!request.texts.is_empty(), shape) {
+    if request.prompts.is_empty() && !shadow.goes_without_tokens(!request.texts.is_empty(), shape) {
         return None;
     }
     let remembers = shadow.history.is_some();

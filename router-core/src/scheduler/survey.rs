@@ -7,6 +7,7 @@ use xxhash_rust::xxh64::xxh64;
 use super::{Scheduler, Scratch};
 use crate::admission;
 use crate::cost::Candidate;
+use crate::cost::tiers::Believed;
 use crate::history::{Asked, History, Known};
 use crate::ids::{Roll, SequenceHash};
 use crate::observe::Enrolled;
@@ -31,7 +32,8 @@ impl Scheduler {
             find_added(request, &self.overlay, workers.slots(), scratch);
         }
         scratch.text_hashes.clear();
-        if request.prompts.is_empty() && self.policy.history.is_some() {
+        let goes_by_history = self.shadows.iter().chain([&self.policy]).any(|policy| policy.history.is_some());
+        if request.prompts.is_empty() && goes_by_history {
             request.texts.iter().for_each(|text| text.hash_into(&mut scratch.text_hashes));
         }
         recall(self.policy.history.as_deref(), request, workers.slots(), scratch);
@@ -79,9 +81,11 @@ impl Scheduler {
             Candidate {
                 slot: target.slot,
                 standing: admission::standing(now, target, &load, request.avoid),
+                total_is_learned: target.limits.blocks.is_none(),
                 overlap: held[place],
                 cached_tokens: Tokens(0),
                 cached_on_device: Tokens(0),
+                cached_below: Tokens(0),
                 new_tokens: prompt_tokens,
                 active_blocks: Blocks(load.active_blocks.0.saturating_add(beyond.blocks.0)),
                 added_blocks: if self.needs.added_blocks { added[place] } else { Blocks(0) },
@@ -110,8 +114,8 @@ impl Scheduler {
                 continue;
             }
             let trust = workers.get(candidate.slot).map_or(0.0, |target| target.trust.weight());
-            (candidate.cached_tokens, candidate.cached_on_device) =
-                self.tiers.believed(candidate.overlap, promised, trust);
+            let Believed { all, on_device, below } = self.tiers.believed(candidate.overlap, promised, trust);
+            (candidate.cached_tokens, candidate.cached_on_device, candidate.cached_below) = (all, on_device, below);
             let doubted = promised.saturating_sub(candidate.cached_tokens);
             candidate.new_tokens = uncached.saturating_add(doubted);
         }
