@@ -339,7 +339,8 @@ impl Fleet {
             worker.metrics.credit.set(f64::from(pool.scheduler.overlay().credited(now, target.slot).0));
         }
         for pool in table.pools() {
-            let loads: Vec<f64> = pool.targets.iter().filter_map(|slot| table.get(*slot)).map(kv_load).collect();
+            let serving = pool.targets.iter().filter_map(|slot| table.get(*slot)).filter(|target| target.available);
+            let loads: Vec<f64> = serving.map(kv_load).collect();
             let Some(state) = self.pool(&pool.model) else { continue };
             state.metrics.balance.set(load_balance_score(loads.into_iter()));
             state.metrics.tokenizer(&state.tokenizer.figures(now));

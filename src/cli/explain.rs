@@ -218,7 +218,9 @@ fn line(candidate: &ToldCandidate, names: &[String]) -> Vec<String> {
         };
         term.map_or_else(|| "-".to_owned(), shown)
     }));
-    let blocks = format!("{}/{}", seen.active_blocks.0, seen.total_blocks.0);
+    // A cache's size that was only learned is what it has had at least.
+    let at_least = if seen.total_is_learned { "+" } else { "" };
+    let blocks = format!("{}/{}{at_least}", seen.active_blocks.0, seen.total_blocks.0);
     let standing = format!("{:?}", seen.standing).to_lowercase();
     cells.extend([seen.cached_tokens.0.to_string(), seen.new_tokens.0.to_string(), seen.requests.to_string(), blocks]);
     cells.push(standing);

@@ -186,7 +186,7 @@ fn texts(
     (root, seed): (Root, u64),
 ) -> (Root, Vec<Vec<u32>>) {
     let pool = &destination.pool;
-    if !matches!(prompts, Prompts::Unknown(_)) || pool.scheduler.policy().history.is_none() {
+    if !matches!(prompts, Prompts::Unknown(_)) || !pool.scheduler.goes_by_history() {
         return (root, Vec::new());
     }
     let block = pool.block_size.get().saturating_mul(CHARACTERS_PER_TOKEN);

@@ -32,8 +32,7 @@ impl Scheduler {
             find_added(request, &self.overlay, workers.slots(), scratch);
         }
         scratch.text_hashes.clear();
-        let goes_by_history = self.shadows.iter().chain([&self.policy]).any(|policy| policy.history.is_some());
-        if request.prompts.is_empty() && goes_by_history {
+        if request.prompts.is_empty() && self.goes_by_history() {
             request.texts.iter().for_each(|text| text.hash_into(&mut scratch.text_hashes));
         }
         recall(self.policy.history.as_deref(), request, workers.slots(), scratch);
@@ -51,6 +50,11 @@ impl Scheduler {
             .or_else(|| opening(request, &scratch.hashes).filter(|_| self.needs.opening.is_some()));
         let fork = if self.needs.fork { fork(scratch) } else { None };
         Shape { opening, fork, ..request.shape }
+    }
+
+    /// Whether its policy or a shadow remembers what was sent: where token ids are unknown, characters tell it as much.
+    pub fn goes_by_history(&self) -> bool {
+        self.shadows.iter().chain([&self.policy]).any(|policy| policy.history.is_some())
     }
 
     /// Tells the policies that go by the targets' names who they are. Placing does so by itself.
