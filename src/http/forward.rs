@@ -77,7 +77,7 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
         let mut attempt = Attempt::new(request, placed);
         let mut way = Way::Kept;
         let failed = loop {
-            let error = match send(gateway, request, &attempt.worker, way).await {
+            let error = match retrying.attend(send(gateway, request, &attempt.worker, way)).await {
                 Ok(answer) => {
                     // Whatever comes now is no retry any more.
                     drop(retrying);
