@@ -39,6 +39,8 @@ const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering")
 /// A request that was understood.
 pub(super) struct Understood {
     pub(super) key: RequestKey,
+    /// Its name, as its client and its worker see it.
+    pub(super) id: HeaderValue,
     /// What is logged of it, if anything is.
     pub(super) access: Option<Arc<Access>>,
     pub(super) arrived: Instant,
@@ -172,6 +174,7 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
     let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
     let ticket = Ticket {
         key: request.key,
+        id: request.id.clone(),
         pool: Arc::clone(&request.pool),
         worker,
         fleet: Arc::clone(&gateway.fleet),

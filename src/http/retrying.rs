@@ -107,7 +107,8 @@ impl<'a> Retrying<'a> {
     pub(super) fn judge(&mut self, attempt: &mut Attempt<'_>, error: &GatewayError) -> Next {
         let GatewayError::Upstream { failure, retry_after, source, .. } = error else { return Next::Stop };
         let (worker, failure) = (&attempt.worker, *failure);
-        let (request, cause) = (self.request.key.0, source.as_ref().map(tracing::field::display));
+        let (request, cause) = (self.request.id.as_bytes(), source.as_ref().map(tracing::field::display));
+        let request = &*String::from_utf8_lossy(request);
         tracing::warn!(worker = %worker.id, request, failure = failure.label(), cause, "attempt failed");
         attempt.side = match failure {
             Failure::Ejected | Failure::Starved => Side::Router,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::ledger::Reservation;
 use warmpath_core::observe::{Event, Observation, Side, Usage};
@@ -33,6 +34,8 @@ pub struct Progress {
 pub struct Ticket {
     /// Its name in observations.
     pub key: RequestKey,
+    /// Its name as its client sees it.
+    pub id: HeaderValue,
     /// Its pool.
     pub pool: Arc<PoolState>,
     /// Its worker.
@@ -238,7 +241,8 @@ impl Progress {
                     guard.broke(*fingerprint, worker.slot, (*sent, now));
                 }
                 self.came(now, "broken", Usage::default());
-                tracing::warn!(worker = %self.ticket.worker.id, request = self.ticket.key.0, "answer broke off");
+                let request = &*String::from_utf8_lossy(self.ticket.id.as_bytes());
+                tracing::warn!(worker = %self.ticket.worker.id, request, "answer broke off");
                 self.note(Standing::Failed, None);
                 self.ticket.fleet.request_failed(&self.ticket.worker, failure);
                 self.observe(now, Event::Failed { side: Side::Worker });
