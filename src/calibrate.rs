@@ -134,7 +134,7 @@ impl Engine<'_> {
                 last = Some((Instant::now(), events));
             }
         }
-        if scanner.seen().error {
+        if scanner.seen().error.is_some() {
             return Err("the engine answered with an error in its stream".into());
         }
         let ((begun, first), (ended, last)) = first.zip(last).ok_or("the engine generated nothing")?;

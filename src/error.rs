@@ -114,7 +114,7 @@ pub enum GatewayError {
     #[error("the request was not answered in time")]
     Deadline,
     /// A worker could not be reached, or broke off.
-    #[error("{}", failed(worker, *failure))]
+    #[error("{}", failed(*failure))]
     Upstream {
         /// The worker.
         worker: WorkerId,
@@ -127,7 +127,7 @@ pub enum GatewayError {
         source: Option<BoxError>,
     },
     /// A worker failed, and too many other requests are being tried again.
-    #[error("worker `{worker}` failed, and too many requests are being tried again already")]
+    #[error("a worker failed, and too many requests are being tried again already")]
     NoTurn {
         /// The worker.
         worker: WorkerId,
@@ -212,6 +212,14 @@ impl GatewayError {
         }
     }
 
+    /// The worker that failed it last, which only the log may name.
+    pub fn worker(&self) -> Option<&WorkerId> {
+        match self {
+            Self::Upstream { worker, .. } | Self::NoTurn { worker } => Some(worker),
+            _ => None,
+        }
+    }
+
     /// The label of `requests_total`.
     pub fn outcome(&self) -> &'static str {
         match self {
@@ -250,6 +258,9 @@ impl GatewayError {
             Self::Deadline => ("upstream_error", Some("deadline_exceeded")),
             Self::Upstream { failure: Failure::Starved, .. } => ("service_unavailable", Some("no_descriptors")),
             Self::Upstream { failure: Failure::Silent, .. } => ("upstream_error", Some("upstream_timeout")),
+            Self::Upstream { failure: Failure::TooManyRequests, .. } => {
+                ("rate_limit_error", Some("rate_limit_exceeded"))
+            }
             Self::Upstream { .. } => ("upstream_error", Some("upstream_failed")),
             Self::NoTurn { .. } => ("upstream_error", Some("too_many_retries")),
             Self::Suspect => ("upstream_error", Some("request_suspect")),
@@ -302,11 +313,12 @@ impl GatewayError {
     }
 }
 
-/// What a client is told of a failed attempt.
-fn failed(worker: &WorkerId, failure: Failure) -> String {
+/// What a client is told of a failed attempt: never whose it was, which is for the log.
+fn failed(failure: Failure) -> &'static str {
     match failure {
-        Failure::Starved => format!("the router has no file descriptor left for a connection to worker `{worker}`"),
-        _ => format!("worker `{worker}` failed"),
+        Failure::Starved => "the router has no file descriptor left for a connection to a worker",
+        Failure::TooManyRequests => "the workers have too much to do",
+        _ => "a worker failed",
     }
 }
 
@@ -443,6 +455,30 @@ mod tests {
         assert_eq!(GatewayError::Suspect.retry(), Retry::Never);
         assert_eq!(GatewayError::Deadline.retry(), Retry::Never);
         assert_eq!(GatewayError::Internal.retry(), Retry::Unsaid);
+    }
+
+    #[test]
+    fn no_client_hears_a_workers_name() {
+        let failures = [
+            Failure::Connect,
+            Failure::Starved,
+            Failure::Stale,
+            Failure::Broken,
+            Failure::Silent,
+            Failure::Unavailable,
+            Failure::TooManyRequests,
+            Failure::ServerError,
+            Failure::Ejected,
+        ];
+        let upstream = |failure| {
+            let source = Some("gpu-7 is at 10.0.0.7".into());
+            GatewayError::Upstream { worker: "gpu-7".into(), failure, retry_after: None, source }
+        };
+        for error in failures.map(upstream).into_iter().chain([GatewayError::NoTurn { worker: "gpu-7".into() }]) {
+            assert_eq!(error.worker(), Some(&"gpu-7".into()));
+            let told = parts(error).1.to_string();
+            assert!(!told.contains("gpu-7") && !told.contains("10.0.0.7"), "{told}");
+        }
     }
 
     #[test]

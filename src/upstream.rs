@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Request, StatusCode, response};
+use http::{Method, Request, StatusCode, Version, response};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, timeout_at};
 use warmpath_core::retry::Failure;
@@ -13,9 +14,13 @@ use warmpath_core::retry::Failure;
 use crate::error::{BoxError, GatewayError, retry_after};
 use crate::fleet::Worker;
 use crate::link::{Inflow, SendError, Stage, Way};
-use sse::SseScanner;
+use headers::{RANK, is_media, to_client};
+use sse::{ErrorEvent, SseScanner};
+
+pub use headers::end_to_end;
 
 pub mod guard;
+mod headers;
 pub mod progress;
 pub mod record;
 pub mod relay;
@@ -26,12 +31,11 @@ pub mod without_usage;
 /// The most of a stream that is held back to see its first event.
 const BEGIN_MAX: usize = 64 * 1024;
 
-/// The most of a plain answer that is held back until it is whole: up to here another worker can take over.
+/// The most of a plain answer, or of an error, that is held back until it is whole: up to here another worker can take over.
 const WHOLE_MAX: usize = 1024 * 1024;
 
 /// How engines with several data-parallel ranks are told which one was chosen (vLLM).
 pub(crate) const RANK_HEADER: HeaderName = HeaderName::from_static(RANK);
-const RANK: &str = "x-data-parallel-rank";
 
 /// How long an attempt may take.
 #[derive(Clone, Copy, Debug)]
@@ -66,30 +70,29 @@ pub struct Outgoing {
 pub struct Answer {
     /// Status and end-to-end headers.
     pub parts: response::Parts,
+    /// What it is.
+    pub content: Content,
     /// The first data; none for an empty body.
     pub first: Option<Bytes>,
     /// The rest.
     pub rest: Inflow,
 }
 
-impl Answer {
-    /// The whole body, of an answer that is no success: those are small.
-    ///
-    /// # Errors
-    /// When the worker breaks off, or sends more than `limit` bytes.
-    pub async fn collect(self, limit: usize) -> Result<(response::Parts, Bytes), crate::error::BoxError> {
-        let rest = http_body_util::Limited::new(self.rest, limit).collect().await?.to_bytes();
-        let body = match self.first {
-            Some(first) if rest.is_empty() => first,
-            Some(first) => [first, rest].concat().into(),
-            None => rest,
-        };
-        Ok((self.parts, body))
-    }
+/// What an answer is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Server-sent events, of which the first is here.
+    Events,
+    /// The same, and the first says that the request is at fault.
+    Refusal,
+    /// Anything else.
+    Other,
+}
 
-    /// Whether it is a stream of server-sent events.
-    pub fn is_event_stream(&self) -> bool {
-        is_event_stream(&self.parts)
+impl Answer {
+    /// All of the body, where it was small enough to be held back.
+    pub fn whole(&self) -> Option<Bytes> {
+        self.rest.is_end_stream().then(|| self.first.clone().unwrap_or_default())
     }
 }
 
@@ -104,8 +107,9 @@ impl Upstream {
         self.timeouts
     }
 
-    /// Sends a request and waits for the first event of a streamed answer, or for the whole of a plain one. Engines send a
-    /// stream's head at once, before prefill: only data says that work was done. Dropping the future closes the connection, and so cancels the work.
+    /// Sends a request and waits for the first event of a streamed answer, or for the whole of a plain one or an error.
+    /// Engines send a stream's head at once, before prefill: only data says that work was done. Dropping the future closes
+    /// the connection, and so cancels the work.
     ///
     /// # Errors
     /// [`GatewayError::Upstream`], always before the client has seen anything.
@@ -123,8 +127,9 @@ impl Upstream {
             failed(worker, failure, Some(source))
         })?;
         let (mut parts, mut rest) = response.into_parts();
-        strip_connection_headers(&mut parts.headers);
         let failure = match parts.status {
+            // Another protocol, for which nobody has asked.
+            status if status.is_informational() => Some(Failure::Broken),
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
                 Some(Failure::Unavailable)
             }
@@ -139,16 +144,19 @@ impl Upstream {
         let cut = |cut| match cut {
             Cut::Late => failed(worker, Failure::Silent, None),
             Cut::Broken(source) => failed(worker, Failure::Broken, Some(source.into())),
+            Cut::Unserved(failure) => failed(worker, failure, None),
         };
         let patience = Patience { until, idle: self.timeouts.idle };
-        if !is_event_stream(&parts) {
-            let first = whole(&mut rest, patience, held_back(&parts)).await.map_err(cut)?;
-            return Ok(Answer { parts, first, rest });
-        }
-        match first_event(&mut rest, patience).await.map_err(cut)? {
-            Some(first) => Ok(Answer { parts, first: Some(first), rest }),
-            None => Err(failed(worker, Failure::Unavailable, None)),
-        }
+        let (content, first) = if is_event_stream(&parts, &outgoing.method) {
+            let (content, first) = first_event(&mut rest, patience).await.map_err(cut)?;
+            (content, Some(first))
+        } else {
+            (Content::Other, whole(&mut rest, patience, held_back(&parts)).await.map_err(cut)?)
+        };
+        // The worker's connection is not the client's.
+        parts.version = Version::HTTP_11;
+        to_client(&mut parts, &outgoing.method, worker.link.authority());
+        Ok(Answer { parts, content, first, rest })
     }
 }
 
@@ -161,11 +169,13 @@ async fn drain(rest: Inflow) {
     drop(tokio::time::timeout(AT_HAND, rest.collect()).await);
 }
 
-fn is_event_stream(parts: &response::Parts) -> bool {
-    let has = |name, value: &[u8]| parts.headers.get(name).is_some_and(|header| header.as_bytes().starts_with(value));
+/// Whether an answer to `method` is a stream whose first event tells whether the request is served.
+fn is_event_stream(response::Parts { status, headers, .. }: &response::Parts, method: &Method) -> bool {
+    let has_body = *method != Method::HEAD && !matches!(*status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT);
     // One that is compressed cannot be read: it passes as any other answer does.
-    let is_plain = !parts.headers.contains_key(header::CONTENT_ENCODING) || has(header::CONTENT_ENCODING, b"identity");
-    is_plain && has(header::CONTENT_TYPE, b"text/event-stream")
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    let is_plain = encoding.is_none_or(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    status.is_success() && has_body && is_plain && is_media(headers, "text/event-stream")
 }
 
 /// How long data is waited for: the first until a moment, what follows it for so long each time.
@@ -179,6 +189,8 @@ struct Patience {
 enum Cut {
     Late,
     Broken(hyper::Error),
+    /// What came says that the request is not served.
+    Unserved(Failure),
 }
 
 impl Patience {
@@ -204,10 +216,10 @@ async fn next_data(body: &mut Inflow) -> Result<Option<Bytes>, hyper::Error> {
 }
 
 /// How much of an answer that is no stream of events is held back. Sound and the like may come as slowly as it is heard;
-/// as soon as there is some, the work is being done.
-fn held_back(parts: &response::Parts) -> usize {
-    let content_type = parts.headers.get(header::CONTENT_TYPE);
-    if content_type.is_none_or(|value| value.as_bytes().starts_with(b"application/json")) { WHOLE_MAX } else { 0 }
+/// as soon as there is some, the work is being done. An error is as small whatever it is made of.
+fn held_back(response::Parts { status, headers, .. }: &response::Parts) -> usize {
+    let is_document = !headers.contains_key(header::CONTENT_TYPE) || is_media(headers, "application/json");
+    if is_document || !status.is_success() { WHOLE_MAX } else { 0 }
 }
 
 /// A plain answer, or its beginning where it has more than `max` bytes. None for an empty body.
@@ -215,7 +227,7 @@ async fn whole(body: &mut Inflow, patience: Patience, max: usize) -> Result<Opti
     let Some(first) = patience.first(body).await? else { return Ok(None) };
     let mut pieces = vec![first];
     let mut len = pieces[0].len();
-    while len <= max && !http_body::Body::is_end_stream(body) {
+    while len <= max && !body.is_end_stream() {
         let Some(data) = patience.next(body).await? else { break };
         len += data.len();
         pieces.push(data);
@@ -223,23 +235,29 @@ async fn whole(body: &mut Inflow, patience: Patience, max: usize) -> Result<Opti
     Ok(Some(if let [only] = pieces.as_slice() { only.clone() } else { pieces.concat().into() }))
 }
 
-/// What a stream begins with, up to its first whole event; comments promise nothing. None for a stream without events,
-/// and for one that begins with an error: then nothing was done, and another worker may do it. Comments are no first data.
-async fn first_event(body: &mut Inflow, patience: Patience) -> Result<Option<Bytes>, Cut> {
+/// What a stream begins with, up to its first whole event; comments promise nothing, and are no first data. One that begins
+/// with an error serves nothing: unless the request is at fault, another worker may.
+async fn first_event(body: &mut Inflow, patience: Patience) -> Result<(Content, Bytes), Cut> {
     let mut scanner = SseScanner::default();
     let mut begin = Bytes::new();
-    while let Some(data) = patience.first(body).await? {
-        scanner.scan(&data);
-        begin = if begin.is_empty() { data } else { [begin, data].concat().into() };
-        let seen = scanner.seen();
-        if seen.began_with_error {
-            return Ok(None);
+    loop {
+        let data = patience.first(body).await?;
+        let is_over = data.is_none();
+        if let Some(data) = data {
+            scanner.scan(&data);
+            begin = if begin.is_empty() { data } else { [begin, data].concat().into() };
+        } else {
+            scanner.finish();
         }
-        if seen.events > 0 || seen.done || begin.len() > BEGIN_MAX {
-            return Ok(Some(begin));
+        let seen = scanner.seen();
+        match seen.error.filter(|error| error.is_first).map(ErrorEvent::failure) {
+            Some(Some(failure)) => return Err(Cut::Unserved(failure)),
+            Some(None) => return Ok((Content::Refusal, begin)),
+            None if is_over && !seen.done => return Err(Cut::Unserved(Failure::Unavailable)),
+            None if seen.events > 0 || seen.done || begin.len() > BEGIN_MAX => return Ok((Content::Events, begin)),
+            None => {}
         }
     }
-    Ok(None)
 }
 
 fn failed(worker: &Worker, failure: Failure, source: Option<BoxError>) -> GatewayError {
@@ -258,82 +276,4 @@ fn addressed(worker: &Worker, outgoing: &Outgoing) -> Request<Full<Bytes>> {
         request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.0));
     }
     request
-}
-
-/// Whether a header belongs to one connection (RFC 9110, 7.6.1), or is framing that is written anew.
-fn is_of_connection(name: &str) -> bool {
-    matches!(
-        name,
-        "connection"
-            | "content-length"
-            | "host"
-            | "keep-alive"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-    )
-}
-
-/// A client's headers as a worker may see them: without those of the connection or for proxies, and without names that are
-/// ours.
-pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
-    strip(&mut headers, |name| name == "expect" || is_ours(name));
-    headers
-}
-
-fn is_ours(name: &str) -> bool {
-    name.starts_with("x-warmpath-") || name.starts_with("proxy-") || name == "x-tenant-id" || name == RANK
-}
-
-fn strip_connection_headers(headers: &mut HeaderMap) {
-    strip(headers, |_| false);
-}
-
-/// Takes out the headers of the connection, those that it names, and `others`. One look at each header: to remove by name
-/// would hash a dozen names that are not there.
-fn strip(headers: &mut HeaderMap, others: impl Fn(&str) -> bool) {
-    let listed = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let mut gone: Vec<HeaderName> =
-        listed.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
-    gone.extend(headers.keys().filter(|name| is_of_connection(name.as_str()) || others(name.as_str())).cloned());
-    for name in gone {
-        headers.remove(name);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pairs = pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-        pairs.collect()
-    }
-
-    #[test]
-    fn only_end_to_end_headers_pass() {
-        let passed = end_to_end(headers(&[
-            ("authorization", "Bearer k"),
-            ("connection", "close, x-hop"),
-            ("x-hop", "1"),
-            ("x-custom", "2"),
-            ("content-length", "9"),
-            ("transfer-encoding", "chunked"),
-            ("x-warmpath-worker", "forged"),
-            ("x-tenant-id", "forged"),
-            ("x-data-parallel-rank", "3"),
-            ("host", "router"),
-            ("proxy-connection", "keep-alive"),
-            ("keep-alive", "5"),
-            ("te", "trailers"),
-            ("trailer", "x"),
-            ("upgrade", "h2c"),
-            ("proxy-authorization", "Basic eA=="),
-        ]));
-        assert_eq!(passed, headers(&[("authorization", "Bearer k"), ("x-custom", "2")]));
-    }
 }

@@ -8,8 +8,9 @@
 //! | a kept connection ended without a byte | at once, on a fresh one | the same worker | no |
 //! | a connection broke | yes, within the budget | elsewhere | yes |
 //! | no data in time | once | elsewhere | yes |
-//! | 502, 503, 504, or a first event that is an error | yes, within the budget | elsewhere; where nobody else is left, here after a Retry-After of up to a second | yes |
-//! | 429 | once | elsewhere | no: it is a load |
+//! | 502, 503, 504, or a first event that is an error, but for those below | yes, within the budget | elsewhere; where nobody else is left, here after a Retry-After of up to a second | yes |
+//! | 429, or a first event that says so | once | elsewhere | no: it is a load |
+//! | another 4xx, or a first event with such a code | no: it is the answer | | no: the worker is alive |
 //! | 500 | no, unless it is configured: a prompt that breaks one engine breaks the next | elsewhere, within the budget | yes |
 //! | an operator ejected the worker | yes | elsewhere | no |
 //!

@@ -1,13 +1,15 @@
 //! Whose turn it is to try again.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use warmpath_core::retry::RetryBudget;
 
-/// How long a retry waits for its turn. The death of a worker takes many requests at once, which are then served one after
-/// the other; in a brown-out nobody gets a turn for long, and the client is told.
+/// How long a retry waits for its turn. The death of a worker takes many requests at once, and a turn is given back as soon
+/// as the retry is being served, so that they all get one; in a brown-out too many fail one after the other, and the rest of
+/// the clients are told.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The retries of one pool: no more at once than their budget allows.
@@ -17,7 +19,7 @@ pub struct RetryTurns {
     given_back: Notify,
 }
 
-/// A retry under way; dropping it lets the next one begin.
+/// A retry of which is not known yet whether it is served; dropping it lets the next one begin.
 #[derive(Debug)]
 pub struct Turn<'a>(&'a RetryTurns);
 
@@ -31,8 +33,12 @@ impl RetryTurns {
     pub async fn begin(&self, active: impl Fn() -> u32) -> Option<Turn<'_>> {
         let waiting = async {
             loop {
-                let given_back = self.given_back.notified();
+                let mut given_back = pin!(self.given_back.notified());
+                // Whoever waits before it looks misses nothing: of two turns given back at once each finds somebody.
+                given_back.as_mut().enable();
                 if self.budget.begin(active()) {
+                    // There may be room for more since the last one was given back: requests that are served make some.
+                    self.given_back.notify_one();
                     return Turn(self);
                 }
                 given_back.await;
@@ -72,6 +78,35 @@ mod tests {
             drop(first);
         });
         assert!(second.is_some());
+        assert_eq!(start.elapsed(), Duration::from_millis(300));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_that_are_given_back_at_once_wake_two() {
+        let turns = turns(2);
+        let (first, second) = (turns.begin(|| 9).await.unwrap(), turns.begin(|| 9).await.unwrap());
+        let start = Instant::now();
+        let (third, fourth, ()) = tokio::join!(turns.begin(|| 9), turns.begin(|| 9), async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            drop((first, second));
+        });
+        assert!(third.is_some() && fourth.is_some());
+        assert_eq!(start.elapsed(), Duration::from_millis(300));
+    }
+
+    /// More active requests allow more retries, of which nobody else tells those that wait.
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_given_back_wakes_as_many_as_there_is_room_for() {
+        let turns = RetryTurns::new(RetryBudget::new(Share::try_from(0.5).unwrap(), 1));
+        let held = turns.begin(|| 2).await.unwrap();
+        let start = Instant::now();
+        let active = std::cell::Cell::new(2);
+        let (second, third, ()) = tokio::join!(turns.begin(|| active.get()), turns.begin(|| active.get()), async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            active.set(4);
+            drop(held);
+        });
+        assert!(second.is_some() && third.is_some());
         assert_eq!(start.elapsed(), Duration::from_millis(300));
     }
 

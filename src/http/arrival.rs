@@ -1,7 +1,7 @@
 //! A request that has just come: its name, its deadline, and the answer that is made of whatever becomes of it.
 
 use std::future::Future;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Instant;
 
 use axum::response::Response;
@@ -31,18 +31,8 @@ pub(super) struct Arrival {
     pub(super) access: Option<Arc<Access>>,
     pub(super) at: Instant,
     pub(super) deadline: Instant,
-}
-
-/// An error, and the pool that it concerns where the model is known.
-pub(super) struct Failure {
-    pub(super) error: GatewayError,
-    pub(super) pool: Option<Arc<PoolState>>,
-}
-
-impl From<GatewayError> for Failure {
-    fn from(error: GatewayError) -> Self {
-        Self { error, pool: None }
-    }
+    /// Whom it concerns, once the model is known.
+    pool: OnceLock<Arc<PoolState>>,
 }
 
 impl Arrival {
@@ -61,7 +51,13 @@ impl Arrival {
         let (exports, id) = (gateway.exporter.is_some(), request_id(headers, key));
         let trace = (exports || gateway.behaviour.logs_access)
             .then(|| TraceContext::of(headers, exports, gateway.behaviour.sample));
-        Self { key, id, trace, access: None, at, deadline: at + gateway.behaviour.total_timeout }
+        let deadline = at + gateway.behaviour.total_timeout;
+        Self { key, id, trace, access: None, at, deadline, pool: OnceLock::new() }
+    }
+
+    /// It is for this pool: what becomes of it is counted there.
+    pub(super) fn concerns(&self, pool: &Arc<PoolState>) {
+        self.pool.get_or_init(|| Arc::clone(pool));
     }
 
     /// Tells its worker its name and its trace.
@@ -85,31 +81,35 @@ impl Arrival {
     pub(super) async fn conclude(
         &self,
         gateway: &Gateway,
-        handled: impl Future<Output = Result<Response, Failure>>,
+        handled: impl Future<Output = Result<Response, GatewayError>>,
     ) -> Response {
-        let mut response = match tokio::time::timeout_at(self.deadline.into(), caught(handled)).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(Failure { error, pool })) => {
-                let (outcome, side) = (error.outcome(), error.side());
-                // What is told of a client's fault may quote its request.
-                let told = (side != Side::Client).then(|| tracing::field::display(&error));
-                tracing::info!(request = %self.key.0, outcome, error = told, ?side, "request failed");
-                self.came(outcome);
-                match pool {
-                    Some(pool) => {
-                        pool.metrics.request(error.outcome());
-                        error.into_response()
-                    }
-                    None => gateway.refuse(error),
-                }
-            }
-            Err(_) => {
-                self.came(GatewayError::Deadline.outcome());
-                gateway.refuse(GatewayError::Deadline)
-            }
+        let handled = tokio::time::timeout_at(self.deadline.into(), caught(handled)).await;
+        let mut response = match handled.unwrap_or(Err(GatewayError::Deadline)) {
+            Ok(response) => response,
+            Err(error) => self.failed(gateway, error),
         };
         self.answered(&mut response);
         response
+    }
+
+    /// Counts and tells a failure.
+    fn failed(&self, gateway: &Gateway, error: GatewayError) -> Response {
+        let (outcome, side) = (error.outcome(), error.side());
+        // What is told of a client's fault may quote its request.
+        let told = (side != Side::Client).then(|| tracing::field::display(&error));
+        let (request, worker) = (String::from_utf8_lossy(self.id.as_bytes()), error.worker());
+        tracing::info!(
+            request = &*request,
+            worker = worker.map(tracing::field::display),
+            outcome,
+            error = told,
+            ?side,
+            "request failed"
+        );
+        self.came(outcome);
+        let Some(pool) = self.pool.get() else { return gateway.refuse(error) };
+        pool.metrics.request(outcome);
+        error.into_response()
     }
 
     /// Refused without a look at its body.

@@ -12,7 +12,7 @@ use warmpath_core::blocks::Root;
 use warmpath_core::shape::{AffinityKey, Class, Shape, TenantId};
 use warmpath_core::units::{BlockSize, Tokens};
 
-use super::arrival::{Arrival, Failure};
+use super::arrival::Arrival;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::Gateway;
@@ -52,12 +52,11 @@ async fn handle(
     endpoint: Endpoint,
     arrival: &Arrival,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
     let understood = understand(gateway, endpoint, arrival, (parts, body)).await?;
-    let failed = |error| Failure { error, pool: Some(Arc::clone(&understood.pool)) };
-    forward(gateway, &understood).await.map_err(failed)
+    forward(gateway, &understood).await
 }
 
 /// What the request asks for, of which tokens its prompts are made, and who it is from. Nothing is decided yet.
@@ -66,12 +65,13 @@ pub(super) async fn understand(
     endpoint: Endpoint,
     arrival: &Arrival,
     (parts, body): (Parts, Bytes),
-) -> Result<Understood, Failure> {
+) -> Result<Understood, GatewayError> {
     let parse = if gateway.behaviour.reads_prompts { RequestView::parse } else { RequestView::sketch };
     let parsed = parse(endpoint, &body, gateway.behaviour.messages_max);
     let mut view = parsed.map_err(|fault| GatewayError::bad_request(fault.message, fault.param))?;
     let destination = Destination::of(gateway, view.model.as_deref())?;
     let pool = Arc::clone(&destination.pool);
+    arrival.concerns(&pool);
     let seed = gateway.behaviour.index_seed;
     let root = destination.root(view.cache_salt.as_deref(), pool.block_size, seed);
     let prompts = if gateway.behaviour.reads_prompts {
@@ -92,6 +92,7 @@ pub(super) async fn understand(
     let understood = Understood {
         access: arrival.access.clone(),
         key: arrival.key,
+        id: arrival.id.clone(),
         arrived: arrival.at,
         deadline: arrival.deadline,
         shape: Shape {

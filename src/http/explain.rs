@@ -4,11 +4,12 @@ use axum::extract::Request;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::arrival::{Arrival, Failure};
+use super::arrival::Arrival;
 use super::completions::understand;
 use super::gateway::Gateway;
 use super::place::{DryRun, dry_run};
 use crate::decisions::told::{Told, told_dry};
+use crate::error::GatewayError;
 use crate::openai::Endpoint;
 
 /// What tells a chat from a completion.
@@ -18,7 +19,7 @@ struct Kind {
 }
 
 /// What would become of `request`, a chat or a completion by its body, if it came now. Reserves nothing and sends nothing.
-pub(super) async fn explain(gateway: &Gateway, request: Request) -> Result<Told, Failure> {
+pub(super) async fn explain(gateway: &Gateway, request: Request) -> Result<Told, GatewayError> {
     let arrival = Arrival::unlogged(gateway, request.headers());
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use warmpath_core::blocks::Root;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::observe::{Event, Observation, Side};
@@ -29,18 +29,18 @@ use crate::upstream::record::Recording;
 use crate::upstream::relay::Relay;
 use crate::upstream::sse::SseScanner;
 use crate::upstream::without_usage::WithoutUsage;
-use crate::upstream::{Answer, Outgoing};
+use crate::upstream::{Answer, Content, Outgoing};
 
 const WORKER: HeaderName = HeaderName::from_static("x-warmpath-worker");
 const OVERLAP_TOKENS: HeaderName = HeaderName::from_static("x-warmpath-overlap-tokens");
 const DECISION: HeaderName = HeaderName::from_static("x-warmpath-decision");
-
-/// The most of an answer that is no success: an error object is small.
-const ERROR_MAX: usize = 1024 * 1024;
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// A request that was understood.
 pub(super) struct Understood {
     pub(super) key: RequestKey,
+    /// Its name, as its client and its worker see it.
+    pub(super) id: HeaderValue,
     /// What is logged of it, if anything is.
     pub(super) access: Option<Arc<Access>>,
     pub(super) arrived: Instant,
@@ -79,11 +79,11 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
         let mut attempt = Attempt::new(request, placed);
         let mut way = Way::Kept;
         let failed = loop {
-            let error = match send(gateway, request, &attempt.worker, way).await {
+            let error = match retrying.attend(send(gateway, request, &attempt.worker, way)).await {
                 Ok(answer) => {
                     // Whatever comes now is no retry any more.
                     drop(retrying);
-                    return relay(gateway, attempt, answer).await;
+                    return relay(gateway, attempt, answer);
                 }
                 Err(error) => error,
             };
@@ -162,23 +162,19 @@ impl Drop for Attempt<'_> {
     }
 }
 
-async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<Response, GatewayError> {
+fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<Response, GatewayError> {
     let request = attempt.request;
-    let worker = Arc::clone(&attempt.worker);
-    if !answer.parts.status.is_success() {
-        attempt.side = Side::Router;
-        if answer.parts.status.is_server_error() {
-            attempt.side = Side::Worker;
-            gateway.fleet.request_failed(&worker, Failure::ServerError);
-        }
-        return refusal(gateway, attempt, &worker, answer).await;
+    if !answer.parts.status.is_success() && answer.parts.status != StatusCode::NOT_MODIFIED {
+        return refusal(gateway, attempt, answer);
     }
+    let worker = Arc::clone(&attempt.worker);
     let (attempt_began, decided) = (attempt.began, attempt.decision.take());
     let placement = attempt.answered().ok_or(GatewayError::NoSuchSlot)?;
     let decision = decision_headers(gateway, &placement);
     let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
     let ticket = Ticket {
         key: request.key,
+        id: request.id.clone(),
         pool: Arc::clone(&request.pool),
         worker,
         fleet: Arc::clone(&gateway.fleet),
@@ -197,12 +193,14 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
         decision: decided,
         access: request.access.clone(),
     };
-    let is_stream = answer.is_event_stream();
-    let form = match request.relayed {
-        Relayed::Unread => Form::Unread,
-        Relayed::Events | Relayed::EventsButUsage if is_stream => Form::Events(SseScanner::default()),
-        _ => Form::Whole { pieces: Vec::new(), len: 0 },
+    let form = match (answer.content, request.relayed) {
+        (Content::Refusal, _) | (Content::Events, Relayed::Events | Relayed::EventsButUsage) => {
+            Form::Events(SseScanner::default())
+        }
+        (_, Relayed::Unread) => Form::Unread,
+        _ => Form::Whole(answer.whole()),
     };
+    let is_stream = answer.content != Content::Other;
     let progress = Progress::new(placement.reservation, ticket, form);
     let idle = gateway.upstream.timeouts().idle;
     let relay = Relay::new(answer.first, answer.rest, progress, idle, request.deadline);
@@ -212,8 +210,17 @@ async fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> R
         Body::new(relay)
     };
     let mut response = Response::from_parts(answer.parts, body);
+    if is_stream {
+        pass_at_once(response.headers_mut());
+    }
     response.headers_mut().extend(decision);
     Ok(response)
+}
+
+/// Keeps proxies from holding back or keeping a stream, unless its worker has said what they may.
+fn pass_at_once(headers: &mut HeaderMap) {
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
+    headers.entry(ACCEL_BUFFERING).or_insert(HeaderValue::from_static("no"));
 }
 
 /// How the request is recorded, where requests are; what passes unread is none.
@@ -224,25 +231,26 @@ fn recording(gateway: &Gateway, request: &Understood) -> Option<Box<Recording>> 
     recorder.recording(request.arrived, &pool.model, pool.block_size.get(), &prompts)
 }
 
-/// Passes on what a worker says that will not serve the request: the client's fault or its own, never worth a retry.
-async fn refusal(
-    gateway: &Gateway,
-    attempt: Attempt<'_>,
-    worker: &Worker,
-    answer: Answer,
-) -> Result<Response, GatewayError> {
+/// Passes on what a worker says that will not serve the request: the client's fault or its own, never worth a retry. Only 500
+/// tells against the worker: others say what it cannot do, and it is alive.
+fn refusal(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<Response, GatewayError> {
+    let is_fault = answer.parts.status == StatusCode::INTERNAL_SERVER_ERROR;
+    attempt.side = if is_fault { Side::Worker } else { Side::Router };
+    if is_fault {
+        gateway.fleet.request_failed(&attempt.worker, Failure::ServerError);
+    } else if !answer.parts.status.is_server_error() {
+        gateway.fleet.request_answered(&attempt.worker);
+    }
     let decision = attempt.placement.as_ref().map(|placement| decision_headers(gateway, placement));
-    let broken = |source| GatewayError::Upstream {
-        worker: worker.id.clone(),
+    let body = answer.whole().ok_or_else(|| GatewayError::Upstream {
+        worker: attempt.worker.id.clone(),
         failure: Failure::Broken,
         retry_after: None,
-        source: Some(source),
-    };
-    let (parts, body) = answer.collect(ERROR_MAX).await.map_err(broken)?;
+        source: Some("its error is too long".into()),
+    })?;
     attempt.request.pool.metrics.request("worker_refused");
     attempt.request.access.iter().for_each(|access| access.outcome("worker_refused"));
-    let is_fault = parts.status == StatusCode::INTERNAL_SERVER_ERROR;
-    let mut response = Response::from_parts(parts, Body::from(body));
+    let mut response = Response::from_parts(answer.parts, Body::from(body));
     if is_fault && !response.headers().contains_key(SHOULD_RETRY) {
         // A prompt that breaks one engine would break the next: what the router does not do, clients had better not do.
         Retry::Never.tell(response.headers_mut());

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use warmpath_core::shape::Shape;
 use warmpath_core::units::Tokens;
 
-use super::arrival::{Arrival, Failure};
+use super::arrival::Arrival;
 use super::completions::BYTES_PER_TOKEN;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
@@ -56,12 +56,13 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
     arrival.conclude(&gateway, handled).await
 }
 
-async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Result<Response, Failure> {
+async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
     let (model, bytes_per_token) = model(&parts.headers, &body)?;
     let destination = Destination::of(gateway, model.as_deref())?;
     let pool = Arc::clone(&destination.pool);
+    arrival.concerns(&pool);
     let senders = &gateway.behaviour.senders;
     let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
     let affinity = senders.session(&parts.headers, None);
@@ -74,6 +75,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     let understood = Understood {
         access: arrival.access.clone(),
         key: arrival.key,
+        id: arrival.id.clone(),
         arrived: arrival.at,
         deadline: arrival.deadline,
         shape: Shape { class, tenant, affinity, ..Shape::of(tokens, pool.block_size) },
@@ -82,7 +84,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
         texts: (root, Vec::new()),
         relayed: Relayed::Unread,
         adapter: destination.adapter,
-        pool: Arc::clone(&pool),
+        pool,
         outgoing: Outgoing {
             method: parts.method,
             path: path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/")),
@@ -90,7 +92,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
             body: body.clone(),
         },
     };
-    forward(gateway, &understood).await.map_err(|error| Failure { error, pool: Some(pool) })
+    forward(gateway, &understood).await
 }
 
 /// The model that a body names, if it does, and how many of its bytes count as a token. O(body).

@@ -10,7 +10,6 @@ use warmpath_core::scheduler::{DecidedBy, Explanation, Placement, Question, Scra
 use warmpath_core::shape::{Prompt, Request as PlaceRequest};
 use warmpath_core::slot_set::SlotSet;
 
-use super::arrival::REQUEST_ID;
 use super::forward::Understood;
 use super::gateway::Gateway;
 use crate::decisions::told::decided;
@@ -54,7 +53,7 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
                 _ => scheduler.fallback().name,
             };
             let decision = gateway.decisions.record(&Made {
-                request: request.outgoing.headers.get(REQUEST_ID).map_or(&[], |id| id.as_bytes()),
+                request: request.id.as_bytes(),
                 avoided: u32::try_from(avoid.len()).unwrap_or(u32::MAX),
                 placement: &placement,
                 policy,

@@ -1,7 +1,10 @@
 //! What becomes of a request whose attempt failed: `router-core` decides, this waits, counts and tells.
 
+use std::future::Future;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use tokio::time::timeout;
 use warmpath_core::ids::Slot;
 use warmpath_core::observe::Side;
 use warmpath_core::retry::{Course, Failure, Next};
@@ -14,12 +17,17 @@ use super::place::Placed;
 use crate::error::GatewayError;
 use crate::fleet::Turn;
 
+/// A retry that has lived for so long is being served: a worker that cannot says so, or breaks, at once.
+const SETTLED: Duration = Duration::from_millis(200);
+
 /// The attempts of one request so far.
 pub(super) struct Retrying<'a> {
     gateway: &'a Gateway,
     request: &'a Understood,
     course: Course,
     /// Who has failed it.
+    failed: SlotSet,
+    /// These, and the other ranks of the same workers: what fails one rank is seldom its own.
     avoid: SlotSet,
     /// The failure that comes closest to an answer.
     last: Option<GatewayError>,
@@ -30,7 +38,7 @@ pub(super) struct Retrying<'a> {
     /// A kept connection ended under the request: when it was sent, and when that was. What comes of the new connection
     /// shows whether the worker has died.
     ended: Option<(Instant, Instant)>,
-    /// Held while a retry is under way that the budget had to allow.
+    /// Held until a retry that the budget had to allow is being served.
     turn: Option<Turn<'a>>,
 }
 
@@ -47,6 +55,7 @@ impl<'a> Retrying<'a> {
             gateway,
             request,
             course: Course::new(gateway.behaviour.retries),
+            failed: SlotSet::new(),
             avoid: SlotSet::new(),
             last: None,
             soonest: None,
@@ -56,16 +65,21 @@ impl<'a> Retrying<'a> {
         })
     }
 
-    /// A worker that has not failed the request yet; where none is left, one that asked for a short pause, after it.
+    /// A worker that has not failed the request yet; where none is left, one that asked for a short pause, after it, or
+    /// another rank of one that has.
     ///
     /// # Errors
     /// There is none. What the workers said tells the client more than that.
     pub(super) async fn place(&mut self) -> Result<Placed, GatewayError> {
         let mut placed = self.gateway.admit(self.request, &self.avoid).await;
-        let none_left = matches!(placed, Err(GatewayError::Place { source: PlaceError::NoWorker }));
-        if let (true, Some((slot, pause))) = (none_left, self.here_after.take()) {
+        if let (true, Some((slot, pause))) = (is_nobody(&placed), self.here_after.take()) {
             tokio::time::sleep(pause).await;
             self.avoid.remove(slot);
+            self.failed.remove(slot);
+            placed = self.gateway.admit(self.request, &self.avoid).await;
+        }
+        if is_nobody(&placed) && self.avoid.len() > self.failed.len() {
+            self.avoid.clone_from(&self.failed);
             placed = self.gateway.admit(self.request, &self.avoid).await;
         }
         let retried = self.last.as_ref().and_then(failure_of);
@@ -77,11 +91,24 @@ impl<'a> Retrying<'a> {
         placed
     }
 
+    /// Waits for what becomes of an attempt. Once that is being served, the next retry has its turn.
+    pub(super) async fn attend<T>(&mut self, attempt: impl Future<Output = T>) -> T {
+        let mut attempt = pin!(attempt);
+        if self.turn.is_some() {
+            if let Ok(ended) = timeout(SETTLED, &mut attempt).await {
+                return ended;
+            }
+            self.turn = None;
+        }
+        attempt.await
+    }
+
     /// Takes note of a failed attempt, and says what to do about it.
     pub(super) fn judge(&mut self, attempt: &mut Attempt<'_>, error: &GatewayError) -> Next {
         let GatewayError::Upstream { failure, retry_after, source, .. } = error else { return Next::Stop };
         let (worker, failure) = (&attempt.worker, *failure);
-        let (request, cause) = (self.request.key.0, source.as_ref().map(tracing::field::display));
+        let (request, cause) = (self.request.id.as_bytes(), source.as_ref().map(tracing::field::display));
+        let request = &*String::from_utf8_lossy(request);
         tracing::warn!(worker = %worker.id, request, failure = failure.label(), cause, "attempt failed");
         attempt.side = match failure {
             Failure::Ejected | Failure::Starved => Side::Router,
@@ -124,7 +151,11 @@ impl<'a> Retrying<'a> {
         // Its share goes back before anything is waited for.
         drop(attempt);
         self.turn = None;
+        self.failed.insert(slot);
         self.avoid.insert(slot);
+        for rank in self.gateway.fleet.roster().ranks_of(&worker) {
+            self.avoid.insert(rank.slot);
+        }
         let Next::Elsewhere { budgeted, or_here_after } = next else {
             let is_suspect = self.gateway.guard.blocks(&self.request.outgoing);
             return Err(if is_suspect { GatewayError::Suspect } else { self.told_of(error) });
@@ -154,6 +185,11 @@ impl<'a> Retrying<'a> {
         }
         error
     }
+}
+
+/// Whether nobody is left to be asked.
+fn is_nobody(placed: &Result<Placed, GatewayError>) -> bool {
+    matches!(placed, Err(GatewayError::Place { source: PlaceError::NoWorker }))
 }
 
 fn failure_of(error: &GatewayError) -> Option<Failure> {

@@ -15,11 +15,13 @@ pub struct Inflow {
     body: Incoming,
     connection: Option<Connection>,
     link: Arc<Link>,
+    /// It has said so, which one in chunks does not know before.
+    has_ended: bool,
 }
 
 impl Inflow {
     pub(super) fn new(body: Incoming, connection: Connection, link: &Arc<Link>) -> Self {
-        let mut inflow = Self { body, connection: Some(connection), link: Arc::clone(link) };
+        let mut inflow = Self { body, connection: Some(connection), link: Arc::clone(link), has_ended: false };
         if inflow.body.is_end_stream() {
             inflow.ended();
         }
@@ -27,6 +29,7 @@ impl Inflow {
     }
 
     fn ended(&mut self) {
+        self.has_ended = true;
         if let Some(connection) = self.connection.take() {
             self.link.keep(connection);
         }
@@ -55,7 +58,7 @@ impl Body for Inflow {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.has_ended
     }
 
     fn size_hint(&self) -> SizeHint {

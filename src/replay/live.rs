@@ -120,6 +120,6 @@ async fn send(gateway: &Site, body: Bytes, due: Instant) -> Outcome {
     }
     outcome.e2e = sent.elapsed();
     outcome.usage = scanner.seen().usage.as_deref().map(usage::read).unwrap_or_default();
-    outcome.completed = ok && scanner.seen().done && !scanner.seen().error;
+    outcome.completed = ok && scanner.seen().done && scanner.seen().error.is_none();
     outcome
 }

@@ -46,11 +46,14 @@ impl Guard {
         Fingerprint(hash.finish())
     }
 
-    /// Whether workers broke under the request as often as they may. Costs nothing while no request has broken any.
+    /// Whether workers broke under the request as often as they may. Costs nothing while no request has broken any lately.
     pub fn blocks(&self, outgoing: &Outgoing) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && {
             let Fingerprint(request) = self.fingerprint(outgoing);
-            self.lock().is_blocked(Instant::now(), request)
+            let mut suspects = self.lock();
+            let is_blocked = suspects.is_blocked(Instant::now(), request);
+            self.count.store(suspects.len(), Ordering::Relaxed);
+            is_blocked
         }
     }
 
@@ -129,5 +132,16 @@ mod tests {
         assert!(guard.blocks(&request) && !guard.blocks(&outgoing("/a", b"y".to_vec())));
         guard.answered(print);
         assert!(!guard.blocks(&request));
+    }
+
+    #[test]
+    fn once_all_is_forgotten_nothing_is_looked_up() {
+        let guard = Guard::new(Duration::from_millis(1));
+        let request = outgoing("/a", b"x".to_vec());
+        guard.broke(guard.fingerprint(&request), Slot(1), (Instant::now(), Instant::now()));
+        assert_eq!(guard.count.load(Ordering::Relaxed), 1);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(!guard.blocks(&outgoing("/b", Vec::new())));
+        assert_eq!(guard.count.load(Ordering::Relaxed), 0);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::ledger::Reservation;
 use warmpath_core::observe::{Event, Observation, Side, Usage};
@@ -13,14 +14,11 @@ use warmpath_core::units::Tokens;
 
 use super::guard::{Fingerprint, Guard};
 use super::record::Recording;
-use super::sse::SseScanner;
+use super::sse::{ErrorEvent, SseScanner};
 use super::usage;
 use crate::decisions::{Decision, Standing};
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::telemetry::access::Access;
-
-/// The most of a plain answer that is kept until its end, to read its usage.
-const WHOLE_MAX: usize = 1024 * 1024;
 
 /// One answered request, from its first data to its end. Dropping it gives back what is reserved: a client that hangs up
 /// is no special case.
@@ -36,6 +34,8 @@ pub struct Progress {
 pub struct Ticket {
     /// Its name in observations.
     pub key: RequestKey,
+    /// Its name as its client sees it.
+    pub id: HeaderValue,
     /// Its pool.
     pub pool: Arc<PoolState>,
     /// Its worker.
@@ -79,13 +79,8 @@ pub struct Promise {
 pub enum Form {
     /// Server-sent events.
     Events(SseScanner),
-    /// One JSON document, kept by reference until its end.
-    Whole {
-        /// What came so far.
-        pieces: Vec<Bytes>,
-        /// Its length in bytes.
-        len: usize,
-    },
+    /// One JSON document, by reference; none where it is too large to be whole before it goes on.
+    Whole(Option<Bytes>),
     /// Anything: it passes unread, ends when it ends, and its times are nobody's first token.
     Unread,
 }
@@ -105,6 +100,20 @@ pub enum Ending {
     ClientLeft,
 }
 
+/// What an answer that has ended was.
+enum Verdict {
+    /// The work was done.
+    Answered,
+    /// The engine said that the request is at fault.
+    Refused,
+    /// The worker failed.
+    Failed(Failure),
+    /// See [`Ending::Late`].
+    Late,
+    /// See [`Ending::ClientLeft`].
+    ClientLeft,
+}
+
 impl Progress {
     /// The progress of an answer of which nothing was seen yet.
     pub fn new(reservation: Reservation, ticket: Ticket, form: Form) -> Self {
@@ -113,6 +122,9 @@ impl Progress {
 
     /// Looks at data on its way to the client.
     pub fn on_data(&mut self, data: &Bytes) {
+        if self.ended {
+            return;
+        }
         let now = Instant::now();
         if !std::mem::replace(&mut self.started, true) {
             if !matches!(self.form, Form::Unread) {
@@ -138,27 +150,57 @@ impl Progress {
                     self.observe(now, Event::Progress { tokens });
                 }
             }
-            Form::Whole { pieces, len } => {
-                *len += data.len();
-                if *len <= WHOLE_MAX {
-                    pieces.push(data.clone());
-                }
-            }
-            Form::Unread => {}
+            Form::Whole(_) | Form::Unread => {}
         }
     }
 
-    /// Whether a stream that ends here ends whole: a stream without `[DONE]` was cut, though its framing may be clean.
+    /// Whether an answer that ends here ends whole: a stream without `[DONE]` was cut, though its framing may be clean. Of
+    /// one that the engine refuses nothing more is to come.
     pub fn may_end(&self) -> bool {
         match &self.form {
-            Form::Events(scanner) => scanner.seen().done,
-            Form::Whole { .. } | Form::Unread => true,
+            Form::Events(scanner) => scanner.seen().done || self.refuses(),
+            Form::Whole(_) | Form::Unread => true,
         }
     }
 
-    /// Whether a stream has come to its end but for the blank line that makes an event of `[DONE]`.
-    pub fn lacks_a_line(&self) -> bool {
-        matches!(&self.form, Form::Events(scanner) if scanner.seen().done && !scanner.seen().closed)
+    /// Whether a stream has said that it is over: whatever follows is nobody's answer.
+    pub fn is_closed(&self) -> bool {
+        matches!(&self.form, Form::Events(scanner) if scanner.seen().closed)
+    }
+
+    /// No more will come. Returns what a stream that is whole still lacks, so that its last line is an event; none for one
+    /// that is cut, and for what is no stream.
+    pub fn finish(&mut self) -> Option<&'static str> {
+        let refuses = self.refuses();
+        let Form::Events(scanner) = &mut self.form else { return None };
+        scanner.finish().or(refuses.then_some("\n\n"))
+    }
+
+    /// The error that the engine has told in its stream.
+    fn told(&self) -> Option<ErrorEvent> {
+        match &self.form {
+            Form::Events(scanner) => scanner.seen().error,
+            Form::Whole(_) | Form::Unread => None,
+        }
+    }
+
+    /// Whether that says that the request is at fault.
+    fn refuses(&self) -> bool {
+        self.told().is_some_and(|error| error.failure().is_none())
+    }
+
+    fn verdict(&self, ending: Ending) -> Verdict {
+        match ending {
+            Ending::Complete => match self.told().map(ErrorEvent::failure) {
+                None => Verdict::Answered,
+                Some(None) => Verdict::Refused,
+                Some(Some(failure)) => Verdict::Failed(failure),
+            },
+            Ending::Broken => Verdict::Failed(Failure::Broken),
+            Ending::Silent => Verdict::Failed(Failure::Silent),
+            Ending::Late => Verdict::Late,
+            Ending::ClientLeft => Verdict::ClientLeft,
+        }
     }
 
     /// Whether the answer is a stream of events.
@@ -174,9 +216,8 @@ impl Progress {
         self.reservation = None;
         let now = Instant::now();
         self.ticket.pool.metrics.duration.record(now.saturating_duration_since(self.ticket.arrived));
-        let told_error = matches!(&self.form, Form::Events(scanner) if scanner.seen().error);
-        match ending {
-            Ending::Complete if !told_error => {
+        match self.verdict(ending) {
+            Verdict::Answered => {
                 let usage = self.usage();
                 self.compare(now, usage);
                 if let Some(recording) = self.ticket.recording.take() {
@@ -188,28 +229,30 @@ impl Progress {
                 self.note(Standing::Answered, usage.cached);
                 self.observe(now, Event::Finished { usage });
             }
-            Ending::Complete | Ending::Broken | Ending::Silent => {
-                let failure = match ending {
-                    Ending::Broken => Failure::Broken,
-                    Ending::Silent => Failure::Silent,
-                    _ => Failure::Unavailable,
-                };
+            Verdict::Refused => {
+                self.came(now, "worker_refused", Usage::default());
+                self.ticket.fleet.request_answered(&self.ticket.worker);
+                self.note(Standing::Failed, None);
+                self.observe(now, Event::Failed { side: Side::Router });
+            }
+            Verdict::Failed(failure) => {
                 if failure.may_be_death() {
                     let Ticket { guard, fingerprint, worker, sent, .. } = &self.ticket;
                     guard.broke(*fingerprint, worker.slot, (*sent, now));
                 }
                 self.came(now, "broken", Usage::default());
-                tracing::warn!(worker = %self.ticket.worker.id, request = self.ticket.key.0, "answer broke off");
+                let request = &*String::from_utf8_lossy(self.ticket.id.as_bytes());
+                tracing::warn!(worker = %self.ticket.worker.id, request, "answer broke off");
                 self.note(Standing::Failed, None);
                 self.ticket.fleet.request_failed(&self.ticket.worker, failure);
                 self.observe(now, Event::Failed { side: Side::Worker });
             }
-            Ending::Late => {
+            Verdict::Late => {
                 self.came(now, "deadline", Usage::default());
                 self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Router });
             }
-            Ending::ClientLeft => {
+            Verdict::ClientLeft => {
                 self.came(now, "client_left", Usage::default());
                 self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Client });
@@ -220,11 +263,8 @@ impl Progress {
     fn usage(&self) -> Usage {
         match &self.form {
             Form::Events(scanner) => scanner.seen().usage.as_deref().map(usage::read).unwrap_or_default(),
-            Form::Whole { pieces, len } if *len <= WHOLE_MAX => match pieces.as_slice() {
-                [only] => usage::read(only),
-                pieces => usage::read(&pieces.concat()),
-            },
-            Form::Whole { .. } | Form::Unread => Usage::default(),
+            Form::Whole(document) => document.as_deref().map(usage::read).unwrap_or_default(),
+            Form::Unread => Usage::default(),
         }
     }
 
@@ -232,7 +272,7 @@ impl Progress {
     fn output(&self, usage: Usage) -> u32 {
         let events = match &self.form {
             Form::Events(scanner) => scanner.seen().events,
-            Form::Whole { .. } | Form::Unread => 1,
+            Form::Whole(_) | Form::Unread => 1,
         };
         usage.completion.map_or(events, |tokens| tokens.0)
     }
@@ -284,7 +324,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         // Clients may close as soon as they read `[DONE]`: they have all of it.
-        let whole = matches!(&self.form, Form::Events(scanner) if scanner.seen().done);
-        self.end(if whole { Ending::Complete } else { Ending::ClientLeft });
+        let is_whole = self.is_stream() && self.may_end();
+        self.end(if is_whole { Ending::Complete } else { Ending::ClientLeft });
     }
 }

@@ -48,7 +48,7 @@ enum Abort {
     Deadline,
 }
 
-impl<B> Relay<B> {
+impl<B: Body> Relay<B> {
     /// Passes on `first`, which was waited for before anything went to the client, and then `inner`, until it is silent
     /// for `idle_timeout` or `deadline` comes.
     pub fn new(
@@ -61,10 +61,19 @@ impl<B> Relay<B> {
         let deadline = Instant::from_std(deadline);
         let until = (Instant::now() + idle_timeout).min(deadline);
         let alarm = Alarm::default();
-        Self { inner, first, progress, alarm, until, idle_timeout, deadline, state: State::Passing }
+        let mut relay = Self { inner, first, progress, alarm, until, idle_timeout, deadline, state: State::Passing };
+        relay.end_with_the_last_frame();
+        relay
     }
 
+    /// The worker gives no more. A stream that is whole ends, with whatever its last event lacks; any other answer is cut.
     fn abort(&mut self, why: Abort) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(missing) = self.progress.finish() {
+            self.progress.end(Ending::Complete);
+            self.state = State::Done;
+            let missing = Bytes::from_static(missing.as_bytes());
+            return Poll::Ready((!missing.is_empty()).then(|| Ok(Frame::data(missing))));
+        }
         self.progress.end(match why {
             Abort::Broken => Ending::Broken,
             Abort::Idle => Ending::Silent,
@@ -86,12 +95,11 @@ impl<B> Relay<B> {
         event.extend(b"\n\n");
         Poll::Ready(Some(Ok(Frame::data(event.into()))))
     }
-}
 
-impl<B: Body> Relay<B> {
-    /// Nobody polls a body again that says that it has ended.
+    /// Nobody polls a body again that says that it has ended, or one that never has anything. What a worker does after
+    /// `[DONE]` is nothing to wait for.
     fn end_with_the_last_frame(&mut self) {
-        if self.is_last() {
+        if self.is_last() || self.progress.is_closed() {
             self.progress.end(Ending::Complete);
         }
     }
@@ -139,17 +147,12 @@ where
                 this.until = (Instant::now() + this.idle_timeout).min(this.deadline);
                 Poll::Ready(Some(Ok(frame)))
             }
-            ended => {
-                // After `[DONE]` nothing is missing, however the worker lets go.
-                let is_whole = this.progress.may_end() && (ended.is_none() || this.progress.is_stream());
-                if !is_whole {
-                    return this.abort(Abort::Broken);
-                }
+            None if !this.progress.is_stream() || this.progress.finish().is_some() => {
                 this.progress.end(Ending::Complete);
                 this.state = State::Done;
-                let line = this.progress.lacks_a_line().then(|| Ok(Frame::data(Bytes::from_static(b"\n"))));
-                Poll::Ready(line.filter(|_| ended.is_some()))
+                Poll::Ready(None)
             }
+            Some(Err(_)) | None => this.abort(Abort::Broken),
         }
     }
 

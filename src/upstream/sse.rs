@@ -3,8 +3,11 @@
 
 use std::sync::LazyLock;
 
-use memchr::memchr_iter;
+use memchr::memchr2_iter;
 use memchr::memmem::Finder;
+use serde::Deserialize;
+use serde_json::Value;
+use warmpath_core::retry::Failure;
 
 /// The longest line that is put together from several frames; a longer one passes unread.
 const LINE_MAX: usize = 256 * 1024;
@@ -12,11 +15,23 @@ const LINE_MAX: usize = 256 * 1024;
 /// What an event has that tells usage.
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\":"));
 
-/// A scanner without I/O. Frames may cut the stream anywhere.
+/// What every error object has somewhere.
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
+
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// A scanner without I/O. Frames may cut the stream anywhere; lines end as in the standard (WHATWG HTML, 9.2.5): with CR,
+/// LF or both.
 #[derive(Debug, Default)]
 pub struct SseScanner {
     partial: Vec<u8>,
     overlong: bool,
+    /// The last byte was a CR: an LF after it belongs to it.
+    after_cr: bool,
+    /// Whether a line has ended.
+    begun: bool,
+    /// Whether the event under way is named `error`.
+    named_error: bool,
     seen: Seen,
 }
 
@@ -29,34 +44,47 @@ pub struct Seen {
     pub done: bool,
     /// Whether the blank line came that makes an event of it.
     pub closed: bool,
-    /// Whether an event was an error object.
-    pub error: bool,
-    /// Whether it was the first event.
-    pub began_with_error: bool,
+    /// The first event that was an error.
+    pub error: Option<ErrorEvent>,
     /// The last payload that bore a usage object.
     pub usage: Option<Vec<u8>>,
+}
+
+/// An error that an engine tells in its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorEvent {
+    /// The status that it stands for, where it names one.
+    pub code: Option<u16>,
+    /// Whether the stream began with it: nothing was generated.
+    pub is_first: bool,
+}
+
+impl ErrorEvent {
+    /// How the worker failed; none where the request is to blame, and no engine would serve it: 400 to 499 but 429.
+    pub fn failure(self) -> Option<Failure> {
+        match self.code {
+            Some(429) => Some(Failure::TooManyRequests),
+            Some(400..500) => None,
+            _ => Some(Failure::Unavailable),
+        }
+    }
 }
 
 impl SseScanner {
     /// Looks at the next frame.
     pub fn scan(&mut self, frame: &[u8]) {
         let mut start = 0;
-        for end in memchr_iter(b'\n', frame) {
+        for end in memchr2_iter(b'\n', b'\r', frame) {
             let rest = &frame[start..end];
             start = end + 1;
-            if self.overlong {
-                self.overlong = false;
-            } else if self.partial.is_empty() {
-                self.seen.line(rest);
-            } else {
-                let mut line = std::mem::take(&mut self.partial);
-                line.extend_from_slice(rest);
-                self.seen.line(&line);
-                line.clear();
-                self.partial = line;
+            let follows_cr = std::mem::replace(&mut self.after_cr, frame[end] == b'\r');
+            if follows_cr && frame[end] == b'\n' && rest.is_empty() {
+                continue;
             }
+            self.end_line(rest);
         }
         let rest = &frame[start..];
+        self.after_cr &= rest.is_empty();
         if self.overlong || self.partial.len() + rest.len() > LINE_MAX {
             self.overlong = true;
             self.partial = Vec::new();
@@ -65,30 +93,101 @@ impl SseScanner {
         }
     }
 
+    /// The stream is over: a last line needs no end. Returns what is missing that would make an event of its `[DONE]`;
+    /// none where that has not come.
+    pub fn finish(&mut self) -> Option<&'static str> {
+        let is_cut = !self.partial.is_empty();
+        if is_cut {
+            self.end_line(&[]);
+        }
+        self.seen.done.then_some(match (self.seen.closed, is_cut) {
+            (true, _) => "",
+            (false, false) => "\n",
+            (false, true) => "\n\n",
+        })
+    }
+
     /// What has passed so far.
     pub fn seen(&self) -> &Seen {
         &self.seen
     }
+
+    fn end_line(&mut self, rest: &[u8]) {
+        if std::mem::take(&mut self.overlong) {
+            return;
+        }
+        if self.partial.is_empty() {
+            return self.line(rest);
+        }
+        let mut line = std::mem::take(&mut self.partial);
+        line.extend_from_slice(rest);
+        self.line(&line);
+        line.clear();
+        self.partial = line;
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        let mark = if std::mem::replace(&mut self.begun, true) { None } else { line.strip_prefix(BYTE_ORDER_MARK) };
+        let line = mark.unwrap_or(line);
+        if line.is_empty() {
+            self.named_error = false;
+            self.seen.closed |= self.seen.done;
+        } else if let Some(payload) = line.strip_prefix(b"data:") {
+            self.seen.payload(payload.trim_ascii(), self.named_error);
+        } else if let Some(name) = line.strip_prefix(b"event:") {
+            self.named_error = name.trim_ascii() == b"error";
+        }
+    }
 }
 
 impl Seen {
-    fn line(&mut self, line: &[u8]) {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        self.closed |= self.done && line.is_empty();
-        let Some(payload) = line.strip_prefix(b"data:") else { return };
-        let payload = payload.trim_ascii();
+    fn payload(&mut self, payload: &[u8], named_error: bool) {
         if payload == b"[DONE]" {
             self.done = true;
             return;
         }
         self.events += 1;
-        if is_error(payload) {
-            self.error = true;
-            self.began_with_error |= self.events == 1;
+        let is_first = self.events == 1;
+        // Text may hold the word: only where a stream begins with it is all of the object read.
+        let told = if is_first { first_error(payload) } else { is_error(payload).then(|| Told::read(payload)) };
+        if named_error || told.is_some() {
+            let code = told.unwrap_or_else(|| Told::read(payload)).code();
+            self.error.get_or_insert(ErrorEvent { code, is_first });
         } else if USAGE.find(payload).is_some_and(|at| !rest_is_null(&payload[at + 8..])) {
             self.usage = Some(payload.to_vec());
         }
     }
+}
+
+/// An error as engines tell it: an object under `error`, or one that says of itself that it is an error.
+#[derive(Debug, Default, Deserialize)]
+struct Told {
+    error: Option<Value>,
+    object: Option<Value>,
+    r#type: Option<Value>,
+    code: Option<Value>,
+}
+
+impl Told {
+    fn read(payload: &[u8]) -> Self {
+        serde_json::from_slice(payload).unwrap_or_default()
+    }
+
+    fn is_error(&self) -> bool {
+        let says_so = |what: &Option<Value>| what.as_ref().is_some_and(|what| what == "error");
+        self.error.is_some() || says_so(&self.object) || says_so(&self.r#type)
+    }
+
+    fn code(&self) -> Option<u16> {
+        let inner = self.error.as_ref().and_then(|error| error.get("code"));
+        inner.or(self.code.as_ref()).and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok())
+    }
+}
+
+/// The error that a stream begins with.
+fn first_error(payload: &[u8]) -> Option<Told> {
+    ERROR.find(payload)?;
+    Some(Told::read(payload)).filter(Told::is_error)
 }
 
 /// Whether a payload is an error object: its first key is `error`, and its value no null.
@@ -132,12 +231,51 @@ mod tests {
     fn an_error_event_is_seen_and_a_null_error_is_none() {
         let mut scanner = SseScanner::default();
         scanner.scan(b"data: {\"error\": null, \"choices\": []}\n\n");
-        assert!(!scanner.seen().error);
+        assert_eq!(scanner.seen().error, None);
         scanner.scan(b"data: { \"error\" : {\"message\": \"no\"}}\n\n");
-        assert!(scanner.seen().error && !scanner.seen().done && !scanner.seen().began_with_error);
+        assert_eq!(scanner.seen().error, Some(ErrorEvent { code: None, is_first: false }));
+        assert!(!scanner.seen().done);
+    }
+
+    #[test]
+    fn an_error_at_the_beginning_is_seen_however_engines_tell_it() {
+        let error = |stream: &str| {
+            let mut scanner = SseScanner::default();
+            scanner.scan(stream.as_bytes());
+            scanner.seen().error
+        };
+        let first = |code| Some(ErrorEvent { code, is_first: true });
+        assert_eq!(error(": ping\n\ndata: {\"error\":{}}\n\ndata: {}\n\n"), first(None));
+        assert_eq!(error("data: {\"error\":{\"message\":\"too long\",\"code\":400}}\n\n"), first(Some(400)));
+        assert_eq!(error("data: {\"id\":1,\"error\":{\"code\":\"x\"}}\n\n"), first(None));
+        assert_eq!(error("data: {\"object\":\"error\",\"code\":404}\n\n"), first(Some(404)));
+        assert_eq!(error("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"x\"}}\n\n"), first(None));
+        assert_eq!(error("event: error\ndata: out of memory\n\n"), first(None));
+        assert_eq!(error("\u{feff}data: {\"error\":{\"code\":503}}\n\n"), first(Some(503)));
+        assert_eq!(error("data: {\"choices\":[{\"text\":\"\\\"error\\\": no\"}]}\n\n"), None);
+        assert_eq!(error("event: error\n\ndata: {\"choices\":[]}\n\n"), None);
+    }
+
+    #[test]
+    fn only_what_a_request_is_to_blame_for_is_a_refusal() {
+        let failure = |code| ErrorEvent { code, is_first: true }.failure();
+        assert_eq!([Some(400), Some(422), Some(499)].map(failure), [None; 3]);
+        assert_eq!([None, Some(200), Some(500), Some(503)].map(failure), [Some(Failure::Unavailable); 4]);
+        assert_eq!(failure(Some(429)), Some(Failure::TooManyRequests));
+    }
+
+    #[test]
+    fn lines_end_with_cr_as_well_and_the_last_one_with_nothing() {
+        for bare in ["\r", "\n", "\r\n"] {
+            let mut scanner = SseScanner::default();
+            STREAM.replace("\r\n", "\n").replace('\n', bare).bytes().for_each(|byte| scanner.scan(&[byte]));
+            assert_eq!(*scanner.seen(), expected(), "{bare:?}");
+        }
         let mut scanner = SseScanner::default();
-        scanner.scan(b": ping\n\ndata: {\"error\":{}}\n\ndata: {}\n\n");
-        assert!(scanner.seen().began_with_error);
+        scanner.scan(b"data: {}\r\n\r\ndata: [DONE]");
+        assert!(!scanner.seen().done);
+        assert_eq!(scanner.finish(), Some("\n\n"));
+        assert!(scanner.seen().done && !scanner.seen().closed);
     }
 
     #[test]

@@ -140,3 +140,22 @@ async fn there_are_no_lines_where_they_are_not_wanted_and_traces_pass_as_they_ca
     until("what is traced is logged", || serving.logged().iter().any(|line| line.contains("placed"))).await;
     assert!(!serving.logged().iter().any(|line| line.contains("\"access\"") || line.contains("secret")));
 }
+
+/// Log, client and worker call a request by one name.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_is_logged_under_the_name_that_its_client_knows() {
+    let worker = Scripted::start(vec![head(), piece(event("a")), Step::Close]).await;
+    let serving = serving("access-names", &[&worker], "log: {format: json, access: false}\nretries: {attempts: 0}");
+    worker.checked().await;
+    let body = json!({"model": "m", "prompt": "x", "stream": true});
+    assert!(post(&serving, &[("x-request-id", "cut")], &body).await.is_err());
+    worker.plays(vec![whole("503 Service Unavailable", "{}")]);
+    assert_eq!(post(&serving, &[("x-request-id", "refused")], &body).await.unwrap(), 503);
+    let expected = [("answer broke off", "cut"), ("attempt failed", "refused"), ("request failed", "refused")];
+    let told =
+        || -> Vec<Value> { serving.logged().iter().filter_map(|line| serde_json::from_str(line).ok()).collect() };
+    let is_told = |(message, request): (&str, &str)| {
+        told().iter().any(|line| line["message"] == message && line["request"] == request && line["worker"] == "w1")
+    };
+    until("all three are told", || expected.into_iter().all(is_told)).await;
+}

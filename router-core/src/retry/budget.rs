@@ -1,11 +1,13 @@
-//! How many retries may be under way at once.
+//! How many retries may be on trial at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cost::Share;
 
-/// A share of the active requests, and never less than a few: a brown-out is not made worse by trying everything again,
-/// and the death of one worker costs nobody its answer. The rule is Envoy's.
+/// A share of the active requests, and never less than a few. The rule is Envoy's; but a retry counts only until it is known
+/// to be served, or has failed, not until its answer has ended. In a brown-out retries fail as soon as they begin, and it
+/// is not made worse by trying everything again; where one worker has died the others serve, so that all of its requests get
+/// their turns soon, however long their answers take.
 #[derive(Debug)]
 pub struct RetryBudget {
     share: Share,
@@ -29,12 +31,12 @@ impl RetryBudget {
         self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// A retry has been answered or has failed.
+    /// A retry is being served, or has failed.
     pub fn end(&self) {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Retries under way.
+    /// Retries on trial.
     pub fn under_way(&self) -> u32 {
         self.under_way.load(Ordering::Relaxed)
     }

@@ -20,12 +20,14 @@ const REQUESTS_MAX: usize = 4096;
 pub struct Suspects {
     remembered: Duration,
     broke: HashMap<u64, [Option<(Slot, Instant)>; BREAKS_MAX]>,
+    /// When to look for what is over; none while nothing is remembered.
+    sweep: Option<Instant>,
 }
 
 impl Suspects {
     /// Nobody is suspected. A break is remembered for so long; not at all with zero.
     pub fn new(remembered: Duration) -> Self {
-        Self { remembered, broke: HashMap::new() }
+        Self { remembered, broke: HashMap::new(), sweep: None }
     }
 
     /// How many requests are remembered.
@@ -40,12 +42,12 @@ impl Suspects {
 
     /// A worker's connection, over which this request was `sent`, broke. Requests that were sent before a worker broke go
     /// down with it, however many they are, and those that are sent at once to what is left of it; one that was sent later
-    /// breaks it once more. O(1), O(remembered) where
-    /// there are too many.
+    /// breaks it once more. O(1), O(remembered requests) where there are too many.
     pub fn broke(&mut self, (sent, now): (Instant, Instant), request: u64, slot: Slot) {
         if self.remembered.is_zero() {
             return;
         }
+        self.sweep.get_or_insert(now + self.remembered);
         if self.broke.len() >= REQUESTS_MAX && !self.broke.contains_key(&request) {
             self.make_room(now);
         }
@@ -64,8 +66,13 @@ impl Suspects {
         self.broke.remove(&request);
     }
 
-    /// Whether workers broke under the request as often as they may.
-    pub fn is_blocked(&self, now: Instant, request: u64) -> bool {
+    /// Whether workers broke under the request as often as they may. What is over is forgotten here, within twice the time
+    /// for which it matters; O(1), amortised.
+    pub fn is_blocked(&mut self, now: Instant, request: u64) -> bool {
+        if self.sweep.is_some_and(|at| now >= at) {
+            self.forget(now);
+            self.sweep = (!self.broke.is_empty()).then(|| now + self.remembered);
+        }
         self.broke.get(&request).is_some_and(|breaks| {
             breaks.iter().flatten().filter(|(_, at)| self.is_fresh(*at, now)).count() >= BREAKS_MAX
         })
@@ -75,17 +82,26 @@ impl Suspects {
         now.saturating_duration_since(at) < self.remembered
     }
 
+    /// Forgets what is over.
+    fn forget(&mut self, now: Instant) {
+        let remembered = self.remembered;
+        let is_fresh = |at: Instant| now.saturating_duration_since(at) < remembered;
+        self.broke.retain(|_, breaks| last(breaks).is_some_and(is_fresh));
+    }
+
     /// Forgets what is over, else what is oldest.
     fn make_room(&mut self, now: Instant) {
-        let remembered = self.remembered;
-        let last = |breaks: &[Option<(Slot, Instant)>]| breaks.iter().flatten().map(|(_, at)| *at).max();
-        let is_fresh = |at: Instant| now.saturating_duration_since(at) < remembered;
-        self.broke.retain(|_, workers| last(workers).is_some_and(is_fresh));
+        self.forget(now);
         if self.broke.len() >= REQUESTS_MAX {
             let oldest = self.broke.iter().min_by_key(|(_, breaks)| last(*breaks)).map(|(request, _)| *request);
             oldest.map(|request| self.broke.remove(&request));
         }
     }
+}
+
+/// When a worker last broke.
+fn last(breaks: &[Option<(Slot, Instant)>]) -> Option<Instant> {
+    breaks.iter().flatten().map(|(_, at)| *at).max()
 }
 
 #[cfg(test)]
@@ -161,6 +177,21 @@ mod tests {
         assert!(!suspects.is_blocked(now, 903) && suspects.is_blocked(now, 904) && suspects.is_blocked(now, 4_999));
         suspects.broke((at, seconds(at, 100)), 9_999, Slot(0));
         assert_eq!(suspects.len(), 1);
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten_by_whoever_asks_next() {
+        let (mut suspects, at) = (Suspects::new(MINUTE), start());
+        suspects.broke((at, at), 7, Slot(1));
+        suspects.broke((at, seconds(at, 30)), 8, Slot(1));
+        assert!(!suspects.is_blocked(seconds(at, 59), 9));
+        assert_eq!(suspects.len(), 2);
+        assert!(!suspects.is_blocked(seconds(at, 60), 9));
+        assert_eq!(suspects.len(), 1);
+        assert!(!suspects.is_blocked(seconds(at, 120), 9));
+        assert!(suspects.is_empty());
+        suspects.broke((at, seconds(at, 200)), 7, Slot(1));
+        assert!(!suspects.is_blocked(seconds(at, 260), 9) && suspects.is_empty());
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub(super) async fn dry(State(admin): State<Arc<Admin>>, request: Request) -> Re
     }
     match Box::pin(explain(&admin.desk.gateway(), request)).await {
         Ok(told) => Json(told).into_response(),
-        Err(failure) => failure.error.into_response(),
+        Err(error) => error.into_response(),
     }
 }
 
