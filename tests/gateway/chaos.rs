@@ -208,7 +208,7 @@ async fn r6_where_all_are_full_the_client_hears_the_soonest_time_to_come_back() 
         (header("retry-after-ms").as_deref(), header("x-should-retry").as_deref()),
         (Some("4000"), Some("true"))
     );
-    assert_eq!(answer.body["error"]["code"], "upstream_failed");
+    assert_eq!(answer.body["error"]["code"], "rate_limit_exceeded");
     assert_eq!((engines[0].count(), engines[1].count()), (1, 1));
 }
 
