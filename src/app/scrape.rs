@@ -105,8 +105,7 @@ impl Readers {
         if let (Some(prefix), Some(pool)) = (scrape.prefix(), self.fleet.pool(&worker.model)) {
             target.trust.counters(now, prefix, pool.block_size);
         }
-        if let Some(blocks) = scrape.blocks.filter(|_| target.limits.blocks.is_none()) {
-            self.fleet.set_capacity(worker, blocks);
+        if let Some(blocks) = scrape.blocks.filter(|blocks| self.fleet.reported_capacity(worker, *blocks)) {
             self.index.reserve(worker.slot, usize::try_from(blocks.0).unwrap_or(0));
         }
     }
