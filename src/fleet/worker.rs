@@ -99,6 +99,7 @@ impl Newcomer {
 impl Worker {
     /// The newcomer, in `slot`.
     pub fn new(slot: Slot, newcomer: &Newcomer) -> Self {
+        let now = Instant::now();
         Self {
             slot,
             id: newcomer.id.clone(),
@@ -108,8 +109,8 @@ impl Worker {
             link: Arc::clone(&newcomer.link),
             control: Arc::clone(&newcomer.control),
             metrics: newcomer.metrics.clone(),
-            hit_rate: HitRate::new(Instant::now()),
-            engine: Engine::default(),
+            hit_rate: HitRate::new(now),
+            engine: Engine::new(now),
             offer: ArcSwapOption::empty(),
             view_reset: Notify::new(),
             contract: ArcSwap::from_pointee(newcomer.contract.clone()),
@@ -184,9 +185,9 @@ impl Worker {
     }
 
     pub(super) fn measure_engine(&self, now: Instant) {
-        if let Some((at, scrape)) = self.engine.last() {
-            let age = now.saturating_duration_since(at);
-            self.metrics.belief.engine(age, scrape.running, scrape.waiting, scrape.kv_usage);
+        self.metrics.belief.engine_age(self.engine.unread_for(now));
+        if let Some((_, scrape)) = self.engine.last() {
+            self.metrics.belief.engine(scrape.running, scrape.waiting, scrape.kv_usage);
         }
     }
 }

@@ -103,7 +103,7 @@ definitions! {
     ENGINE_RUNNING = "engine_requests_running", Kind::Gauge, "Running requests as the engine last said.";
     ENGINE_WAITING = "engine_requests_waiting", Kind::Gauge, "Waiting requests as the engine last said.";
     ENGINE_USAGE = "engine_kv_usage", Kind::Gauge, "Share of its cache in use as the engine last said.";
-    ENGINE_AGE = "engine_metrics_age_seconds", Kind::Gauge, "Time since the engine's metrics were read.";
+    ENGINE_AGE = "engine_metrics_age_seconds", Kind::Gauge, "Time since the engine's metrics were read, or since it joined where they never were.";
     ENGINE_REPORTS = "engine_load_reports_total", Kind::Counter, "Bridges' reports of the engine's load, by outcome.";
     ENGINE_SCRAPES = "engine_scrapes_total", Kind::Counter, "Attempts to read the engine's metrics, by outcome.";
     EVENTS = "kv_events_total", Kind::Counter, "KV-cache events, by what became of them.";

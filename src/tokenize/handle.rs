@@ -112,6 +112,11 @@ impl TokenizerHandle {
         self
     }
 
+    /// Whether engines are asked for what cannot be told here.
+    pub fn asks_engines(&self) -> bool {
+        self.remote.is_some()
+    }
+
     /// The engines that can be asked are these now.
     pub fn set_engines<E: Engine + 'static>(&self, engines: impl Iterator<Item = Arc<E>>) {
         if let Some(remote) = &self.remote {
