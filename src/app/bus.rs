@@ -48,7 +48,7 @@ fn buses(sources: &Sources, now: Instant) -> Vec<BusState> {
         kind: "nats",
         at: bus.at,
         up: bus.up,
-        for_s: bus.since.map_or(0.0, |since| now.saturating_duration_since(since).as_secs_f64()),
+        for_s: now.saturating_duration_since(bus.since).as_secs_f64(),
         losses: bus.losses,
         dropped: bus.drops,
         error: bus.error,

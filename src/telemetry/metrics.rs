@@ -144,7 +144,7 @@ definitions! {
     CONFIG_SUCCESSFUL = "config_last_reload_successful", Kind::Gauge, "1 unless the configuration that was read last cannot be followed.";
     CONFIG_HASH = "config_hash", Kind::Gauge, "The first 32 bits of the hash of the configuration in effect: equal for equal files.";
     DISCOVERY_FAULTS = "discovery_faults", Kind::Gauge, "What is wrong with a source of workers, counted: 0 while it is well.";
-    BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
+    BUS_UP = "event_bus_up", Kind::Gauge, "0 while a bus that workers' events come over is not connected, or none of the engines' own sockets is.";
 }
 
 /// The registry of one gateway, and the handles that have no worker or model.

@@ -14,7 +14,7 @@ use super::NatsBus;
 const DROPS_APART: Duration = Duration::from_millis(100);
 
 /// How the connection is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) up: bool,
     /// How often it was lost: what was received across a change of this may have holes.
@@ -24,27 +24,37 @@ pub(super) struct Link {
     pub(super) drops: u64,
     /// Why it is down, as far as anybody said.
     pub(super) trouble: Option<String>,
-    /// Since when it is up, or down.
-    pub(super) since: Option<Instant>,
+    /// Since when it is up, or down: at first, since it was wanted.
+    pub(super) since: Instant,
     /// What the client complained of last.
     pub(super) complaint: Option<String>,
 }
 
+/// What the client says where it found no way to the server; it keeps the cause to itself.
+const UNREACHED: &str = "client error: nats: IO error";
+
 impl Link {
+    /// Not connected yet.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { up: false, losses: 0, drops: 0, trouble: None, since: now, complaint: None }
+    }
+
     /// Takes note of what the client tells.
     pub(super) fn note(&mut self, event: Event) {
         match event {
             Event::Connected => {
                 tracing::info!("event bus connected");
                 (self.up, self.trouble, self.complaint) = (true, None, None);
-                self.since = Some(Instant::now());
+                self.since = Instant::now();
             }
-            Event::Disconnected | Event::Closed => {
+            Event::Disconnected => {
                 tracing::warn!("event bus lost; connecting again");
-                if std::mem::replace(&mut self.up, false) {
-                    self.since = Some(Instant::now());
-                }
-                self.losses += 1;
+                self.lose();
+            }
+            // We have hung up ourselves, and do not come back.
+            Event::Closed => {
+                tracing::info!("event bus closed");
+                self.lose();
             }
             Event::SlowConsumer(_) => {
                 if self.drops == 0 {
@@ -53,7 +63,10 @@ impl Link {
                 self.drops += 1;
             }
             other => {
-                let trouble = other.to_string();
+                let trouble = match other.to_string() {
+                    said if said == UNREACHED => "it cannot be reached".to_owned(),
+                    said => said,
+                };
                 // The same fault comes with every attempt; it is told once.
                 if self.complaint.as_ref() != Some(&trouble) {
                     tracing::warn!(event = trouble, "event bus");
@@ -62,6 +75,13 @@ impl Link {
                 self.complaint = Some(trouble);
             }
         }
+    }
+
+    fn lose(&mut self) {
+        if std::mem::replace(&mut self.up, false) {
+            self.since = Instant::now();
+        }
+        self.losses += 1;
     }
 }
 
@@ -107,5 +127,26 @@ impl Missing {
 impl Drop for Missing {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_nats::ClientError;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_never_was_is_down_since_it_was_wanted_and_says_why() {
+        let begun = Instant::now();
+        let mut link = Link::new(begun);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        link.note(Event::ClientError(ClientError::Other("IO error".to_owned())));
+        assert_eq!((link.up, link.since, link.trouble.as_deref()), (false, begun, Some("it cannot be reached")));
+        link.note(Event::Connected);
+        assert_eq!((link.up, link.since - begun, &link.trouble), (true, Duration::from_secs(5), &None));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        link.note(Event::Closed);
+        assert_eq!((link.up, link.losses, link.since - begun), (false, 1, Duration::from_secs(6)));
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Row {
     slot: u16,
     rank: u32,
     model: String,
-    /// `up` while it may be chosen, else `down`.
+    /// `down` while its health checks or its requests fail, else `up`, whatever its operators want of it.
     state: &'static str,
     /// What keeps it from being chosen, or `active`: `draining`, `ejected`, `down`.
     condition: &'static str,
@@ -108,7 +108,7 @@ fn row(now: Instant, (worker, target): (&Worker, &Target), report: Report, index
         slot: target.slot.0,
         rank: target.rank.0,
         model: worker.model.as_ref().to_owned(),
-        state: if target.available { "up" } else { "down" },
+        state: if worker.health().is_available() { "up" } else { "down" },
         condition: worker.condition(),
         breaker: worker.breaker(),
         in_flight: InFlight {
