@@ -93,7 +93,7 @@ impl NatsBus {
             // The client wants a line's end behind the last line, which a file may lack.
             Credentials::Creds(text) => ConnectOptions::with_credentials(&format!("{}\n", text.trim_end()))?,
         };
-        let longest = settings.reconnect_delay_max;
+        let (longest, at) = (settings.reconnect_delay_max, (server.host().to_owned(), server.port()));
         let client = settings
             .tls
             .apply(options)
@@ -107,8 +107,12 @@ impl NatsBus {
                 Duration::from_millis(5).saturating_mul(1 << doubled).min(longest)
             })
             .event_callback(move |event| {
-                state.send_modify(|link| link.note(event));
-                std::future::ready(())
+                let (state, at) = (state.clone(), at.clone());
+                async move {
+                    let is_known = state.borrow().cause.is_some();
+                    let cause = if is_known { None } else { link::cause(&event, (&at.0, at.1)).await };
+                    state.send_modify(|link| link.note(event, cause));
+                }
             })
             .connect(server)
             .await?;

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_nats::Event;
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::NatsBus;
 
@@ -24,6 +25,8 @@ pub(super) struct Link {
     pub(super) drops: u64,
     /// Why it is down, as far as anybody said.
     pub(super) trouble: Option<String>,
+    /// Why there is no way to the server, once that was found out.
+    pub(super) cause: Option<String>,
     /// Since when it is up, or down: at first, since it was wanted.
     pub(super) since: Instant,
     /// What the client complained of last.
@@ -33,18 +36,34 @@ pub(super) struct Link {
 /// What the client says where it found no way to the server; it keeps the cause to itself.
 const UNREACHED: &str = "client error: nats: IO error";
 
+/// How long the cause is looked for, once for each time that the way is lost: what the client tells meanwhile waits.
+const CAUSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Why there is no way to the server at this host and port, where that is what `event` tells.
+pub(super) async fn cause(event: &Event, at: (&str, u16)) -> Option<String> {
+    if event.to_string() != UNREACHED {
+        return None;
+    }
+    Some(match timeout(CAUSE_WITHIN, TcpStream::connect(at)).await {
+        Ok(Ok(_)) => "something listens there that does not keep the connection".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "nothing answers there".to_owned(),
+    })
+}
+
 impl Link {
     /// Not connected yet.
     pub(super) fn new(now: Instant) -> Self {
-        Self { up: false, losses: 0, drops: 0, trouble: None, since: now, complaint: None }
+        Self { up: false, losses: 0, drops: 0, trouble: None, cause: None, since: now, complaint: None }
     }
 
-    /// Takes note of what the client tells.
-    pub(super) fn note(&mut self, event: Event) {
+    /// Takes note of what the client tells, and of its cause where that was looked for.
+    pub(super) fn note(&mut self, event: Event, cause: Option<String>) {
+        self.cause = cause.or(self.cause.take());
         match event {
             Event::Connected => {
                 tracing::info!("event bus connected");
-                (self.up, self.trouble, self.complaint) = (true, None, None);
+                (self.up, self.trouble, self.cause, self.complaint) = (true, None, None, None);
                 self.since = Instant::now();
             }
             Event::Disconnected => {
@@ -64,7 +83,9 @@ impl Link {
             }
             other => {
                 let trouble = match other.to_string() {
-                    said if said == UNREACHED => "it cannot be reached".to_owned(),
+                    said if said == UNREACHED => {
+                        self.cause.clone().unwrap_or_else(|| "it cannot be reached".to_owned())
+                    }
                     said => said,
                 };
                 // The same fault comes with every attempt; it is told once.
@@ -141,12 +162,14 @@ mod tests {
         let begun = Instant::now();
         let mut link = Link::new(begun);
         tokio::time::advance(Duration::from_secs(5)).await;
-        link.note(Event::ClientError(ClientError::Other("IO error".to_owned())));
-        assert_eq!((link.up, link.since, link.trouble.as_deref()), (false, begun, Some("it cannot be reached")));
-        link.note(Event::Connected);
+        let unreached = || Event::ClientError(ClientError::Other("IO error".to_owned()));
+        link.note(unreached(), Some("refused".to_owned()));
+        link.note(unreached(), None);
+        assert_eq!((link.up, link.since, link.trouble.as_deref()), (false, begun, Some("refused")));
+        link.note(Event::Connected, None);
         assert_eq!((link.up, link.since - begun, &link.trouble), (true, Duration::from_secs(5), &None));
         tokio::time::advance(Duration::from_secs(1)).await;
-        link.note(Event::Closed);
+        link.note(Event::Closed, None);
         assert_eq!((link.up, link.losses, link.since - begun), (false, 1, Duration::from_secs(6)));
     }
 }
