@@ -16,7 +16,7 @@ use crate::door::Door;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::fleet::Fleet;
-use crate::http::admin::{self, Admin, AdminToken, HealthReport};
+use crate::http::admin::{self, Admin, AdminToken};
 use crate::http::desk::Desk;
 use crate::http::gateway::Gateway;
 use crate::http::routes;
@@ -130,11 +130,7 @@ impl App {
         let health = {
             let (fleet, sources, settings) = (fleet.clone(), sources.clone(), Arc::clone(&reloader));
             let unread_after = scrape::unread_after(&config.engines);
-            let told = move || report((&fleet, unread_after), &sources, (&trouble, &settings), &certificates);
-            move || {
-                let not_ready = ready().err().map(|why| why.to_string());
-                HealthReport { ready: not_ready.is_none(), not_ready, ..told() }
-            }
+            move || report((&fleet, unread_after), (&ready, &sources), (&trouble, &settings), &certificates)
         };
         let measured = Arc::clone(&sources);
         let admin_state = Arc::new(Admin {

@@ -5,22 +5,22 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::StartError;
 use super::members::Trouble;
 use super::probe;
 use super::reload::Reloader;
 use super::scrape;
 use super::sources::Sources;
+use super::{Ready, StartError};
 use crate::door::Tls;
 use crate::fleet::{Duty, Fleet, PoolState};
 use crate::http::admin::{self, Admin, HealthReport};
 use crate::shutdown::Tasks;
 use crate::tokenize::TokenizerState;
 
-/// How it is, but for whether it is ready.
+/// How it is.
 pub(super) fn report(
     (fleet, unread_after): (&Fleet, Duration),
-    sources: &Sources,
+    (ready, sources): (&Ready, &Sources),
     (trouble, reloader): (&Trouble, &Reloader),
     certificates: &[Arc<Tls>],
 ) -> HealthReport {
@@ -43,7 +43,9 @@ pub(super) fn report(
     let mut off_duty: Vec<String> =
         off_duty.map(|worker| format!("{}: {}", worker.id, worker.duty().label())).collect();
     off_duty.dedup();
-    HealthReport { status, degraded, off_duty, ready: true, not_ready: None, version: env!("CARGO_PKG_VERSION") }
+    let not_ready = ready().err().map(|why| why.to_string());
+    let ready = not_ready.is_none();
+    HealthReport { status, degraded, off_duty, ready, not_ready, version: env!("CARGO_PKG_VERSION") }
 }
 
 /// What a model's prompts are routed by though its policy wants to know their tokens, in words; none where it knows them.
