@@ -16,7 +16,7 @@ use crate::door::Door;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::fleet::Fleet;
-use crate::http::admin::{self, Admin, AdminToken, HealthReport};
+use crate::http::admin::{self, Admin, AdminToken};
 use crate::http::desk::Desk;
 use crate::http::gateway::Gateway;
 use crate::http::routes;
@@ -26,6 +26,7 @@ use crate::telemetry::otlp::Exporter;
 use crate::upstream::Upstream;
 use crate::upstream::record::Recorder;
 use muster::{Absent, muster};
+use probe::Unserved;
 use reload::Reloader;
 use report::report;
 use sources::Sources;
@@ -128,8 +129,8 @@ impl App {
         let bus = bus::start((&fleet, &sources), (&reloader, data.address().port()), Arc::clone(&ready), &background);
         let health = {
             let (fleet, sources, settings) = (fleet.clone(), sources.clone(), Arc::clone(&reloader));
-            let told = move || report((&fleet, &sources), (&trouble, &settings), &certificates);
-            move || HealthReport { ready: ready(), ..told() }
+            let unread_after = scrape::unread_after(&config.engines);
+            move || report((&fleet, unread_after), (&ready, &sources), (&trouble, &settings), &certificates)
         };
         let measured = Arc::clone(&sources);
         let admin_state = Arc::new(Admin {
@@ -145,6 +146,7 @@ impl App {
             settings: reloader.clone(),
         });
         report::tell_on_signal(Arc::clone(&admin_state), &background)?;
+        report::tell_untokenized(&fleet, &background);
         let (limits, tasks) = (doors::limits(&config), Tasks::new());
         Ok(Self {
             data: data.address(),
@@ -273,8 +275,21 @@ fn gateway(
         .with_exporter(exporter)
 }
 
-/// Whether requests can be served.
-type Ready = Arc<dyn Fn() -> bool + Send + Sync>;
+/// Whether requests can be served, or why not.
+type Ready = Arc<dyn Fn() -> Result<(), NotReady> + Send + Sync>;
+
+/// Why requests cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum NotReady {
+    #[error("the router is stopping")]
+    Stopping,
+    #[error("it waits for every worker, as `ready_when: all` says")]
+    Mustering,
+    #[error("what the router before it knew is still being read")]
+    Cold,
+    #[error(transparent)]
+    Unserved(#[from] Unserved),
+}
 
 /// Ready once nobody is waited for, the views of the run before are read, and enough workers are well; until it drains.
 fn readiness(
@@ -283,8 +298,18 @@ fn readiness(
     when: ReadyWhen,
 ) -> Ready {
     let (fleet, sources, draining) = (fleet.clone(), sources.clone(), draining.clone());
-    let may_serve = move || mustered.load(Ordering::Relaxed) && !draining.load(Ordering::Relaxed);
-    Arc::new(move || may_serve() && sources.are_warm() && probe::ready(&fleet, when))
+    Arc::new(move || {
+        if draining.load(Ordering::Relaxed) {
+            return Err(NotReady::Stopping);
+        }
+        if !mustered.load(Ordering::Relaxed) {
+            return Err(NotReady::Mustering);
+        }
+        if !sources.are_warm() {
+            return Err(NotReady::Cold);
+        }
+        Ok(probe::ready(&fleet, when)?)
+    })
 }
 
 /// With `ready_when: all`, waits for every worker. What it returns becomes true when nobody is waited for any more.
@@ -300,7 +325,7 @@ fn wait_for_workers(
         let (given_up, absent) = (given_up.clone(), Arc::clone(absent));
         let (interval, timeout) = (config.timeouts.start_interval.get(), config.timeouts.start.get());
         background.spawn(async move {
-            match muster(|| probe::ready(&fleet, ReadyWhen::All), interval, timeout).await {
+            match muster(|| probe::ready(&fleet, ReadyWhen::All).is_ok(), interval, timeout).await {
                 Ok(()) => done.store(true, Ordering::Relaxed),
                 Err(missing) => {
                     absent.get_or_init(|| missing);

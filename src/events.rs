@@ -388,8 +388,8 @@ mod tests {
 
     use super::source::{Line, source};
     use super::*;
-    use crate::fleet::Newcomer;
     use crate::fleet::health::Health;
+    use crate::fleet::{Contract, Newcomer};
     use crate::link::{ClientTls, LinkLimits, Links};
     use crate::shutdown::Tasks;
     use crate::telemetry::metrics::Metrics;
@@ -414,10 +414,12 @@ mod tests {
                 model: "m".into(),
                 link: Arc::clone(&link),
                 control: link,
-                authorization: None,
                 metrics: Metrics::new("w").worker("w", None),
-                limits: Limits { blocks: None, sequences: 1 },
-                role: Role::default(),
+                contract: Contract {
+                    authorization: None,
+                    limits: Limits { blocks: None, sequences: 1 },
+                    role: Role::default(),
+                },
                 health: Health::presumed(),
                 silence: None,
             },

@@ -14,7 +14,7 @@ use warmpath_core::queue::Rules;
 use warmpath_core::retry::{Failure, RetryBudget};
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::{BlockSize, Blocks};
-use warmpath_core::workers::{Pool, Ramp, Target, WorkerTable};
+use warmpath_core::workers::{Limits, Pool, Ramp, Target, WorkerTable};
 
 use crate::config::Retries;
 use crate::queue::{Gate, GateSettings, Seats};
@@ -27,7 +27,7 @@ use roster::Roster;
 use slots::Slots;
 pub use turns::{RetryTurns, Turn};
 
-pub use worker::{Newcomer, Worker};
+pub use worker::{Contract, Newcomer, Worker};
 
 pub mod catalogue;
 pub mod discovery;
@@ -211,7 +211,7 @@ impl Fleet {
         let roster = self.roster();
         for pool in self.pools() {
             let of_pool = roster.workers().filter(|worker| worker.model == pool.model);
-            pool.tokenizer.set_engines(of_pool.map(|worker| Arc::clone(&worker.control)));
+            pool.tokenizer.set_engines(of_pool.cloned());
         }
     }
 
@@ -280,7 +280,7 @@ impl Fleet {
 
     /// The same for whoever makes changes already.
     fn settle_locked(&self, worker: &Worker, returned: Option<Instant>) -> Option<bool> {
-        let available = worker.health().is_available() && worker.duty() == Duty::Active;
+        let available = worker.may_serve();
         let roster = self.roster.load_full();
         // It may have left; its slot is never another's while somebody holds it.
         let before = roster.table().get(worker.slot)?.available;
@@ -297,10 +297,36 @@ impl Fleet {
         (before != available).then_some(available)
     }
 
-    /// Takes note of how many blocks the cache of a worker has. O(workers).
-    pub fn set_capacity(&self, worker: &Worker, blocks: Blocks) {
+    /// Takes note of how many blocks the cache of a worker has, as its engine says; what operators have set counts more.
+    /// Returns whether that is new. O(workers) if so.
+    pub fn reported_capacity(&self, worker: &Worker, blocks: Blocks) -> bool {
         let _one_at_a_time = self.lock();
-        let changed = self.roster.load().changed(worker.slot, |target| target.limits.blocks = Some(blocks));
+        let roster = self.roster.load_full();
+        let known = roster.table().get(worker.slot).map(|target| target.limits.blocks);
+        let is_new = worker.capacity().is_none() && known.is_some_and(|known| known != Some(blocks));
+        if is_new {
+            self.publish(roster.changed(worker.slot, |target| target.limits.blocks = Some(blocks)));
+        }
+        is_new
+    }
+
+    /// From now on a worker serves so, on all its ranks: requests that wait find the room that there is now, and those that
+    /// it has keep what they began with. Its health, its duty and all that is known of it stay. O(workers).
+    pub fn change(&self, id: &WorkerId, contract: &Contract) {
+        let _one_at_a_time = self.lock();
+        let roster = self.roster.load_full();
+        for worker in roster.ranks_of(id) {
+            worker.set_contract(contract.clone());
+        }
+        let said = |slot| roster.worker(slot).and_then(|worker| worker.engine.last()?.1.blocks);
+        let changed = roster.changed_where(
+            |target| target.worker == *id,
+            |target| {
+                let blocks = contract.limits.blocks.or_else(|| said(target.slot));
+                target.limits = Limits { blocks, ..contract.limits };
+                target.role = contract.role;
+            },
+        );
         self.publish(changed);
     }
 

@@ -269,8 +269,8 @@ fn addressed(worker: &Worker, outgoing: &Outgoing) -> Request<Full<Bytes>> {
     *request.method_mut() = outgoing.method.clone();
     *request.uri_mut() = outgoing.path.clone().into();
     *request.headers_mut() = outgoing.headers.clone();
-    if let Some(authorization) = &worker.authorization {
-        request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+    if let Some(authorization) = worker.authorization() {
+        request.headers_mut().insert(header::AUTHORIZATION, authorization);
     }
     if let Some(rank) = worker.rank.filter(|_| worker.tells_rank) {
         request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.0));

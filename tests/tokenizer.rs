@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use http::HeaderValue;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,7 +17,7 @@ use warmpath::link::{ClientTls, LinkLimits, Links};
 use warmpath::openai::{Endpoint, RequestView};
 use warmpath::shutdown::Tasks;
 use warmpath::tokenize::hf::{TokenizerFiles, load};
-use warmpath::tokenize::remote::RemoteTokenizer;
+use warmpath::tokenize::remote::{Fixed, RemoteTokenizer};
 use warmpath::tokenize::{
     Hashed, ModelTokenizer, Prompts, Reason, TokenizeLimits, TokenizeShared, TokenizerHandle, TokenizerState,
 };
@@ -142,9 +143,9 @@ async fn remote(answer: String, answer_bytes_max: usize) -> (Prompts, String) {
     let limits = LinkLimits { connect: Duration::from_secs(1), idle: Duration::from_secs(1) };
     let links = Links::new(limits, ClientTls::default(), Tasks::new());
     let link = links.link(&http::uri::Scheme::HTTP, &authority).expect("http needs no certificates");
-    let tokenizer =
-        RemoteTokenizer::new(Duration::from_secs(10), answer_bytes_max).with_api_key(Some("secret".to_owned()));
-    tokenizer.set_engines(std::iter::once(link));
+    let tokenizer = RemoteTokenizer::new(Duration::from_secs(10), answer_bytes_max);
+    let engine = Fixed { link, authorization: Some(HeaderValue::from_static("Bearer secret")) };
+    tokenizer.set_engines(std::iter::once(Arc::new(engine)));
     let handle =
         TokenizerHandle::absent(Arc::new(TokenizeShared::new(TokenizeLimits::default()))).with_remote(tokenizer);
     let body = Bytes::from_static(br#"{"model":"m","prompt":"Hello"}"#);

@@ -19,7 +19,7 @@ use super::StartError;
 use crate::config::{Config, EventSource, Model, Queue, TokenizerSource, Worker as WorkerConfig};
 use crate::decisions::Decisions;
 use crate::fleet::health::Health;
-use crate::fleet::{Conduct, Fleet, Newcomer, PoolState, RetryTurns};
+use crate::fleet::{Conduct, Contract, Fleet, Newcomer, PoolState, RetryTurns};
 use crate::link::{Link, Links};
 use crate::queue::{Gate, GateSettings, Seats};
 use crate::shutdown::Tasks;
@@ -81,7 +81,7 @@ pub(super) fn newcomers(
     metrics: &Metrics,
 ) -> Result<Vec<Newcomer>, StartError> {
     let (start, count) = (u32::from(described.dp_start_rank), u32::from(described.dp_ranks.value.get()));
-    let authorization = authorization(described)?;
+    let contract = contract(described)?;
     let (requests, control) = (link(links, described)?, link(links, described)?);
     let silence = match config.event_source(described) {
         EventSource::None => None,
@@ -96,18 +96,31 @@ pub(super) fn newcomers(
             model: described.model.value.as_str().into(),
             link: Arc::clone(&requests),
             control: Arc::clone(&control),
-            authorization: authorization.clone(),
             metrics: metrics.worker(described.id.value.as_str(), rank),
-            limits: Limits {
-                blocks: described.capacity_blocks.map(|blocks| Blocks(blocks.get())),
-                sequences: described.max_num_seqs.get(),
-            },
-            role: described.role,
+            contract: contract.clone(),
             health,
             silence,
         }
     };
     Ok((start..start.saturating_add(count)).map(newcomer).collect())
+}
+
+/// What of a worker's description may change while it stays.
+///
+/// # Errors
+/// When its key can be in no header.
+pub(super) fn contract(described: &WorkerConfig) -> Result<Contract, StartError> {
+    let limits = Limits {
+        blocks: described.capacity_blocks.map(|blocks| Blocks(blocks.get())),
+        sequences: described.max_num_seqs.get(),
+    };
+    Ok(Contract { authorization: authorization(described)?, limits, role: described.role })
+}
+
+/// Whether two descriptions are of the same worker, under one contract or another.
+pub(super) fn is_same_worker(one: &WorkerConfig, other: &WorkerConfig) -> bool {
+    let WorkerConfig { api_key, capacity_blocks, max_num_seqs, role, .. } = one.clone();
+    *one == WorkerConfig { api_key, capacity_blocks, max_num_seqs, role, ..other.clone() }
 }
 
 fn authorization(described: &WorkerConfig) -> Result<Option<HeaderValue>, StartError> {
@@ -149,7 +162,8 @@ fn tokenizer(config: &Config, model: &Model, shared: &Arc<TokenizeShared>) -> To
     let check_every = NonZeroU32::new(config.tokenize.check_every);
     let handle = TokenizerHandle::configured(model, Arc::clone(shared), check_every);
     let handle = match &model.tokenizer {
-        Some(TokenizerSource::Remote) => handle.with_remote(remote(config, model)),
+        // Without engines: the fleet tells it of those that join.
+        Some(TokenizerSource::Remote) => handle.with_remote(RemoteTokenizer::new(REMOTE_PATIENCE, REMOTE_ANSWER_MAX)),
         _ => handle,
     };
     handle.giving_ids(gives_ids(config))
@@ -159,13 +173,6 @@ fn tokenizer(config: &Config, model: &Model, shared: &Arc<TokenizeShared>) -> To
 fn gives_ids(config: &Config) -> bool {
     let mut policies = config.routing.shadow.iter().chain([&config.routing.policy]);
     policies.any(|policy| *policy == PolicyName::ApproxTree)
-}
-
-/// Without engines: the fleet tells it of those that join.
-fn remote(config: &Config, model: &Model) -> RemoteTokenizer {
-    let of_model = config.workers.iter().filter(|worker| worker.model.value == model.name.value);
-    let key = of_model.filter_map(|worker| worker.api_key.as_ref()).map(|key| key.expose().to_owned()).next();
-    RemoteTokenizer::new(REMOTE_PATIENCE, REMOTE_ANSWER_MAX).with_api_key(key)
 }
 
 fn gate_settings(config: &Config) -> GateSettings {

@@ -23,7 +23,8 @@ pub(super) fn start(
     let others = sources.nats().map(|_| Arc::new(Others::new(port)));
     if let (Some(bus), Some(others)) = (sources.nats(), &others) {
         let (fleet, settings) = (Arc::clone(fleet), Arc::clone(settings));
-        let say = move || Said { config: settings.show().hash.clone(), ready: ready(), in_flight: in_flight(&fleet) };
+        let say =
+            move || Said { config: settings.show().hash.clone(), ready: ready().is_ok(), in_flight: in_flight(&fleet) };
         others.start(bus, say, background);
     }
     let (fleet, sources, settings) = (Arc::clone(fleet), Arc::clone(sources), Arc::clone(settings));
@@ -47,7 +48,7 @@ fn buses(sources: &Sources, now: Instant) -> Vec<BusState> {
         kind: "nats",
         at: bus.at,
         up: bus.up,
-        for_s: bus.since.map_or(0.0, |since| now.saturating_duration_since(since).as_secs_f64()),
+        for_s: now.saturating_duration_since(bus.since).as_secs_f64(),
         losses: bus.losses,
         dropped: bus.drops,
         error: bus.error,

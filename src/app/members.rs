@@ -9,7 +9,7 @@ use warmpath_core::ids::WorkerId;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::StartError;
-use super::build::{self, setup};
+use super::build::{self, is_same_worker, setup};
 use super::load;
 use super::offers::Offers;
 use super::probe::Probes;
@@ -154,19 +154,24 @@ impl Members {
     /// Makes the members those that the sources name. Returns what is wrong.
     async fn reconcile(&mut self, union: &Union) -> Vec<String> {
         let (wanted, mut trouble) = union.workers();
-        let stays = |member: &Member| wanted.get(&member.described.id.value) == Some(&&member.described);
+        let stays = |member: &Member| {
+            wanted.get(&member.described.id.value).is_some_and(|wanted| is_same_worker(&member.described, wanted))
+        };
         let gone: Vec<WorkerId> =
             self.present.iter().filter(|(_, member)| !stays(member)).map(|(id, _)| id.clone()).collect();
         for id in gone {
             self.leave(&id).await;
         }
-        let mut new: Vec<&Described> =
-            wanted.into_values().filter(|described| !self.present.contains_key(&described.id.value)).collect();
-        new.sort_by(|a, b| a.id.value.cmp(&b.id.value));
-        for described in new {
-            if let Err(error) = self.join(described, Health::unproven()) {
+        let mut wanted: Vec<&Described> = wanted.into_values().collect();
+        wanted.sort_by(|a, b| a.id.value.cmp(&b.id.value));
+        for described in wanted {
+            let (what, done) = match self.present.get_mut(&described.id.value) {
+                Some(member) => ("changed", member.change(described, &self.fleet)),
+                None => ("taken in", self.join(described, Health::unproven())),
+            };
+            if let Err(error) = done {
                 let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(" ({cause})"));
-                trouble.push(format!("worker `{}` cannot be taken in: {error}{cause}", described.id.value));
+                trouble.push(format!("worker `{}` cannot be {what}: {error}{cause}", described.id.value));
             }
         }
         trouble
@@ -212,5 +217,21 @@ impl Members {
         }
         self.metrics.forget_worker(id.as_str());
         tracing::info!(worker = %id, "left");
+    }
+}
+
+impl Member {
+    /// The same worker, described otherwise: it stays, and serves so from now on.
+    ///
+    /// # Errors
+    /// When it cannot serve so: all stays as it was.
+    fn change(&mut self, described: &Described, fleet: &Fleet) -> Result<(), StartError> {
+        if self.described != *described {
+            let id = &described.id.value;
+            fleet.change(id, &build::contract(described)?);
+            self.described = described.clone();
+            tracing::info!(worker = %id, "changed");
+        }
+        Ok(())
     }
 }

@@ -42,8 +42,8 @@ impl Offers {
         loop {
             ticks.tick().await;
             let mut ask = Ask::get("/v1/models");
-            if let Some(key) = &first.authorization {
-                ask.headers.insert(AUTHORIZATION, key.clone());
+            if let Some(key) = first.authorization() {
+                ask.headers.insert(AUTHORIZATION, key);
             }
             let Ok((status, answer)) = first.control.ask(&ask, self.patience, ANSWER_MAX).await else { continue };
             let read = status.is_success().then(|| Offer::read(&answer, adapters_max));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::config::{ReadyWhen, Timeouts};
-use crate::fleet::{Fleet, Worker};
+use crate::fleet::{Duty, Fleet, Worker};
 use crate::link::{Ask, AskError, SendError, Stage};
 use crate::shutdown::{Restarts, Tasks};
 
@@ -41,8 +41,11 @@ impl Probes {
             let asked = !matches!(answer, Err(AskError::Send(SendError { stage: Stage::Starved, .. })));
             let passed = answer.is_ok_and(|(status, _)| status.is_success());
             for worker in ranks.iter().filter(|_| asked) {
-                if let Some(available) = self.fleet.checked(worker, passed, Instant::now()) {
-                    tracing::warn!(worker = %worker.id, rank = worker.rank.map(|rank| rank.0), available, "worker");
+                let rank = worker.rank.map(|rank| rank.0);
+                match self.fleet.checked(worker, passed, Instant::now()) {
+                    Some(true) => tracing::info!(worker = %worker.id, rank, "brought back: its health checks pass"),
+                    Some(false) => tracing::warn!(worker = %worker.id, rank, "taken out: its health checks fail"),
+                    None => {}
                 }
             }
             // Whoever is out needs two passed checks to come back: asked twice as often, it is back within one interval.
@@ -53,16 +56,71 @@ impl Probes {
     }
 }
 
-/// Whether enough workers of every model have passed their checks.
-pub(super) fn ready(fleet: &Fleet, when: ReadyWhen) -> bool {
-    let roster = fleet.roster();
-    fleet.pools().all(|pool| {
-        let mut of_pool = roster.workers().filter(|worker| worker.model == pool.model);
-        match when {
-            ReadyWhen::Any => of_pool.any(|worker| worker.health().is_ready()),
-            ReadyWhen::All => of_pool.all(|worker| worker.health().is_ready()),
+/// Workers of a model that are told by name.
+const NAMED: usize = 4;
+
+/// Why requests for a model cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nobody serves `{model}`: {why}")]
+pub(super) struct Unserved {
+    model: Arc<str>,
+    why: String,
+}
+
+impl Unserved {
+    fn new(model: &Arc<str>, workers: &[&Arc<Worker>]) -> Self {
+        let mut said: Vec<String> =
+            workers.iter().map(|worker| format!("{} is {}", worker.id, state(worker))).collect();
+        // Ranks have one duty and are asked together.
+        said.dedup();
+        let more = said.len().saturating_sub(NAMED);
+        said.truncate(NAMED);
+        if more > 0 {
+            said.push(format!("and {more} more"));
         }
-    })
+        let why = if said.is_empty() { "no worker was found".to_owned() } else { said.join(", ") };
+        Self { model: Arc::clone(model), why }
+    }
+}
+
+fn state(worker: &Worker) -> &'static str {
+    match worker.condition() {
+        "active" if worker.health().is_ready() => "well",
+        "active" => "not checked yet",
+        condition => condition,
+    }
+}
+
+/// Whether enough workers of every model have passed their checks and are to serve. Those that operators have taken out are
+/// not waited for, but do not serve either.
+///
+/// # Errors
+/// The first model that nobody, or not everybody, serves.
+pub(super) fn ready(fleet: &Fleet, when: ReadyWhen) -> Result<(), Unserved> {
+    let roster = fleet.roster();
+    let unready = fleet.pools().find_map(|pool| {
+        let of_pool: Vec<_> = roster.workers().filter(|worker| worker.model == pool.model).collect();
+        let mut on_duty = of_pool.iter().filter(|worker| worker.duty() == Duty::Active).peekable();
+        let is_ready = match when {
+            ReadyWhen::Any => on_duty.any(|worker| worker.health().is_ready()),
+            ReadyWhen::All if on_duty.peek().is_none() => of_pool.is_empty(),
+            ReadyWhen::All => on_duty.all(|worker| worker.health().is_ready()),
+        };
+        (!is_ready).then(|| Unserved::new(&pool.model, &of_pool))
+    });
+    unready.map_or(Ok(()), Err)
+}
+
+/// Models whose workers are all out, some of them because their operators want it so, in words.
+pub(super) fn unserved(fleet: &Fleet) -> Vec<String> {
+    let roster = fleet.roster();
+    let unserved = fleet.pools().filter_map(|pool| {
+        let of_pool: Vec<_> = roster.workers().filter(|worker| worker.model == pool.model).collect();
+        let is_off_duty = of_pool.iter().any(|worker| worker.duty() != Duty::Active);
+        let is_served = of_pool.iter().any(|worker| worker.may_serve());
+        (is_off_duty && !is_served).then(|| Unserved::new(&pool.model, &of_pool).to_string())
+    });
+    unserved.collect()
 }
 
 /// Workers that do not answer, in words.

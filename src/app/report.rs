@@ -1,40 +1,37 @@
 //! What the router says of its own health, and into its log when SIGUSR1 asks how everything stands.
 
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::StartError;
 use super::members::Trouble;
 use super::probe;
 use super::reload::Reloader;
+use super::scrape;
 use super::sources::Sources;
+use super::{Ready, StartError};
 use crate::door::Tls;
-use crate::fleet::{Duty, Fleet};
+use crate::fleet::{Duty, Fleet, PoolState};
 use crate::http::admin::{self, Admin, HealthReport};
 use crate::shutdown::Tasks;
 use crate::tokenize::TokenizerState;
 
-/// How it is, but for whether it is ready.
+/// How it is.
 pub(super) fn report(
-    (fleet, sources): (&Fleet, &Sources),
+    (fleet, unread_after): (&Fleet, Duration),
+    (ready, sources): (&Ready, &Sources),
     (trouble, reloader): (&Trouble, &Reloader),
     certificates: &[Arc<Tls>],
 ) -> HealthReport {
     let mut degraded = sources.complaints();
     degraded.extend(reloader.complaint());
     degraded.extend(certificates.iter().filter_map(|tls| tls.trouble()));
+    degraded.extend(probe::unserved(fleet));
     degraded.extend(probe::complaints(fleet));
+    degraded.extend(scrape::complaints(fleet, unread_after, Instant::now()));
     degraded.extend(trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
-    degraded.extend(fleet.pools().filter_map(|pool| {
-        let state = match pool.tokenizer.state() {
-            TokenizerState::Absent | TokenizerState::Ready => return None,
-            TokenizerState::Loading => "is still being loaded".to_owned(),
-            TokenizerState::Failed(reason) => format!("could not be loaded ({reason})"),
-        };
-        let by = if pool.scheduler.policy().history.is_some() { "their characters" } else { "load" };
-        Some(format!("the tokenizer of `{}` {state}: its prompts sent as text are routed by {by}", pool.model))
-    }));
+    degraded.extend(fleet.pools().filter_map(|pool| untokenized(&pool)));
     let full = fleet.pools().filter(|pool| pool.gate.is_full());
     degraded.extend(full.map(|pool| {
         let waiting: usize = pool.gate.lengths().iter().sum();
@@ -46,7 +43,38 @@ pub(super) fn report(
     let mut off_duty: Vec<String> =
         off_duty.map(|worker| format!("{}: {}", worker.id, worker.duty().label())).collect();
     off_duty.dedup();
-    HealthReport { status, degraded, off_duty, ready: true, version: env!("CARGO_PKG_VERSION") }
+    let not_ready = ready().err().map(|why| why.to_string());
+    let ready = not_ready.is_none();
+    HealthReport { status, degraded, off_duty, ready, not_ready, version: env!("CARGO_PKG_VERSION") }
+}
+
+/// What a model's prompts are routed by though its policy wants to know their tokens, in words; none where it knows them.
+fn untokenized(pool: &PoolState) -> Option<String> {
+    let policy = pool.scheduler.policy();
+    let model = &pool.model;
+    let what = match pool.tokenizer.state() {
+        TokenizerState::Ready => return None,
+        // Policies that go by history read characters as well, and baselines read nothing.
+        TokenizerState::Absent if policy.history.is_some() || policy.name.is_baseline() => return None,
+        TokenizerState::Absent if pool.tokenizer.asks_engines() => return None,
+        TokenizerState::Absent => format!("`{model}` has no tokenizer"),
+        TokenizerState::Loading => format!("the tokenizer of `{model}` is still being loaded"),
+        TokenizerState::Failed(reason) => format!("the tokenizer of `{model}` could not be loaded ({reason})"),
+    };
+    let by = if policy.history.is_some() { "their characters" } else { "load" };
+    Some(format!("{what}: its prompts sent as text are routed by {by}"))
+}
+
+/// Says once in the log of which models' prompts nobody knows the tokens, as soon as that is known.
+pub(super) fn tell_untokenized(fleet: &Fleet, tasks: &Tasks) {
+    for pool in fleet.pools() {
+        tasks.spawn(async move {
+            pool.tokenizer.settled().await;
+            if let Some(complaint) = untokenized(&pool) {
+                tracing::warn!("{complaint}");
+            }
+        });
+    }
 }
 
 /// Writes into the log how everything stands, whenever SIGUSR1 comes.

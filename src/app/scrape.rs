@@ -10,6 +10,7 @@ use warmpath_core::workers::Target;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use crate::config::{Engines, MetricNames, Timeouts};
+use crate::error::chain;
 use crate::fleet::prometheus::METRICS_MAX;
 use crate::fleet::scrape::Scrape;
 use crate::fleet::{Fleet, Worker};
@@ -19,6 +20,28 @@ use crate::shutdown::{Restarts, Tasks};
 /// Readings that are further apart than this can not have overtaken each other: an engine's process may have been started
 /// with its clock set back, and counters may begin anew.
 const OVERTAKES_WITHIN: Duration = Duration::from_secs(2);
+
+/// Readings that have to fail in a row before that is complained of: an engine that starts is given the time.
+const UNREAD: u32 = 10;
+
+/// How long an engine that serves may go unread before that is complained of.
+pub(super) fn unread_after(engines: &Engines) -> Duration {
+    engines.metrics_interval.get().saturating_mul(UNREAD)
+}
+
+/// Workers that serve, and of whose load nobody has heard for so long, in words.
+pub(super) fn complaints(fleet: &Fleet, unread_after: Duration, now: Instant) -> Vec<String> {
+    let roster = fleet.roster();
+    let is_unread = |worker: &&Arc<Worker>| worker.may_serve() && worker.engine.unread_for(now) > unread_after;
+    let mut unread: Vec<_> = roster.workers().filter(is_unread).collect();
+    // Ranks are asked together.
+    unread.dedup_by(|a, b| a.id == b.id);
+    let said = unread.iter().map(|worker| {
+        let why = worker.engine.fault().unwrap_or_else(|| "no answer yet".to_owned());
+        format!("metrics of worker `{}` cannot be read ({why}): what others send there is not seen", worker.id)
+    });
+    said.collect()
+}
 
 /// A target, and what was in flight there at some moment.
 pub(super) type Seen = (Target, InFlight);
@@ -58,14 +81,22 @@ impl Readers {
             ticks.tick().await;
             let before: Vec<_> = ranks.iter().map(|worker| self.look(worker)).collect();
             let text = self.fetch(first).await;
-            let mut outcome = "failed";
             for (worker, seen) in ranks.iter().zip(before) {
-                outcome = self.take(worker, seen, text.as_deref());
+                let outcome = match (seen, &text) {
+                    (Some(seen), Ok(text)) => self.take(worker, &seen, text),
+                    (None, _) => "failed",
+                    (_, Err(why)) => {
+                        worker.engine.failed(why);
+                        "failed"
+                    }
+                };
                 worker.metrics.belief.scraped(outcome);
             }
-            if std::mem::replace(&mut answered, outcome == "ok") && outcome != "ok" {
-                tracing::info!(worker = %first.id, outcome, "the engine's metrics cannot be read");
+            let fault = first.engine.fault();
+            if let (true, Some(why)) = (answered, &fault) {
+                tracing::warn!(worker = %first.id, why, "the engine's metrics cannot be read");
             }
+            answered = fault.is_none();
         }
     }
 
@@ -78,10 +109,12 @@ impl Readers {
     }
 
     /// What becomes of an engine's answer.
-    fn take(&self, worker: &Worker, seen: Option<Seen>, text: Option<&str>) -> &'static str {
-        let (Some(seen), Some(text)) = (seen, text) else { return "failed" };
-        let Some(scrape) = Scrape::read(text, worker.rank, &self.presets) else { return "unknown_names" };
-        self.note(worker, &seen, &scrape)
+    fn take(&self, worker: &Worker, seen: &Seen, text: &str) -> &'static str {
+        let Some(scrape) = Scrape::read(text, worker.rank, &self.presets) else {
+            worker.engine.failed("no known engine's names are in them");
+            return "unknown_names";
+        };
+        self.note(worker, seen, &scrape)
     }
 
     /// Takes note of what an engine said after its target was `seen`. Returns what became of that: `ok`, or `late` where
@@ -105,16 +138,19 @@ impl Readers {
         if let (Some(prefix), Some(pool)) = (scrape.prefix(), self.fleet.pool(&worker.model)) {
             target.trust.counters(now, prefix, pool.block_size);
         }
-        if let Some(blocks) = scrape.blocks.filter(|_| target.limits.blocks.is_none()) {
-            self.fleet.set_capacity(worker, blocks);
+        if let Some(blocks) = scrape.blocks.filter(|blocks| self.fleet.reported_capacity(worker, *blocks)) {
             self.index.reserve(worker.slot, usize::try_from(blocks.0).unwrap_or(0));
         }
     }
 
-    async fn fetch(&self, worker: &Worker) -> Option<String> {
+    /// What an engine's metrics say, or why they cannot be had.
+    async fn fetch(&self, worker: &Worker) -> Result<String, String> {
         let answer = worker.control.ask(&Ask::get("/metrics"), self.patience, METRICS_MAX).await;
-        let (_, text) = answer.ok().filter(|(status, _)| status.is_success())?;
-        String::from_utf8(text.into()).ok()
+        let (status, text) = answer.map_err(|error| chain(&error))?;
+        if !status.is_success() {
+            return Err(format!("/metrics answers {status}"));
+        }
+        String::from_utf8(text.into()).map_err(|_| "they are no text".to_owned())
     }
 }
 

@@ -208,13 +208,28 @@ impl Sources {
 
     /// What does not work, in words.
     pub(super) fn complaints(&self) -> Vec<String> {
-        const MEANWHILE: &str = "requests are routed by load and by what was known before";
-        let bus = self.bus.as_ref().and_then(NatsBus::trouble);
-        let bus = bus.map(|trouble| format!("the event bus is not connected ({trouble}): {MEANWHILE}"));
-        let engines = self.zmq.trouble();
-        let engines = engines.map(|trouble| format!("engines' events are not connected ({trouble}): {MEANWHILE}"));
-        let complaints = bus.into_iter().chain(engines).chain(self.zmq.complaints());
-        complaints.chain(self.folder_trouble.clone()).collect()
+        let bus = self.bus.as_ref().and_then(NatsBus::trouble).map(|trouble| {
+            let effect = if self.needs_nats() {
+                "workers whose events come over it are routed to by load and by what was known before"
+            } else {
+                "no worker's events come over it; registrations and other routers are not heard"
+            };
+            format!("the event bus is not connected ({trouble}): {effect}")
+        });
+        bus.into_iter().chain(self.zmq.complaints()).chain(self.folder_trouble.clone()).collect()
+    }
+
+    /// Whether workers' events come over NATS, or may yet: nobody is there.
+    fn needs_nats(&self) -> bool {
+        let is_used = self.courses().values().any(|(_, course)| course.is_over_nats());
+        is_used || self.fleet.roster().workers().next().is_none()
+    }
+
+    /// Whether events cannot come though they should: the bus that some share is away, or every engine's own socket.
+    fn is_cut_off(&self) -> bool {
+        let is_down = |bus: &NatsBus| self.needs_nats() && bus.trouble().is_some();
+        let is_shut = |(gate, _): (Standing, u64)| gate.state != "connected";
+        self.bus.as_ref().is_some_and(is_down) || self.gate().is_some_and(is_shut) || self.zmq.is_cut_off()
     }
 
     fn are_connected(&self) -> bool {
@@ -228,7 +243,7 @@ impl Sources {
         self.metrics.index_refused.absolute(self.index.refused());
         self.metrics.index_shed.absolute(self.index.shed());
         self.metrics.unmatched_topics.absolute(self.zmq.unmatched());
-        self.metrics.bus_up.set(if self.are_connected() { 1.0 } else { 0.0 });
+        self.metrics.bus_up.set(if self.is_cut_off() { 0.0 } else { 1.0 });
         for worker in self.fleet.roster().workers() {
             worker.metrics.index_blocks.set(real_len(self.index.entries(worker.slot)));
             worker.metrics.index_worker_bytes.set(real_len(self.index.bytes_of(worker.slot)));

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use warmpath_core::ids::{Rank, TokenId};
 use warmpath_core::observe::Usage;
 
-use crate::config::{BaseUrl, MetricNames, Worker};
+use crate::config::{BaseUrl, MetricNames, Secret, Worker};
 use crate::fleet::scrape::Scrape;
 use crate::link::{Ask, AskError, Link, Links};
+use crate::tokenize::remote::Fixed;
 use crate::upstream::{RANK_HEADER, usage};
 
 /// The most of an answer that is read: a million token ids with their commas.
@@ -26,7 +27,6 @@ pub(super) struct Engine {
     link: Result<Arc<Link>, String>,
     base: String,
     authorization: Option<HeaderValue>,
-    key: Option<String>,
     /// Whether it is told which of its ranks is meant.
     tells_rank: bool,
     presets: Vec<MetricNames>,
@@ -91,12 +91,11 @@ impl Reply {
 impl Engine {
     pub(super) fn new(links: &Links, worker: &Worker, presets: &[MetricNames], timeout: Duration) -> Self {
         let url = &worker.url.value;
-        let key = worker.api_key.as_ref().map(|key| key.expose().to_owned());
+        let key = worker.api_key.as_ref().map(Secret::expose);
         Self {
             link: link_to(links, url),
             base: url.to_string(),
-            authorization: key.as_ref().and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok()),
-            key,
+            authorization: key.and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok()),
             tells_rank: worker.dp_ranks.value.get() > 1,
             presets: presets.to_vec(),
             timeout,
@@ -108,13 +107,10 @@ impl Engine {
         &self.base
     }
 
-    /// The way to it, where there can be one.
-    pub(super) fn link(&self) -> Option<&Arc<Link>> {
-        self.link.as_ref().ok()
-    }
-
-    pub(super) fn key(&self) -> Option<&str> {
-        self.key.as_deref()
+    /// It as one that is asked for token ids, where there is a way to it.
+    pub(super) fn tokenizing(&self) -> Option<Arc<Fixed>> {
+        let link = Arc::clone(self.link.as_ref().ok()?);
+        Some(Arc::new(Fixed { link, authorization: self.authorization.clone() }))
     }
 
     pub(super) async fn get(&self, path: &'static str) -> Result<Reply, NoReply> {

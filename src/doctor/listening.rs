@@ -23,7 +23,7 @@ use crate::events::source::source;
 use crate::events::zmq::ZmqBus;
 use crate::events::{Ask, EventTask, Source};
 use crate::fleet::health::Health;
-use crate::fleet::{Newcomer, PoolState, Worker};
+use crate::fleet::{Contract, Newcomer, PoolState, Worker};
 use crate::link::Links;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
@@ -71,10 +71,12 @@ pub(super) fn worker_of(described: &Described, rank: Option<Rank>, links: &Links
         model: described.model.value.as_str().into(),
         link: Arc::clone(&link),
         control: link,
-        authorization: None,
         metrics: Metrics::new("warmpath").worker(described.id.value.as_str(), rank),
-        limits: Limits { blocks: None, sequences: described.max_num_seqs.get() },
-        role: described.role,
+        contract: Contract {
+            authorization: None,
+            limits: Limits { blocks: None, sequences: described.max_num_seqs.get() },
+            role: described.role,
+        },
         health: Health::presumed(),
         silence: None,
     };

@@ -118,8 +118,8 @@ pub(super) async fn compare(
             return Finding::failed(check, finding, "correct the path in models[].tokenizer, or the file there");
         }
         Ours::Remote => {
-            let remote = RemoteTokenizer::new(patience, ANSWER_MAX).with_api_key(engine.key().map(str::to_owned));
-            remote.set_engines(engine.link().cloned().into_iter());
+            let remote = RemoteTokenizer::new(patience, ANSWER_MAX);
+            remote.set_engines(engine.tokenizing().into_iter());
             let shared = Arc::new(TokenizeShared::new(TokenizeLimits::default()));
             let handle = TokenizerHandle::absent(shared).with_remote(remote).giving_ids(true);
             asked = tokenize(model, &handle, samples).await;

@@ -135,6 +135,11 @@ impl Course {
         self.line().way = if keeps { Way::JetStream } else { Way::Nats };
     }
 
+    /// Whether events come over NATS.
+    pub fn is_over_nats(&self) -> bool {
+        matches!(self.line().way, Way::Nats | Way::JetStream)
+    }
+
     /// It is connected.
     pub fn up(&self, now: Instant) {
         self.line().turn("connected", now);

@@ -62,8 +62,8 @@ pub struct NatsStanding {
     pub at: String,
     /// Whether it is up.
     pub up: bool,
-    /// Since when; none where it never was.
-    pub since: Option<std::time::Instant>,
+    /// Since when, or since it is wanted.
+    pub since: std::time::Instant,
     /// How often it was lost.
     pub losses: u64,
     /// Bursts of which messages found no room.
@@ -78,7 +78,7 @@ impl NatsBus {
     /// # Errors
     /// When the URL or the credentials cannot be read.
     pub async fn connect(settings: NatsSettings) -> Result<Self, async_nats::Error> {
-        let (state, link) = watch::channel(Link::default());
+        let (state, link) = watch::channel(Link::new(tokio::time::Instant::now()));
         let server: ServerAddr = settings.url.parse()?;
         let options = match settings.credentials.clone() {
             Credentials::Anonymous => match (server.username(), server.password()) {
@@ -93,7 +93,7 @@ impl NatsBus {
             // The client wants a line's end behind the last line, which a file may lack.
             Credentials::Creds(text) => ConnectOptions::with_credentials(&format!("{}\n", text.trim_end()))?,
         };
-        let longest = settings.reconnect_delay_max;
+        let (longest, at) = (settings.reconnect_delay_max, (server.host().to_owned(), server.port()));
         let client = settings
             .tls
             .apply(options)
@@ -107,8 +107,12 @@ impl NatsBus {
                 Duration::from_millis(5).saturating_mul(1 << doubled).min(longest)
             })
             .event_callback(move |event| {
-                state.send_modify(|link| link.note(event));
-                std::future::ready(())
+                let (state, at) = (state.clone(), at.clone());
+                async move {
+                    let is_known = state.borrow().cause.is_some();
+                    let cause = if is_known { None } else { link::cause(&event, (&at.0, at.1)).await };
+                    state.send_modify(|link| link.note(event, cause));
+                }
             })
             .connect(server)
             .await?;
@@ -124,7 +128,7 @@ impl NatsBus {
     pub fn trouble(&self) -> Option<String> {
         let link = self.link.borrow();
         if !link.up {
-            return Some(link.trouble.clone().unwrap_or_else(|| "no server answers".to_owned()));
+            return Some(format!("{}: {}", self.at(), link.trouble.as_deref().unwrap_or("no server answers")));
         }
         let missing = self.missing.load(Ordering::Relaxed);
         (missing > 0).then(|| format!("{missing} subscriptions are being made"))
@@ -132,17 +136,22 @@ impl NatsBus {
 
     /// How the connection is, for people.
     pub fn standing(&self) -> NatsStanding {
-        let server: Option<ServerAddr> = self.settings.url.parse().ok();
         let error = self.trouble();
         let link = self.link.borrow();
         NatsStanding {
-            at: server.map(|server| format!("{}:{}", server.host(), server.port())).unwrap_or_default(),
+            at: self.at(),
             up: link.up,
-            since: link.since.map(tokio::time::Instant::into_std),
+            since: link.since.into_std(),
             losses: link.losses,
             drops: link.drops,
             error: error.or_else(|| link.complaint.clone()),
         }
+    }
+
+    /// Host and port of the server, without what is secret in its address.
+    fn at(&self) -> String {
+        let server: Option<ServerAddr> = self.settings.url.parse().ok();
+        server.map(|server| format!("{}:{}", server.host(), server.port())).unwrap_or_default()
     }
 
     /// The subject prefix of the fleet.

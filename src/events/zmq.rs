@@ -117,7 +117,12 @@ impl ZmqBus {
         self.board.trouble()
     }
 
-    /// What else an operator should know: replays that failed, topics that name nobody.
+    /// Whether there are engines or a gate to be connected with, and none is.
+    pub fn is_cut_off(&self) -> bool {
+        self.board.is_cut_off()
+    }
+
+    /// What does not work, in words: who is not connected, replays that failed, topics that name nobody.
     pub fn complaints(&self) -> Vec<String> {
         self.board.complaints()
     }

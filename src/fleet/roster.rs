@@ -63,8 +63,13 @@ impl Roster {
 
     /// This with one target changed.
     pub(super) fn changed(&self, slot: Slot, change: impl Fn(&mut Target)) -> Self {
+        self.changed_where(|target| target.slot == slot, change)
+    }
+
+    /// This with the targets changed of which `which` holds.
+    pub(super) fn changed_where(&self, which: impl Fn(&Target) -> bool, change: impl Fn(&mut Target)) -> Self {
         let mut targets: Vec<Target> = self.table.iter().cloned().collect();
-        targets.iter_mut().filter(|target| target.slot == slot).for_each(change);
+        targets.iter_mut().filter(|target| which(target)).for_each(change);
         self.of(targets, self.workers.clone())
     }
 
@@ -85,8 +90,8 @@ fn target(worker: &Worker, newcomer: &Newcomer) -> Target {
         slot: worker.slot,
         worker: worker.id.clone(),
         rank: worker.rank.unwrap_or_default(),
-        role: newcomer.role,
-        limits: newcomer.limits,
+        role: newcomer.contract.role,
+        limits: newcomer.contract.limits,
         available: Health::is_available(&newcomer.health),
         ramp: None,
         account: Arc::default(),

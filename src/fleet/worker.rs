@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use http::HeaderValue;
 use tokio::sync::{Notify, watch};
 use warmpath_core::ids::{Rank, Slot, WorkerId};
 use warmpath_core::trust::{Report, Trust};
-use warmpath_core::units::BlockSize;
+use warmpath_core::units::{BlockSize, Blocks};
 use warmpath_core::workers::{Limits, Role, Target};
 
 use super::duty::Duty;
@@ -18,6 +18,7 @@ use super::offer::Offer;
 use crate::link::Link;
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::WorkerMetrics;
+use crate::tokenize::remote;
 
 /// What stays the same of a routing target while its availability changes: how it is reached, and what it is measured by.
 pub struct Worker {
@@ -35,8 +36,6 @@ pub struct Worker {
     pub link: Arc<Link>,
     /// The way of all else that it is asked, on connections of its own.
     pub control: Arc<Link>,
-    /// Replaces the client's `Authorization`.
-    pub authorization: Option<HeaderValue>,
     /// Its metrics.
     pub metrics: WorkerMetrics,
     /// Predicted overlap over prompt tokens.
@@ -47,8 +46,20 @@ pub struct Worker {
     pub offer: ArcSwapOption<Offer>,
     /// Woken when its view is to be emptied, because an operator had the engine's cache emptied.
     pub view_reset: Notify,
+    contract: ArcSwap<Contract>,
     duty: watch::Sender<Duty>,
     health: Mutex<Health>,
+}
+
+/// What may change of a worker while it stays what it is: what it is shown, how much it is given, and what it does.
+#[derive(Clone, Debug)]
+pub struct Contract {
+    /// Replaces the client's `Authorization`.
+    pub authorization: Option<HeaderValue>,
+    /// What it holds at once, so far as its operators say: what they leave open, its engine tells.
+    pub limits: Limits,
+    /// What it does for its model.
+    pub role: Role,
 }
 
 /// The words for what a worker is doing.
@@ -68,14 +79,10 @@ pub struct Newcomer {
     pub link: Arc<Link>,
     /// See [`Worker::control`].
     pub control: Arc<Link>,
-    /// See [`Worker::authorization`].
-    pub authorization: Option<HeaderValue>,
     /// See [`Worker::metrics`].
     pub metrics: WorkerMetrics,
-    /// What it holds at once.
-    pub limits: Limits,
-    /// What it does for its model.
-    pub role: Role,
+    /// What may change of it later.
+    pub contract: Contract,
     /// Whether it may be tried before its checks pass.
     pub health: Health,
     /// How long its events may be silent while it serves before that is a reason to doubt; none where it sends none.
@@ -92,6 +99,7 @@ impl Newcomer {
 impl Worker {
     /// The newcomer, in `slot`.
     pub fn new(slot: Slot, newcomer: &Newcomer) -> Self {
+        let now = Instant::now();
         Self {
             slot,
             id: newcomer.id.clone(),
@@ -100,15 +108,30 @@ impl Worker {
             model: Arc::clone(&newcomer.model),
             link: Arc::clone(&newcomer.link),
             control: Arc::clone(&newcomer.control),
-            authorization: newcomer.authorization.clone(),
             metrics: newcomer.metrics.clone(),
-            hit_rate: HitRate::new(Instant::now()),
-            engine: Engine::default(),
+            hit_rate: HitRate::new(now),
+            engine: Engine::new(now),
             offer: ArcSwapOption::empty(),
             view_reset: Notify::new(),
+            contract: ArcSwap::from_pointee(newcomer.contract.clone()),
             duty: watch::Sender::new(Duty::Active),
             health: Mutex::new(newcomer.health),
         }
+    }
+
+    /// What replaces the client's `Authorization`, as it is now.
+    pub fn authorization(&self) -> Option<HeaderValue> {
+        self.contract.load().authorization.clone()
+    }
+
+    /// The size of its cache, where operators have set it.
+    pub(super) fn capacity(&self) -> Option<Blocks> {
+        self.contract.load().limits.blocks
+    }
+
+    /// From now on it serves so.
+    pub(super) fn set_contract(&self, contract: Contract) {
+        self.contract.store(Arc::new(contract));
     }
 
     /// What its operators want of it.
@@ -137,6 +160,11 @@ impl Worker {
         self.health().breaker()
     }
 
+    /// Whether it may be chosen: it is up, and its operators want it to serve.
+    pub fn may_serve(&self) -> bool {
+        self.duty() == Duty::Active && self.health().is_available()
+    }
+
     /// What keeps it from being chosen, or `active`: one of `CONDITIONS`.
     pub fn condition(&self) -> &'static str {
         match self.duty() {
@@ -157,9 +185,24 @@ impl Worker {
     }
 
     pub(super) fn measure_engine(&self, now: Instant) {
-        if let Some((at, scrape)) = self.engine.last() {
-            let age = now.saturating_duration_since(at);
-            self.metrics.belief.engine(age, scrape.running, scrape.waiting, scrape.kv_usage);
+        self.metrics.belief.engine_age(self.engine.unread_for(now));
+        if let Some((_, scrape)) = self.engine.last() {
+            self.metrics.belief.engine(scrape.running, scrape.waiting, scrape.kv_usage);
         }
+    }
+}
+
+/// Whoever gets no requests is asked for no token ids either.
+impl remote::Engine for Worker {
+    fn serves(&self) -> bool {
+        self.may_serve()
+    }
+
+    fn way(&self) -> &Arc<Link> {
+        &self.control
+    }
+
+    fn authorization(&self) -> Option<HeaderValue> {
+        Worker::authorization(self)
     }
 }

@@ -78,6 +78,8 @@ pub struct HealthReport {
     pub off_duty: Vec<String>,
     /// Whether requests can be served.
     pub ready: bool,
+    /// Why not.
+    pub not_ready: Option<String>,
     /// The router's version.
     pub version: &'static str,
 }
@@ -108,10 +110,9 @@ pub fn routes(admin: Arc<Admin>) -> Router {
 }
 
 async fn ready(State(admin): State<Arc<Admin>>) -> Response {
-    if (admin.health)().ready {
-        "ready\n".into_response()
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response()
+    match (admin.health)().not_ready {
+        None => "ready\n".into_response(),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response(),
     }
 }
 

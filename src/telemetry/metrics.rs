@@ -103,7 +103,7 @@ definitions! {
     ENGINE_RUNNING = "engine_requests_running", Kind::Gauge, "Running requests as the engine last said.";
     ENGINE_WAITING = "engine_requests_waiting", Kind::Gauge, "Waiting requests as the engine last said.";
     ENGINE_USAGE = "engine_kv_usage", Kind::Gauge, "Share of its cache in use as the engine last said.";
-    ENGINE_AGE = "engine_metrics_age_seconds", Kind::Gauge, "Time since the engine's metrics were read.";
+    ENGINE_AGE = "engine_metrics_age_seconds", Kind::Gauge, "Time since the engine's metrics were read, or since it joined where they never were.";
     ENGINE_REPORTS = "engine_load_reports_total", Kind::Counter, "Bridges' reports of the engine's load, by outcome.";
     ENGINE_SCRAPES = "engine_scrapes_total", Kind::Counter, "Attempts to read the engine's metrics, by outcome.";
     EVENTS = "kv_events_total", Kind::Counter, "KV-cache events, by what became of them.";
@@ -144,7 +144,7 @@ definitions! {
     CONFIG_SUCCESSFUL = "config_last_reload_successful", Kind::Gauge, "1 unless the configuration that was read last cannot be followed.";
     CONFIG_HASH = "config_hash", Kind::Gauge, "The first 32 bits of the hash of the configuration in effect: equal for equal files.";
     DISCOVERY_FAULTS = "discovery_faults", Kind::Gauge, "What is wrong with a source of workers, counted: 0 while it is well.";
-    BUS_UP = "event_bus_up", Kind::Gauge, "1 while the event bus is connected.";
+    BUS_UP = "event_bus_up", Kind::Gauge, "0 while a bus that workers' events come over is not connected, or none of the engines' own sockets is.";
 }
 
 /// The registry of one gateway, and the handles that have no worker or model.

@@ -13,13 +13,12 @@ use warmpath_core::blocks::Root;
 use super::bytes as byte_tokens;
 use super::hf::{self, LoadError, TokenizerFiles};
 use super::model::given_ids;
-use super::remote::RemoteTokenizer;
+use super::remote::{Engine, RemoteTokenizer};
 use super::shared::TokenizeShared;
 use super::work::{Begun, Tally, Workplace};
 use super::{ModelTokenizer, Prompts, Reason};
 use crate::config::{Model, TokenizerSource};
 use crate::error::chain;
-use crate::link::Link;
 use crate::openai::{Endpoint, Input, RequestView};
 use crate::telemetry::metrics::TokenizerFigures;
 
@@ -113,8 +112,13 @@ impl TokenizerHandle {
         self
     }
 
+    /// Whether engines are asked for what cannot be told here.
+    pub fn asks_engines(&self) -> bool {
+        self.remote.is_some()
+    }
+
     /// The engines that can be asked are these now.
-    pub fn set_engines(&self, engines: impl Iterator<Item = Arc<Link>>) {
+    pub fn set_engines<E: Engine + 'static>(&self, engines: impl Iterator<Item = Arc<E>>) {
         if let Some(remote) = &self.remote {
             remote.set_engines(engines);
         }

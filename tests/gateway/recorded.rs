@@ -10,7 +10,7 @@ use warmpath::events::source::source;
 use warmpath::events::zmq::ZmqWorker;
 use warmpath::events::{Abilities, EventTask, Heard, Message};
 use warmpath::fleet::health::Health;
-use warmpath::fleet::{Newcomer, PoolState, Worker};
+use warmpath::fleet::{Contract, Newcomer, PoolState, Worker};
 use warmpath::link::{ClientTls, LinkLimits, Links};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
@@ -40,10 +40,12 @@ fn newcomer(worker: &ZmqWorker) -> Newcomer {
         model: Arc::clone(&worker.model),
         link: links.link(&http::uri::Scheme::HTTP, &worker.authority).unwrap(),
         control: links.link(&http::uri::Scheme::HTTP, &worker.authority).unwrap(),
-        authorization: None,
         metrics: worker.metrics.clone(),
-        limits: Limits { blocks: None, sequences: 1 },
-        role: Role::default(),
+        contract: Contract {
+            authorization: None,
+            limits: Limits { blocks: None, sequences: 1 },
+            role: Role::default(),
+        },
         health: Health::presumed(),
         silence: None,
     }

@@ -15,7 +15,7 @@ use crate::fleet::{TestFleet, fleet};
 use crate::scripted::{Scripted, Step, end, event, head, piece};
 
 /// The file of a configuration, gone with its test.
-struct File(PathBuf);
+pub(crate) struct File(PathBuf);
 
 impl File {
     fn new(name: &str, text: &str) -> Self {
@@ -25,7 +25,7 @@ impl File {
     }
 
     /// Puts another text in its place, at once.
-    fn write(&self, text: &[u8]) {
+    pub(crate) fn write(&self, text: &[u8]) {
         let new = self.0.with_extension("new");
         std::fs::write(&new, text).unwrap();
         std::fs::rename(new, &self.0).unwrap();
@@ -40,7 +40,7 @@ impl Drop for File {
 
 impl TestFleet {
     /// Follows a file with what it was started with.
-    async fn following(&self, name: &str) -> File {
+    pub(crate) async fn following(&self, name: &str) -> File {
         let file = File::new(name, &self.yaml);
         self.app.follow(file.0.clone(), Vec::new()).unwrap();
         self.eventually("it follows the file", async |fleet| fleet.config().await["file"].is_string()).await;
@@ -51,7 +51,7 @@ impl TestFleet {
         serde_json::from_str(&self.admin("/api/v1/config").await.1).unwrap()
     }
 
-    async fn reload(&self) -> (u16, Value) {
+    pub(crate) async fn reload(&self) -> (u16, Value) {
         let url = format!("http://{}/api/v1/reload", self.app.admin_address());
         let answer = self.client.post(url).send().await.unwrap();
         (answer.status().as_u16(), answer.json().await.unwrap())
@@ -78,7 +78,7 @@ fn broken(good: &str, number: usize) -> Vec<u8> {
 }
 
 /// Clients that ask again and again.
-struct Load {
+pub(crate) struct Load {
     tasks: Tasks,
     stop: Arc<AtomicBool>,
     /// Answers, and failures.
@@ -86,7 +86,7 @@ struct Load {
 }
 
 impl Load {
-    fn start(fleet: &TestFleet) -> Self {
+    pub(crate) fn start(fleet: &TestFleet) -> Self {
         let load = Self { tasks: Tasks::new(), stop: Arc::default(), counts: Arc::default() };
         for _ in 0..4 {
             let (stop, counts) = (Arc::clone(&load.stop), Arc::clone(&load.counts));
@@ -102,8 +102,13 @@ impl Load {
         load
     }
 
+    /// How many were answered so far.
+    pub(crate) fn answered(&self) -> u64 {
+        self.counts[0].load(Ordering::Relaxed)
+    }
+
     /// How many were answered, and how many were not.
-    async fn stop(self) -> (u64, u64) {
+    pub(crate) async fn stop(self) -> (u64, u64) {
         self.stop.store(true, Ordering::Relaxed);
         self.tasks.drain(Duration::from_secs(10)).await;
         (self.counts[0].load(Ordering::Relaxed), self.counts[1].load(Ordering::Relaxed))

@@ -1,5 +1,6 @@
 //! A gateway that reads a simulated engine over ZeroMQ.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use warmpath::events::publish::Bus;
@@ -14,39 +15,56 @@ use warmpath_indexer::codec::encode::{Form, HashForm};
 use crate::fleet::fleet;
 use crate::zmq::{outlet, until};
 
+/// A simulated engine that publishes over ZeroMQ.
+pub(crate) struct Speaking {
+    pub(crate) address: SocketAddr,
+    /// What a worker's description says of it.
+    pub(crate) settings: String,
+    publisher: ZmqPublisher,
+    tasks: Tasks,
+}
+
+impl Speaking {
+    pub(crate) async fn start() -> Self {
+        let tasks = Tasks::new();
+        let publisher = ZmqPublisher::start(outlet(), &tasks).await.unwrap();
+        let settings = MockSettings {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            worker: "e".to_owned(),
+            model: "m".to_owned(),
+            engine: EngineConfig {
+                block_size: BlockSize::new(4).unwrap(),
+                blocks: 1001,
+                timing: "linear:0.01,0.001".parse().unwrap(),
+                vocabulary: 97..123,
+                ..EngineConfig::default()
+            },
+            ranks: vec![Bus::Zmq(publisher.clone())],
+            form: Form::Array,
+            hashes: HashForm::Bytes,
+            faults: EventFaults::default(),
+            speedup: 1.0,
+            tokenizer: None,
+        };
+        let address = MockEngine::start(settings, &tasks).await.unwrap().address;
+        let settings =
+            format!("events: zmq, zmq_endpoint: '{}', capacity_blocks: 1000", publisher.events.clone().unwrap());
+        Self { address, settings, publisher, tasks }
+    }
+}
+
 /// The whole way: an engine's sockets, a configuration, a gateway, and an engine that starts anew (R24).
 #[tokio::test]
 async fn a_gateway_follows_an_engine_over_zeromq() {
-    let tasks = Tasks::new();
-    let publisher = ZmqPublisher::start(outlet(), &tasks).await.unwrap();
-    let settings = MockSettings {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        worker: "e".to_owned(),
-        model: "m".to_owned(),
-        engine: EngineConfig {
-            block_size: BlockSize::new(4).unwrap(),
-            blocks: 1001,
-            timing: "linear:0.01,0.001".parse().unwrap(),
-            vocabulary: 97..123,
-            ..EngineConfig::default()
-        },
-        ranks: vec![Bus::Zmq(publisher.clone())],
-        form: Form::Array,
-        hashes: HashForm::Bytes,
-        faults: EventFaults::default(),
-        speedup: 1.0,
-        tokenizer: None,
-    };
-    let engine = MockEngine::start(settings, &tasks).await.unwrap();
-    let place = format!("zmq_endpoint: '{}', capacity_blocks: 1000", publisher.events.clone().unwrap());
-    let fleet = fleet().engines(0).stranger_with(engine.address, &place).start().await;
+    let Speaking { address, settings, publisher, tasks } = Speaking::start().await;
+    let fleet = fleet().engines(0).stranger_with(address, &settings).start().await;
     let tokens = |family: u32| (family * 1000..family * 1000 + 40).collect::<Vec<_>>().into();
     let first = fleet.complete(tokens(1)).await;
     assert_eq!((first.status, first.predicted, first.cached()), (200, Some(0), 0));
     fleet.until_metric("warmpath_index_blocks", "stranger-1", 10.0).await;
     let again = fleet.complete(tokens(1)).await;
     assert_eq!((again.predicted, again.cached()), (Some(36), 36));
-    let restart = fleet.client.post(format!("http://{}/restart", engine.address)).send().await.unwrap();
+    let restart = fleet.client.post(format!("http://{address}/restart")).send().await.unwrap();
     assert_eq!(restart.status(), 200);
     until("the gateway is back", || publisher.subscribers() == 1).await;
     fleet.complete(tokens(2)).await;
@@ -57,7 +75,7 @@ async fn a_gateway_follows_an_engine_over_zeromq() {
     fleet
         .eventually("the loss is told", async |fleet| {
             let degraded = fleet.health().await["degraded"].to_string();
-            degraded.contains("engines' events are not connected (stranger-1 at tcp://127.0.0.1:")
+            degraded.contains("events of stranger-1 are not connected (tcp://127.0.0.1:")
         })
         .await;
     assert_eq!(fleet.metric("warmpath_event_bus_up", "").await, 0.0);

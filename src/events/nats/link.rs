@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_nats::Event;
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::NatsBus;
 
@@ -14,7 +15,7 @@ use super::NatsBus;
 const DROPS_APART: Duration = Duration::from_millis(100);
 
 /// How the connection is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) up: bool,
     /// How often it was lost: what was received across a change of this may have holes.
@@ -24,27 +25,55 @@ pub(super) struct Link {
     pub(super) drops: u64,
     /// Why it is down, as far as anybody said.
     pub(super) trouble: Option<String>,
-    /// Since when it is up, or down.
-    pub(super) since: Option<Instant>,
+    /// Why there is no way to the server, once that was found out.
+    pub(super) cause: Option<String>,
+    /// Since when it is up, or down: at first, since it was wanted.
+    pub(super) since: Instant,
     /// What the client complained of last.
     pub(super) complaint: Option<String>,
 }
 
+/// What the client says where it found no way to the server; it keeps the cause to itself.
+const UNREACHED: &str = "client error: nats: IO error";
+
+/// How long the cause is looked for, once for each time that the way is lost: what the client tells meanwhile waits.
+const CAUSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Why there is no way to the server at this host and port, where that is what `event` tells.
+pub(super) async fn cause(event: &Event, at: (&str, u16)) -> Option<String> {
+    if event.to_string() != UNREACHED {
+        return None;
+    }
+    Some(match timeout(CAUSE_WITHIN, TcpStream::connect(at)).await {
+        Ok(Ok(_)) => "something listens there that does not keep the connection".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "nothing answers there".to_owned(),
+    })
+}
+
 impl Link {
-    /// Takes note of what the client tells.
-    pub(super) fn note(&mut self, event: Event) {
+    /// Not connected yet.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { up: false, losses: 0, drops: 0, trouble: None, cause: None, since: now, complaint: None }
+    }
+
+    /// Takes note of what the client tells, and of its cause where that was looked for.
+    pub(super) fn note(&mut self, event: Event, cause: Option<String>) {
+        self.cause = cause.or(self.cause.take());
         match event {
             Event::Connected => {
                 tracing::info!("event bus connected");
-                (self.up, self.trouble, self.complaint) = (true, None, None);
-                self.since = Some(Instant::now());
+                (self.up, self.trouble, self.cause, self.complaint) = (true, None, None, None);
+                self.since = Instant::now();
             }
-            Event::Disconnected | Event::Closed => {
+            Event::Disconnected => {
                 tracing::warn!("event bus lost; connecting again");
-                if std::mem::replace(&mut self.up, false) {
-                    self.since = Some(Instant::now());
-                }
-                self.losses += 1;
+                self.lose();
+            }
+            // We have hung up ourselves, and do not come back.
+            Event::Closed => {
+                tracing::info!("event bus closed");
+                self.lose();
             }
             Event::SlowConsumer(_) => {
                 if self.drops == 0 {
@@ -53,7 +82,12 @@ impl Link {
                 self.drops += 1;
             }
             other => {
-                let trouble = other.to_string();
+                let trouble = match other.to_string() {
+                    said if said == UNREACHED => {
+                        self.cause.clone().unwrap_or_else(|| "it cannot be reached".to_owned())
+                    }
+                    said => said,
+                };
                 // The same fault comes with every attempt; it is told once.
                 if self.complaint.as_ref() != Some(&trouble) {
                     tracing::warn!(event = trouble, "event bus");
@@ -62,6 +96,13 @@ impl Link {
                 self.complaint = Some(trouble);
             }
         }
+    }
+
+    fn lose(&mut self) {
+        if std::mem::replace(&mut self.up, false) {
+            self.since = Instant::now();
+        }
+        self.losses += 1;
     }
 }
 
@@ -107,5 +148,28 @@ impl Missing {
 impl Drop for Missing {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_nats::ClientError;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_never_was_is_down_since_it_was_wanted_and_says_why() {
+        let begun = Instant::now();
+        let mut link = Link::new(begun);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        let unreached = || Event::ClientError(ClientError::Other("IO error".to_owned()));
+        link.note(unreached(), Some("refused".to_owned()));
+        link.note(unreached(), None);
+        assert_eq!((link.up, link.since, link.trouble.as_deref()), (false, begun, Some("refused")));
+        link.note(Event::Connected, None);
+        assert_eq!((link.up, link.since - begun, &link.trouble), (true, Duration::from_secs(5), &None));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        link.note(Event::Closed, None);
+        assert_eq!((link.up, link.losses, link.since - begun), (false, 1, Duration::from_secs(6)));
     }
 }

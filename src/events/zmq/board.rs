@@ -7,6 +7,9 @@ use super::*;
 /// Troubles that are told by name; of the rest, the number.
 const NAMED: usize = 3;
 
+/// What becomes of those of whom nothing is heard.
+const MEANWHILE: &str = "routed to by load and by what was known before";
+
 /// Topics that are told by name.
 const TOPICS_MAX: usize = 8;
 
@@ -85,11 +88,23 @@ impl Board {
         })
     }
 
+    /// Whether there are connections to be made, and none is.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.change(|inner| !inner.places.is_empty() && inner.places.values().all(|state| state.down.is_some()))
+    }
+
+    /// What does not work, a sentence for each that is told by name.
     pub(super) fn complaints(&self) -> Vec<String> {
         self.change(|inner| {
+            let down: Vec<_> = inner.places.values().filter_map(|state| Some((state, state.down.as_ref()?))).collect();
+            let lost = down.iter().take(NAMED).map(|(State { name, endpoint, .. }, why)| {
+                format!("events of {name} are not connected ({endpoint}: {why}): {MEANWHILE}")
+            });
+            let more = down.len().saturating_sub(NAMED);
+            let more = (more > 0).then(|| format!("events of {more} more are not connected: {MEANWHILE}"));
             let replays = inner.places.values().filter_map(|state| Some((state, state.replay.as_ref()?))).take(NAMED);
-            let mut complaints: Vec<_> =
-                replays.map(|(state, why)| format!("events of {} cannot be replayed ({why})", state.name)).collect();
+            let replays = replays.map(|(state, why)| format!("events of {} cannot be replayed ({why})", state.name));
+            let mut complaints: Vec<_> = lost.chain(more).chain(replays).collect();
             if inner.unmatched > 0 {
                 let topics = inner.topics.join("`, `");
                 complaints.push(format!("{} event messages name no worker: topic `{topics}`", inner.unmatched));
@@ -194,8 +209,16 @@ mod tests {
         let told = "a at tcp://h:1: not connected yet; b at tcp://h:1: the peer closed the connection; \
             d at tcp://h:1: not connected yet; and 1 more";
         assert_eq!(board.trouble().as_deref(), Some(told));
+        let complaints = board.complaints();
+        let second = "events of b are not connected (tcp://h:1: the peer closed the connection): routed to by load and by \
+            what was known before";
+        assert_eq!((complaints[1].as_str(), complaints.len()), (second, 4));
+        assert_eq!(complaints[3], "events of 1 more are not connected: routed to by load and by what was known before");
+        assert!(!board.is_cut_off(), "one is connected");
+        places[2].down(&LinkError::Closed);
+        assert!(board.is_cut_off());
         drop(places);
-        assert_eq!(board.trouble(), None);
+        assert_eq!((board.trouble(), board.complaints(), board.is_cut_off()), (None, Vec::new(), false));
     }
 
     #[test]

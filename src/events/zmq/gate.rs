@@ -76,7 +76,7 @@ impl Gate {
     /// A gate at `endpoint` that knows nobody.
     pub fn new(bus: &ZmqBus, endpoint: ZmqEndpoint) -> Self {
         let course = Arc::new(Course::new(Instant::now()));
-        let place = bus.board.enter("the gate for engines", &endpoint, Arc::clone(&course));
+        let place = bus.board.enter("engines at the gate", &endpoint, Arc::clone(&course));
         Self { bus: bus.clone(), endpoint, place, course, guests: RwLock::default(), changes: AtomicU64::new(0) }
     }
 

@@ -121,8 +121,8 @@ const RESETS: [&str; 2] = ["/reset_prefix_cache", "/flush_cache"];
 async fn ask_engine(worker: &Worker) -> Result<(), String> {
     for path in RESETS {
         let mut ask = Ask::post(path, "");
-        if let Some(authorization) = &worker.authorization {
-            ask.headers.insert(header::AUTHORIZATION, authorization.clone());
+        if let Some(authorization) = worker.authorization() {
+            ask.headers.insert(header::AUTHORIZATION, authorization);
         }
         return match worker.control.ask(&ask, PATIENCE, ANSWER_MAX).await {
             Ok((status, _)) if status.is_success() => Ok(()),

@@ -65,11 +65,15 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, headers: HeaderMap) ->
 
 /// Reads the file again: 200 where it is followed, 422 where it has faults.
 pub(super) async fn reload(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
-    if let Some(refusal) = guard::change_refused(&admin, &headers) {
-        return refusal;
-    }
-    let reloaded = admin.settings.reload().await;
-    let status = if reloaded.ok { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    tracing::info!(target: "warmpath::audit", action = "reload", status = status.as_u16(), "operator");
-    (status, Json(reloaded)).into_response()
+    let response = match guard::change_refused(&admin, &headers) {
+        Some(refusal) => refusal,
+        None => {
+            let reloaded = admin.settings.reload().await;
+            let status = if reloaded.ok { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+            (status, Json(reloaded)).into_response()
+        }
+    };
+    let status = response.status().as_u16();
+    tracing::info!(target: "warmpath::audit", action = "reload", status, "operator");
+    response
 }

@@ -28,7 +28,7 @@ pub(super) struct Row {
     slot: u16,
     rank: u32,
     model: String,
-    /// `up` while it may be chosen, else `down`.
+    /// `up` while it may be chosen, else why not: `draining`, `ejected`, `down`.
     state: &'static str,
     /// What keeps it from being chosen, or `active`: `draining`, `ejected`, `down`.
     condition: &'static str,
@@ -101,15 +101,15 @@ pub(super) fn rows(admin: &Admin) -> Vec<Row> {
 }
 
 fn row(now: Instant, (worker, target): (&Worker, &Target), report: Report, index_blocks: usize) -> Row {
-    let load = target.account.read();
+    let (load, condition) = (target.account.read(), worker.condition());
     let Report { view, weight, falls_back, reasons, totals, last_event } = report;
     Row {
         id: worker.id.as_str().to_owned(),
         slot: target.slot.0,
         rank: target.rank.0,
         model: worker.model.as_ref().to_owned(),
-        state: if target.available { "up" } else { "down" },
-        condition: worker.condition(),
+        state: if condition == "active" { "up" } else { condition },
+        condition,
         breaker: worker.breaker(),
         in_flight: InFlight {
             requests: load.requests,

@@ -112,10 +112,14 @@ impl Belief {
         }
     }
 
-    /// Brings the gauges of its own load up to date, as it was told `age` ago.
-    pub fn engine(&self, age: Duration, running: Option<u32>, waiting: Option<u32>, usage: Option<f64>) {
+    /// So long ago it told its own load, or joined.
+    pub fn engine_age(&self, age: Duration) {
+        self.registry.gauge(&ENGINE_AGE, self.labels.clone()).set(age.as_secs_f64());
+    }
+
+    /// Brings the gauges of its own load up to date.
+    pub fn engine(&self, running: Option<u32>, waiting: Option<u32>, usage: Option<f64>) {
         let gauge = |definition| self.registry.gauge(definition, self.labels.clone());
-        gauge(&ENGINE_AGE).set(age.as_secs_f64());
         let figures = [
             (&ENGINE_RUNNING, running.map(f64::from)),
             (&ENGINE_WAITING, waiting.map(f64::from)),

@@ -1,0 +1,104 @@
+//! What is written into the log, and how often.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use reqwest::header::ORIGIN;
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::fleet::{TestFleet, fleet};
+use crate::nats::NatsServer;
+use crate::scripted::until;
+
+/// What this thread has logged, for as long as its guard lives. Tests that read it run on one thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn begin() -> (Self, DefaultGuard) {
+        let lines = Self::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).without_time().finish();
+        (lines, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// Lines with all of these words.
+    fn with(&self, words: &[&str]) -> usize {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        text.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+async fn reload(fleet: &TestFleet, origin: Option<&str>) -> u16 {
+    let request = fleet.client.post(format!("http://{}/api/v1/reload", fleet.app.admin_address()));
+    let request = origin.into_iter().fold(request, |request, origin| request.header(ORIGIN, origin));
+    request.send().await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn every_reload_that_is_asked_for_leaves_a_line_refused_ones_too() {
+    let (lines, _guard) = Lines::begin();
+    let open = fleet().start().await;
+    assert_eq!(reload(&open, Some("http://elsewhere")).await, 403);
+    let guarded = fleet().listen("admin_token: secret").start().await;
+    assert_eq!((reload(&guarded, None).await, reload(&open, None).await), (401, 422));
+    for status in ["status=403", "status=401", "status=422"] {
+        assert_eq!(lines.with(&["warmpath::audit", "operator", "action=\"reload\"", status]), 1, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_tokenizer_that_is_missed_is_told_of_once() {
+    let (lines, _guard) = Lines::begin();
+    let broken = fleet().tokenizer("/nowhere/tokenizer.json").start().await;
+    let told = || lines.with(&["WARN", "the tokenizer of `m` could not be loaded (", "/nowhere/tokenizer.json"]) == 1;
+    until("it is told", told).await;
+    let none = fleet().tokenizer("null").start().await;
+    until("that too", || lines.with(&["WARN", "`m` has no tokenizer"]) == 1).await;
+    for fleet in [&broken, &none] {
+        fleet.health().await;
+    }
+    assert!(told() && lines.with(&["`m` has no tokenizer"]) == 1);
+}
+
+#[tokio::test]
+async fn a_worker_that_goes_and_comes_back_is_told_of_in_words() {
+    let (lines, _guard) = Lines::begin();
+    let mut fleet = fleet().engines(1).config("timeouts: {health_interval: 50ms}").start().await;
+    std::mem::take(&mut fleet.tasks).drain(Duration::ZERO).await;
+    let gone = ["WARN", "taken out: its health checks fail", "worker=engine-1"];
+    until("it is out", || lines.with(&gone) == 1).await;
+    fleet.restart_engines().await;
+    until("it is back", || lines.with(&["INFO", "brought back: its health checks pass", "worker=engine-1"]) == 1).await;
+    assert_eq!(lines.with(&gone), 1);
+}
+
+#[tokio::test]
+async fn a_clean_stop_is_no_loss_of_the_bus() {
+    let (lines, _guard) = Lines::begin();
+    let server = NatsServer::core();
+    let fleet = fleet().nats(server.url()).start().await;
+    let resting = fleet.stop_gateway().await;
+    until("the bus is closed", || lines.with(&["INFO", "event bus closed"]) == 1).await;
+    assert_eq!(lines.with(&["event bus lost"]), 0);
+    drop(resting);
+}
