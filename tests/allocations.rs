@@ -279,7 +279,7 @@ fn kept_of(message: impl Fn(usize) -> String) -> (usize, usize) {
     let root = Root::new(&pool(), DEFAULT_ROOT_SEED);
     let ask = |number: usize| {
         let body = Bytes::from(format!(r#"{{"model":"m","messages":[{}]}}"#, message(number)));
-        let mut view = RequestView::parse(Endpoint::Chat, &body, 4096).unwrap();
+        let mut view = RequestView::parse(Endpoint::Chat, &body, 4096).expect("a chat");
         let prompts = handle.prompts(&body, &mut view, &root).now_or_never().expect("it is done here");
         assert_eq!(prompts.count(), Some(1), "{prompts:?}");
     };
@@ -287,7 +287,7 @@ fn kept_of(message: impl Fn(usize) -> String) -> (usize, usize) {
     ask(0);
     let (before, said) = (TAKEN.with(Cell::get), shared.cache_bytes());
     (1..=8).for_each(ask);
-    (usize::try_from(TAKEN.with(Cell::get) - before).unwrap(), shared.cache_bytes() - said)
+    (usize::try_from(TAKEN.with(Cell::get) - before).expect("something is kept"), shared.cache_bytes() - said)
 }
 
 #[test]

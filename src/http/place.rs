@@ -10,7 +10,6 @@ use warmpath_core::scheduler::{DecidedBy, Explanation, Placement, Question, Scra
 use warmpath_core::shape::{Prompt, Request as PlaceRequest};
 use warmpath_core::slot_set::SlotSet;
 
-use super::arrival::REQUEST_ID;
 use super::forward::Understood;
 use super::gateway::Gateway;
 use crate::decisions::told::decided;
@@ -18,6 +17,7 @@ use crate::decisions::{Decision, Made, Name, names};
 use crate::error::GatewayError;
 use crate::fleet::Worker;
 use crate::fleet::roster::Roster;
+use crate::request_id::REQUEST_ID;
 use crate::telemetry::access::Chosen;
 
 /// A request that has a worker.

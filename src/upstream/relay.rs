@@ -96,6 +96,12 @@ impl<B: Body> Relay<B> {
         }
     }
 
+    /// Whether the deadline has come before the end of the answer.
+    fn is_late(&self, now: Instant) -> bool {
+        let is_whole = self.progress.is_stream() && self.progress.may_end();
+        now >= self.deadline && !is_whole
+    }
+
     fn is_last(&self) -> bool {
         self.first.is_none() && self.inner.is_end_stream() && self.progress.may_end()
     }
@@ -131,6 +137,8 @@ where
             return this.abort(if late { Abort::Deadline } else { Abort::Idle });
         };
         match frame {
+            // A client that is slow enough leaves always something to pass on.
+            Some(Ok(_)) if this.is_late(Instant::now()) => this.abort(Abort::Deadline),
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
                     this.progress.on_data(data);
