@@ -157,7 +157,7 @@ mod tests {
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
-    use crate::door::course::Course;
+    use crate::door::course::{Course, Expiry};
 
     fn answer(course: &Arc<Course>, kind: &'static str) -> Answer {
         let pieces =
@@ -237,10 +237,12 @@ mod tests {
             course.flushed();
         }
         assert_eq!(given, whole);
+        course.sent(true);
         drop(answer);
-        assert_eq!(course.expiry(&limits), None, "the last of it may not have left");
-        course.flushed();
-        assert!(course.expiry(&limits).is_some());
+        let why = || course.expiry(&limits).map(|(_, why)| why);
+        assert_eq!(why(), Some(Expiry::Stalled), "the last of it has not left");
+        course.sent(false);
+        assert_eq!(why(), Some(Expiry::Idle));
     }
 
     #[tokio::test(start_paused = true)]
@@ -249,7 +251,6 @@ mod tests {
         let answer = answer(&course, "application/json");
         assert_eq!(course.expiry(&limits), None);
         drop(answer);
-        course.flushed();
         assert!(course.expiry(&limits).is_some());
     }
 }

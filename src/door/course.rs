@@ -281,9 +281,8 @@ impl Course {
             self.held_back.store(false, Ordering::Relaxed);
             self.waker.wake();
         }
-        if !self.is_open() && self.unsent.load(Ordering::Relaxed) {
+        if !self.is_open() {
             self.unsent.store(false, Ordering::Relaxed);
-            self.rest();
         }
     }
 
@@ -292,12 +291,6 @@ impl Course {
         if !self.is_open() {
             self.idle_since.set(self.opened, Instant::now());
         }
-    }
-
-    /// Whether answers have ended that may not have left. HTTP/2 does not say.
-    fn is_sending(&self) -> bool {
-        let unsent = self.unsent.load(Ordering::Relaxed) && !self.multiplexed.load(Ordering::Relaxed);
-        unsent || self.blocked_since.is_set()
     }
 
     /// Whether no request is being answered and no answer is on its way: what HTTP/1 writes now is no answer of ours.
@@ -315,7 +308,8 @@ impl Course {
         }
         let waiting = match self.head_since.get(self.opened) {
             Some(since) => Some((since + limits.header_timeout, Expiry::Head)),
-            None if self.is_sending() => None,
+            // It has not taken what it was sent: it waits for nothing else.
+            None if stalled.is_some() => None,
             None => self.idle_since.get(self.opened).map(|since| (since + limits.idle_timeout, Expiry::Idle)),
         };
         stalled.into_iter().chain(waiting).min_by_key(|(at, _)| *at)
@@ -411,11 +405,8 @@ mod tests {
         assert_eq!(seconds(&course, &limits), Some((10, Expiry::Head)), "silence before a head counts to the head");
         let open = course.begin();
         assert_eq!(seconds(&course, &limits), None);
-        tokio::time::advance(Duration::from_secs(90)).await;
+        tokio::time::advance(Duration::from_secs(100)).await;
         drop(open);
-        assert_eq!(seconds(&course, &limits), None, "its answer may not have left");
-        tokio::time::advance(Duration::from_secs(10)).await;
-        course.flushed();
         assert_eq!(seconds(&course, &limits), Some((104 + 75, Expiry::Idle)));
         tokio::time::advance(Duration::from_secs(70)).await;
         course.received();
@@ -437,10 +428,7 @@ mod tests {
         assert_eq!(seconds(&course, &limits), Some((65, Expiry::Stalled)));
         tokio::time::advance(Duration::from_secs(3)).await;
         course.sent(false);
-        assert_eq!(seconds(&course, &limits), None, "it takes what is left");
-        tokio::time::advance(Duration::from_secs(2)).await;
-        course.flushed();
-        assert_eq!(seconds(&course, &limits), Some((90, Expiry::Idle)));
+        assert_eq!(seconds(&course, &limits), Some((88, Expiry::Idle)), "from when it takes what is left");
     }
 
     #[tokio::test(start_paused = true)]

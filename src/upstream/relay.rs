@@ -107,6 +107,16 @@ impl<B: Body> Relay<B> {
     }
 }
 
+impl<B> Drop for Relay<B> {
+    /// A client that takes nothing is let go at the deadline without another look at the body.
+    fn drop(&mut self) {
+        let is_whole = self.progress.is_stream() && self.progress.may_end();
+        if !is_whole && Instant::now() >= self.deadline {
+            self.progress.end(Ending::Late);
+        }
+    }
+}
+
 impl<B> Body for Relay<B>
 where
     B: Body<Data = Bytes> + Unpin,
