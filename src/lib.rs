@@ -26,6 +26,7 @@ pub mod queue;
 pub mod real;
 pub mod replay;
 pub mod report;
+mod request_id;
 pub mod shutdown;
 pub mod sim;
 pub mod telemetry;

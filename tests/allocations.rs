@@ -1,5 +1,5 @@
 //! A warm placement allocates nothing: neither the gate nor the policy nor its shadows, its sessions or its history, nor
-//! the index, nor the ledger.
+//! the index, nor the ledger. And what is kept of requests takes no more memory than it says.
 #![expect(unsafe_code, reason = "a counting allocator can only be written so")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,11 +9,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::FutureExt;
+use serde_json::json;
 use warmpath::error::GatewayError;
+use warmpath::openai::{Endpoint, RequestView};
 use warmpath::queue::{Asking, Gate, GateSettings, Placing, Seats};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
+use warmpath::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
 use warmpath_core::cost::Weight;
@@ -41,17 +45,29 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    /// Bytes that this thread took and did not give back.
+    static TAKEN: Cell<isize> = const { Cell::new(0) };
+}
+
+fn take(bytes: usize) {
+    TAKEN.with(|taken| taken.set(taken.get().wrapping_add_unsigned(bytes)));
+}
+
+fn give_back(bytes: usize) {
+    TAKEN.with(|taken| taken.set(taken.get().wrapping_sub_unsigned(bytes)));
 }
 
 // SAFETY: every call is passed on unchanged to the system's allocator; counting touches no allocated memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        take(layout.size());
         // SAFETY: the caller keeps `alloc`'s contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        give_back(layout.size());
         // SAFETY: the caller keeps `dealloc`'s contract.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -246,4 +262,75 @@ fn a_warm_look_up_allocates_nothing_whatever_the_slots_and_tiers() {
     let before = ALLOCATIONS.with(Cell::get);
     (0..100).for_each(|_| index.match_prefix(&blocks, &mut overlaps));
     assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+}
+
+/// Tables of a few entries are larger than what is counted of each entry of a full one.
+const TABLES: usize = 4096;
+
+/// Chats that `message` makes, each another one, are asked for. Returns what is on the heap since, and what the caches say.
+fn kept_of(message: impl Fn(usize) -> String) -> (usize, usize) {
+    let far = usize::MAX / 4;
+    let limits = TokenizeLimits {
+        cache_bytes: 4 << 30,
+        inline_body_max: far,
+        inline_part_max: far,
+        inline_time_max: Duration::from_secs(600),
+        ..TokenizeLimits::default()
+    };
+    let shared = Arc::new(TokenizeShared::new(limits));
+    let handle = TokenizerHandle::ready(warmpath::tokenize::bytes::model(), Arc::clone(&shared));
+    let root = Root::new(&pool(), DEFAULT_ROOT_SEED);
+    let ask = |number: usize| {
+        let body = Bytes::from(format!(r#"{{"model":"m","messages":[{}]}}"#, message(number)));
+        let mut view = RequestView::parse(Endpoint::Chat, &body, 4096).expect("a chat");
+        let prompts = handle.prompts(&body, &mut view, &root).now_or_never().expect("it is done here");
+        assert_eq!(prompts.count(), Some(1), "{prompts:?}");
+    };
+    // What is made once.
+    ask(0);
+    let (before, said) = (TAKEN.with(Cell::get), shared.cache_bytes());
+    (1..=8).for_each(ask);
+    (usize::try_from(TAKEN.with(Cell::get) - before).expect("something is kept"), shared.cache_bytes() - said)
+}
+
+#[test]
+fn what_is_kept_of_messages_takes_no_more_than_it_says() {
+    let calls = |arguments: String| {
+        move |number: usize| {
+            let name = format!("f{number}");
+            let call = json!({"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}});
+            json!({"role": "assistant", "content": null, "tool_calls": [call]}).to_string()
+        }
+    };
+    let list = |piece: &str| calls(format!("{{\"a\":[{}]}}", vec![piece; 3000].join(",")));
+    let parts = |number: usize| {
+        let content = vec![json!({"type": "text", "text": "b".repeat(200)}); 500];
+        json!({"role": "user", "name": format!("n{number}"), "content": content}).to_string()
+    };
+    let empty = |number: usize| {
+        let calls = vec![json!({"function": {"name": "f"}}); 1000];
+        json!({"role": "assistant", "name": format!("n{number}"), "tool_calls": calls, "reasoning": "r"}).to_string()
+    };
+    let text = |number: usize| json!({"role": "user", "content": format!("{number}, {{[").repeat(10_000)}).to_string();
+    let keys = (0..3000).map(|key| format!("\"{key}\":1")).collect::<Vec<_>>().join(",");
+    let deep = format!("{{\"a\":{}1{}}}", "[".repeat(50), "]".repeat(50));
+    let shapes: [(&str, &dyn Fn(usize) -> String); 9] = [
+        ("empty maps", &list("{}")),
+        ("small maps", &list("{\"a\":1}")),
+        ("small lists", &list("[1]")),
+        ("numbers", &list("1")),
+        ("texts", &list("\"a text that finds no room in a value\"")),
+        ("one large map", &calls(format!("{{{keys}}}"))),
+        ("many calls", &empty),
+        ("parts", &parts),
+        ("a text", &text),
+    ];
+    for (name, message) in shapes {
+        let (taken, said) = kept_of(message);
+        println!("{name}: {taken} bytes are taken, {said} are said");
+        assert!(taken <= said + TABLES, "{name}: {taken} bytes are taken, {said} are said");
+        assert!(said <= taken * 3, "{name}: {taken} bytes are taken, {said} are said");
+    }
+    let (taken, said) = kept_of(calls(deep));
+    assert!(taken <= said + TABLES, "{taken} bytes are taken, {said} are said");
 }

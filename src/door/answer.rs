@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http::{Response, header};
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::course::Open;
@@ -18,9 +18,20 @@ use crate::error::{BoxError, GatewayError, error_json};
 /// Between the last words and the cut: a body that fails takes what was not flushed with it.
 const LAST_WORDS: Duration = Duration::from_millis(10);
 
+/// The most that is handed on at once. HTTP takes whatever it is given, and keeps it; and with the last of it the answer ends,
+/// whether the client has it or not.
+const PIECE: usize = 16 * 1024;
+
+/// Until when an answer must have been given in full: an extension of responses whose bodies see to that while they are
+/// asked. The door sees to it while the client takes nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(pub std::time::Instant);
+
 /// See the module.
 pub(super) struct Answer {
     inner: Body,
+    /// What is left of a frame.
+    rest: Bytes,
     open: Open,
     pace: Option<Arc<Pace>>,
     state: State,
@@ -41,13 +52,42 @@ impl Answer {
     pub(super) fn of(response: Response<Body>, open: Open) -> Response<Self> {
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let events = content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+        let pace = Pace::of_task();
+        if let Some(Deadline(deadline)) = response.extensions().get() {
+            let deadline = Instant::from_std(*deadline);
+            match &pace {
+                Some(pace) => pace.answer_until(deadline),
+                None => open.course().answer_until(deadline),
+            }
+        }
         let state = State::Passing(events);
-        response.map(|inner| Self { inner, open, pace: Pace::of_task(), state })
+        response.map(|inner| Self { inner, rest: Bytes::new(), open, pace, state })
     }
 
     /// `response` as the last one that leaves.
     pub(super) fn last(response: Response<Body>, open: Open) -> Response<Self> {
-        response.map(|inner| Self { inner, open, pace: Pace::of_task(), state: State::Last })
+        let (rest, pace) = (Bytes::new(), Pace::of_task());
+        response.map(|inner| Self { inner, rest, open, pace, state: State::Last })
+    }
+
+    /// The next piece: of what is left of a frame, or of another one.
+    fn piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.rest.is_empty() {
+            let frame = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                ended => return Poll::Ready(ended.map(|frame| frame.map_err(Into::into))),
+            };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        }
+        let piece = self.rest.split_to(self.rest.len().min(PIECE));
+        match &self.pace {
+            Some(pace) => pace.gave(),
+            None => self.open.course().gave(piece.len()),
+        }
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn part(&mut self, events: bool) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
@@ -91,24 +131,18 @@ impl http_body::Body for Answer {
             }
             State::Over => return Poll::Ready(None),
         }
-        let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame {
-            match &this.pace {
-                Some(pace) => pace.gave(),
-                None => this.open.course().gave(frame.data_ref().map_or(0, Bytes::len)),
-            }
-        }
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        this.piece(cx)
     }
 
     fn is_end_stream(&self) -> bool {
         match self.state {
-            State::Passing(_) | State::Last => self.inner.is_end_stream(),
+            State::Passing(_) | State::Last => self.rest.is_empty() && self.inner.is_end_stream(),
             State::Parting(_) => false,
             State::Over => true,
         }
     }
 
+    /// Asked before anything was given.
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
     }
@@ -120,11 +154,10 @@ mod tests {
 
     use futures_util::FutureExt;
     use futures_util::task::{ArcWake, waker};
-    use http_body::Body as _;
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
-    use crate::door::course::Course;
+    use crate::door::course::{Course, Expiry};
 
     fn answer(course: &Arc<Course>, kind: &'static str) -> Answer {
         let pieces =
@@ -186,6 +219,30 @@ mod tests {
         course.flushed();
         assert!(woken.0.load(Ordering::Relaxed));
         assert!(answer.frame().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_frame_is_handed_on_in_pieces_and_the_request_stays_open_until_the_last() {
+        let (course, limits) = (Course::new(Instant::now()), crate::door::DoorLimits::default());
+        let whole = Bytes::from(vec![b'x'; 3 * PIECE + 1]);
+        let mut answer = Answer::of(Response::new(Body::from(whole.clone())), course.begin()).into_body();
+        assert_eq!(answer.size_hint().exact(), Some(3 * 16 * 1024 + 1));
+        let mut given = Vec::new();
+        for left in (0..4).rev() {
+            let piece = next(&mut answer).await.unwrap();
+            assert!(piece.as_ptr() == whole[given.len()..].as_ptr(), "it is not copied");
+            given.extend_from_slice(&piece);
+            assert_eq!(answer.is_end_stream(), left == 0);
+            assert!(left == 0 || answer.frame().now_or_never().is_none(), "it waits until that has left");
+            course.flushed();
+        }
+        assert_eq!(given, whole);
+        course.sent(true);
+        drop(answer);
+        let why = || course.expiry(&limits).map(|(_, why)| why);
+        assert_eq!(why(), Some(Expiry::Stalled), "the last of it has not left");
+        course.sent(false);
+        assert_eq!(why(), Some(Expiry::Idle));
     }
 
     #[tokio::test(start_paused = true)]

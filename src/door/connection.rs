@@ -65,6 +65,7 @@ impl End {
             End::Expired(Expiry::Head) => "head_timeout",
             End::Expired(Expiry::Idle) => "idle",
             End::Expired(Expiry::Stalled) => "stalled",
+            End::Expired(Expiry::Late) => "late",
         }
     }
 }
@@ -170,7 +171,7 @@ async fn http1(wire: Wire, course: &Arc<Course>, house: &Arc<House>, attendant: 
 async fn part(mut wire: Wire, course: &Course, house: &House, end: End) {
     match end {
         End::Expired(Expiry::Head) if course.is_in_head() => wire.refuse(GatewayError::HeadTimeout).await,
-        End::Expired(Expiry::Stalled) => return wire.abort(),
+        End::Expired(Expiry::Stalled | Expiry::Late) => return wire.abort(),
         End::Expired(_) | End::Stopped | End::Handshake => return,
         End::Done | End::Broken => {}
     }
@@ -185,7 +186,7 @@ async fn part(mut wire: Wire, course: &Course, house: &House, end: End) {
 
 async fn http2(wire: Wire, course: &Arc<Course>, house: &Arc<House>, attendant: Attendant) -> End {
     let limits = &house.limits;
-    course.multiplex(Instant::now());
+    course.multiplex();
     let mut builder = http2::Builder::new(Streams {
         tasks: house.tasks.clone(),
         course: Arc::clone(course),
@@ -205,7 +206,7 @@ async fn http2(wire: Wire, course: &Arc<Course>, house: &Arc<House>, attendant: 
     let connection = builder.serve_connection(TokioIo::new(wire), attendant);
     tokio::pin!(connection);
     let end = watch_over(connection.as_mut(), http2::Connection::graceful_shutdown, course, limits).await;
-    if end == End::Expired(Expiry::Idle) {
+    if matches!(end, End::Expired(Expiry::Idle | Expiry::Head)) {
         connection.as_mut().graceful_shutdown();
         drop(timeout(PARTING, connection).await);
     }

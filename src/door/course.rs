@@ -26,9 +26,15 @@ pub(super) struct Course {
     head_begun: AtomicBool,
     /// Whether a line of it ended in LF alone.
     bare_line: AtomicBool,
-    /// Whether some of the last request's body has not been read.
-    unread: AtomicBool,
-    /// When the last request ended, or the connection began to wait for its first.
+    /// Bytes of the last request's body that HTTP has not been given; [`CHUNKS`] where nobody knows.
+    body_left: AtomicU64,
+    /// Bytes that came and that HTTP has not been given.
+    kept: AtomicU64,
+    /// Whether HTTP was given something behind what may have been the end of a body in chunks.
+    overran: AtomicBool,
+    /// Until when the open request must be answered in full.
+    deadline: Moment,
+    /// When the last request ended, or its answer left.
     idle_since: Moment,
     /// When the socket took no more.
     blocked_since: Moment,
@@ -46,6 +52,27 @@ pub(super) struct Course {
     streams: Mutex<Vec<Weak<Pace>>>,
 }
 
+/// The length of a body in chunks.
+const CHUNKS: u64 = u64::MAX;
+
+/// How long an answer that is late has to say so by itself.
+pub(super) const OVERTIME: Duration = Duration::from_millis(100);
+
+/// What the next bytes are that come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A request's head.
+    Head,
+    /// A body that has so many bytes left.
+    Body(u64),
+    /// A body in chunks, or what is behind it: HTTP knows, and tells only when it has read them.
+    Chunks,
+    /// A head whose turn comes when the open request has been answered.
+    Later,
+    /// Whatever HTTP/2 makes of them.
+    Frames,
+}
+
 /// What a connection has taken too long for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expiry {
@@ -55,6 +82,8 @@ pub(super) enum Expiry {
     Idle,
     /// Taking what it was sent.
     Stalled,
+    /// Taking what it was sent, until the time for its request was over.
+    Late,
 }
 
 /// A time that may not be set: microseconds since the connection's beginning, and one.
@@ -93,7 +122,10 @@ impl Course {
             head_since: Moment::default(),
             head_begun: AtomicBool::new(false),
             bare_line: AtomicBool::new(false),
-            unread: AtomicBool::new(false),
+            body_left: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
+            overran: AtomicBool::new(false),
+            deadline: Moment::default(),
             idle_since: Moment::default(),
             blocked_since: Moment::default(),
             unsent: AtomicBool::new(false),
@@ -110,11 +142,10 @@ impl Course {
         Arc::new(course)
     }
 
-    /// The connection speaks HTTP/2. What comes between requests is no head, so only the time without any counts.
-    pub(super) fn multiplex(&self, now: Instant) {
+    /// The connection speaks HTTP/2. What comes between requests is no head, so once the first has begun only the time
+    /// without any counts.
+    pub(super) fn multiplex(&self) {
         self.multiplexed.store(true, Ordering::Relaxed);
-        self.head_since.clear();
-        self.idle_since.set(self.opened, now);
     }
 
     /// The clock of the first head begins anew: what came before was a handshake.
@@ -142,26 +173,76 @@ impl Course {
         self.bare_line.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether what comes next belongs to the body of the request that began last.
-    pub(super) fn expect_body(&self, expected: bool) {
-        self.unread.store(expected, Ordering::Relaxed);
+    /// The request that began last has a body of so many bytes, or one in chunks.
+    pub(super) fn expect_body(&self, len: Option<u64>) {
+        self.body_left.store(len.unwrap_or(CHUNKS), Ordering::Relaxed);
+        self.overran.store(false, Ordering::Relaxed);
+    }
+
+    /// Its end was read.
+    pub(super) fn end_body(&self) {
+        self.body_left.store(0, Ordering::Relaxed);
+    }
+
+    /// HTTP was given so many bytes of a body whose length is known.
+    pub(super) fn gave_body(&self, bytes: u64) {
+        let left = self.body_left.load(Ordering::Relaxed);
+        self.body_left.store(left.saturating_sub(bytes), Ordering::Relaxed);
+    }
+
+    /// HTTP was given something behind what may have been the end of a body in chunks: it may take that for a head that
+    /// nobody has looked at.
+    pub(super) fn overrun(&self) {
+        self.overran.store(true, Ordering::Relaxed);
+    }
+
+    /// So many bytes came that HTTP has not been given.
+    pub(super) fn keep(&self, bytes: usize) {
+        self.kept.store(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Whether an answer that begins now must be the connection's last: not all of the request's body has come, and HTTP
+    /// waits for the rest of none; or it was given what is no part of it.
+    pub(super) fn must_end(&self) -> bool {
+        let missing = self.body_left.load(Ordering::Relaxed) > self.kept.load(Ordering::Relaxed);
+        (missing || self.overran.load(Ordering::Relaxed)) && !self.multiplexed.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request is being answered.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > 0
+    }
+
+    /// What the next bytes are.
+    pub(super) fn next(&self) -> Next {
+        if self.multiplexed.load(Ordering::Relaxed) {
+            return Next::Frames;
+        }
+        match self.body_left.load(Ordering::Relaxed) {
+            0 if self.is_open() => Next::Later,
+            0 => Next::Head,
+            CHUNKS => Next::Chunks,
+            left => Next::Body(left),
+        }
     }
 
     /// A request's head is complete.
     pub(super) fn begin(self: &Arc<Self>) -> Open {
         self.open.fetch_add(1, Ordering::Relaxed);
+        self.deadline.clear();
         self.unsent.store(true, Ordering::Relaxed);
         self.head_since.clear();
         self.head_begun.store(false, Ordering::Relaxed);
         Open(Arc::clone(self))
     }
 
-    /// Bytes came from the client.
+    /// The open request must be answered in full until then.
+    pub(super) fn answer_until(&self, deadline: Instant) {
+        self.deadline.set(self.opened, deadline);
+    }
+
+    /// Bytes of a head came.
     pub(super) fn received(&self) {
-        let in_request = self.open.load(Ordering::Relaxed) > 0 || self.unread.load(Ordering::Relaxed);
-        if in_request || self.multiplexed.load(Ordering::Relaxed) {
-            return;
-        }
         self.head_begun.store(true, Ordering::Relaxed);
         if !self.head_since.is_set() {
             self.head_since.set(self.opened, Instant::now());
@@ -172,7 +253,10 @@ impl Course {
     pub(super) fn sent(&self, blocked: bool) {
         match (blocked, self.blocked_since.is_set()) {
             (true, false) => self.blocked_since.set(self.opened, Instant::now()),
-            (false, true) => self.blocked_since.clear(),
+            (false, true) => {
+                self.blocked_since.clear();
+                self.rest();
+            }
             _ => {}
         }
     }
@@ -197,26 +281,35 @@ impl Course {
             self.held_back.store(false, Ordering::Relaxed);
             self.waker.wake();
         }
-        if self.open.load(Ordering::Relaxed) == 0 {
+        if !self.is_open() {
             self.unsent.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The time without a request begins now, if none is open.
+    fn rest(&self) {
+        if !self.is_open() {
+            self.idle_since.set(self.opened, Instant::now());
         }
     }
 
     /// Whether no request is being answered and no answer is on its way: what HTTP/1 writes now is no answer of ours.
     pub(super) fn is_quiet(&self) -> bool {
-        self.open.load(Ordering::Relaxed) == 0
-            && !self.unsent.load(Ordering::Relaxed)
-            && !self.multiplexed.load(Ordering::Relaxed)
+        !self.is_open() && !self.unsent.load(Ordering::Relaxed) && !self.multiplexed.load(Ordering::Relaxed)
     }
 
     /// What it will have taken too long for, and when.
     pub(super) fn expiry(&self, limits: &DoorLimits) -> Option<(Instant, Expiry)> {
         let stalled = self.blocked_since.get(self.opened).map(|since| (since + limits.stall_timeout, Expiry::Stalled));
-        if self.open.load(Ordering::Relaxed) > 0 {
-            return stalled;
+        if self.is_open() {
+            // While the client takes what it is sent, the answer itself looks at the clock.
+            let late = stalled.and_then(|_| self.deadline.get(self.opened)).map(|at| (at + OVERTIME, Expiry::Late));
+            return stalled.into_iter().chain(late).min_by_key(|(at, _)| *at);
         }
         let waiting = match self.head_since.get(self.opened) {
             Some(since) => Some((since + limits.header_timeout, Expiry::Head)),
+            // It has not taken what it was sent: it waits for nothing else.
+            None if stalled.is_some() => None,
             None => self.idle_since.get(self.opened).map(|since| (since + limits.idle_timeout, Expiry::Idle)),
         };
         stalled.into_iter().chain(waiting).min_by_key(|(at, _)| *at)
@@ -284,7 +377,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         let course = &self.0;
         if course.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            course.idle_since.set(course.opened, Instant::now());
+            course.rest();
             if course.multiplexed.load(Ordering::Relaxed) {
                 course.waker.wake();
             }
@@ -313,7 +406,6 @@ mod tests {
         let open = course.begin();
         assert_eq!(seconds(&course, &limits), None);
         tokio::time::advance(Duration::from_secs(100)).await;
-        course.received();
         drop(open);
         assert_eq!(seconds(&course, &limits), Some((104 + 75, Expiry::Idle)));
         tokio::time::advance(Duration::from_secs(70)).await;
@@ -334,16 +426,57 @@ mod tests {
         assert_eq!(seconds(&course, &limits), Some((65, Expiry::Stalled)));
         drop(open);
         assert_eq!(seconds(&course, &limits), Some((65, Expiry::Stalled)));
+        tokio::time::advance(Duration::from_secs(3)).await;
         course.sent(false);
-        assert_eq!(seconds(&course, &limits), Some((85, Expiry::Idle)));
+        assert_eq!(seconds(&course, &limits), Some((88, Expiry::Idle)), "from when it takes what is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_request_ends_for_a_client_that_takes_nothing_too() {
+        let (course, limits) = (Course::new(Instant::now()), LIMITS());
+        let open = course.begin();
+        course.answer_until(Instant::now() + Duration::from_secs(30));
+        assert_eq!(seconds(&course, &limits), None, "the answer sees to it");
+        course.sent(true);
+        assert_eq!(seconds(&course, &limits), Some((30, Expiry::Late)));
+        drop(open);
+        assert_eq!(seconds(&course, &limits), Some((60, Expiry::Stalled)), "it has ended");
+        let _open = course.begin();
+        assert_eq!(seconds(&course, &limits), Some((60, Expiry::Stalled)), "and was another request's");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_next_is_known_from_what_came() {
+        let course = Course::new(Instant::now());
+        assert_eq!(course.next(), Next::Head);
+        let open = course.begin();
+        course.expect_body(Some(10));
+        assert_eq!((course.next(), course.must_end()), (Next::Body(10), true));
+        course.gave_body(4);
+        course.keep(6);
+        assert_eq!((course.next(), course.must_end()), (Next::Body(6), false), "all of it has come");
+        course.gave_body(6);
+        course.keep(0);
+        assert_eq!((course.next(), course.must_end()), (Next::Later, false));
+        drop(open);
+        assert_eq!(course.next(), Next::Head);
+        let open = course.begin();
+        course.expect_body(None);
+        assert_eq!((course.next(), course.must_end()), (Next::Chunks, true));
+        course.end_body();
+        assert_eq!((course.next(), course.must_end()), (Next::Later, false));
+        course.overrun();
+        assert!(course.must_end());
+        drop(open);
+        course.multiplex();
+        assert_eq!((course.next(), course.must_end()), (Next::Frames, false));
     }
 
     #[tokio::test(start_paused = true)]
     async fn of_many_requests_at_once_only_the_time_without_any_counts() {
         let (course, limits) = (Course::new(Instant::now()), LIMITS());
-        course.multiplex(Instant::now());
-        course.received();
-        assert_eq!(seconds(&course, &limits), Some((75, Expiry::Idle)));
+        course.multiplex();
+        assert_eq!(seconds(&course, &limits), Some((10, Expiry::Head)), "the first must come as soon as any");
         let (first, second) = (course.begin(), course.begin());
         drop(first);
         assert_eq!(seconds(&course, &limits), None);

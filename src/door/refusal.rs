@@ -4,6 +4,7 @@ use http::StatusCode;
 
 use super::DoorLimits;
 use crate::error::GatewayError;
+use crate::request_id::{self, REQUEST_ID};
 
 /// The answer to a head that HTTP/1's reader gave this status.
 pub(super) fn of_head(status: u16, limits: &DoorLimits) -> GatewayError {
@@ -23,7 +24,8 @@ pub(super) fn too_many_connections() -> Vec<u8> {
 
 /// A whole answer, after which the connection ends.
 pub(super) fn bytes(error: GatewayError) -> Vec<u8> {
-    let response = error.into_response::<Vec<u8>>();
+    let mut response = error.into_response::<Vec<u8>>();
+    response.headers_mut().insert(REQUEST_ID, request_id::refused());
     let status = response.status();
     let reason = status.canonical_reason().unwrap_or_default();
     let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();
@@ -44,11 +46,10 @@ mod tests {
         let text = String::from_utf8(bytes(of_head(414, &DoorLimits::default()))).unwrap();
         let body = "{\"error\":{\"message\":\"the request's target is longer than 8192 bytes\",\
                     \"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}";
-        let expected = format!(
-            "HTTP/1.1 414 URI Too Long\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        assert_eq!(text, expected);
+        let (begin, rest) = text.split_once("x-request-id: wp-").expect("it has a name");
+        let (_, end) = rest.split_once("\r\n").expect("the line ends");
+        assert_eq!(begin, "HTTP/1.1 414 URI Too Long\r\ncontent-type: application/json\r\n");
+        assert_eq!(end, format!("connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
     }
 
     #[test]

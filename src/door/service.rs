@@ -16,6 +16,7 @@ use super::course::{Course, Open};
 use super::front::Handled;
 use super::guard::judge;
 use crate::error::GatewayError;
+use crate::request_id::{self, REQUEST_ID};
 
 /// What serves the requests of one connection.
 pub(super) struct Attendant {
@@ -34,21 +35,23 @@ impl hyper::service::Service<Request<Incoming>> for Attendant {
             true => Err(GatewayError::bad_request("a line of the request's head ends in LF alone, not in CRLF", None)),
             false => judge(&request, &self.house.limits),
         };
-        self.course.expect_body(!request.body().is_end_stream());
-        match judged {
+        self.course.expect_body(request.body().size_hint().exact());
+        let state = match judged {
             Ok(()) => {
                 let request = request.map(|body| Body::new(Heard { body, course: Arc::clone(&self.course) }));
-                Call { open, state: State::Handled(self.house.front.answer(request)) }
+                State::Handled(self.house.front.answer(request))
             }
             Err(error) => {
                 self.house.metrics.bad_head(error.outcome());
-                Call { open, state: State::Refused(Some(error)) }
+                let id = request_id::given_or(request.headers(), request_id::refused);
+                State::Refused(Some(last(error, id)))
             }
-        }
+        };
+        Call { open, state }
     }
 }
 
-/// A request's body, whose end the course is told of.
+/// A request's body, whose end the course is told of: of one in chunks nobody else knows it.
 struct Heard {
     body: Incoming,
     course: Arc<Course>,
@@ -61,7 +64,7 @@ impl hyper::body::Body for Heard {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if frame.is_none() || self.body.is_end_stream() {
-            self.course.expect_body(false);
+            self.course.end_body();
         }
         Poll::Ready(frame)
     }
@@ -83,7 +86,7 @@ pub(super) struct Call {
 
 enum State {
     Handled(Handled),
-    Refused(Option<GatewayError>),
+    Refused(Option<Response<Body>>),
 }
 
 impl Future for Call {
@@ -92,22 +95,35 @@ impl Future for Call {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let cut = this.open.as_ref().is_some_and(|open| open.course().is_cut());
-        let routed = match &mut this.state {
-            _ if cut => Err(GatewayError::Stopping),
-            State::Refused(error) => Err(error.take().unwrap_or(GatewayError::Stopping)),
+        let answered = match &mut this.state {
+            State::Refused(refusal) => Err(refusal.take()),
+            State::Handled(_) if cut => Err(None),
             State::Handled(handled) => Ok(ready!(Pin::new(handled).poll(cx))),
         };
         let open = this.open.take().expect("a future is not polled after it is ready");
-        Poll::Ready(Ok(match routed {
-            Ok(response) => Answer::of(response, open),
-            Err(error) => Answer::last(last(error), open),
+        Poll::Ready(Ok(match answered {
+            Ok(mut response) => {
+                if open.course().must_end() {
+                    end_connection(&mut response);
+                }
+                Answer::of(response, open)
+            }
+            Err(refusal) => {
+                let stopping = || last(GatewayError::Stopping, request_id::refused());
+                Answer::last(refusal.unwrap_or_else(stopping), open)
+            }
         }))
     }
 }
 
 /// An answer after which the connection ends: what follows on it may not be what it seems.
-fn last(error: GatewayError) -> Response<Body> {
+fn last(error: GatewayError, id: HeaderValue) -> Response<Body> {
     let mut response = error.into_response::<Body>();
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response.headers_mut().insert(REQUEST_ID, id);
+    end_connection(&mut response);
     response
+}
+
+fn end_connection(response: &mut Response<Body>) {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
 }

@@ -10,7 +10,7 @@ use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 use tokio::time::Instant;
 
-use super::course::{Course, Moment};
+use super::course::{Course, Moment, OVERTIME};
 use crate::alarm::Alarm;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::DoorMetrics;
@@ -24,12 +24,15 @@ pub(super) struct Pace {
     origin: Instant,
     /// When the client was given a piece of the answer after which it was not ready for another one.
     waiting_since: Moment,
+    /// Until when it must have all of it.
+    deadline: Moment,
     waker: AtomicWaker,
 }
 
 impl Pace {
     fn new(course: &Course) -> Self {
-        Self { origin: course.opened(), waiting_since: Moment::default(), waker: AtomicWaker::new() }
+        let (waiting_since, deadline) = (Moment::default(), Moment::default());
+        Self { origin: course.opened(), waiting_since, deadline, waker: AtomicWaker::new() }
     }
 
     /// That of the task that this is called in; none outside of a stream's.
@@ -45,6 +48,18 @@ impl Pace {
     /// The answer gave a piece.
     pub(super) fn gave(&self) {
         self.waiting_since.set(self.origin, Instant::now());
+    }
+
+    /// The answer must be given in full until then.
+    pub(super) fn answer_until(&self, deadline: Instant) {
+        self.deadline.set(self.origin, deadline);
+    }
+
+    /// When the client will have taken too long for what it was given, if it is not ready for more.
+    fn expiry(&self, stall_timeout: Duration) -> Option<Instant> {
+        let stalled = self.waiting_since.get(self.origin)? + stall_timeout;
+        // While it is ready, the answer itself looks at the clock.
+        Some(self.deadline.get(self.origin).map_or(stalled, |deadline| stalled.min(deadline + OVERTIME)))
     }
 
     /// Has its task look at the course anew.
@@ -81,8 +96,8 @@ enum Watched {
     Stalled,
 }
 
-/// Runs `stream` to its end, or until its client has taken nothing for `stall_timeout`: then it is dropped, which resets
-/// it.
+/// Runs `stream` to its end, or until its client has taken nothing for `stall_timeout` or until its deadline: then it is
+/// dropped, which resets it.
 async fn watched(stream: impl Future<Output = ()>, pace: &Pace, stall_timeout: Duration) -> Watched {
     tokio::pin!(stream);
     let mut alarm = Alarm::default();
@@ -91,8 +106,8 @@ async fn watched(stream: impl Future<Output = ()>, pace: &Pace, stall_timeout: D
         if stream.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Watched::Ended);
         }
-        match pace.waiting_since.get(pace.origin) {
-            Some(since) => alarm.poll(since + stall_timeout, cx).map(|()| Watched::Stalled),
+        match pace.expiry(stall_timeout) {
+            Some(at) => alarm.poll(at, cx).map(|()| Watched::Stalled),
             None => Poll::Pending,
         }
     })
@@ -125,5 +140,13 @@ mod tests {
         };
         assert_eq!(watched(slow_client, &pace, MINUTE).await, Watched::Stalled);
         assert_eq!(start.elapsed(), 13 * MINUTE + MINUTE / 2);
+        pace.answer_until(Instant::now() + MINUTE / 3);
+        let start = Instant::now();
+        let late = async {
+            pace.gave();
+            std::future::pending::<()>().await;
+        };
+        assert_eq!(watched(late, &pace, MINUTE).await, Watched::Stalled);
+        assert_eq!(start.elapsed(), MINUTE / 3 + OVERTIME);
     }
 }

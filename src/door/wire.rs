@@ -1,6 +1,7 @@
 //! The bytes of one connection, between the socket and HTTP.
 //!
-//! It tells the connection's [`Course`] what passes. And it says in our words what HTTP/1's reader says in its own: a head
+//! It tells the connection's [`Course`] what passes. It gives HTTP/1's reader one head at a time and what belongs to it, and
+//! keeps what comes behind until its turn: so whatever is read as a head was looked at as one, and has its clock. And it says in our words what HTTP/1's reader says in its own: a head
 //! that cannot be read is answered by the reader itself, with a status and nothing else. Those bytes come when no request
 //! is being answered and none is on its way, so they are known; they are held back and an error object is sent instead.
 
@@ -16,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-use super::course::Course;
+use super::course::{Course, Next};
 use super::{DoorLimits, refusal};
 use crate::error::GatewayError;
 
@@ -40,12 +41,14 @@ pub(super) enum Socket {
 /// See the module.
 pub(super) struct Wire {
     socket: Socket,
-    /// What was read before HTTP began.
+    /// What has come and was not given to HTTP: what came before it began, or behind a head or a body.
     early: Bytes,
     course: Arc<Course>,
     limits: DoorLimits,
-    /// What has come of the present head.
-    head: Head,
+    /// What HTTP was given of the present head.
+    head: Section,
+    /// The same of a body in chunks.
+    chunks: Section,
     /// What is said instead of what the reader said.
     reply: Option<Bytes>,
     /// The label of what was refused.
@@ -60,7 +63,8 @@ impl Wire {
             early: Bytes::new(),
             course,
             limits,
-            head: Head::default(),
+            head: Section::default(),
+            chunks: Section::default(),
             reply: None,
             refused: None,
             heard_end: false,
@@ -80,7 +84,7 @@ impl Wire {
                 self.heard_end = true;
                 return Ok(false);
             }
-            self.heard(&read);
+            self.course.received();
             self.early = if self.early.is_empty() { read.freeze() } else { [&self.early[..], &read].concat().into() };
         }
     }
@@ -134,17 +138,44 @@ impl Wire {
         }
     }
 
-    fn heard(&mut self, bytes: &[u8]) {
+    /// How many of these bytes HTTP may have now.
+    fn due(&mut self, bytes: &[u8]) -> usize {
+        match self.course.next() {
+            Next::Head => self.read_head(bytes),
+            Next::Body(left) => {
+                let due = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                self.course.gave_body(u64::try_from(due).unwrap_or(left));
+                due
+            }
+            Next::Chunks => {
+                // An empty line ends them, though not each one does.
+                if self.chunks.is_whole || self.chunks.read(bytes) < bytes.len() {
+                    self.course.overrun();
+                }
+                bytes.len()
+            }
+            Next::Later => 0,
+            Next::Frames => bytes.len(),
+        }
+    }
+
+    /// The bytes up to the head's end.
+    fn read_head(&mut self, bytes: &[u8]) -> usize {
         if !self.course.is_in_head() {
-            self.head = Head::default();
+            (self.head, self.chunks) = (Section::default(), Section::default());
         }
         self.course.received();
-        if self.course.is_in_head() && !self.head.is_whole {
-            self.head.read(bytes);
-            if self.head.is_bare {
-                self.course.note_bare_line();
-            }
+        let len = self.head.read(bytes);
+        if self.head.is_bare {
+            self.course.note_bare_line();
         }
+        len
+    }
+
+    /// Keeps what is not due.
+    fn keep(&mut self, rest: Bytes) {
+        self.course.keep(rest.len());
+        self.early = rest;
     }
 
     /// Holds back what the reader says of a head; none where it says something else.
@@ -173,40 +204,43 @@ impl Wire {
     }
 }
 
-/// The lines of a request's head as they come. HTTP/1's reader takes those that end in LF alone (RFC 9112, 2.2, allows it);
-/// a server before the router may not, and read one head where the router reads two.
+/// Lines up to an empty one, as they come: a request's head, or a body in chunks. HTTP/1's reader takes lines of a head that
+/// end in LF alone (RFC 9112, 2.2, allows it); a server before the router may not, and read one head where the router reads
+/// two.
 #[derive(Debug, Default)]
-struct Head {
+struct Section {
     /// Bytes of the line that has not ended.
     len: usize,
     /// The last byte.
     last: u8,
     /// Bytes of the first line that has some.
     first: Option<usize>,
-    /// Whether the empty line that ends a head has come.
+    /// Whether the empty line that ends it was the last thing that came.
     is_whole: bool,
     /// Whether a line ended in LF alone.
     is_bare: bool,
 }
 
-impl Head {
-    /// Takes further bytes, which may go on behind the head. O(bytes).
-    fn read(&mut self, bytes: &[u8]) {
+impl Section {
+    /// Takes further bytes up to the empty line, and returns how many these are. O(bytes).
+    fn read(&mut self, bytes: &[u8]) -> usize {
         let mut begin = 0;
+        self.is_whole = false;
         for end in memchr::memchr_iter(b'\n', bytes) {
             let before = end.checked_sub(1).map_or(self.last, |before| bytes[before]);
             let len = self.len + (end - begin) - usize::from(before == b'\r');
             self.is_bare |= before != b'\r';
+            (self.len, self.last, begin) = (0, b'\n', end + 1);
             if len > 0 {
                 self.first.get_or_insert(len);
             } else if self.first.is_some() {
                 self.is_whole = true;
-                return;
+                return begin;
             }
-            (self.len, begin) = (0, end + 1);
         }
         self.len = self.len.saturating_add(bytes.len() - begin);
         self.last = bytes.last().copied().unwrap_or(self.last);
+        bytes.len()
     }
 
     /// How long the first line is, as far as it has come.
@@ -216,20 +250,32 @@ impl Head {
 }
 
 impl AsyncRead for Wire {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.early.is_empty() {
-            let len = self.early.len().min(buf.remaining());
-            buf.put_slice(&self.early.split_to(len));
-            return Poll::Ready(Ok(()));
-        }
+    /// Pending while something is kept whose turn has not come: then a flush wakes the task, for HTTP goes on to the next
+    /// request when the answer has left.
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
         let before = buf.filled().len();
-        ready!(Pin::new(&mut self.socket).poll_read(cx, buf))?;
-        if buf.filled().len() > before {
-            self.heard(&buf.filled()[before..]);
+        let due = if this.early.is_empty() {
+            ready!(Pin::new(&mut this.socket).poll_read(cx, buf))?;
+            let came = &buf.filled()[before..];
+            if came.is_empty() {
+                this.heard_end = true;
+                return Poll::Ready(Ok(()));
+            }
+            let due = this.due(came);
+            if due < came.len() {
+                this.keep(Bytes::copy_from_slice(&came[due..]));
+                buf.set_filled(before + due);
+            }
+            due
         } else {
-            self.heard_end = true;
-        }
-        Poll::Ready(Ok(()))
+            let mut early = std::mem::take(&mut this.early);
+            let due = this.due(&early[..early.len().min(buf.remaining())]);
+            buf.put_slice(&early.split_to(due));
+            this.keep(early);
+            due
+        };
+        if due > 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 }
 
@@ -271,6 +317,9 @@ impl AsyncWrite for Wire {
         self.course.sent(flushed.is_pending());
         if let Poll::Ready(Ok(())) = flushed {
             self.course.flushed();
+            if !self.early.is_empty() && !self.course.is_open() {
+                cx.waker().wake_by_ref();
+            }
         }
         flushed
     }
@@ -335,15 +384,20 @@ impl AsyncWrite for Socket {
 mod tests {
     use super::*;
 
-    /// First line, whether it is whole, whether a line ended in LF alone; however it is cut in two.
     fn read(bytes: &str) -> (usize, bool, bool) {
+        read_before("", bytes)
+    }
+
+    /// First line, whether it is whole, whether a line ended in LF alone; however it is cut in two. `behind` is no part of it.
+    fn read_before(behind: &str, bytes: &str) -> (usize, bool, bool) {
         let mut seen = Vec::new();
         for cut in 0..=bytes.len() {
-            let mut head = Head::default();
-            head.read(&bytes.as_bytes()[..cut]);
+            let mut head = Section::default();
+            let mut end = head.read(&bytes.as_bytes()[..cut]);
             if !head.is_whole {
-                head.read(&bytes.as_bytes()[cut..]);
+                end += head.read(&bytes.as_bytes()[cut..]);
             }
+            assert_eq!(&bytes[end..], behind, "{bytes:?} in two at {cut}");
             seen.push((head.first_line(), head.is_whole, head.is_bare));
         }
         seen.dedup();
@@ -355,7 +409,9 @@ mod tests {
     fn lines_that_end_in_lf_alone_are_seen_up_to_the_end_of_the_head() {
         assert_eq!(read("GET / HTTP/1.1\r\nHost: r\r\n\r\n"), (14, true, false));
         assert_eq!(read("\r\nGET / HTTP/1.1\r\nHost: r\r\n\r\n"), (14, true, false));
-        assert_eq!(read("GET / HTTP/1.1\r\n\r\n{\"a\":\n1}\n\n"), (14, true, false), "a body may have them");
+        let body = "{\"a\":\n1}\n\n";
+        let with_body = format!("GET / HTTP/1.1\r\n\r\n{body}");
+        assert_eq!(read_before(body, &with_body), (14, true, false), "a body may have them");
         assert_eq!(read("GET / HTTP/1.1\nHost: r\r\n\r\n"), (14, true, true));
         assert_eq!(read("GET / HTTP/1.1\r\nA: 1\nHost: r\r\n"), (14, false, true));
         assert_eq!(read("GET / HTTP/1.1\r\nHost: r\r\n\n"), (14, true, true));

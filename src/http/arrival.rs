@@ -1,24 +1,23 @@
 //! A request that has just come: its name, its deadline, and the answer that is made of whatever becomes of it.
 
 use std::future::Future;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use warmpath_core::ids::RequestKey;
 use warmpath_core::observe::Side;
 
 use super::gateway::Gateway;
 use super::panics::caught;
 use super::sender::time_allowed;
+use crate::door::Deadline;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
+use crate::request_id::{self, REQUEST_ID};
 use crate::telemetry::access::Access;
 use crate::telemetry::trace_context::TraceContext;
-
-/// The name of a request, as its client and its worker see it.
-pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// What every request has before a byte of its body was read.
 pub(super) struct Arrival {
@@ -48,7 +47,8 @@ impl Arrival {
     /// The same for one that no client has sent.
     pub(super) fn unlogged(gateway: &Gateway, headers: &HeaderMap) -> Self {
         let (key, at) = (gateway.next_key(), Instant::now());
-        let (exports, id) = (gateway.exporter.is_some(), request_id(headers, key));
+        let exports = gateway.exporter.is_some();
+        let id = request_id::given_or(headers, || request_id::numbered(key.0));
         let trace = (exports || gateway.behaviour.logs_access)
             .then(|| TraceContext::of(headers, exports, gateway.behaviour.sample));
         let deadline = at + gateway.behaviour.total_timeout;
@@ -134,16 +134,6 @@ impl Arrival {
     fn answered(&self, response: &mut Response) {
         self.access.iter().for_each(|access| access.status(response.status().as_u16()));
         response.headers_mut().insert(REQUEST_ID, self.id.clone());
-    }
-}
-
-/// What the ids of this process begin with: it tells them from those of others, and of its own earlier lives.
-static RUN: LazyLock<String> = LazyLock::new(|| format!("wp-{:x}-", rand::random::<u32>()));
-
-fn request_id(headers: &HeaderMap, key: RequestKey) -> HeaderValue {
-    let own = || HeaderValue::try_from([RUN.as_str(), &key.0.to_string()].concat());
-    match headers.get(REQUEST_ID) {
-        Some(id) if !id.is_empty() && id.len() <= 128 => id.clone(),
-        _ => own().expect("digits and letters make a header"),
+        response.extensions_mut().insert(Deadline(self.deadline));
     }
 }

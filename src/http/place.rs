@@ -17,6 +17,7 @@ use crate::decisions::{Decision, Made, Name, names};
 use crate::error::GatewayError;
 use crate::fleet::Worker;
 use crate::fleet::roster::Roster;
+use crate::request_id::REQUEST_ID;
 use crate::telemetry::access::Chosen;
 
 /// A request that has a worker.

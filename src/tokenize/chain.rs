@@ -100,7 +100,7 @@ pub(super) struct Chain<'a> {
 
 impl Chain<'_> {
     /// Goes on with `text` until its end, which is `true`, or until `may`, which is asked before so many bytes are encoded,
-    /// says no. Costs a hash and a look-up for a part that is found, its encoding for another.
+    /// none if a part was found, says no. Costs a hash and a look-up for a part that is found, its encoding for another.
     ///
     /// # Errors
     /// [`TokenizeError`] if a part cannot be encoded.
@@ -115,16 +115,18 @@ impl Chain<'_> {
             let end = self.tokenizer.part_end(text, progress.at, limits.part_min);
             let part = &text[progress.at..end];
             let key = keys.join(progress.key, keys.of(part.as_bytes()));
-            if let Some(found) = parts.get(key) {
+            let found = parts.get(key);
+            if !may(if found.is_some() { 0 } else { part.len() }) {
+                return Ok(false);
+            }
+            if let Some(found) = found {
                 progress.tokens = found.tokens;
                 progress.blocks.extend_from_slice(&found.blocks);
                 progress.rest.clear();
                 progress.rest.extend_from_slice(&found.rest);
                 progress.found += part.len();
-            } else if may(part.len()) {
-                self.encode(part, key, progress)?;
             } else {
-                return Ok(false);
+                self.encode(part, key, progress)?;
             }
             progress.key = key;
             progress.at = end;

@@ -65,14 +65,28 @@ impl Cuts {
 
     /// The end of the part of `text` that begins at `from` and has at least `bytes_min` bytes, or fewer where a turn ends.
     /// Depends only on what lies between and on the character behind, so texts that begin alike have the same parts, but for
-    /// the last one. O(part).
+    /// the last one. O(part): nothing is looked at far behind the place that is found.
     pub(super) fn next(&self, text: &str, from: usize, bytes_min: usize) -> usize {
         let bytes = text.as_bytes();
-        let end = self.pairs.first(text, from.saturating_add(bytes_min)).unwrap_or(bytes.len());
-        let Some(finder) = &self.turn_end else { return end };
-        let part = bytes.get(from..end).unwrap_or_default();
-        let ends = finder.find_iter(part).map(|at| at + finder.needle().len());
-        ends.into_iter().find(|len| *len >= TURN_BYTES_MIN.min(bytes_min)).map_or(end, |len| from + len)
+        let long = from.saturating_add(bytes_min).min(bytes.len());
+        if let Some(len) = self.turn_within(&bytes[from..long], bytes_min) {
+            return from + len;
+        }
+        let ends = |at: &usize| self.pairs.safe(text, *at) || self.ends_turn(&bytes[from..*at]);
+        (long.max(1)..bytes.len()).find(ends).unwrap_or(bytes.len())
+    }
+
+    /// How long a part is that a turn's end cuts short, if one does.
+    fn turn_within(&self, part: &[u8], bytes_min: usize) -> Option<usize> {
+        let finder = self.turn_end.as_ref()?;
+        let mut ends = finder.find_iter(part).map(|at| at + finder.needle().len());
+        ends.find(|len| *len >= TURN_BYTES_MIN.min(bytes_min))
+    }
+
+    fn ends_turn(&self, part: &[u8]) -> bool {
+        // Nearly always the last byte tells.
+        let ends = |needle: &[u8]| part.last() == needle.last() && part.ends_with(needle);
+        self.turn_end.as_ref().is_some_and(|finder| ends(finder.needle()))
     }
 }
 
@@ -103,14 +117,12 @@ impl Pairs {
 
     /// The first safe place of `text` at `from` or later, but for its ends.
     fn first(self, text: &str, from: usize) -> Option<usize> {
-        if self == Self::default() {
-            return None;
-        }
-        let bytes = text.as_bytes();
-        (from.max(1)..bytes.len()).find(|&at| self.safe(text, at))
+        (from.max(1)..text.len()).find(|&at| self.safe(text, at))
     }
 
     fn safe(self, text: &str, at: usize) -> bool {
+        #[cfg(test)]
+        tests::LOOKED_AT.with(|count| count.set(count.get() + 1));
         let bytes = text.as_bytes();
         let (before, behind) = (bytes[at - 1], bytes[at]);
         match (before, behind) {
@@ -151,9 +163,63 @@ fn stands_alone(token: &str, tokens: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+
+    thread_local! {
+        /// Places that were looked at.
+        pub(super) static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// The end of a part as it is meant: of all places from `bytes_min` bytes on that are safe, and of all ends of a turn that
+    /// leave the part long enough, the first.
+    fn defined(cuts: &Cuts, text: &str, from: usize, bytes_min: usize) -> usize {
+        let end = cuts.pairs.first(text, from + bytes_min).unwrap_or(text.len());
+        let Some(finder) = &cuts.turn_end else { return end };
+        let part = text.as_bytes().get(from..end).unwrap_or_default();
+        let mut ends = finder.find_iter(part).map(|at| at + finder.needle().len());
+        ends.find(|len| *len >= TURN_BYTES_MIN.min(bytes_min)).map_or(end, |len| from + len)
+    }
+
+    proptest! {
+        #[test]
+        fn every_part_ends_where_the_definition_says(
+            pieces in prop::collection::vec(
+                prop::sample::select(vec!["a", "word", " ", "\n", "/", "!", "é", "字", "。", "<end>", "<en", "!!!!!!!!!!!!!!!!"]),
+                0..200,
+            ),
+            words in prop::sample::select(vec![Words::Lines, Words::LinesOrSlash, Words::Gpt2, Words::Unknown]),
+            has_turn_end: bool,
+            bytes_min in 1_usize..150,
+        ) {
+            let text = pieces.concat();
+            let turn_end = has_turn_end.then(|| Finder::new(b"<end>").into_owned());
+            let cuts = Cuts { turn_end, ..everywhere(words, &[]) };
+            let mut from = 0;
+            while from < text.len() {
+                let end = cuts.next(&text, from, bytes_min);
+                prop_assert_eq!(end, defined(&cuts, &text, from, bytes_min));
+                from = end;
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_is_looked_at_once_whatever_it_is_made_of() {
+        let cuts = Cuts { turn_end: Some(Finder::new(b"<end>").into_owned()), ..everywhere(Words::Lines, &[]) };
+        for (piece, parts) in
+            [("!".repeat(64) + "<end>", 4000), ("!".repeat(4000) + " <end>", 4000), ("a ".repeat(40), 150)]
+        {
+            let text = piece.repeat(4000);
+            LOOKED_AT.set(0);
+            assert!(parts_of(2048, &cuts, &text).len() >= parts, "{}", &piece[..8]);
+            assert!(LOOKED_AT.get() <= text.len(), "{} places of {} bytes", LOOKED_AT.get(), text.len());
+        }
+    }
 
     fn everywhere(words: Words, tokens: &[&str]) -> Cuts {
         let turn_end = tokens.first().filter(|token| stands_alone(token, tokens));

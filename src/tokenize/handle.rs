@@ -19,13 +19,13 @@ use super::work::{Begun, Tally, Workplace};
 use super::{ModelTokenizer, Prompts, Reason};
 use crate::config::{Model, TokenizerSource};
 use crate::error::chain;
-use crate::openai::{Endpoint, Input, RequestView};
+use crate::openai::{Endpoint, Input, Prompt, RequestView};
 use crate::telemetry::metrics::TokenizerFigures;
 
 /// Bytes of a body whose ids are made on the async thread, where ids are asked for: 1 ms with the slowest tokenizer.
 const INLINE_IDS_MAX: usize = 4 << 10;
 
-/// Bytes that a message counts as when it is decided where a chat is rendered.
+/// Bytes that a message, or one of several prompts, counts as when it is decided where they are worked on.
 const MESSAGE_WEIGHT: usize = 512;
 
 /// Whether a tokenizer can be used.
@@ -263,10 +263,14 @@ impl TokenizerHandle {
         self.shared.pool.run(move |awaited: &dyn Fn() -> bool| work.finish(&at, awaited)).await?
     }
 
-    /// Whether rendering takes too long for an async thread.
+    /// Whether rendering, or the search for parts, takes too long for an async thread.
     fn is_long(&self, body: &Bytes, view: &RequestView<'_>) -> bool {
-        let Input::Chat(chat) = &view.input else { return false };
-        body.len().saturating_add(chat.messages.len() * MESSAGE_WEIGHT) > self.shared.limits.inline_body_max
+        let pieces = match &view.input {
+            Input::Chat(chat) => chat.messages.len(),
+            Input::Completion(Prompt::Texts(texts)) => texts.len(),
+            Input::Completion(_) => 0,
+        };
+        body.len().saturating_add(pieces * MESSAGE_WEIGHT) > self.shared.limits.inline_body_max
     }
 }
 
@@ -411,6 +415,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn long_completions_and_many_are_worked_on_elsewhere() {
+        let place = Arc::new(Where(Mutex::default()));
+        let tokenizer = ModelTokenizer::new(Arc::clone(&place), None);
+        tokenizer.frame();
+        place.0.lock().unwrap().clear();
+        let limits = TokenizeLimits {
+            inline_part_max: usize::MAX,
+            inline_body_max: 2000,
+            inline_time_max: Duration::from_secs(60),
+            ..TokenizeLimits::default()
+        };
+        let handle = TokenizerHandle::ready(tokenizer, shared(limits));
+        let here = std::thread::current().id();
+        let was_here = || place.0.lock().unwrap().drain(..).all(|thread| thread == here);
+        ask(&handle, &format!(r#""{}""#, "a".repeat(1400))).await;
+        assert!(was_here());
+        let long = "a".repeat(2000);
+        assert_eq!(ask(&handle, &format!(r#""{long}""#)).await, hashed(long.as_bytes()));
+        assert!(!was_here());
+        ask(&handle, r#"["a","b","c"]"#).await;
+        assert!(was_here());
+        ask(&handle, r#"["d","e","f","g"]"#).await;
+        assert!(!was_here());
+    }
+
+    #[tokio::test]
     async fn an_async_thread_goes_on_only_for_so_long() {
         let place = Arc::new(Where(Mutex::default()));
         let tokenizer = ModelTokenizer::new(Arc::clone(&place), None);
@@ -420,7 +450,7 @@ mod tests {
         let handle = TokenizerHandle::ready(tokenizer, shared(limits));
         assert_eq!(ask(&handle, r#""abcd""#).await, hashed(b"abcd"));
         assert_ne!(place.0.lock().unwrap().as_slice(), [std::thread::current().id()]);
-        // What is known takes no time.
+        // What is known is not encoded again.
         assert_eq!(ask(&handle, r#""abcd""#).await, hashed(b"abcd"));
         assert_eq!(place.0.lock().unwrap().len(), 1);
     }

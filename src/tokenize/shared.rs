@@ -16,8 +16,8 @@ pub struct TokenizeLimits {
     /// Bytes of a part of a text: it ends at the next safe place behind them. Shorter parts cost more look-ups, longer ones
     /// more tokens a second time where a text goes on behind the last part of what was seen before.
     pub part_min: usize,
-    /// Chats whose bodies are longer than this, half a kilobyte a message added, are rendered in the pool. So many bytes of
-    /// messages that were never seen take 0.8 ms, others half of it.
+    /// Requests whose bodies are longer than this, half a kilobyte a message or prompt added, are worked on in the pool. So
+    /// many bytes of messages that were never seen take 0.8 ms to render, others half of it.
     pub inline_body_max: usize,
     /// The longest part that is encoded on the async thread that serves the request, and how long it goes on with parts.
     /// What is left then is encoded in the pool; moving it there costs some 20 µs.

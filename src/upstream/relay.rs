@@ -104,8 +104,24 @@ impl<B: Body> Relay<B> {
         }
     }
 
+    /// Whether the deadline has come before the end of the answer.
+    fn is_late(&self, now: Instant) -> bool {
+        let is_whole = self.progress.is_stream() && self.progress.may_end();
+        now >= self.deadline && !is_whole
+    }
+
     fn is_last(&self) -> bool {
         self.first.is_none() && self.inner.is_end_stream() && self.progress.may_end()
+    }
+}
+
+impl<B> Drop for Relay<B> {
+    /// A client that takes nothing is let go at the deadline without another look at the body.
+    fn drop(&mut self) {
+        let is_whole = self.progress.is_stream() && self.progress.may_end();
+        if !is_whole && Instant::now() >= self.deadline {
+            self.progress.end(Ending::Late);
+        }
     }
 }
 
@@ -139,6 +155,8 @@ where
             return this.abort(if late { Abort::Deadline } else { Abort::Idle });
         };
         match frame {
+            // A client that is slow enough leaves always something to pass on.
+            Some(Ok(_)) if this.is_late(Instant::now()) => this.abort(Abort::Deadline),
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
                     this.progress.on_data(data);

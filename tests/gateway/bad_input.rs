@@ -183,8 +183,26 @@ async fn a_body_over_the_limit_is_413_by_its_length_alone() {
     assert!(text.starts_with("HTTP/1.1 413 Payload Too Large\r\n"), "{text}");
     let body: Value = serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
     assert_eq!(body["error"]["message"], "the request body is larger than 1024 bytes");
+    assert!(text.contains("\r\nconnection: close\r\n"), "{text}");
     let fits = format!("{{\"model\":\"m\",\"max_tokens\":1,\"prompt\":\"{}\"}}", "x".repeat(900));
     assert_eq!(fleet.post_bytes(COMPLETIONS, fits.into_bytes()).await.status, 200);
+    is_well(&fleet).await;
+}
+
+/// What is refused before its body was read ends its connection only if not all of it has come, and then says so.
+#[tokio::test]
+async fn a_refusal_says_whether_the_connection_goes_on() {
+    let fleet = fleet().engines(1).start().await;
+    let mut stream = connect(&fleet).await;
+    let whole = "POST /nope HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nabcde";
+    for _ in 0..2 {
+        let answer = crate::raw::ask(&mut stream, whole).await.unwrap();
+        assert_eq!((answer.status, answer.head.contains("connection: close")), (404, false), "{answer:?}");
+    }
+    let half = "POST /nope HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\nabcde";
+    stream.write_all(half.as_bytes()).await.unwrap();
+    let text = until_closed(&mut stream).await;
+    assert!(text.starts_with("HTTP/1.1 404 ") && text.contains("\r\nconnection: close\r\n"), "{text}");
     is_well(&fleet).await;
 }
 

@@ -92,6 +92,51 @@ async fn half_a_head_is_408_on_a_new_connection_and_on_a_kept_one() {
     until_counted(&fleet, "warmpath_client_connections_closed_total", "reason=\"head_timeout\"", 2.0).await;
 }
 
+/// Neither a request before it nor a body that nobody read gives a head more time.
+#[tokio::test]
+async fn half_a_head_behind_a_request_is_408() {
+    let timeouts = "timeouts: {header_read: 300ms, client_idle: 1h}";
+    let fleet = fleet().engines(1).config(timeouts).start().await;
+    let nowhere = "POST /nope HTTP/1.1\r\nhost: r\r\ncontent-length: 5\r\n\r\nabcde";
+    let half = &MODELS[..20];
+    for (first, status) in [(MODELS, 200), (&completion(""), 200), (nowhere, 404)] {
+        for at_once in [true, false] {
+            let mut stream = connect(fleet.app.data_address()).await;
+            let mut text = String::new();
+            if at_once {
+                stream.write_all([first, half].concat().as_bytes()).await.unwrap();
+            } else {
+                let answer = ask(&mut stream, first).await.unwrap();
+                text = answer.head + &answer.body;
+                stream.write_all(half.as_bytes()).await.unwrap();
+            }
+            text += &until_closed(&mut stream).await.0;
+            let statuses: Vec<&str> = text.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+            assert_eq!(statuses, [status.to_string().as_str(), "408"], "{text}");
+        }
+    }
+    until_counted(&fleet, "warmpath_client_connections_closed_total", "reason=\"head_timeout\"", 6.0).await;
+}
+
+/// What HTTP/2 begins with is no request: who sends nothing else has no more time than who is silent.
+#[tokio::test]
+async fn an_http2_connection_whose_first_request_does_not_come_is_closed_in_time() {
+    let timeouts = "timeouts: {header_read: 300ms, client_idle: 1h}";
+    let fleet = fleet().engines(1).config(timeouts).start().await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0].as_slice();
+    let half_a_frame = [0, 0, 9, 1].as_slice();
+    let headers_that_go_on = [0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82].as_slice();
+    for bytes in [vec![preface], vec![preface, settings, half_a_frame], vec![preface, settings, headers_that_go_on]] {
+        let mut stream = connect(fleet.app.data_address()).await;
+        stream.write_all(&bytes.concat()).await.unwrap();
+        let mut answer = Vec::new();
+        let closed = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
+        drop(tokio::time::timeout(Duration::from_secs(10), closed).await.expect("it is closed"));
+    }
+    until_counted(&fleet, "warmpath_client_connections_closed_total", "reason=\"head_timeout\"", 3.0).await;
+}
+
 /// R12. Silence, half heads and half bodies from `clients` each, beside requests that make sense.
 async fn r12(fleet: &TestFleet, clients: usize, patience: Duration) {
     let (start, address) = (Instant::now(), fleet.app.data_address());
@@ -162,6 +207,7 @@ async fn beyond_their_number_connections_are_turned_away_in_words() {
     let (text, _) = until_closed(&mut turned_away).await;
     assert!(text.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{text}");
     assert!(text.contains("retry-after: 1\r\n") && text.contains("\"code\":\"too_many_connections\""), "{text}");
+    assert!(text.contains("\r\nx-request-id: wp-"), "{text}");
     assert!(
         (counted(&fleet, "warmpath_client_connections_refused_total", "reason=\"address\"").await - 1.0).abs() < 1e-9
     );

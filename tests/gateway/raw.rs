@@ -30,6 +30,7 @@ impl RawAnswer {
             (vec![&"message".to_owned(), &"type".to_owned(), &"param".to_owned(), &"code".to_owned()], 1)
         );
         assert!(self.head.to_lowercase().contains("\r\ncontent-type: application/json\r\n"), "{self:?}");
+        assert!(self.head.to_lowercase().contains("\r\nx-request-id: "), "{self:?}");
         error["message"].as_str().unwrap().to_owned()
     }
 }

@@ -220,6 +220,57 @@ async fn of_a_later_request_too_no_line_may_end_in_lf_alone() {
     assert_eq!((text.matches("HTTP/1.1 ").count(), worker.seen().len()), (1, 3));
 }
 
+/// Nor may one of a request that comes in one piece with another: it reaches nobody, and what was right before it is answered.
+#[tokio::test]
+async fn of_a_request_behind_another_too_no_line_may_end_in_lf_alone() {
+    let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let fleet = fleet().engines(0).stranger(worker.address).start().await;
+    let good = format!("POST /v1/completions HTTP/1.1\r\nHost: r\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len());
+    let in_chunks = format!("POST /v1/completions HTTP/1.1\r\nHost: r\r\n{CHUNKED}\r\n{}", chunks("0\r\n\r\n"));
+    let nowhere = "POST /nope HTTP/1.1\r\nHost: r\r\nContent-Length: 5\r\n\r\nabcde";
+    let bad = good.replace("Host: r\r\n", "Host: r\n");
+    for (first, statuses) in [
+        (crate::raw::MODELS, vec!["200", "400"]),
+        (&good, vec!["200", "400"]),
+        (nowhere, vec!["404", "400"]),
+        // Where chunks end only HTTP's reader knows, so what is behind them is not read at all, and that is said.
+        (&in_chunks, vec!["200"]),
+    ] {
+        let before = worker.seen().len();
+        let mut stream = connect(fleet.app.data_address()).await;
+        let all = [first, &bad, &good].concat();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, all.as_bytes()).await.unwrap();
+        let (text, _) = until_closed(&mut stream).await;
+        let seen: Vec<&str> = text.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+        assert_eq!(seen, statuses, "{text}");
+        let last = text.rsplit("HTTP/1.1 ").next().unwrap();
+        assert!(last.contains("\r\nconnection: close\r\n"), "{text}");
+        let reached = worker.seen().len() - before;
+        assert_eq!(reached, usize::from(first == good || first == in_chunks), "{text}");
+    }
+}
+
+/// A body in chunks keeps its connection, however it is cut, if nothing comes behind it.
+#[tokio::test]
+async fn a_connection_is_kept_after_a_body_in_chunks() {
+    let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let fleet = fleet().engines(0).stranger(worker.address).start().await;
+    let mut stream = connect(fleet.app.data_address()).await;
+    let head = format!("POST /v1/completions HTTP/1.1\r\nHost: r\r\n{CHUNKED}\r\n");
+    for cut in [0, 1, 5, 20] {
+        let request = head.clone() + &chunks("0\r\n\r\n");
+        let (begin, end) = request.split_at(request.len() - cut);
+        for piece in [begin, end] {
+            tokio::io::AsyncWriteExt::write_all(&mut stream, piece.as_bytes()).await.unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let answer = crate::raw::answer(&mut stream).await.unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(!answer.head.contains("connection: close"), "{answer:?}");
+    }
+    assert_eq!(worker.seen().len(), 4);
+}
+
 /// Whoever sends a second request behind the first gets both answers, in order; one that is ambiguous ends it.
 #[tokio::test]
 async fn requests_behind_each_other_are_told_apart() {

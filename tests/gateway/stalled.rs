@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 use tokio::time::timeout;
 use warmpath::shutdown::Tasks;
 
@@ -11,7 +12,7 @@ use crate::door::{http2, models, streamed, until_counted};
 use crate::fleet::{fleet, value_of};
 use crate::fountain::{Flow, Fountain};
 use crate::raw::{MODELS, connect, exchange, post, streamed_text};
-use crate::scripted::until;
+use crate::scripted::{Scripted, until, whole};
 use crate::serving::Serving;
 
 /// R10. Clients that read nothing: what is kept for them is bounded, and they do not hold their workers for ever.
@@ -92,6 +93,71 @@ async fn a_stream_at_rest_costs_little() {
     let each = serving.memory().0.saturating_sub(before) / STREAMS;
     println!("{STREAMS} streams at rest: {each} KiB of memory each");
     assert!(each <= 100, "{each} KiB of memory a stream");
+}
+
+/// A client that takes its answer slowly is not idle: it gets all of it, however long that takes.
+#[tokio::test]
+async fn an_answer_that_is_taken_slowly_is_not_cut_for_idleness() {
+    const BYTES: usize = 1_000_000;
+    let json = format!("{{\"pad\":\"{}\"}}", "x".repeat(BYTES));
+    let worker = Scripted::start(vec![whole("200 OK", &json)]).await;
+    let timeouts = "timeouts: {client_idle: 300ms, client_stall: 10s}";
+    let fleet = fleet().engines(0).stranger(worker.address).config(timeouts).start().await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(8 * 1024).unwrap();
+    let mut client = socket.connect(fleet.app.data_address()).await.unwrap();
+    client.write_all(post("{\"model\":\"m\",\"prompt\":\"x\"}").as_bytes()).await.unwrap();
+    let (mut text, mut piece) = (Vec::new(), vec![0; 20_000]);
+    loop {
+        let read = client.read(&mut piece).await.unwrap();
+        if read == 0 {
+            break;
+        }
+        text.extend_from_slice(&piece[..read]);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let text = String::from_utf8(text).unwrap();
+    let body = text.split_once("\r\n\r\n").unwrap().1;
+    assert!(body == json, "{} of {} bytes came", body.len(), json.len());
+    // HTTP/2 as well.
+    let tasks = Tasks::new();
+    let mut sender = http2(connect(fleet.app.data_address()).await, 16 * 1024, &tasks).await;
+    let request = http::Request::post("http://router/v1/completions")
+        .body(http_body_util::Full::from("{\"model\":\"m\",\"prompt\":\"x\"}"));
+    let mut body = sender.send_request(request.unwrap()).await.unwrap().into_body();
+    let mut len = 0;
+    while let Some(frame) = body.frame().await {
+        len += frame.unwrap().into_data().unwrap().len();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    assert_eq!(len, json.len());
+}
+
+/// The time of a request is over when it is, for a client that takes nothing, or little, as for any other: the worker is given
+/// back then.
+#[tokio::test]
+async fn a_client_that_does_not_read_gets_no_more_time_than_its_request_has() {
+    let fountain = Fountain::start(Flow::Endless).await;
+    let timeouts = "timeouts: {total: 700ms, client_stall: 1h}";
+    let fleet = fleet().engines(0).stranger(fountain.address).config(timeouts).start().await;
+    let mut reads_nothing = connect(fleet.app.data_address()).await;
+    reads_nothing.write_all(streamed_text().as_bytes()).await.unwrap();
+    let mut reads_little = connect(fleet.app.data_address()).await;
+    reads_little.write_all(streamed_text().as_bytes()).await.unwrap();
+    let tasks = Tasks::new();
+    let mut sender = http2(connect(fleet.app.data_address()).await, 64 * 1024, &tasks).await;
+    let unread = sender.send_request(streamed()).await.unwrap();
+    let little = async {
+        let mut piece = vec![0; 4_000];
+        while matches!(reads_little.read(&mut piece).await, Ok(1..)) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), little).await.expect("it ends");
+    until("all workers are given back", || fountain.begun() == 3 && fountain.open() == 0).await;
+    fleet.until_metric("warmpath_requests_total", "outcome=\"deadline\"", 3.0).await;
+    assert_eq!(fleet.app.in_flight(), 0);
+    drop((reads_nothing, unread));
 }
 
 /// One stream of HTTP/2 that is not read is reset; its neighbours on the connection notice nothing.

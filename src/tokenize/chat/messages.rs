@@ -47,6 +47,7 @@ pub(in crate::tokenize) struct Message {
 pub(in crate::tokenize) struct Parsed {
     pub(super) message: Message,
     pub(super) value: Value,
+    /// Memory that it takes, where it is kept.
     bytes: usize,
 }
 
@@ -58,8 +59,20 @@ pub(in crate::tokenize) struct Remembered<'a> {
     pub(in crate::tokenize) spans: &'a [u128],
 }
 
-/// What a message takes beside its texts: a map of keys and values.
+/// What a message takes beside its values: a map of keys and values.
 const MESSAGE_BYTES: usize = 512;
+
+/// What each value takes that few messages have: its place in the message and in that map, which may have room for twice
+/// as many.
+const FIELD_BYTES: usize = 3 * size_of::<(&str, Value)>();
+
+/// What a list and a map take on the heap beside their elements, and a text beside its bytes: counters, and what fills it up.
+const LIST_BYTES: usize = 48;
+const MAP_BYTES: usize = 112;
+const TEXT_BYTES: usize = 24;
+
+/// What one place in a map takes: key, value and hash, and its mark in a table.
+const PLACE_BYTES: usize = 2 * size_of::<Value>() + 17;
 
 impl From<Message> for Parsed {
     fn from(message: Message) -> Self {
@@ -69,8 +82,29 @@ impl From<Message> for Parsed {
 
 impl Weigh for Parsed {
     fn bytes(&self) -> usize {
-        // Nested objects take a multiple of their text; those of tool calls are short.
-        self.bytes + MESSAGE_BYTES
+        self.bytes
+    }
+}
+
+/// Bytes that `value` holds on the heap, or a little more: of lists and maps it is not known how much room they have, so it is
+/// taken for as much as they could have come to have as they grew. Not to be had from the JSON: `{}` takes fifty times its text.
+/// O(values).
+fn heap_bytes(value: &Value) -> usize {
+    let elements = || value.try_iter().into_iter().flatten();
+    match value.kind() {
+        ValueKind::String => TEXT_BYTES + value.as_str().map_or(0, str::len),
+        ValueKind::Seq => {
+            let places = value.len().unwrap_or(0).next_power_of_two().max(4);
+            LIST_BYTES + places * size_of::<Value>() + elements().map(|element| heap_bytes(&element)).sum::<usize>()
+        }
+        ValueKind::Map => {
+            // A table is at most seven eighths full.
+            let len = value.len().unwrap_or(0);
+            let places = if len == 0 { 0 } else { (len + len.div_ceil(7)).next_power_of_two().max(4) };
+            let entry = |(key, value): &(Value, Value)| heap_bytes(key) + heap_bytes(value);
+            MAP_BYTES + places * PLACE_BYTES + entries(value).iter().map(entry).sum::<usize>()
+        }
+        _ => 0,
     }
 }
 
@@ -82,8 +116,8 @@ impl Remembered<'_> {
         if let Some(known) = self.messages.get(key) {
             return Ok(known);
         }
-        let parsed = Parsed { bytes: json.len().saturating_mul(2), ..Message::read(json, format)?.into() };
-        let parsed = Arc::new(parsed);
+        let message = Message::read(json, format)?;
+        let parsed = Arc::new(Parsed { bytes: message.bytes(), ..message.into() });
         self.messages.insert(key, Arc::clone(&parsed));
         Ok(parsed)
     }
@@ -158,6 +192,13 @@ impl Message {
             message.keep("tools", given(&raw, "tools"));
         }
         Ok(message)
+    }
+
+    /// Memory that it takes together with what templates see of it, which shares its values.
+    fn bytes(&self) -> usize {
+        let rare = self.rest.iter().map(|(_, value)| value).chain(&self.reasoning);
+        let rare: usize = rare.map(|value| FIELD_BYTES + heap_bytes(value)).sum();
+        MESSAGE_BYTES + heap_bytes(&self.role) + heap_bytes(&self.content) + rare
     }
 
     fn keep(&mut self, key: &'static str, value: Option<Value>) {

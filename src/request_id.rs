@@ -1,0 +1,63 @@
+//! Names of requests, by which their clients, their workers and the log know them.
+
+use std::fmt::Display;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+/// The name of a request, as its client and its worker see it.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The most of a client's own name.
+const LEN_MAX: usize = 128;
+
+/// What the ids of this process begin with: it tells them from those of others, and of its own earlier lives.
+static RUN: LazyLock<String> = LazyLock::new(|| format!("wp-{:x}-", rand::random::<u32>()));
+
+/// Requests that were refused before they got a number.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// The name that the client gave, or one of ours.
+pub(crate) fn given_or(headers: &HeaderMap, own: impl FnOnce() -> HeaderValue) -> HeaderValue {
+    let given = headers.get(REQUEST_ID).filter(|id| !id.is_empty() && id.len() <= LEN_MAX);
+    given.cloned().unwrap_or_else(own)
+}
+
+/// One of ours for the request of this number.
+pub(crate) fn numbered(number: u64) -> HeaderValue {
+    named(number)
+}
+
+/// One of ours for a request that is refused before it has a number.
+pub(crate) fn refused() -> HeaderValue {
+    named(format_args!("r{}", REFUSED.fetch_add(1, Ordering::Relaxed)))
+}
+
+fn named(name: impl Display) -> HeaderValue {
+    HeaderValue::try_from(format!("{}{name}", *RUN)).expect("digits and letters make a header")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clients_name_is_kept_unless_it_is_empty_or_too_long() {
+        let of = |id: &str| {
+            let headers = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::try_from(id).unwrap())]);
+            given_or(&headers, || HeaderValue::from_static("own"))
+        };
+        assert_eq!([of("mine"), of(&"x".repeat(128))], ["mine".to_owned(), "x".repeat(128)]);
+        assert_eq!([of(""), of(&"x".repeat(129))], ["own", "own"]);
+        assert_eq!(given_or(&HeaderMap::new(), || HeaderValue::from_static("own")), "own");
+    }
+
+    #[test]
+    fn names_differ_whoever_gives_them() {
+        let names = [numbered(1), numbered(2), refused(), refused()];
+        let names: std::collections::HashSet<&[u8]> = names.iter().map(HeaderValue::as_bytes).collect();
+        assert_eq!(names.len(), 4);
+        assert!(names.iter().all(|name| name.starts_with(b"wp-")));
+    }
+}
