@@ -1,6 +1,11 @@
 //! The command as a user has it: the real binary, its output and its exit codes.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "cli/misuse.rs"]
+mod misuse;
+#[path = "cli/results.rs"]
+mod results;
+
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -211,11 +216,8 @@ fn a_port_in_use_is_said_clearly() {
     assert!(stderr(&output).starts_with(&expected), "{}", stderr(&output));
     let output = warmpath(&["mock-engine", "--listen", &address.to_string()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr(&output).starts_with("warmpath: the engine could not start: Address already in use"),
-        "{}",
-        stderr(&output)
-    );
+    let expected = format!("warmpath: the engine could not start: cannot listen on {address}: Address already in use");
+    assert!(stderr(&output).starts_with(&expected), "{}", stderr(&output));
 }
 
 #[test]

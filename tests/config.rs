@@ -114,7 +114,7 @@ fn loading_names_every_fault_on_a_line_of_its_own() {
     );
     let absent = Config::load(Path::new("/no/such/file.yaml")).unwrap_err();
     assert!(matches!(absent, ConfigError::Unreadable { .. }));
-    assert_eq!(absent.to_string(), "/no/such/file.yaml: cannot be read");
+    assert_eq!(absent.to_string(), "/no/such/file.yaml: cannot be read: No such file or directory (os error 2)");
 }
 
 #[test]

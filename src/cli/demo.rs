@@ -3,13 +3,13 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
 use tracing::Level;
 use warmpath_core::policy::PolicyName;
 
 use super::fleet::policy;
-use super::{runtime, say};
+use super::{number, runtime, say};
 use crate::config::LogFormat;
 use crate::demo::{self, DemoOptions};
 use crate::telemetry;
@@ -37,7 +37,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "N")]
     requests: Option<usize>,
     /// How much faster than recorded requests arrive.
-    #[arg(long, default_value_t = DemoOptions::default().speed)]
+    #[arg(long, default_value_t = DemoOptions::default().speed, value_parser = number::above_zero)]
     speed: f64,
     /// Blocks of 16 tokens in each engine's cache.
     #[arg(long, default_value_t = DemoOptions::default().cache_blocks, value_parser = clap::value_parser!(u32).range(512..=1_000_000))]
@@ -49,7 +49,6 @@ pub struct DemoArgs {
 
 impl DemoArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be a number above 0, got {}", self.speed);
         telemetry::log_to_stderr(LogFormat::Text, Level::WARN);
         let options = DemoOptions {
             bus: self.bus.clone(),

@@ -9,6 +9,7 @@ use clap::Args;
 use tracing::Level;
 use warmpath_core::ids::WorkerId;
 
+use super::misuse::OrMisuse;
 use super::runtime;
 use crate::config::{Config, LogFormat};
 use crate::doctor::{self, Check, Examination};
@@ -62,13 +63,7 @@ Exit codes: 0 nothing failed, 1 some check failed or the configuration has fault
 
 impl DoctorArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match Config::load(&self.config) {
-            Ok(config) => config,
-            Err(error) => {
-                eprintln!("{error}");
-                return Ok(ExitCode::from(error.exit_code()));
-            }
-        };
+        let config = Config::load(&self.config)?;
         // What goes wrong is told in the findings.
         telemetry::log_to_stderr(LogFormat::Text, Level::ERROR);
         let examination = Examination {
@@ -86,13 +81,7 @@ impl DoctorArgs {
         if shown {
             hint("\r\x1b[2K");
         }
-        let report = match examined {
-            Ok(report) => report,
-            Err(nobody) => {
-                eprintln!("warmpath: {nobody}");
-                return Ok(ExitCode::from(2));
-            }
-        };
+        let report = examined.or_misuse()?;
         let mut stdout = std::io::stdout();
         if self.json {
             writeln!(stdout, "{}", serde_json::to_string_pretty(&report)?)?;

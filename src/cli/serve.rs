@@ -28,13 +28,7 @@ pub struct ServeArgs {
 
 impl ServeArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match Config::load_in(&self.overrides.environment(), &self.config) {
-            Ok(config) => config,
-            Err(error) => {
-                eprintln!("{error}");
-                return Ok(ExitCode::from(error.exit_code()));
-            }
-        };
+        let config = Config::load_in(&self.overrides.environment(), &self.config)?;
         let _log = telemetry::log_with_requests(config.log.format, config.log.level.into());
         let scheme = |tls: &Tls| if tls.certificate.is_some() { "https" } else { "http" };
         let (data_scheme, admin_scheme) = (scheme(&config.listen.data_tls), scheme(&config.listen.admin_tls));
