@@ -31,6 +31,7 @@ mod reference;
 mod remarks;
 mod routing;
 mod schema;
+mod secrecy;
 mod sessions;
 mod shape;
 mod tls;

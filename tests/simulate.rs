@@ -143,7 +143,8 @@ fn tuning_shows_what_was_held_back_and_writes_a_configuration_that_can_be_follow
     }
     let fleet = "models: [{name: m}]\nworkers: [{id: w, url: 'http://127.0.0.1:9', model: m}]\n";
     std::fs::write(&file.0, yaml + fleet).unwrap();
-    assert!(printed(&["check", file.path()]).contains("policy kv"), "a part of a configuration");
+    let checked = warmpath(&["check", file.path()]);
+    assert!(text(&checked.stdout).contains("policy kv"), "a part of a configuration");
     assert!(std::fs::read_to_string(&page.0).unwrap().ends_with("</main></body></html>\n"));
     let table = printed(&options);
     assert!(table.contains("tuned on, 168 requests") && table.contains("held back, 72 requests"), "{table}");
