@@ -8,7 +8,7 @@ use clap::Args;
 use tracing::Level;
 use warmpath_core::policy::PolicyName;
 
-use super::fleet::policy;
+use super::fleet::{policies, policy};
 use super::{number, runtime, say};
 use crate::config::LogFormat;
 use crate::demo::{self, DemoOptions};
@@ -27,8 +27,8 @@ pub struct DemoArgs {
     /// Print one JSON document instead of a table.
     #[arg(long)]
     json: bool,
-    /// Policies.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "round_robin,kv", value_parser = policy)]
+    /// Policies, one or several with commas between.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "round_robin,kv", value_parser = policy, help = policies())]
     policy: Vec<PolicyName>,
     /// Simulated engines.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]

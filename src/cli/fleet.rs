@@ -175,6 +175,11 @@ pub(super) fn share(len: usize, share: f64) -> usize {
     (1..=len).take_while(|count| real_len(*count) <= real_len(len) * share).count()
 }
 
+/// What `--policy` says of itself where it takes several.
+pub(super) fn policies() -> String {
+    format!("Policies, one or several with commas between: {}", PolicyName::ALL.map(PolicyName::as_str).join(", "))
+}
+
 pub(super) fn policy(name: &str) -> Result<PolicyName, String> {
     let known = || PolicyName::ALL.map(PolicyName::as_str).join(", ");
     let found = PolicyName::ALL.into_iter().find(|policy| policy.as_str() == name);

@@ -9,7 +9,7 @@ use clap::Args;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
-use super::fleet::{FleetArgs, policy, progress_bar, share};
+use super::fleet::{FleetArgs, policies, policy, progress_bar, share};
 use super::output::Output;
 use super::site::{TlsArgs, remedied};
 use super::trace::Input;
@@ -31,8 +31,8 @@ pub struct ReplayArgs {
     input: Input,
     #[command(flatten)]
     fleet: FleetArgs,
-    /// Policies.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "kv", value_parser = policy)]
+    /// Policies, one or several with commas between.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "kv", value_parser = policy, help = policies())]
     policy: Vec<PolicyName>,
     /// Leave out effects of the model.
     #[arg(long, value_name = "EFFECT", value_delimiter = ',', help = format!("Leave out effects of the model: {}", Effect::ALL.map(Effect::as_str).join(", ")))]
