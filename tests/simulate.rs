@@ -81,7 +81,7 @@ fn a_made_up_trace_hits_what_it_is_made_to_hit() {
     assert_eq!((&row["requests"], &row["completed"]), (&30.into(), &30.into()));
     assert_eq!(row["hit_rate"], row["reachable_hit_rate"]);
     let output = warmpath(&["replay", "--trace", trace, "--block-size", "16"]);
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub use belief::Belief;
 pub use config::ConfigMetrics;
 pub use door::DoorMetrics;
 use histogram::Histograms;
+pub use model::ModelMetrics;
 use process::ProcessMetrics;
 pub use queue::QueueMetrics;
 use reasons::Reasons;
@@ -28,6 +29,7 @@ mod belief;
 mod config;
 pub mod door;
 mod histogram;
+mod model;
 mod process;
 mod queue;
 mod reasons;
@@ -188,22 +190,6 @@ struct Registry {
     histograms: Histograms,
 }
 
-/// Handles of one model.
-#[derive(Clone)]
-pub struct ModelMetrics {
-    metrics: Metrics,
-    model: String,
-    requests: Reasons,
-    /// Arrival to first token.
-    pub ttft: Histogram,
-    /// Arrival to end.
-    pub duration: Histogram,
-    /// How uneven the pool's load is.
-    pub balance: Gauge,
-    /// Its queue.
-    pub queue: QueueMetrics,
-}
-
 impl Metrics {
     /// A registry of its own: several gateways in one process do not mix.
     pub fn new(prefix: &str) -> Self {
@@ -279,21 +265,6 @@ impl Metrics {
         DoorMetrics::new(self, listener)
     }
 
-    /// Handles of the `place`-th model.
-    pub fn model(&self, place: usize, model: &str) -> ModelMetrics {
-        let model = if place < MODELS_MAX { model } else { "other" };
-        let labels = || vec![Label::new("model", model.to_owned())];
-        ModelMetrics {
-            ttft: self.registry.histogram(&TTFT, labels()),
-            duration: self.registry.histogram(&DURATION, labels()),
-            balance: self.registry.gauge(&BALANCE, labels()),
-            queue: QueueMetrics::new(&self.registry, model),
-            requests: Reasons::new(&self.registry, &REQUESTS, "outcome", labels()),
-            model: model.to_owned(),
-            metrics: self.clone(),
-        }
-    }
-
     /// Handles of a worker, or of one of its ranks.
     pub fn worker(&self, worker: &str, rank: Option<Rank>) -> WorkerMetrics {
         let (registry, worker) = {
@@ -342,18 +313,6 @@ impl Metrics {
     /// A request that was refused before any model was known.
     pub fn refused(&self, outcome: &'static str) {
         self.refused.count(outcome);
-    }
-}
-
-impl ModelMetrics {
-    /// See [`Metrics::restarts`].
-    pub fn restarts(&self, task: &'static str) -> Restarts {
-        self.metrics.restarts(task)
-    }
-
-    /// A request ended.
-    pub fn request(&self, outcome: &'static str) {
-        self.requests.count(outcome);
     }
 }
 
