@@ -442,11 +442,11 @@ mod tests {
         let gone = metrics.worker("gone", None);
         gone.events("stored", 3);
         gone.event_lag.record(0.1);
-        assert!(metrics.render().contains("worker=\"gone\""));
+        assert!(metrics.text().contains("worker=\"gone\""));
         metrics.forget_worker("gone");
         gone.events("stored", 1);
         assert_eq!(metrics.text(), before);
         metrics.worker("gone", None).placed.increment(1);
-        assert!(metrics.render().contains("w_placed_requests_total{worker=\"gone\"} 1\n"));
+        assert!(metrics.text().contains("w_placed_requests_total{worker=\"gone\"} 1\n"));
     }
 }
