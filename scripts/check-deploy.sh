@@ -103,6 +103,10 @@ if has helm; then
     helm template trial deploy/helm/warmpath --set serviceMonitor.enabled=true,networkPolicy.enabled=true >"$folder/chart.yaml"
     helm template trial deploy/helm/warmpath --set config.discovery.dns=null,config.discovery.kubernetes.service=vllm \
         >"$folder/watching.yaml"
+    helm template trial deploy/helm/warmpath --set-json 'extraVolumes=[{"name":"models","emptyDir":{}}]' \
+        --set-json 'extraVolumeMounts=[{"name":"models","mountPath":"/models"}]' \
+        --set-json 'lifecycle={"preStop":{"sleep":{"seconds":5}}}' >"$folder/mounted.yaml"
+    grep -q 'mountPath: /models' "$folder/mounted.yaml" && grep -q 'seconds: 5' "$folder/mounted.yaml"
     grep -q 'resources: \[endpointslices\], verbs: \[get, list, watch\]' "$folder/watching.yaml"
     if grep -q endpointslices "$folder/chart.yaml"; then
         echo "the chart asks for rights that nobody needs" >&2

@@ -118,7 +118,7 @@ def check_yaml(name, block, binary, folder):
     path.write_text("\n" * block.line + whole(block.lines))
     done = subprocess.run([binary, "check", str(path)], cwd=folder, env=environment(folder), capture_output=True, text=True)
     path.unlink()
-    found = re.findall(re.escape(str(path)) + r":(\d+):\d+: (.*)", done.stderr)
+    found = re.findall(re.escape(str(path)) + r":(\d+):\d+: (?!warning: )(.*)", done.stderr)
     last = block.line + len(block.lines)
     faults = [f"{name}:{min(int(line), last)}: {fault}" for line, fault in found]
     if done.returncode and not faults:

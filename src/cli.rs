@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use misuse::told;
+
 mod admin;
 pub mod bridge;
 mod cache;
@@ -18,8 +20,11 @@ pub mod events;
 pub mod explain;
 mod fleet;
 pub mod manual;
+mod misuse;
 pub mod mock_engine;
+mod number;
 pub mod optimize;
+mod output;
 mod overrides;
 pub mod plan;
 pub mod replay;
@@ -70,7 +75,7 @@ enum Command {
     /// Show the fleet live in the terminal: workers, figures over time, decisions.
     Top(Box<top::TopArgs>),
     /// Fit the timing of simulated engines to a real one, from one prefill and one decode.
-    Calibrate(calibrate::CalibrateArgs),
+    Calibrate(Box<calibrate::CalibrateArgs>),
     /// Look at KV-cache events.
     #[command(subcommand)]
     Events(events::EventsCommand),

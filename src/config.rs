@@ -31,6 +31,7 @@ mod reference;
 mod remarks;
 mod routing;
 mod schema;
+mod secrecy;
 mod sessions;
 mod shape;
 mod tls;
@@ -155,13 +156,12 @@ pub enum Usage {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: cannot be read", path.display())]
+    #[error("{}: cannot be read: {why}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// Why.
-        #[source]
-        source: io::Error,
+        why: io::Error,
     },
     /// It can, but not be followed. Displays as one line a fault.
     #[error("{}", .0.iter().map(Fault::to_string).collect::<Vec<_>>().join("\n"))]
@@ -193,7 +193,7 @@ impl Config {
     /// The file cannot be read, or has faults: all of them.
     pub fn load_in(environment: &Environment, path: &Path) -> Result<Self, ConfigError> {
         Reading::of_file(path, environment)
-            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?
+            .map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?
             .into_config()
     }
 
@@ -212,7 +212,7 @@ impl Config {
     /// The file cannot be read, or has faults: all of them.
     pub fn load_workers(&self, path: &Path) -> Result<Vec<Worker>, ConfigError> {
         Reading::workers_of_file(path, self, &Environment::of_process())
-            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?
+            .map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?
     }
 
     /// Where the events of `worker` come from.

@@ -207,19 +207,31 @@ pub fn table(rows: &[Row]) -> String {
         && base.ttft_ms.mean > 0.0
     {
         text += &format!(
-            "\n{} against {}: hit rate x{:.2}, mean time to first token x{:.2}\n",
+            "\n{} against {}: hit rate x{:.2}, mean time to first token {}\n",
             best.policy,
             base.policy,
             best.hit_rate / base.hit_rate,
-            best.ttft_ms.mean / base.ttft_ms.mean,
+            shorter(base.ttft_ms.mean, best.ttft_ms.mean),
         );
     }
     text
 }
 
+/// How a time has changed, in words.
+fn shorter(was: f64, is: f64) -> String {
+    let percent = (1.0 - is / was) * 100.0;
+    let word = if percent < 0.0 { "longer" } else { "shorter" };
+    format!("{:.0} % {word}", percent.abs())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_of_a_time_is_told_in_words() {
+        assert_eq!([shorter(100.0, 64.0), shorter(100.0, 125.0)], ["36 % shorter", "25 % longer"]);
+    }
 
     #[test]
     fn the_bundled_slice_is_whole_and_in_order() {

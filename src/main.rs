@@ -4,15 +4,12 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use warmpath::cli::Cli;
+use warmpath::cli::{Cli, told};
 
 fn main() -> ExitCode {
     warmpath::telemetry::panics::say_briefly();
     match Cli::parse().run() {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("warmpath: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => told(&error),
     }
 }

@@ -105,7 +105,8 @@ impl MockEngine {
     /// # Errors
     /// When the port is taken, or the engine's settings make no sense.
     pub async fn start(settings: MockSettings, tasks: &Tasks) -> Result<Self, BoxError> {
-        let listener = Listener::bind(settings.listen)?;
+        let at = settings.listen;
+        let listener = Listener::bind(at).map_err(|error| format!("cannot listen on {at}: {error}"))?;
         let address = listener.address();
         let first = settings.ranks.first().ok_or("an engine has one rank at least")?;
         // All ranks publish to one server.

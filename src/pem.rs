@@ -14,12 +14,12 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
     /// A file cannot be read.
-    #[error("cannot read `{}`: {source}", path.display())]
+    #[error("cannot read `{}`: {why}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        why: io::Error,
     },
     /// A file holds nothing of the kind.
     #[error("`{}` holds no {what} in PEM", path.display())]
@@ -53,7 +53,7 @@ impl PemError {
 pub fn read(path: &Path) -> Result<Vec<u8>, PemError> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
-    read.map_err(|source| PemError::Unreadable { path: path.to_owned(), source })?;
+    read.map_err(|why| PemError::Unreadable { path: path.to_owned(), why })?;
     Ok(bytes)
 }
 

@@ -47,8 +47,8 @@ ROWS = [
     ("Routing", [
         ("Hit rate", "percentunit", [
             (share(rate("cached_tokens_total", "", WORKER, ',source="predicted"'), rate("prompt_tokens_total", "", WORKER)), "predicted"),
-            (share(rate("cached_tokens_total", "", WORKER, ',source="reported"'), rate("prompt_tokens_total", "", WORKER)), "reported"),
-        ], "Cached over prompt tokens, as the index promised and as engines reported."),
+            (share(rate("cached_tokens_total", "", WORKER, ',source="reported"'), rate("prompt_tokens_reported_total", "", WORKER)), "reported"),
+        ], "Cached over prompt tokens: as the index promised, of all requests, and as engines reported, of the answers that tell their usage."),
         ("Predictions", "reqps", [(rate("predictions_total", "result", WORKER), "{{result}}")], "Promised against reported."),
         ("Prediction error", "short", [(rate("prediction_error_tokens_total", "direction", WORKER), "{{direction}}")], "Tokens a second."),
         ("Balance", "short", [(gauge("load_balance_score", MODEL, how="max", by="model"), "{{model}}")],

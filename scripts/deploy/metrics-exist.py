@@ -51,7 +51,7 @@ def alert_faults():
     for block in re.split(r"\n      - alert: ", alerts)[1:]:
         name = block.split("\n", 1)[0]
         names.append(name)
-        for word in ("severity: ", "summary: ", "description: ", f"runbook_url: docs/runbook.md#{name.lower()}\n"):
+        for word in ("severity: ", "summary: ", "description: ", f"runbook: docs/runbook.md#{name.lower()}\n"):
             if word not in block + "\n":
                 yield f"alert {name}: no `{word.strip()}`"
         if name not in headings:

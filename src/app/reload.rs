@@ -180,6 +180,7 @@ impl Reloader {
         }
         let at_ms = now_ms();
         self.metrics.in_effect(real(at_ms) / 1e3, hash);
+        self.metrics.waiting(needs_restart.len());
         let reloaded = Reloaded { ok: true, at_ms, asked_by, changed, needs_restart, faults: Vec::new() };
         let values: Vec<Leaf> = leaves(&config, origins);
         self.shown.store(Arc::new(Shown {

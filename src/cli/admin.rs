@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
+use super::misuse::OrMisuse;
 use super::site::untrusting;
 use crate::link::{Ask, ClientTls, Link, LinkLimits, Links, TlsFiles};
 use crate::shutdown::Tasks;
@@ -80,13 +81,14 @@ impl AdminArgs {
         let files = TlsFiles { authorities: ca, identity: cert.zip(key) };
         let tls = ClientTls::load(files.clone()).map_err(untrusting)?;
         let scheme = if admin.scheme() == "https" { Scheme::HTTPS } else { Scheme::HTTP };
-        let authority = Authority::try_from(admin.authority()).with_context(|| format!("{admin} names no server"))?;
+        let authority =
+            Authority::try_from(admin.authority()).with_context(|| format!("{admin} names no server")).or_misuse()?;
         let _inside = runtime.enter();
         let link = Links::new(LIMITS, tls, Tasks::new()).link(&scheme, &authority).map_err(untrusting)?;
         let mut headers = HeaderMap::new();
         if let Some(token) = token {
-            let mut bearer =
-                HeaderValue::try_from(format!("Bearer {token}")).context("no header can have the token")?;
+            let bearer = HeaderValue::try_from(format!("Bearer {token}"));
+            let mut bearer = bearer.context("no header can have the token").or_misuse()?;
             bearer.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, bearer);
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 use tracing::Level;
 use warmpath_core::blocks::DEFAULT_ROOT_SEED;
@@ -17,6 +17,7 @@ use warmpath_core::units::BlockSize;
 use warmpath_indexer::feed::Patience;
 use warmpath_indexer::view::ViewSettings;
 
+use super::misuse::{OrMisuse, misuse};
 use super::runtime;
 use crate::bridge::{BlockSet, Bridge, BridgeSettings, RankFeed, RankView};
 use crate::config::{BaseUrl, LogFormat, MetricNames, NatsUrl, ZmqEndpoint};
@@ -56,17 +57,17 @@ pub struct BridgeArgs {
     #[arg(long, value_name = "URL", env = "WARMPATH_BRIDGE_ADVERTISE")]
     advertise: Option<String>,
     /// The worker's id, as routers are to know it.
-    #[arg(long, value_name = "ID", env = "WARMPATH_BRIDGE_WORKER")]
+    #[arg(long, value_name = "ID", env = "WARMPATH_BRIDGE_WORKER", value_parser = name)]
     worker: String,
     /// The model's name, as in the routers' configuration.
-    #[arg(long, value_name = "NAME", env = "WARMPATH_BRIDGE_MODEL")]
+    #[arg(long, value_name = "NAME", env = "WARMPATH_BRIDGE_MODEL", value_parser = name)]
     model: String,
     /// Where the engine publishes events, such as tcp://127.0.0.1:5557; of further ranks, the ports that follow.
     #[arg(long, value_name = "ENDPOINT", env = "WARMPATH_BRIDGE_ZMQ")]
-    zmq: String,
+    zmq: ZmqEndpoint,
     /// Where it replays them, such as tcp://127.0.0.1:5657.
     #[arg(long, value_name = "ENDPOINT", env = "WARMPATH_BRIDGE_ZMQ_REPLAY")]
-    zmq_replay: Option<String>,
+    zmq_replay: Option<ZmqEndpoint>,
     /// Data-parallel ranks of the engine.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024), env = "WARMPATH_BRIDGE_DP_RANKS")]
     dp_ranks: u16,
@@ -172,13 +173,8 @@ impl BridgeArgs {
     }
 
     fn settings(&self) -> anyhow::Result<BridgeSettings> {
-        let url = |text: &str| BaseUrl::try_from(text.to_owned()).map_err(anyhow::Error::msg);
-        for (flag, name) in [("--worker", &self.worker), ("--model", &self.model)] {
-            let is_name = !name.is_empty() && name.len() <= 128 && !name.chars().any(char::is_control);
-            ensure!(is_name, "{flag} must have 1 to 128 bytes and no control characters");
-        }
-        let engine = url(&self.engine).context("--engine")?;
-        let advertised = self.advertise.as_deref().map(url).transpose().context("--advertise")?;
+        let engine = self.engine_url()?;
+        let advertised = self.advertise.as_deref().map(base_url).transpose().context("--advertise")?;
         Ok(BridgeSettings {
             advertised: advertised.unwrap_or_else(|| engine.clone()),
             engine,
@@ -196,10 +192,14 @@ impl BridgeArgs {
         })
     }
 
+    fn engine_url(&self) -> anyhow::Result<BaseUrl> {
+        base_url(&self.engine).context("--engine")
+    }
+
     fn presets(&self) -> anyhow::Result<Vec<MetricNames>> {
         let Some(path) = &self.metric_names else { return Ok(MetricNames::known().to_vec()) };
         let named = || format!("--metric-names {}", path.display());
-        MetricNames::listed(&fs::read_to_string(path).with_context(named)?)
+        MetricNames::listed(&fs::read_to_string(path).with_context(named).or_misuse()?)
             .map_err(anyhow::Error::msg)
             .with_context(named)
     }
@@ -218,12 +218,11 @@ impl BridgeArgs {
 
     /// Opens the events of a rank: the one place that knows that they come over ZMQ.
     fn open(&self, rank: u32) -> anyhow::Result<Source> {
-        let endpoint = |text: &str| -> anyhow::Result<ZmqEndpoint> {
-            let endpoint = ZmqEndpoint::try_from(text.to_owned()).map_err(anyhow::Error::msg)?;
-            endpoint.for_rank(rank).with_context(|| format!("{text} has no port for rank {rank}"))
+        let of_rank = |endpoint: &ZmqEndpoint| {
+            endpoint.for_rank(rank).ok_or_else(|| misuse(format!("{endpoint} has no port for rank {rank}")))
         };
-        let events = endpoint(&self.zmq).context("--zmq")?;
-        let replay = self.zmq_replay.as_deref().map(endpoint).transpose().context("--zmq-replay")?;
+        let events = of_rank(&self.zmq).context("--zmq")?;
+        let replay = self.zmq_replay.as_ref().map(of_rank).transpose().context("--zmq-replay")?;
         let abilities = Abilities { patience: Patience::NONE, replays: replay.is_some(), snapshots: false };
         let (source, line) = source(abilities, QUEUE);
         let follow = ZmqBus::new(zmq_settings()).follow(&self.engine_worker(rank)?, ZmqEngine { events, replay }, line);
@@ -234,15 +233,24 @@ impl BridgeArgs {
 
     /// The engine as the event source knows it.
     fn engine_worker(&self, rank: u32) -> anyhow::Result<ZmqWorker> {
-        let engine = BaseUrl::try_from(self.engine.clone()).map_err(anyhow::Error::msg).context("--engine")?;
         Ok(ZmqWorker {
             id: WorkerId::from(self.worker.as_str()),
             rank: Rank(rank),
             model: self.model.as_str().into(),
-            authority: engine.authority().parse().context("--engine")?,
+            authority: self.engine_url()?.authority().parse().context("--engine")?,
             metrics: Metrics::new("warmpath").worker(&self.worker, Some(Rank(rank))),
         })
     }
+}
+
+/// Read here and not with the arguments, for what cannot be read is repeated there, and may have a password in it.
+fn base_url(text: &str) -> anyhow::Result<BaseUrl> {
+    BaseUrl::try_from(text.to_owned()).map_err(anyhow::Error::msg).or_misuse()
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && text.len() <= 128 && !text.chars().any(char::is_control);
+    is_name.then(|| text.to_owned()).ok_or_else(|| "must have 1 to 128 bytes and no control characters".to_owned())
 }
 
 /// Messages that wait while the bridge is busy.
@@ -261,7 +269,7 @@ fn zmq_settings() -> ZmqSettings {
 
 impl NatsArgs {
     fn settings(&self) -> anyhow::Result<NatsSettings> {
-        let url = NatsUrl::try_from(self.url.clone()).map_err(anyhow::Error::msg).context("--nats")?;
+        let url = NatsUrl::try_from(self.url.clone()).map_err(anyhow::Error::msg).context("--nats").or_misuse()?;
         let mut settings = NatsSettings::publisher(url.as_str().to_owned(), self.prefix.clone());
         settings.credentials = self.credentials()?;
         let identity = self.certificate.clone().zip(self.key.clone());
@@ -271,7 +279,8 @@ impl NatsArgs {
 
     fn credentials(&self) -> anyhow::Result<Credentials> {
         let text = |file: &Path| -> anyhow::Result<String> {
-            let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            let text =
+                fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display())).or_misuse()?;
             Ok(text.trim().to_owned())
         };
         Ok(match (&self.user, &self.token_file, &self.nkey, &self.creds) {
@@ -279,7 +288,8 @@ impl NatsArgs {
                 let password = match &self.password_file {
                     Some(file) => text(file)?,
                     None => std::env::var("WARMPATH_NATS_PASSWORD")
-                        .context("--nats-user without --nats-password-file or WARMPATH_NATS_PASSWORD")?,
+                        .context("--nats-user without --nats-password-file or WARMPATH_NATS_PASSWORD")
+                        .or_misuse()?,
                 };
                 Credentials::User { user: user.clone(), password }
             }

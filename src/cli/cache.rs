@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use super::number;
 use crate::sim::{Eviction, LinkSpec, PrefetchPolicy, Profile, Tiers, Timing, WritePolicy};
 
 /// A simulated engine's cache.
@@ -37,16 +38,11 @@ pub(super) struct CacheArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     storage_ranks: u32,
     /// How many times as long the last of these takes as the others.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = number::factor)]
     slow_rank: f64,
     /// Which blocks make room in host and storage: `lru`, `lfu` or `random_lru`.
     #[arg(long, value_name = "WHICH", default_value_t)]
     tier_eviction: Eviction,
-}
-
-fn factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor: &f64| (0.01..=100.0).contains(factor));
-    factor.ok_or_else(|| "a number from 0.01 to 100".to_owned())
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 
+use super::misuse::misuse;
 use super::site::{TlsArgs, remedied_box};
-use super::{runtime, say};
+use super::{number, runtime, say};
 use crate::calibrate::{Measuring, measure};
 use crate::real::real_len;
 use crate::sim::{DecodePoint, Ms, PrefillPoint, Roofline, Timing};
@@ -16,9 +17,10 @@ use crate::sim::{DecodePoint, Ms, PrefillPoint, Roofline, Timing};
 /// The share of its hardware that an engine reaches, from one prefill and one decode; as text, or as what `--timing` of
 /// simulated engines takes. Both points are given, or measured on a live engine that has nothing else to do.
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["prefill", "url"])))]
 pub struct CalibrateArgs {
     /// A cold prompt and how long it took to its first token, as TOKENS:MS, e.g. 2048:70.7.
-    #[arg(long, value_name = "TOKENS:MS", requires = "decode", required_unless_present = "url")]
+    #[arg(long, value_name = "TOKENS:MS", requires = "decode")]
     prefill: Option<PrefillPoint>,
     /// A decode step and how long it took, as BATCHxCONTEXT:MS, e.g. 8x1024:8.9.
     #[arg(long, value_name = "BATCHxCONTEXT:MS", requires = "prefill")]
@@ -27,10 +29,10 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "URL", conflicts_with_all = ["prefill", "decode"])]
     url: Option<String>,
     /// The model and its hardware: `8b-h100`, `70b-h100x4` or `70b-h100x8`.
-    #[arg(long, default_value = "8b-h100")]
-    preset: String,
+    #[arg(long, default_value = "8b-h100", value_parser = preset)]
+    preset: Roofline,
     /// What every step costs besides, in ms; the preset's by default.
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = number::not_negative)]
     overhead: Option<f64>,
     #[command(flatten)]
     tls: TlsArgs,
@@ -56,7 +58,10 @@ pub struct CalibrateArgs {
 
 impl CalibrateArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let preset = self.preset()?;
+        let preset = match self.overhead {
+            Some(overhead) => Roofline { overhead: Ms(overhead), ..self.preset },
+            None => self.preset,
+        };
         let (prefill, decode) = match (self.prefill, self.decode) {
             (Some(prefill), Some(decode)) => (prefill, decode),
             _ => self.measured()?,
@@ -70,19 +75,8 @@ impl CalibrateArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn preset(&self) -> anyhow::Result<Roofline> {
-        let Timing::Roofline(mut preset) = format!("roofline:{}", self.preset).parse()? else {
-            bail!("`{}` is no roofline", self.preset)
-        };
-        if let Some(overhead) = self.overhead {
-            anyhow::ensure!(overhead.is_finite() && overhead >= 0.0, "--overhead must be at least 0");
-            preset.overhead = Ms(overhead);
-        }
-        Ok(preset)
-    }
-
     fn measured(&self) -> anyhow::Result<(PrefillPoint, DecodePoint)> {
-        let url = self.url.as_deref().context("--prefill and --decode, or --url, are needed")?;
+        let url = self.url.as_deref().ok_or_else(|| misuse("--prefill and --decode, or --url, are needed"))?;
         let runtime = runtime()?;
         let site = {
             let _inside = runtime.enter();
@@ -99,6 +93,14 @@ impl CalibrateArgs {
         };
         let points = runtime.block_on(measure(&measuring)).map_err(|error| remedied_box(error, &site));
         points.with_context(|| format!("{url} could not be measured"))
+    }
+}
+
+fn preset(name: &str) -> Result<Roofline, String> {
+    match format!("roofline:{name}").parse() {
+        Ok(Timing::Roofline(preset)) => Ok(preset),
+        Ok(other) => Err(format!("`{other}` is no roofline")),
+        Err(error) => Err(error.to_string()),
     }
 }
 

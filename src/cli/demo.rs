@@ -3,13 +3,13 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
 use tracing::Level;
 use warmpath_core::policy::PolicyName;
 
-use super::fleet::policy;
-use super::{runtime, say};
+use super::fleet::{policies, policy};
+use super::{number, runtime, say};
 use crate::config::LogFormat;
 use crate::demo::{self, DemoOptions};
 use crate::telemetry;
@@ -27,8 +27,8 @@ pub struct DemoArgs {
     /// Print one JSON document instead of a table.
     #[arg(long)]
     json: bool,
-    /// Policies.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "round_robin,kv", value_parser = policy)]
+    /// Policies, one or several with commas between.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "round_robin,kv", value_parser = policy, help = policies())]
     policy: Vec<PolicyName>,
     /// Simulated engines.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -37,7 +37,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "N")]
     requests: Option<usize>,
     /// How much faster than recorded requests arrive.
-    #[arg(long, default_value_t = DemoOptions::default().speed)]
+    #[arg(long, default_value_t = DemoOptions::default().speed, value_parser = number::above_zero)]
     speed: f64,
     /// Blocks of 16 tokens in each engine's cache.
     #[arg(long, default_value_t = DemoOptions::default().cache_blocks, value_parser = clap::value_parser!(u32).range(512..=1_000_000))]
@@ -49,7 +49,6 @@ pub struct DemoArgs {
 
 impl DemoArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be a number above 0, got {}", self.speed);
         telemetry::log_to_stderr(LogFormat::Text, Level::WARN);
         let options = DemoOptions {
             bus: self.bus.clone(),

@@ -9,6 +9,7 @@ use clap::Args;
 use tracing::Level;
 use warmpath_core::ids::WorkerId;
 
+use super::misuse::OrMisuse;
 use super::runtime;
 use crate::config::{Config, LogFormat};
 use crate::doctor::{self, Check, Examination};
@@ -39,7 +40,7 @@ pub struct DoctorArgs {
 const AFTER: &str = "\
 No running router is needed, and a running one does not mind. Each worker and data-parallel rank is sent one prompt of
 random tokens twice, for one token of answer, and some fifty short texts and chats to tokenize: little, but real work for
-an engine that serves. Colours only on a terminal, and not with NO_COLOR.
+an engine that serves. Colours only on a terminal, and not with NO_COLOR or TERM=dumb.
 
 Checks:
   reachable   it answers /health
@@ -58,17 +59,11 @@ What cannot be examined is `skipped`, with the reason; so is what another fault 
   \"ok\", \"failed\", \"skipped\"}. Facts: reachable ms; model max_model_len; version version; block_size configured, told;
   events ms, batches; tokens compared, different; replay batches or parts; prediction predicted_tokens, reported_tokens.
 
-Exit codes: 0 nothing failed, 1 some check failed or the configuration has faults, 2 wrong use or an unreadable file.";
+Exit codes: 0 nothing failed, 1 some check failed, none could be made or the configuration has faults, 2 wrong use or an unreadable file.";
 
 impl DoctorArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match Config::load(&self.config) {
-            Ok(config) => config,
-            Err(error) => {
-                eprintln!("{error}");
-                return Ok(ExitCode::from(error.exit_code()));
-            }
-        };
+        let config = Config::load(&self.config)?;
         // What goes wrong is told in the findings.
         telemetry::log_to_stderr(LogFormat::Text, Level::ERROR);
         let examination = Examination {
@@ -86,22 +81,24 @@ impl DoctorArgs {
         if shown {
             hint("\r\x1b[2K");
         }
-        let report = match examined {
-            Ok(report) => report,
-            Err(nobody) => {
-                eprintln!("warmpath: {nobody}");
-                return Ok(ExitCode::from(2));
-            }
-        };
+        let report = examined.or_misuse()?;
         let mut stdout = std::io::stdout();
         if self.json {
             writeln!(stdout, "{}", serde_json::to_string_pretty(&report)?)?;
         } else {
-            let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-            write!(stdout, "{}", report.table(stdout.is_terminal() && !plain))?;
+            write!(stdout, "{}", report.table(stdout.is_terminal() && has_colours()))?;
         }
-        Ok(if report.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        if report.ok == 0 && report.failed == 0 {
+            eprintln!("warmpath: nothing could be examined");
+        }
+        Ok(if report.failed == 0 && report.ok > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+/// Whether a terminal is to be shown colours.
+fn has_colours() -> bool {
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !is_plain && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
 /// Whoever does not see it loses nothing.

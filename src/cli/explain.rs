@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -11,6 +11,7 @@ use serde_json::json;
 use warmpath_core::policy::PolicyName;
 
 use super::admin::AdminArgs;
+use super::misuse::OrMisuse;
 use super::{runtime, say};
 use crate::config::Config;
 use crate::decisions::told::{CostsFrom, Instead, Told, ToldCandidate};
@@ -56,23 +57,8 @@ Exit codes: 0 told, 1 failed or the configuration has faults, 2 wrong use or an 
 
 impl ExplainArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match self.config.as_deref().map(Config::load).transpose() {
-            Ok(config) => config,
-            Err(error) => {
-                eprintln!("{error}");
-                return Ok(ExitCode::from(error.exit_code()));
-            }
-        };
-        let body = match &self.body {
-            None => None,
-            Some(path) => match read(path) {
-                Ok(body) => Some(body),
-                Err(error) => {
-                    eprintln!("{}: cannot be read: {error}", path.display());
-                    return Ok(ExitCode::from(2));
-                }
-            },
-        };
+        let config = self.config.as_deref().map(Config::load).transpose()?;
+        let body = self.body.as_deref().map(read).transpose()?;
         let runtime = runtime()?;
         let port = self.admin.port(&runtime)?;
         let asking = async {
@@ -91,13 +77,14 @@ impl ExplainArgs {
     }
 }
 
-fn read(path: &PathBuf) -> std::io::Result<Vec<u8>> {
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut body = Vec::new();
-    if path.as_os_str() == "-" {
-        std::io::stdin().take(BODY_MAX).read_to_end(&mut body)?;
+    let read = if path.as_os_str() == "-" {
+        std::io::stdin().take(BODY_MAX).read_to_end(&mut body)
     } else {
-        std::fs::File::open(path)?.take(BODY_MAX).read_to_end(&mut body)?;
-    }
+        std::fs::File::open(path).and_then(|file| file.take(BODY_MAX).read_to_end(&mut body))
+    };
+    read.with_context(|| format!("{}: cannot be read", path.display())).or_misuse()?;
     Ok(body)
 }
 

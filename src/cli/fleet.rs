@@ -1,19 +1,18 @@
 //! Simulated fleets and the loads on them: the same options for every command that tries policies in virtual time.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::available_parallelism;
 
-use anyhow::{Context, bail, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
 use super::cache::CacheArgs;
-use super::trace::Input;
-use crate::config::Config;
+use super::misuse::misuse;
+use super::number;
+use crate::config::{Config, ConfigError};
 use crate::real::real_len;
-use crate::replay::trace::{Access, TraceRequest};
 use crate::sim::cache::Profile;
 use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
 use crate::sim::{EngineConfig, Ms, Realism, Timing};
@@ -25,7 +24,7 @@ pub(super) struct FleetArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) workers: Vec<u16>,
     /// How much faster than recorded requests arrive.
-    #[arg(long, value_name = "FACTOR", value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_name = "FACTOR", value_delimiter = ',', default_value = "1", value_parser = number::above_zero)]
     pub(super) speed: Vec<f64>,
     /// Seed of every chance.
     #[arg(long, default_value_t = 1)]
@@ -35,7 +34,7 @@ pub(super) struct FleetArgs {
     cache_blocks: u32,
     /// The share of the GPUs' memory that engines take; what weights and activations leave of it are the blocks in each
     /// engine's cache. For `roofline` timing.
-    #[arg(long, value_name = "SHARE", conflicts_with = "cache_blocks")]
+    #[arg(long, value_name = "SHARE", conflicts_with = "cache_blocks", value_parser = number::share)]
     gpu_memory_utilization: Option<f64>,
     #[command(flatten)]
     cache: CacheArgs,
@@ -52,17 +51,17 @@ pub(super) struct FleetArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// Time from the end of an engine's step until its events reach the router, in ms.
-    #[arg(long, value_name = "MS", default_value_t = 1.0)]
+    #[arg(long, value_name = "MS", default_value_t = 1.0, value_parser = number::not_negative)]
     event_delay: f64,
     /// Time between two readings of the engines' metrics, in ms; 0: never. As configured, if it is not given.
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = number::not_negative)]
     scrape_interval: Option<f64>,
     /// How many times as long the first worker's steps take as the others'.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = number::above_zero)]
     slow: f64,
     /// The first worker dies half-way between the first arrival and the last, and comes back empty so many seconds later.
     /// What had no first token there goes elsewhere; what had one has failed, and counts in no time.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = number::not_negative)]
     pub(super) restart: Option<f64>,
     /// Routers before the fleet, to which requests go in turn. All of them hear the same events and read the same metrics; of
     /// what the others have sent they know only by these.
@@ -72,20 +71,20 @@ pub(super) struct FleetArgs {
     #[arg(long)]
     output_unknown: bool,
     /// By how much steps last longer or shorter by chance: the deviation of the logarithm of a factor whose mean is 1.
-    #[arg(long, value_name = "DEVIATION", default_value_t = 0.0)]
+    #[arg(long, value_name = "DEVIATION", default_value_t = 0.0, value_parser = number::deviation)]
     jitter: f64,
     /// For each prompt token, the time for which its KV travels before the first token, in µs, as where prompts and
     /// answers are computed by different engines; llm-d-inference-sim has 3 for 8B on an H100 and 8 for 70B on eight.
-    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = number::not_negative)]
     kv_transfer: f64,
     /// The share of prompts that the router takes for other tokens than engines do, from some block on.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = number::share)]
     misread: f64,
     /// Requests in flight at most; the next is sent when one has ended. Without it, all are sent when they arrive.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     clients: Option<u32>,
     /// The share of the requests at the beginning that warms the caches and counts in no figure.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = number::part)]
     pub(super) warm_up: f64,
     /// Simulations that run at once; as many as there are cores, if it is not given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -93,37 +92,20 @@ pub(super) struct FleetArgs {
 }
 
 impl FleetArgs {
-    /// Whether the numbers make sense.
+    /// Whether the options go together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        ensure!(self.speed.iter().all(|speed| speed.is_finite() && *speed > 0.0), "--speed must be above 0");
-        ensure!(self.slow.is_finite() && self.slow > 0.0, "--slow must be above 0, got {}", self.slow);
-        ensure!((0.0..1.0).contains(&self.warm_up), "--warm-up must be at least 0 and below 1, got {}", self.warm_up);
-        if let Some(share) = self.gpu_memory_utilization {
-            ensure!((0.0..=1.0).contains(&share), "--gpu-memory-utilization must be from 0 to 1, got {share}");
-            let Timing::Roofline(model) = self.timing else {
-                bail!("--gpu-memory-utilization needs a model that it knows: --timing roofline:…")
-            };
-            let block = BlockSize::new(1).context("1 is not 0")?;
-            ensure!(model.blocks(share, block) > 0, "the weights leave no room for a cache in {share} of the memory");
-        }
-        ensure!((0.0..=1.0).contains(&self.misread), "--misread must be from 0 to 1, got {}", self.misread);
-        ensure!((0.0..=2.0).contains(&self.jitter), "--jitter must be from 0 to 2, got {}", self.jitter);
-        let scrape_interval = self.scrape_interval.unwrap_or(0.0);
-        let times = [
-            ("event-delay", self.event_delay),
-            ("scrape-interval", scrape_interval),
-            ("kv-transfer", self.kv_transfer),
-            ("restart", self.restart.unwrap_or(0.0)),
-        ];
-        for (name, time) in times {
-            ensure!(time.is_finite() && time >= 0.0, "--{name} must be at least 0, got {time}");
-        }
-        Ok(())
+        let Some(share) = self.gpu_memory_utilization else { return Ok(()) };
+        let Timing::Roofline(model) = self.timing else {
+            return Err(misuse("--gpu-memory-utilization needs a model that it knows: --timing roofline:…"));
+        };
+        let has_room = BlockSize::new(1).is_some_and(|token| model.blocks(share, token) > 0);
+        let none = || misuse(format!("the weights leave no room for a cache in {share} of the memory"));
+        has_room.then_some(()).ok_or_else(none)
     }
 
     /// The configuration whose weights are taken, or the defaults.
-    pub(super) fn configuration(&self) -> anyhow::Result<Config> {
-        self.config.as_deref().map(configuration).transpose().map(Option::unwrap_or_default)
+    pub(super) fn configuration(&self) -> Result<Config, ConfigError> {
+        self.config.as_deref().map(Config::load).transpose().map(Option::unwrap_or_default)
     }
 
     /// A fleet of so many workers behind this policy, at this speed.
@@ -188,34 +170,20 @@ impl FleetArgs {
     }
 }
 
-/// The requests of a trace in order of their arrival, and the size of its blocks.
-pub(super) fn requests(input: &Input) -> anyhow::Result<(Vec<TraceRequest>, BlockSize)> {
-    let mut trace = input.read()?;
-    trace.requests.retain(|request| request.access() != Access::Write);
-    trace.requests.sort_by_key(|request| request.at_ms);
-    ensure!(!trace.requests.is_empty(), "{} has no requests", input.trace);
-    let sizes = 1..=65_536;
-    ensure!(sizes.contains(&trace.block_size), "--block-size must be from 1 to 65536, got {}", trace.block_size);
-    let block_size = BlockSize::new(trace.block_size).context("--block-size must be at least 1")?;
-    Ok((trace.requests, block_size))
-}
-
 /// So many of `len`, rounded down.
 pub(super) fn share(len: usize, share: f64) -> usize {
     (1..=len).take_while(|count| real_len(*count) <= real_len(len) * share).count()
+}
+
+/// What `--policy` says of itself where it takes several.
+pub(super) fn policies() -> String {
+    format!("Policies, one or several with commas between: {}", PolicyName::ALL.map(PolicyName::as_str).join(", "))
 }
 
 pub(super) fn policy(name: &str) -> Result<PolicyName, String> {
     let known = || PolicyName::ALL.map(PolicyName::as_str).join(", ");
     let found = PolicyName::ALL.into_iter().find(|policy| policy.as_str() == name);
     found.ok_or_else(|| format!("unknown policy (known: {})", known()))
-}
-
-fn configuration(file: &Path) -> anyhow::Result<Config> {
-    match Config::load(file) {
-        Ok(config) => Ok(config),
-        Err(error) => bail!("{error}"),
-    }
 }
 
 pub(super) fn progress_bar(requests: usize, shown: bool) -> ProgressBar {

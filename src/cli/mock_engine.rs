@@ -1,18 +1,20 @@
 //! `warmpath mock-engine`.
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 use tracing::Level;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{self, HashForm};
 
 use super::cache::CacheArgs;
-use super::runtime;
+use super::misuse::{OrMisuse, misuse};
+use super::{number, runtime};
 use crate::config::{LogFormat, ZmqEndpoint};
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
@@ -82,7 +84,7 @@ pub struct MockEngineArgs {
     #[arg(long, default_value = "roofline:8b-h100")]
     timing: Timing,
     /// How much faster than the timing model.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = number::above_zero)]
     speedup: f64,
     /// A `tokenizer.json` for text prompts; without it each byte is a token.
     #[arg(long, value_name = "FILE")]
@@ -146,27 +148,24 @@ enum Layout {
 #[derive(Debug, Args)]
 struct FaultArgs {
     /// Share of batches that are lost, 0 to 1; a replay still has them.
-    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    #[arg(long, default_value_t = 0.0, value_parser = number::share)]
     drop_events: f64,
     /// Share of batches that are sent twice.
-    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    #[arg(long, default_value_t = 0.0, value_parser = number::share)]
     duplicate_events: f64,
     /// Share of batches that are sent after up to eight later ones.
-    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    #[arg(long, default_value_t = 0.0, value_parser = number::share)]
     reorder_events: f64,
     /// Milliseconds that each batch is on its way.
     #[arg(long, default_value_t = 0)]
     delay_events_ms: u64,
 }
 
-fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| format!("a share is from 0 to 1, got `{text}`"))
-}
-
 impl MockEngineArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        ensure!(self.speedup.is_finite() && self.speedup > 0.0, "--speedup must be a number above 0");
+        if let Some(file) = &self.tokenizer {
+            File::open(file).with_context(|| format!("cannot read {}", file.display())).or_misuse()?;
+        }
         telemetry::log_to_stderr(LogFormat::Text, Level::INFO);
         runtime()?.block_on(async {
             let mut interrupts = Interrupts::new();
@@ -190,11 +189,13 @@ impl MockEngineArgs {
             ranks.iter_mut().for_each(|buses| buses.push(bus.clone()));
         }
         if self.zmq.zmq.is_some() || self.zmq.zmq_connect.is_some() {
-            ensure!(self.dp_ranks == 1 || self.zmq.zmq_connect.is_none(), "--zmq-connect speaks for one rank alone");
+            if self.dp_ranks != 1 && self.zmq.zmq_connect.is_some() {
+                return Err(misuse("--zmq-connect speaks for one rank alone"));
+            }
             let publishers = self.zmq.start(ranks.len(), tasks).await?;
             ranks.iter_mut().zip(publishers).for_each(|(buses, publisher)| buses.push(Bus::Zmq(publisher)));
-        } else {
-            ensure!(self.zmq.zmq_replay.is_none(), "--zmq-replay needs --zmq or --zmq-connect");
+        } else if self.zmq.zmq_replay.is_some() {
+            return Err(misuse("--zmq-replay needs --zmq or --zmq-connect"));
         }
         Ok(MockSettings {
             listen: self.listen,

@@ -1,17 +1,17 @@
 //! `warmpath optimize`.
 
-use std::fs;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::say;
+use super::misuse::misuse;
+use super::output::Output;
 use super::trace::Input;
+use super::{number, say};
 use crate::optimize::accesses::Rule;
 use crate::optimize::placement::Placement;
 use crate::optimize::stack::Order;
@@ -30,13 +30,13 @@ pub struct OptimizeArgs {
     #[command(flatten)]
     input: Input,
     /// Each worker's room in blocks: numbers, `inf`, or `sweep` for a curve up to the trace's different blocks.
-    #[arg(long, default_value = "sweep", value_name = "N,…|sweep")]
-    capacity_blocks: String,
+    #[arg(long, default_value = "sweep", value_name = "N,…|sweep", value_parser = capacities)]
+    capacity_blocks: Capacities,
     /// Who goes when a cache is full: lru, random_lru, leaf_aware_lru, lfu, ttl.
     #[arg(long, value_delimiter = ',', default_value = "lru")]
     eviction: Vec<Eviction>,
     /// Numbers of workers.
-    #[arg(long, value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1", value_parser = workers)]
     workers: Vec<usize>,
     /// Untimed placement: pooled (one cache of all workers' room), round_robin, sticky, longest_prefix.
     #[arg(long, value_delimiter = ',', default_value = "pooled")]
@@ -48,16 +48,16 @@ pub struct OptimizeArgs {
     #[arg(long, default_value = "suffix-older")]
     order: Order,
     /// The time after which `ttl` lets go of a block that was not used.
-    #[arg(long, default_value_t = 300.0, value_name = "S")]
+    #[arg(long, default_value_t = 300.0, value_name = "S", value_parser = number::not_negative)]
     ttl_seconds: f64,
     /// The seed of random_lru.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Time to prefill a token on one GPU: 31 is DeepSeek's published rate.
-    #[arg(long, default_value_t = 31.0, value_name = "US")]
+    #[arg(long, default_value_t = 31.0, value_name = "US", value_parser = number::not_negative)]
     us_per_token: f64,
     /// KV bytes of a token, to tell how much the trace makes; 57344 for a 7B model with 4 KV heads.
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = number::not_negative)]
     bytes_per_token: Option<f64>,
     /// Print one JSON document instead of a table.
     #[arg(long)]
@@ -72,16 +72,14 @@ pub struct OptimizeArgs {
 
 impl OptimizeArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let capacities = self.capacities()?;
-        for (value, name) in [(self.ttl_seconds, "--ttl-seconds"), (self.us_per_token, "--us-per-token")] {
-            ensure!(value.is_finite() && value >= 0.0, "{name} must be a number, 0 or more, got {value}");
-        }
-        let ok = |workers: &usize| (1..=WORKERS_MAX).contains(workers);
-        ensure!(self.workers.iter().all(ok), "--workers must be between 1 and {WORKERS_MAX}");
+        self.check()?;
+        let beside = self.csv.as_ref().map(|path| path.with_extension("time.csv"));
+        let [rows, over_time, html] = [&self.csv, &beside, &self.html].map(|path| Output::asked(path.as_deref()));
+        let (rows, over_time, html) = (rows?, over_time?, html?);
         let trace = self.input.read()?;
         let plan = Plan {
             block_size: trace.block_size,
-            capacities,
+            capacities: self.capacity_blocks.clone(),
             evictions: self.eviction.clone(),
             workers: self.workers.clone(),
             placements: self.policy.clone(),
@@ -98,35 +96,36 @@ impl OptimizeArgs {
             bar.set_position(u64::try_from(done).unwrap_or(0));
         });
         bar.finish_and_clear();
-        if let Some(path) = &self.csv {
-            write(path, &outcome::csv(&found))?;
-            write(&path.with_extension("time.csv"), &outcome::csv_over_time(&found))?;
-        }
-        if let Some(path) = &self.html {
-            write(path, &outcome::page(&found, &self.input.name()))?;
-        }
         if self.json {
             say(format_args!("{}\n", serde_json::to_string_pretty(&found)?));
         } else {
             say(format_args!("{}", outcome::table(&found)));
         }
+        rows.map_or(Ok(()), |file| file.write(&outcome::csv(&found)))?;
+        over_time.map_or(Ok(()), |file| file.write(&outcome::csv_over_time(&found)))?;
+        html.map_or(Ok(()), |file| file.write(&outcome::page(&found, &self.input.name())))?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn capacities(&self) -> anyhow::Result<Capacities> {
-        if self.capacity_blocks == "sweep" {
-            return Ok(Capacities::Sweep);
-        }
-        let listed = self.capacity_blocks.split(',').map(|text| text.trim().parse::<Capacity>());
-        let listed = listed.collect::<Result<Vec<_>, _>>().map_err(anyhow::Error::msg).context("--capacity-blocks")?;
+    /// Whether all that is asked for fits one table.
+    fn check(&self) -> anyhow::Result<()> {
+        let Capacities::Listed(listed) = &self.capacity_blocks else { return Ok(()) };
         let lines = self.eviction.len() * self.workers.len() * self.policy.len();
-        ensure!(listed.len().saturating_mul(lines) <= ROWS_MAX, "more than {ROWS_MAX} rows");
-        Ok(Capacities::Listed(listed))
+        let fits = listed.len().saturating_mul(lines) <= ROWS_MAX;
+        fits.then_some(()).ok_or_else(|| misuse(format!("more than {ROWS_MAX} rows")))
     }
 }
 
-fn write(path: &std::path::Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| path.display().to_string())
+fn capacities(text: &str) -> Result<Capacities, String> {
+    if text == "sweep" {
+        return Ok(Capacities::Sweep);
+    }
+    text.split(',').map(|part| part.trim().parse::<Capacity>()).collect::<Result<_, _>>().map(Capacities::Listed)
+}
+
+fn workers(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=WORKERS_MAX).contains(count));
+    count.ok_or_else(|| format!("must be from 1 to {WORKERS_MAX}"))
 }
 
 /// On standard error, where that is a terminal.

@@ -2,19 +2,19 @@
 
 use std::fmt::Write;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 use warmpath_core::units::BlockSize;
 
-use super::say;
-use crate::config::{Change, Config, ConfigError, changes};
+use super::trace::TraceForm;
+use super::{number, say};
+use crate::config::{Change, Config, changes};
 use crate::replay::report::Row;
 use crate::replay::simulated::{Trial, Trials};
-use crate::replay::trace;
 use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
 use crate::sim::timing::Timing;
 use crate::sim::{EngineConfig, Ms};
@@ -28,23 +28,20 @@ pub struct PlanArgs {
     old: PathBuf,
     /// The one that is to run.
     new: PathBuf,
-    /// Replay this trace under both.
+    /// Replay this trace under both: JSON lines, plain or gzipped, such as what `record` writes; `-` is standard input;
+    /// `generate:SHAPE?key=value&…` makes one, as for `replay`.
     #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// Only the first requests of it.
-    #[arg(long, value_name = "N", requires = "trace")]
-    requests: Option<usize>,
+    trace: Option<String>,
+    #[command(flatten)]
+    form: TraceForm,
     /// How much faster than recorded they arrive.
-    #[arg(long, value_name = "FACTOR", requires = "trace", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", requires = "trace", default_value_t = 1.0, value_parser = number::above_zero)]
     speed: f64,
     /// Engines of the simulated fleets; as many as each configuration lists, if it is not given.
-    #[arg(long, value_name = "N", requires = "trace")]
+    #[arg(long, value_name = "N", requires = "trace", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
-    /// Tokens in a block of the trace.
-    #[arg(long, value_name = "TOKENS", requires = "trace", default_value_t = 512)]
-    block_size: u32,
     /// Blocks in the cache of each engine.
-    #[arg(long, value_name = "N", requires = "trace", default_value_t = 2048)]
+    #[arg(long, value_name = "N", requires = "trace", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     cache_blocks: u32,
     /// What steps of an engine take; see `replay`.
     #[arg(long, value_name = "MODEL", requires = "trace", default_value = "roofline:8b-h100")]
@@ -64,15 +61,11 @@ const AFTER: &str = "\
 --json: {\"changes\": [{\"key\", \"old\", \"new\", \"live\"}], \"needs_restart\": true or false, \"replayed\": null or
 {\"old\": ROW, \"new\": ROW}}, with rows as `warmpath replay` has them.
 
-Exit codes: 0 compared, 1 a configuration has faults, 2 wrong use or an unreadable file.";
+Exit codes: 0 compared, 1 a configuration or the trace has faults, 2 wrong use or an unreadable file.";
 
 impl PlanArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let loaded = Config::load(&self.old).and_then(|old| Ok((old, Config::load(&self.new)?)));
-        let (old, new) = match loaded {
-            Ok(both) => both,
-            Err(error) => return Ok(told(&error)),
-        };
+        let (old, new) = (Config::load(&self.old)?, Config::load(&self.new)?);
         let found = changes(&old, &new);
         let replayed = match &self.trace {
             Some(trace) => Some(self.replay(trace, [&old, &new])?),
@@ -93,15 +86,8 @@ impl PlanArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn replay(&self, file: &Path, configs: [&Config; 2]) -> anyhow::Result<[Row; 2]> {
-        ensure!(self.speed.is_finite() && self.speed > 0.0, "--speed must be above 0");
-        let name = file.display();
-        let bytes = std::fs::read(file).with_context(|| format!("cannot read {name}"))?;
-        let mut trace = trace::read(&bytes).with_context(|| format!("{name}"))?;
-        trace.sort_by_key(|request| request.at_ms);
-        trace.truncate(self.requests.unwrap_or(usize::MAX));
-        ensure!(!trace.is_empty(), "{name} has no requests");
-        let block_size = BlockSize::new(self.block_size).context("--block-size must be at least 1")?;
+    fn replay(&self, trace: &str, configs: [&Config; 2]) -> anyhow::Result<[Row; 2]> {
+        let (trace, block_size) = self.form.requests(trace)?;
         let trials = Trials::new(&trace, block_size, 0);
         let wanted = configs.map(|config| Trial { scenario: self.scenario(config, block_size), without: None });
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -132,11 +118,6 @@ impl PlanArgs {
             check: false,
         }
     }
-}
-
-fn told(error: &ConfigError) -> ExitCode {
-    eprintln!("{error}");
-    ExitCode::from(error.exit_code())
 }
 
 fn lines(found: &[Change]) -> String {

@@ -9,7 +9,8 @@ use clap::Args;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
-use super::fleet::{FleetArgs, policy, progress_bar, requests, share};
+use super::fleet::{FleetArgs, policies, policy, progress_bar, share};
+use super::output::Output;
 use super::site::{TlsArgs, remedied};
 use super::trace::Input;
 use super::{runtime, say};
@@ -30,8 +31,8 @@ pub struct ReplayArgs {
     input: Input,
     #[command(flatten)]
     fleet: FleetArgs,
-    /// Policies.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "kv", value_parser = policy)]
+    /// Policies, one or several with commas between.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "kv", value_parser = policy, help = policies())]
     policy: Vec<PolicyName>,
     /// Leave out effects of the model.
     #[arg(long, value_name = "EFFECT", value_delimiter = ',', help = format!("Leave out effects of the model: {}", Effect::ALL.map(Effect::as_str).join(", ")))]
@@ -71,22 +72,19 @@ pub struct ReplayArgs {
 impl ReplayArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.fleet.check()?;
-        let (trace, block_size) = requests(&self.input)?;
+        let config = self.fleet.configuration()?;
+        let outputs = (Output::asked(self.csv.as_deref())?, Output::asked(self.html.as_deref())?);
+        let (trace, block_size) = self.input.requests()?;
         if let Some(base) = &self.live {
             return self.against(base, &trace, block_size);
         }
-        let config = self.fleet.configuration()?;
         let trials = Trials::new(&trace, block_size, share(trace.len(), self.fleet.warm_up));
         let wanted = self.trials(&config, block_size);
         let tried = self.try_all(&trials, &wanted)?;
         self.show(&tried.iter().map(|tried| tried.row.clone()).collect::<Vec<_>>())?;
-        if let Some(file) = &self.csv {
-            std::fs::write(file, csv(&tried)).with_context(|| format!("cannot write {}", file.display()))?;
-        }
-        if let Some(file) = &self.html {
-            std::fs::write(file, page::page(&self.input.name(), &trials, &tried).render())
-                .with_context(|| format!("cannot write {}", file.display()))?;
-        }
+        let (rows, html) = outputs;
+        rows.map_or(Ok(()), |file| file.write(&csv(&tried)))?;
+        html.map_or(Ok(()), |file| file.write(&page::page(&self.input.name(), &trials, &tried).render()))?;
         let whole = tried.iter().all(|tried| tried.row.completed == tried.row.requests);
         let is_expected = self.fleet.restart.is_some();
         if !whole && !is_expected {

@@ -10,7 +10,7 @@ use clap::Args;
 use super::overrides::Overrides;
 use super::runtime;
 use crate::app::App;
-use crate::config::{Config, Tls};
+use crate::config::{Config, LogFormat, Tls};
 use crate::shutdown::Interrupts;
 use crate::telemetry;
 
@@ -28,25 +28,37 @@ pub struct ServeArgs {
 
 impl ServeArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match Config::load_in(&self.overrides.environment(), &self.config) {
-            Ok(config) => config,
-            Err(error) => {
-                eprintln!("{error}");
-                return Ok(ExitCode::from(error.exit_code()));
-            }
-        };
-        let _log = telemetry::log_with_requests(config.log.format, config.log.level.into());
+        let config = Config::load_in(&self.overrides.environment(), &self.config)?;
+        let format = config.log.format;
+        let _log = telemetry::log_with_requests(format, config.log.level.into());
         let scheme = |tls: &Tls| if tls.certificate.is_some() { "https" } else { "http" };
         let (data_scheme, admin_scheme) = (scheme(&config.listen.data_tls), scheme(&config.listen.admin_tls));
-        runtime()?.block_on(async {
+        let served = runtime()?.block_on(async {
             let mut interrupts = Interrupts::new();
             let app = App::start(config, None).await.context("the router could not start")?;
             app.follow(self.config, self.overrides.list)?;
             let (data, admin) = (app.data_address(), app.admin_address());
-            // Where nobody can be told, clients are served all the same.
-            let _ = writeln!(io::stderr(), "serving on {data_scheme}://{data}, admin on {admin_scheme}://{admin}");
+            announce(format, &format!("serving on {data_scheme}://{data}, admin on {admin_scheme}://{admin}"));
             app.run_until(&mut interrupts).await?;
             Ok(ExitCode::SUCCESS)
-        })
+        });
+        match served {
+            Err(error) if format == LogFormat::Json => {
+                tracing::error!(error = format!("{error:#}"), "the router has ended");
+                Ok(ExitCode::FAILURE)
+            }
+            served => served,
+        }
+    }
+}
+
+/// Says that it serves. Whoever collects lines of JSON is not told in another form.
+fn announce(format: LogFormat, said: &str) {
+    match format {
+        LogFormat::Json => tracing::info!("{said}"),
+        // Where nobody can be told, clients are served all the same.
+        LogFormat::Text => {
+            let _ = writeln!(io::stderr(), "{said}");
+        }
     }
 }

@@ -7,8 +7,9 @@ use clap::Args;
 use reqwest::Url;
 
 use super::admin::trouble::certificate;
+use super::misuse::misuse;
 use crate::error::BoxError;
-use crate::link::{AskError, SendError, Site, TlsError, TlsFiles};
+use crate::link::{AskError, SendError, Site, SiteError, TlsError, TlsFiles};
 use crate::shutdown::Tasks;
 
 /// Whom we trust where the address is https, and who we say we are.
@@ -31,10 +32,9 @@ impl TlsArgs {
     /// # Errors
     /// No address, or files that cannot be used.
     pub(super) fn site(&self, address: &str) -> anyhow::Result<Site> {
-        // It tells its cause by itself.
         Site::new(address, self.files(), Tasks::new()).map_err(|error| match error {
-            crate::link::SiteError::Tls(error) => untrusting(error),
-            other => anyhow::Error::msg(other.to_string()),
+            SiteError::Tls(error) => untrusting(error),
+            other => misuse(other.to_string()),
         })
     }
 
@@ -47,10 +47,8 @@ impl TlsArgs {
 /// Files that cannot be used, or nobody to trust; each tells its cause by itself.
 pub(super) fn untrusting(error: TlsError) -> anyhow::Error {
     match error {
-        TlsError::NoAuthorities => {
-            anyhow::Error::msg("this system trusts no authority: name the server's with --ca FILE")
-        }
-        other => anyhow::Error::msg(other.to_string()),
+        TlsError::NoAuthorities => misuse("this system trusts no authority: name the server's with --ca FILE"),
+        other => misuse(other.to_string()),
     }
 }
 

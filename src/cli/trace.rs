@@ -2,13 +2,16 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, ErrorKind, Read, Write};
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use warmpath_core::units::BlockSize;
 
+use super::misuse::OrMisuse;
 use super::say;
 use crate::real::{real, real_len};
 use crate::replay::trace::{Access, Format, Options, Trace, TraceRequest};
@@ -16,6 +19,8 @@ use crate::replay::workload::Workload;
 
 /// The largest file that is read.
 const BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
+/// Tokens that a block may have.
+const BLOCK_SIZES: RangeInclusive<i64> = 1..=65_536;
 
 /// A trace, and how it is read.
 #[derive(Debug, Args)]
@@ -24,24 +29,31 @@ pub struct Input {
     /// self-consistency, tree-of-thought, multi-turn, agent).
     #[arg(long, value_name = "FILE")]
     pub(super) trace: String,
+    #[command(flatten)]
+    form: TraceForm,
+}
+
+/// How a trace is read, and how much of it.
+#[derive(Debug, Args)]
+pub struct TraceForm {
     /// Its form: mooncake, bailian, tair-events, tair-optimizer, warmpath. Detected by the first line's fields if not given.
-    #[arg(long)]
+    #[arg(long, requires = "trace")]
     format: Option<Format>,
     /// Pass over lines that make no sense, and say how many there were.
-    #[arg(long)]
+    #[arg(long, requires = "trace")]
     lenient: bool,
     /// Tokens that a block id stands for: 512 of Mooncake's, 16 of Bailian's, 64 of Tair's, if not given; our own form
     /// says it.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", requires = "trace", value_parser = clap::value_parser!(u32).range(BLOCK_SIZES))]
     block_size: Option<u32>,
     /// Pass over the first so many lines.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, requires = "trace", default_value_t = 0, value_name = "N")]
     skip: usize,
     /// Only the first so many lines, after those that are passed over.
-    #[arg(long, value_name = "N")]
+    #[arg(long, requires = "trace", value_name = "N")]
     requests: Option<usize>,
     /// The seed of a generated trace.
-    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    #[arg(long, requires = "trace", default_value_t = 1, value_name = "SEED")]
     trace_seed: u64,
 }
 
@@ -68,26 +80,12 @@ pub struct StatArgs {
 impl Input {
     /// The trace. What was passed over is told on standard error.
     pub(super) fn read(&self) -> anyhow::Result<Trace> {
-        let mut trace = match self.trace.strip_prefix("generate:") {
-            Some(spec) => {
-                let workload: Workload = spec.parse().map_err(anyhow::Error::msg).context("--trace generate:")?;
-                let (requests, block_size) = (workload.generate(self.trace_seed), workload.block_size());
-                let is_said = self.block_size.is_none_or(|size| size == block_size);
-                ensure!(is_said, "a generated trace says its block size itself: generate:SHAPE?block=TOKENS");
-                Trace { requests, format: Format::Warmpath, block_size, skipped: 0 }
-            }
-            None => {
-                let bytes = self.bytes().with_context(|| self.trace.clone())?;
-                let options = Options { format: self.format, lenient: self.lenient, block_size: self.block_size };
-                Trace::read(&bytes, &options).with_context(|| self.trace.clone())?
-            }
-        };
-        if trace.skipped > 0 {
-            eprintln!("warmpath: {}: {} lines passed over", self.trace, trace.skipped);
-        }
-        trace.requests.drain(..self.skip.min(trace.requests.len()));
-        trace.requests.truncate(self.requests.unwrap_or(usize::MAX));
-        Ok(trace)
+        self.form.read(&self.trace)
+    }
+
+    /// Its requests in order of their arrival, and the size of its blocks.
+    pub(super) fn requests(&self) -> anyhow::Result<(Vec<TraceRequest>, BlockSize)> {
+        self.form.requests(&self.trace)
     }
 
     /// What the trace is called in a report: its file, without the folder.
@@ -98,26 +96,68 @@ impl Input {
             _ => self.trace.clone(),
         }
     }
+}
 
-    fn bytes(&self) -> std::io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let from: &mut dyn Read =
-            if self.trace == "-" { &mut std::io::stdin().lock() } else { &mut File::open(&self.trace)? };
-        from.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > BYTES_MAX {
-            return Err(std::io::Error::other("larger than 4 GiB"));
+impl TraceForm {
+    /// The trace that `--trace` names. What was passed over is told on standard error.
+    fn read(&self, named: &str) -> anyhow::Result<Trace> {
+        let mut trace = match named.strip_prefix("generate:") {
+            Some(spec) => self.generated(spec).or_misuse()?,
+            None => {
+                let bytes = bytes(named).with_context(|| format!("{named}: cannot be read")).or_misuse()?;
+                let options = Options { format: self.format, lenient: self.lenient, block_size: self.block_size };
+                Trace::read(&bytes, &options).with_context(|| named.to_owned())?
+            }
+        };
+        if trace.skipped > 0 {
+            eprintln!("warmpath: {named}: {} lines passed over", trace.skipped);
         }
-        Ok(bytes)
+        trace.requests.drain(..self.skip.min(trace.requests.len()));
+        trace.requests.truncate(self.requests.unwrap_or(usize::MAX));
+        Ok(trace)
     }
+
+    /// Its requests in order of their arrival, without what was only written to a cache, and the size of its blocks.
+    pub(super) fn requests(&self, named: &str) -> anyhow::Result<(Vec<TraceRequest>, BlockSize)> {
+        let mut trace = self.read(named)?;
+        trace.requests.retain(|request| request.access() != Access::Write);
+        trace.requests.sort_by_key(|request| request.at_ms);
+        ensure!(!trace.requests.is_empty(), "{named} has no requests");
+        let size = BlockSize::new(trace.block_size).filter(|size| BLOCK_SIZES.contains(&i64::from(size.get())));
+        let wrong = || format!("{named}: a block must have 1 to 65536 tokens, got {}", trace.block_size);
+        Ok((trace.requests, size.with_context(wrong)?))
+    }
+
+    fn generated(&self, spec: &str) -> anyhow::Result<Trace> {
+        let workload: Workload = spec.parse().map_err(anyhow::Error::msg).context("--trace generate")?;
+        let (requests, block_size) = (workload.generate(self.trace_seed), workload.block_size());
+        let is_said = self.block_size.is_none_or(|size| size == block_size);
+        ensure!(is_said, "a generated trace says its block size itself: generate:SHAPE?block=TOKENS");
+        Ok(Trace { requests, format: Format::Warmpath, block_size, skipped: 0 })
+    }
+}
+
+fn bytes(named: &str) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let from: &mut dyn Read = if named == "-" { &mut std::io::stdin().lock() } else { &mut File::open(named)? };
+    from.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > BYTES_MAX {
+        return Err(std::io::Error::other("larger than 4 GiB"));
+    }
+    Ok(bytes)
 }
 
 impl TraceCommand {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Convert(input) => {
+                let trace = input.read()?;
                 let mut out = BufWriter::new(std::io::stdout().lock());
-                input.read()?.write(&mut out)?;
-                out.flush()?;
+                match trace.write(&mut out).and_then(|()| out.flush()) {
+                    // Whoever reads has gone: nobody is left to tell.
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+                    written => written.context("standard output")?,
+                }
             }
             Self::Stat(args) => {
                 let figures = Figures::of(&args.input.read()?);

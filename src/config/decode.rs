@@ -115,19 +115,27 @@ impl Node {
         }
     }
 
-    fn integer<T: TryFrom<i128>>(&self, least: impl fmt::Display, most: impl fmt::Display) -> Result<T, Misfit> {
-        let fitting = match &self.content {
+    fn integer<T: TryFrom<i128>>(&self) -> Option<T> {
+        match &self.content {
             Content::Scalar(Scalar { value: Value::Int(number), .. }) => T::try_from(*number).ok(),
             _ => None,
-        };
-        fitting.ok_or_else(|| self.misfit(format_args!("a whole number from {least} to {most}")))
+        }
     }
+}
+
+/// Whether a type has no zero: such types say so in what they expect.
+fn is_nonzero(expected: &dyn de::Expected) -> bool {
+    expected.to_string().contains("nonzero")
 }
 
 macro_rules! integers {
     ($($method:ident $visit:ident $kind:ident)*) => {
         $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-            visitor.$visit(self.integer($kind::MIN, $kind::MAX)?)
+            let Some(number) = self.integer() else {
+                let least = if is_nonzero(&visitor) { 1 } else { $kind::MIN };
+                return Err(self.misfit(format_args!("a whole number from {least} to {}", $kind::MAX)));
+            };
+            visitor.$visit(number)
         })*
     };
 }

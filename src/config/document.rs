@@ -93,6 +93,19 @@ impl Node {
         Self { place, content: Content::Scalar(scalar), origin: None }
     }
 
+    /// A list without items.
+    pub(super) fn empty_list(place: Place) -> Self {
+        Self { place, content: Content::List(List::default()), origin: None }
+    }
+
+    /// A list or a section that is written as one value at `place`, as YAML has it on one line; none where `text` is
+    /// neither.
+    pub(super) fn flow(text: &str, place: &Place) -> Option<Self> {
+        let raw = serde_saphyr::from_str_with_options::<serde_saphyr::Spanned<Raw>>(text, options()).ok()?;
+        let node = Builder { source: &place.source, text, repeated: &[] }.node(raw);
+        (!matches!(node.content, Content::Scalar(_))).then_some(node)
+    }
+
     /// The value of `key`, if this is a mapping that has it.
     pub(super) fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.content {

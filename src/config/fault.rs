@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::place::Place;
+use super::secrecy::without_credentials;
 
 /// The most characters of a message. Messages quote values, and a value may be as long as the file.
 const MESSAGE_CHARS_MAX: usize = 300;
@@ -19,6 +20,7 @@ pub struct Fault {
 impl Fault {
     /// A fault at `place`.
     pub(super) fn new(place: Place, message: &str) -> Self {
+        let message = without_credentials(message);
         let mut clean = String::with_capacity(message.len().min(MESSAGE_CHARS_MAX));
         for (count, character) in message.chars().enumerate() {
             if count == MESSAGE_CHARS_MAX {
@@ -36,7 +38,7 @@ impl Fault {
 
     /// The faulty line of `text` with a caret below the column, both indented; `None` where the place lies elsewhere
     /// than in `source`.
-    pub fn excerpt(&self, source: &str, text: &str) -> Option<String> {
+    pub(super) fn excerpt(&self, source: &str, text: &str) -> Option<String> {
         if &*self.place.source != source {
             return None;
         }
@@ -67,7 +69,7 @@ pub(super) fn hint(word: &str, known: &[impl AsRef<str>]) -> String {
 }
 
 /// Levenshtein's distance: letters to insert, remove or replace.
-fn distance(left: &str, right: &str) -> usize {
+pub(super) fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
     for (i, a) in left.chars().enumerate() {

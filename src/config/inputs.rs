@@ -7,9 +7,11 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::str::FromStr;
 
+use super::Config;
 use super::document::{Content, Entry, Node, Scalar, Value};
 use super::fault::Fault;
 use super::place::Place;
+use super::shape::{self, Form, Shape};
 
 /// Variables that begin so override the file.
 const PREFIX: &str = "WARMPATH__";
@@ -87,8 +89,8 @@ fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts every `WARMPATH__…` variable in its place in the document. Items of a list that the file has are named by
-/// their number: `WARMPATH__WORKERS__0__API_KEY`. Then the same for what the command line sets.
+/// Puts every `WARMPATH__…` variable in its place in the document. Items of a list are named by their number, and the one
+/// after the last is a new one: `WARMPATH__WORKERS__0__API_KEY`. Then the same for what the command line sets.
 pub(super) fn override_values(root: &mut Node, environment: &Environment, faults: &mut Vec<Fault>) {
     let variables = environment.variables.iter().filter_map(|(name, value)| {
         let steps = name.strip_prefix(PREFIX)?.split("__").map(str::to_lowercase).collect();
@@ -98,43 +100,83 @@ pub(super) fn override_values(root: &mut Node, environment: &Environment, faults
         let steps = key.split('.').map(str::to_owned).collect();
         (Place::start(format!("{FLAG}{key}")), steps, value)
     });
-    for (place, steps, value) in variables.chain(flags) {
-        let steps: Vec<String> = steps;
-        if let Err(message) = override_value(root, &steps, value, &place) {
+    let mut variables: Vec<(Place, Vec<String>, &String)> = variables.collect();
+    // So that the tenth item of a list comes after the second.
+    variables.sort_by_cached_key(|(_, steps, _)| {
+        let number = |step: &String| (step.parse::<usize>().ok(), step.clone());
+        steps.iter().map(number).collect::<Vec<_>>()
+    });
+    if variables.is_empty() && environment.overrides.is_empty() {
+        return;
+    }
+    let shape = shape::of::<Config>();
+    for (place, steps, value) in variables.into_iter().chain(flags) {
+        if let Err(message) = override_value((root, &shape), &steps, value, &place) {
             faults.push(Fault::new(place, &message));
         }
     }
 }
 
-fn override_value(root: &mut Node, steps: &[String], value: &str, place: &Place) -> Result<(), String> {
+fn override_value(
+    (root, shape): (&mut Node, &Shape),
+    steps: &[String],
+    value: &str,
+    place: &Place,
+) -> Result<(), String> {
     if value.is_empty() {
         return Err("the value is empty: leave it out, or give one".to_owned());
     }
-    let mut node = root;
+    let (mut node, mut shape) = (root, Some(shape));
     for step in steps {
         // A section without keys below it reads as nothing.
         if let Content::Scalar(Scalar { value: Value::Nothing, .. }) = node.content {
-            *node = Node::empty_map(place.clone());
+            *node = empty(shape, place);
         }
+        shape = shape.and_then(|shape| shape.below(step));
         node = match &mut node.content {
             Content::Map(map) => {
                 let at = map.entries.iter().position(|entry| entry.key == *step).unwrap_or_else(|| {
-                    let node = Node::empty_map(place.clone());
+                    let node = empty(shape, place);
                     map.entries.push(Entry { key: step.clone(), place: place.clone(), node });
                     map.entries.len() - 1
                 });
                 &mut map.entries[at].node
             }
-            Content::List(list) => step
-                .parse::<usize>()
-                .ok()
-                .and_then(|number| list.items.get_mut(number))
-                .ok_or_else(|| format!("the list has no item `{step}`"))?,
+            Content::List(list) => {
+                let number = step.parse().ok().filter(|number| *number <= list.items.len());
+                let number: usize = number.ok_or_else(|| format!("the list has no item `{step}`"))?;
+                if number == list.items.len() {
+                    list.items.push(empty(shape, place));
+                }
+                &mut list.items[number]
+            }
             Content::Scalar(_) => return Err(format!("there is no section above `{step}`")),
         };
     }
-    *node = Node::scalar(place.clone(), Scalar::guess(value));
+    *node = written(value, shape, place)?;
     Ok(())
+}
+
+/// What `value` says of this shape: lists and sections are written as YAML has them on one line. What is none is not
+/// repeated: there may be secrets in it.
+fn written(value: &str, shape: Option<&Shape>, place: &Place) -> Result<Node, String> {
+    let scalar = Scalar::guess(value);
+    match shape.map(|shape| &shape.form) {
+        _ if scalar.value == Value::Nothing => Ok(Node::scalar(place.clone(), scalar)),
+        Some(Form::List(_)) => Node::flow(value, place).ok_or_else(|| "expected a list such as [a, b]".to_owned()),
+        Some(Form::Section(_) | Form::Named(_)) => {
+            Node::flow(value, place).ok_or_else(|| "expected a section such as {key: value}".to_owned())
+        }
+        _ => Ok(Node::scalar(place.clone(), scalar)),
+    }
+}
+
+/// What a value begins as, whose parts are said one by one.
+fn empty(shape: Option<&Shape>, place: &Place) -> Node {
+    match shape.map(|shape| &shape.form) {
+        Some(Form::List(_)) => Node::empty_list(place.clone()),
+        _ => Node::empty_map(place.clone()),
+    }
 }
 
 /// Replaces references in text. A value whose reference cannot be resolved is reported and taken out.

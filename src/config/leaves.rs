@@ -62,6 +62,17 @@ impl Origins {
         origins
     }
 
+    /// Where this value was written, in `source` or outside it; none where nobody said it.
+    pub(super) fn place(&self, key: &str, source: &str) -> Option<Place> {
+        match self.0.get(key)? {
+            Origin::Default => None,
+            Origin::File { line, column, .. } => Some(Place { source: source.into(), line: *line, column: *column }),
+            Origin::Environment { variable: outside } | Origin::Flag { flag: outside } => {
+                Some(Place::start(outside.as_str()))
+            }
+        }
+    }
+
     fn note(&mut self, node: &Node, path: &str, source: &str) {
         match &node.content {
             // What has no value keeps its default.

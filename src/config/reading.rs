@@ -13,6 +13,7 @@ use super::fleet::{TokenizerSource, Worker};
 use super::inputs::{Environment, is_too_large, override_values, read_config, substitute};
 use super::leaves::Origins;
 use super::place::Place;
+use super::secrecy::{self, Hidden};
 use super::{Config, ConfigError, check};
 
 /// What came of reading a configuration.
@@ -21,10 +22,11 @@ pub struct Reading {
     pub config: Option<Config>,
     /// All faults in the order of their places; at most 64 are looked for among the values.
     pub faults: Vec<Fault>,
-    /// What was read, for excerpts.
-    pub text: String,
     /// Where its values were written.
     pub origins: Origins,
+    /// What was read, for excerpts, and what of it is not shown.
+    text: String,
+    hidden: Hidden,
 }
 
 impl Reading {
@@ -56,7 +58,9 @@ impl Reading {
     pub fn of_text(name: &str, text: String, folder: &Path, environment: &Environment) -> Self {
         let mut faults = Vec::new();
         let mut origins = Origins::default();
-        let config = document::parse(name, &text, &mut faults).and_then(|mut root| {
+        let root = document::parse(name, &text, &mut faults);
+        let hidden = Hidden::of(root.as_ref(), name, &text);
+        let config = root.and_then(|mut root| {
             override_values(&mut root, environment, &mut faults);
             substitute(&mut root, folder, environment, &mut faults);
             origins = Origins::of(&root, name);
@@ -66,7 +70,7 @@ impl Reading {
         });
         // What an override says comes after what the file says.
         faults.sort_by(|a, b| (&*a.place.source != name, &a.place).cmp(&(&*b.place.source != name, &b.place)));
-        Self { config, faults, text, origins }
+        Self { config, faults, origins, text, hidden }
     }
 
     /// Reads a file with a list of workers for `config`.
@@ -100,6 +104,19 @@ impl Reading {
         })
     }
 
+    /// The line of a fault with a caret below its column, both indented; none where it lies elsewhere than in what was read
+    /// under this `name`, or where the line holds a secret.
+    pub fn excerpt(&self, name: &str, fault: &Fault) -> Option<String> {
+        if self.hidden.has(fault.place.line) { None } else { fault.excerpt(name, &self.text) }
+    }
+
+    /// Something to say of `key`, as `section.key` with items by their number, at its place in what was read under this
+    /// `name`.
+    pub fn at(&self, name: &str, key: &str, message: &str) -> Fault {
+        let place = self.origins.place(key, name).unwrap_or_else(|| Place::start(name));
+        Fault::new(place, message)
+    }
+
     /// The configuration, if it has no fault.
     ///
     /// # Errors
@@ -115,8 +132,9 @@ impl Reading {
         Self {
             config: None,
             faults: vec![Fault::new(place, message)],
-            text: String::new(),
             origins: Origins::default(),
+            text: String::new(),
+            hidden: Hidden::default(),
         }
     }
 }
@@ -138,7 +156,7 @@ fn decode_all<T: DeserializeOwned>(root: &mut Node, faults: &mut Vec<Fault>) -> 
         let path = misfit.path();
         if !is_consequence(&misfit, root.at(&path)) {
             let place = misfit.place.unwrap_or_else(|| root.place.clone());
-            faults.push(Fault::new(place, &misfit.message));
+            faults.push(Fault::new(place, &secrecy::told(&misfit.message, root, &path)));
         }
         if !root.remove(&path) {
             return None;

@@ -19,7 +19,9 @@ is the same as a file to start from; `warmpath schema` is the same for editors
 
 Any value can come from outside: `${env:NAME}` is an environment variable, `${file:PATH}` the text of a file, `$${` a literal
 `${`, and a variable such as `WARMPATH__LISTEN__DATA` or `WARMPATH__WORKERS__0__API_KEY` overrides the key of that name;
-`--override listen.data=0.0.0.0:80` on the command line of `serve`, `check` and `config show` overrides both.
+`--override listen.data=0.0.0.0:80` on the command line of `serve`, `check` and `config show` overrides both. A list or a
+section is written as YAML has it on one line (`WARMPATH__ROUTING__SHADOW='[blocks, product]'`), or item by item: the number
+after the last one is a new item.
 Relative paths start from the file's folder. Durations: `250ms`, `5s`, `2m`, `1h`. Sizes: `512B`, `64KiB`, `16MiB`, `1GiB`.
 
 The file is read again when it changes, on SIGHUP and by `POST /api/v1/reload` on the admin port. A file with a fault

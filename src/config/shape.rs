@@ -39,6 +39,17 @@ pub(super) enum Form {
     Text,
 }
 
+impl Shape {
+    /// What lies below it under this key or number.
+    pub(super) fn below(&self, step: &str) -> Option<&Shape> {
+        match &self.form {
+            Form::Section(keys) => keys.iter().find(|(key, _)| *key == step).map(|(_, shape)| shape),
+            Form::List(item) | Form::Named(item) => Some(item),
+            _ => None,
+        }
+    }
+}
+
 /// Sections lie within each other no deeper than this.
 const DEPTH_MAX: usize = 8;
 
@@ -74,7 +85,8 @@ fn shape<T: DeserializeOwned>(path: &mut Vec<Step>) -> Shape {
     if matches!(form, Form::Integer { .. } | Form::Number | Form::Text) {
         let most = probe::<T>(path, Fed::Most);
         for said in [first.refused, most.refused].into_iter().flatten().filter(|said| !said.contains("nonzero")) {
-            let rule = said.split(", got ").next().unwrap_or_default().to_owned();
+            let rule =
+                said.split([',', ';']).take_while(|part| !part.starts_with(" got ")).collect::<Vec<_>>().join(",");
             if !rules.contains(&rule) {
                 rules.push(rule);
             }
@@ -137,6 +149,10 @@ impl std::error::Error for Refusal {}
 impl de::Error for Refusal {
     fn custom<M: fmt::Display>(message: M) -> Self {
         Self(Some(message.to_string()))
+    }
+
+    fn unknown_variant(_variant: &str, expected: &'static [&'static str]) -> Self {
+        Self(Some(format!("`{}`", expected.join("` or `"))))
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Begins a file of at most `limit` bytes.
+    /// Begins a file of at most `limit` bytes, and makes the folder that it lies in.
     ///
     /// # Errors
     /// It cannot be written.
@@ -94,6 +94,9 @@ impl Journal {
 
 /// An empty file at `path`; one that is there and not empty becomes `….1`.
 async fn fresh(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).await?;
+    }
     if fs::metadata(path).await.is_ok_and(|found| found.len() > 0) {
         let mut old = path.as_os_str().to_owned();
         old.push(".1");
@@ -161,6 +164,15 @@ mod tests {
         assert_eq!(trace.requests[7].about.as_ref().unwrap().model.as_deref(), Some("m"));
         assert_eq!(std::fs::read(folder.join("trace.jsonl.1")).unwrap(), b"older\n");
         assert!(metrics.render().contains("w_recorded_requests_total{outcome=\"written\"} 100"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_is_not_there_is_made() {
+        let folder = std::env::temp_dir().join(format!("warmpath-journal-made-{}", std::process::id()));
+        let path = folder.join("below/trace.jsonl");
+        Journal::begin(&path, 300, Metrics::new("w").record()).await.unwrap();
+        assert!(path.is_file());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

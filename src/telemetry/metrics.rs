@@ -16,6 +16,8 @@ pub use belief::Belief;
 pub use config::ConfigMetrics;
 pub use door::DoorMetrics;
 use histogram::Histograms;
+pub use model::ModelMetrics;
+use process::ProcessMetrics;
 pub use queue::QueueMetrics;
 use reasons::Reasons;
 pub use record::RecordMetrics;
@@ -27,6 +29,8 @@ mod belief;
 mod config;
 pub mod door;
 mod histogram;
+mod model;
+mod process;
 mod queue;
 mod reasons;
 mod record;
@@ -83,7 +87,7 @@ definitions! {
     QUEUE_WAIT = "queue_wait_seconds", Kind::Histogram(&TTFT_BOUNDS), "How long those waited that were admitted after a wait.";
     QUEUE_REFUSALS = "queue_refusals_total", Kind::Counter, "Requests that the queue did not take or keep, by reason.";
     ROUTING_LATENCY = "routing_latency_seconds", Kind::Histogram(&LATENCY_BOUNDS), "Time to hash, match, score and reserve.";
-    TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its first token.";
+    TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its first token, of streams: other answers have no first token of their own.";
     DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its end.";
     BALANCE = "load_balance_score", Kind::Gauge, "Deviation of the workers' kv_load over its mean.";
     HIT_RATE = "kv_hit_rate", Kind::Gauge, "Predicted overlap over prompt tokens, last five minutes; as reported where prompts are not read.";
@@ -93,7 +97,8 @@ definitions! {
     PREFILL = "prefill_tokens_in_flight", Kind::Gauge, "Uncached prompt tokens of requests without a first token.";
     WORKER_STATE = "worker_state", Kind::Gauge, "1 for what the worker is: active, draining, ejected or down.";
     UP = "worker_up", Kind::Gauge, "1 while the worker may be chosen.";
-    PROMPT_TOKENS = "prompt_tokens_total", Kind::Counter, "Prompt tokens sent to the worker.";
+    PROMPT_TOKENS = "prompt_tokens_total", Kind::Counter, "Prompt tokens sent to the worker: cached_tokens_total as predicted over these is the hit rate that was promised.";
+    PROMPT_REPORTED = "prompt_tokens_reported_total", Kind::Counter, "Prompt tokens of answers that told their usage: cached_tokens_total as reported over these is the hit rate that engines had.";
     CACHED_TOKENS = "cached_tokens_total", Kind::Counter, "Cached prompt tokens, as predicted and as reported.";
     PREDICTIONS = "predictions_total", Kind::Counter, "Requests whose cached tokens were reported: exact, over or under.";
     PREDICTION_ERROR = "prediction_error_tokens_total", Kind::Counter, "Tokens by which predicted and reported cached tokens differ.";
@@ -142,9 +147,15 @@ definitions! {
     CONFIG_FAILURES = "config_reload_failures_total", Kind::Counter, "Times that a configuration was read that cannot be followed.";
     CONFIG_LOADED = "config_last_reload_success_timestamp_seconds", Kind::Gauge, "When the configuration in effect was read, since 1970.";
     CONFIG_SUCCESSFUL = "config_last_reload_successful", Kind::Gauge, "1 unless the configuration that was read last cannot be followed.";
-    CONFIG_HASH = "config_hash", Kind::Gauge, "The first 32 bits of the hash of the configuration in effect: equal for equal files.";
+    CONFIG_HASH = "config_hash", Kind::Gauge, "The first 32 bits of the hash of the file that was followed last: equal for equal files. What of it waits for a restart is counted by config_restart_pending.";
+    CONFIG_WAITING = "config_restart_pending", Kind::Gauge, "Keys that the file has changed and that wait for a restart.";
     DISCOVERY_FAULTS = "discovery_faults", Kind::Gauge, "What is wrong with a source of workers, counted: 0 while it is well.";
     BUS_UP = "event_bus_up", Kind::Gauge, "0 while a bus that workers' events come over is not connected, or none of the engines' own sockets is.";
+    BUILD = "build_info", Kind::Gauge, "1, with the version of the program.";
+    PROCESS_CPU = "process_cpu_seconds_total", Kind::Counter, "Processor time of the process, in user mode and in the kernel.";
+    PROCESS_MEMORY = "process_resident_memory_bytes", Kind::Gauge, "Memory of the process that is in RAM.";
+    PROCESS_FILES = "process_open_fds", Kind::Gauge, "Descriptors that the process has open.";
+    PROCESS_FILES_MAX = "process_max_fds", Kind::Gauge, "Descriptors that it may have open.";
 }
 
 /// The registry of one gateway, and the handles that have no worker or model.
@@ -169,6 +180,7 @@ pub struct Metrics {
     fallbacks: Reasons,
     untokenized: Reasons,
     refused: Reasons,
+    process: ProcessMetrics,
 }
 
 struct Registry {
@@ -176,22 +188,6 @@ struct Registry {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     histograms: Histograms,
-}
-
-/// Handles of one model.
-#[derive(Clone)]
-pub struct ModelMetrics {
-    metrics: Metrics,
-    model: String,
-    requests: Reasons,
-    /// Arrival to first token.
-    pub ttft: Histogram,
-    /// Arrival to end.
-    pub duration: Histogram,
-    /// How uneven the pool's load is.
-    pub balance: Gauge,
-    /// Its queue.
-    pub queue: QueueMetrics,
 }
 
 impl Metrics {
@@ -211,6 +207,7 @@ impl Metrics {
             fallbacks: Reasons::new(&registry, &FALLBACK, "reason", Vec::new()),
             untokenized: Reasons::new(&registry, &UNTOKENIZED, "reason", Vec::new()),
             refused: Reasons::new(&registry, &REQUESTS, "outcome", of_no_model),
+            process: ProcessMetrics::new(&registry),
             registry,
             workers: Arc::default(),
             routing_latency,
@@ -222,8 +219,13 @@ impl Metrics {
         }
     }
 
-    /// The exposition text: each metric once, with the series of all registries.
+    /// The exposition text: each metric once, with the series of all registries, and the process as it is now.
     pub fn render(&self) -> String {
+        self.process.measure();
+        self.text()
+    }
+
+    fn text(&self) -> String {
         let registries: Vec<_> = self.lock_workers().values().chain([&self.registry]).cloned().collect();
         let mut series: BTreeMap<String, String> = BTreeMap::new();
         for registry in registries {
@@ -261,21 +263,6 @@ impl Metrics {
     /// Handles of the listener with this name.
     pub fn door(&self, listener: &'static str) -> DoorMetrics {
         DoorMetrics::new(self, listener)
-    }
-
-    /// Handles of the `place`-th model.
-    pub fn model(&self, place: usize, model: &str) -> ModelMetrics {
-        let model = if place < MODELS_MAX { model } else { "other" };
-        let labels = || vec![Label::new("model", model.to_owned())];
-        ModelMetrics {
-            ttft: self.registry.histogram(&TTFT, labels()),
-            duration: self.registry.histogram(&DURATION, labels()),
-            balance: self.registry.gauge(&BALANCE, labels()),
-            queue: QueueMetrics::new(&self.registry, model),
-            requests: Reasons::new(&self.registry, &REQUESTS, "outcome", labels()),
-            model: model.to_owned(),
-            metrics: self.clone(),
-        }
     }
 
     /// Handles of a worker, or of one of its ranks.
@@ -326,18 +313,6 @@ impl Metrics {
     /// A request that was refused before any model was known.
     pub fn refused(&self, outcome: &'static str) {
         self.refused.count(outcome);
-    }
-}
-
-impl ModelMetrics {
-    /// See [`Metrics::restarts`].
-    pub fn restarts(&self, task: &'static str) -> Restarts {
-        self.metrics.restarts(task)
-    }
-
-    /// A request ended.
-    pub fn request(&self, outcome: &'static str) {
-        self.requests.count(outcome);
     }
 }
 
@@ -414,6 +389,18 @@ mod tests {
     }
 
     #[test]
+    fn the_process_and_its_build_are_told() {
+        let metrics = Metrics::new("w");
+        let text = metrics.render();
+        let build = format!("w_build_info{{version=\"{}\"}} 1\n", env!("CARGO_PKG_VERSION"));
+        assert!(text.contains(&build) && text.contains("# TYPE w_process_cpu_seconds_total counter\n"), "{text}");
+        for name in ["process_resident_memory_bytes", "process_open_fds", "process_max_fds"] {
+            let line = text.lines().find_map(|line| line.strip_prefix(&format!("w_{name} "))).unwrap();
+            assert!(line.parse::<f64>().unwrap() > 0.0, "{name} {line}");
+        }
+    }
+
+    #[test]
     fn two_registries_do_not_mix() {
         let (first, second) = (Metrics::new("a"), Metrics::new("a"));
         first.retry("connect");
@@ -451,15 +438,15 @@ mod tests {
     #[test]
     fn a_worker_that_left_leaves_no_series() {
         let metrics = Metrics::new("w");
-        let before = metrics.render();
+        let before = metrics.text();
         let gone = metrics.worker("gone", None);
         gone.events("stored", 3);
         gone.event_lag.record(0.1);
-        assert!(metrics.render().contains("worker=\"gone\""));
+        assert!(metrics.text().contains("worker=\"gone\""));
         metrics.forget_worker("gone");
         gone.events("stored", 1);
-        assert_eq!(metrics.render(), before);
+        assert_eq!(metrics.text(), before);
         metrics.worker("gone", None).placed.increment(1);
-        assert!(metrics.render().contains("w_placed_requests_total{worker=\"gone\"} 1\n"));
+        assert!(metrics.text().contains("w_placed_requests_total{worker=\"gone\"} 1\n"));
     }
 }

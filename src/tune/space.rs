@@ -108,6 +108,14 @@ const TUNABLE: [PolicyName; 9] = [
     PolicyName::ApproxLru,
 ];
 
+/// The policy, if it has weights.
+///
+/// # Errors
+/// It has none.
+pub fn tunable(policy: PolicyName) -> Result<PolicyName, NothingToTune> {
+    if TUNABLE.contains(&policy) { Ok(policy) } else { Err(NothingToTune { policy }) }
+}
+
 fn knobs(policy: PolicyName) -> &'static [Knob] {
     match policy {
         PolicyName::Kv => KV,

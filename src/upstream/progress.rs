@@ -127,7 +127,8 @@ impl Progress {
         }
         let now = Instant::now();
         if !std::mem::replace(&mut self.started, true) {
-            if !matches!(self.form, Form::Unread) {
+            // An answer in one piece has no first token of its own: its data comes when all of it was generated.
+            if matches!(self.form, Form::Events(_)) {
                 let after = now.saturating_duration_since(self.ticket.arrived);
                 self.ticket.pool.metrics.ttft.record(after);
                 self.ticket.decision.iter().for_each(|decision| decision.course.first_token(after));
@@ -281,6 +282,9 @@ impl Progress {
         let metrics = &self.ticket.worker.metrics;
         if let Some(reported) = usage.cached {
             metrics.cached_reported.increment(u64::from(reported.0));
+        }
+        if let Some(counted) = usage.prompt {
+            metrics.prompt_reported.increment(u64::from(counted.0));
         }
         if let (false, Some(counted)) = (self.ticket.counted, usage.prompt) {
             metrics.prompt_tokens.increment(u64::from(counted.0));

@@ -108,6 +108,7 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ("queue: {tenant_header: 'x tenant'}", &["3:24: expected the name of a header such as x-tenant, got `x tenant`"]),
     ("limits: {in_flight: 0}", &["3:21: must be at least 1, got 0"]),
     ("routing: [kv]", &["3:10: expected a section with keys, got a list"]),
+    ("limits: {in_flight: -1}", &["3:21: expected a whole number from 1 to 4294967295, got `-1`"]),
     ("routing: {seed: -1}", &["3:17: expected a whole number from 0 to 18446744073709551615, got `-1`"]),
     (
         "routing: {seed: 18446744073709551616}",

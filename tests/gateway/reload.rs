@@ -215,6 +215,9 @@ async fn what_can_change_changes_and_what_cannot_is_named() {
     let url = format!("http://{}/api/v1/config", fleet.app.admin_address());
     let shown: Value = fleet.client.get(url).bearer_auth("new").send().await.unwrap().json().await.unwrap();
     assert_eq!(shown["needs_restart"][0]["key"], "index.seed");
+    let url = format!("http://{}/metrics", fleet.app.admin_address());
+    let metrics = fleet.client.get(url).bearer_auth("new").send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("warmpath_config_restart_pending 1\n"));
     let value = |key: &str| {
         let values = shown["values"].as_array().unwrap();
         values.iter().find(|value| value["key"] == key).unwrap().clone()

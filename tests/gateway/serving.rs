@@ -72,10 +72,10 @@ impl Serving {
     /// Waits until it says where it serves.
     fn heard((mut child, config): (Child, PathBuf)) -> Self {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let told = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("serving on http://"));
+        let told = lines.by_ref().map_while(Result::ok).find(|line| line.contains("serving on http://"));
         let told = told.expect("it says where it serves");
         let addresses: Vec<SocketAddr> =
-            told.split("http://").skip(1).map(|part| part.split(',').next().unwrap().parse().unwrap()).collect();
+            told.split("http://").skip(1).map(|part| part.split([',', '"']).next().unwrap().parse().unwrap()).collect();
         let log: Arc<Mutex<Vec<String>>> = Arc::default();
         let kept = Arc::clone(&log);
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| kept.lock().unwrap().push(line)));

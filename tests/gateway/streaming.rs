@@ -244,6 +244,15 @@ async fn usage_is_read_of_answers_streamed_and_not() {
     assert_eq!(usage["usage"]["prompt_tokens_details"]["cached_tokens"], 36);
     fleet.until_metric("warmpath_predictions_total", "result=\"exact\"", 2.0).await;
     assert!((fleet.metric("warmpath_cached_tokens_total", "source=\"reported\"").await - 36.0).abs() < 1e-9);
+    // A stream that does not tell its usage counts in no ratio of what was reported; only streams have a first token.
+    assert_eq!(fleet.metric("warmpath_time_to_first_token_seconds_count", "model=\"m\"").await, 1.0);
+    let mut silent = body(true);
+    silent.as_object_mut().unwrap().remove("stream_options");
+    post(&fleet, serde_json::to_vec(&silent).unwrap()).send().await.unwrap().bytes().await.unwrap();
+    fleet.until_metric("warmpath_time_to_first_token_seconds_count", "model=\"m\"", 2.0).await;
+    fleet.until_metric("warmpath_requests_total", "outcome=\"ok\"", 3.0).await;
+    assert_eq!(fleet.metric("warmpath_prompt_tokens_total", "engine-1").await, 120.0);
+    assert_eq!(fleet.metric("warmpath_prompt_tokens_reported_total", "engine-1").await, 80.0);
 }
 
 /// Nobody but the client can read it, so nobody else judges where it ends.

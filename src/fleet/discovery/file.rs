@@ -48,7 +48,7 @@ fn reasons(error: &ConfigError) -> Vec<String> {
     const SHOWN: usize = 4;
     let kept = "the workers that it named last are kept";
     match error {
-        ConfigError::Unreadable { path, source } => vec![format!("{}: {source}; {kept}", path.display())],
+        ConfigError::Unreadable { path, why } => vec![format!("{}: {why}; {kept}", path.display())],
         ConfigError::Faulty(faults) => faults.iter().take(SHOWN).map(|fault| format!("{fault}; {kept}")).collect(),
     }
 }

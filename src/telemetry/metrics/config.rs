@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use metrics::{Counter, Gauge};
 
-use super::{CONFIG_FAILURES, CONFIG_HASH, CONFIG_LOADED, CONFIG_RELOADS, CONFIG_SUCCESSFUL, Metrics, Registry};
+use super::{
+    CONFIG_FAILURES, CONFIG_HASH, CONFIG_LOADED, CONFIG_RELOADS, CONFIG_SUCCESSFUL, CONFIG_WAITING, Metrics, Registry,
+};
+use crate::real::real_len;
 
 /// Handles of the configuration.
 #[derive(Clone)]
@@ -14,6 +17,7 @@ pub struct ConfigMetrics {
     loaded: Gauge,
     successful: Gauge,
     hash: Gauge,
+    waiting: Gauge,
 }
 
 impl Metrics {
@@ -26,6 +30,7 @@ impl Metrics {
             loaded: registry.gauge(&CONFIG_LOADED, Vec::new()),
             successful: registry.gauge(&CONFIG_SUCCESSFUL, Vec::new()),
             hash: registry.gauge(&CONFIG_HASH, Vec::new()),
+            waiting: registry.gauge(&CONFIG_WAITING, Vec::new()),
         }
     }
 }
@@ -36,6 +41,11 @@ impl ConfigMetrics {
         self.loaded.set(since_s);
         self.successful.set(1.0);
         self.hash.set(f64::from(u32::try_from(hash >> 32).unwrap_or(0)));
+    }
+
+    /// So many keys of the file that was followed wait for a restart.
+    pub fn waiting(&self, keys: usize) {
+        self.waiting.set(real_len(keys));
     }
 
     /// Another one took effect.

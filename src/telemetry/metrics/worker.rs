@@ -26,6 +26,8 @@ pub struct WorkerMetrics {
     pub up: Gauge,
     /// Prompt tokens sent.
     pub prompt_tokens: Counter,
+    /// Prompt tokens of answers that told their usage.
+    pub prompt_reported: Counter,
     /// Cached tokens, as the index promised.
     pub cached_predicted: Counter,
     /// Cached tokens, as the engine reported.
@@ -69,6 +71,7 @@ impl WorkerMetrics {
             prefill: registry.gauge(&PREFILL, labels.clone()),
             up: registry.gauge(&UP, labels.clone()),
             prompt_tokens: registry.counter(&PROMPT_TOKENS, labels.clone()),
+            prompt_reported: registry.counter(&PROMPT_REPORTED, labels.clone()),
             cached_predicted: cached("predicted"),
             cached_reported: cached("reported"),
             event_gaps: registry.counter(&EVENT_GAPS, labels.clone()),

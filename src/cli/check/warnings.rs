@@ -1,0 +1,135 @@
+//! What a configuration says well, and `serve` would refuse, could not use, or serves with less than was meant.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use warmpath_core::policy::PolicyName;
+
+use crate::config::{Config, EventSource, Fault, Reading, Tls as TlsConfig, TokenizerSource};
+use crate::door::{Tls, TlsFiles};
+use crate::link;
+use crate::telemetry::metrics::DoorMetrics;
+
+/// All of it, each at the place of its key; those of the file called `name` in its order.
+pub(super) fn warnings(config: &Config, reading: &Reading, name: &str) -> Vec<Fault> {
+    let mut found = Vec::new();
+    let mut warn = |key: &str, message: String| found.push(reading.at(name, key, &message));
+    files(config, &mut warn);
+    certificates(config, &mut warn);
+    knowledge(config, &mut warn);
+    openness(config, &mut warn);
+    found.sort_by(|a, b| a.place.cmp(&b.place));
+    found
+}
+
+/// Files that are read, and one that is written.
+fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    let mut read = |key: &str, path: &Path| {
+        if let Err(why) = readable(path) {
+            warn(key, format!("cannot read `{}`: {why}", path.display()));
+        }
+    };
+    for (at, model) in config.models.iter().enumerate() {
+        if let Some(TokenizerSource::File(path)) = &model.tokenizer {
+            read(&format!("models.{at}.tokenizer"), path);
+        }
+        if let Some(path) = &model.chat_template {
+            read(&format!("models.{at}.chat_template"), path);
+        }
+    }
+    if let Some(path) = &config.discovery.file.path {
+        read("discovery.file.path", path);
+    }
+    let nearest = |path: &Path| path.ancestors().skip(1).find(|folder| folder.exists()).map(Path::is_dir);
+    if let Some(path) = config.record.as_deref().filter(|path| path.is_dir() || nearest(path) == Some(false)) {
+        warn("record", format!("`{}` cannot be written: it is a folder, or lies below a file", path.display()));
+    }
+}
+
+fn readable(path: &Path) -> std::io::Result<()> {
+    let is_folder = File::open(path)?.metadata()?.is_dir();
+    if is_folder { Err(std::io::ErrorKind::IsADirectory.into()) } else { Ok(()) }
+}
+
+/// Certificates that cannot be used, as `serve` finds out.
+fn certificates(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    for (key, tls) in [("listen.data_tls", &config.listen.data_tls), ("listen.admin_tls", &config.listen.admin_tls)] {
+        let TlsConfig { certificate: Some(certificate), key: Some(private), client_authorities } = tls else {
+            continue;
+        };
+        let files = TlsFiles {
+            certificate: certificate.value.clone(),
+            key: private.value.clone(),
+            client_authorities: client_authorities.as_ref().map(|path| path.value.clone()),
+        };
+        if let Err(error) = Tls::load(files, DoorMetrics::default()) {
+            warn(&format!("{key}.certificate"), error.to_string());
+        }
+    }
+    let ours = &config.upstream_tls;
+    let path = |path: &crate::config::Spanned<std::path::PathBuf>| path.value.clone();
+    let files = link::TlsFiles {
+        authorities: ours.authorities.clone(),
+        identity: ours.certificate.as_ref().map(path).zip(ours.key.as_ref().map(path)),
+    };
+    let key = if files.authorities.is_some() { "upstream_tls.authorities" } else { "upstream_tls.certificate" };
+    if let Err(error) = link::ClientTls::load(files) {
+        warn(key, error.to_string());
+    }
+}
+
+/// Policies that go by what caches hold, where nobody says it.
+fn knowledge(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    let policy = config.routing.policy;
+    if !goes_by_events(policy) {
+        return;
+    }
+    for (at, model) in config.models.iter().enumerate().filter(|(_, model)| model.tokenizer.is_none()) {
+        let name = &*model.name;
+        warn(
+            &format!("models.{at}.name"),
+            format!(
+                "`{policy}` goes by token ids, and `{name}` has no `tokenizer`: its text prompts are routed by load"
+            ),
+        );
+    }
+    for (at, worker) in config.workers.iter().enumerate() {
+        if config.event_source(worker) == EventSource::None {
+            let id = &worker.id.value;
+            warn(
+                &format!("workers.{at}.id"),
+                format!(
+                    "`{policy}` goes by what caches hold, and nobody tells it of `{id}`: it has no source of events"
+                ),
+            );
+        }
+    }
+}
+
+fn goes_by_events(policy: PolicyName) -> bool {
+    use PolicyName::{ApproxLru, ApproxTree, Chwbl, LeastRequests, PowerOfTwo, Random, RoundRobin};
+    !matches!(policy, ApproxLru | ApproxTree | Chwbl | LeastRequests | PowerOfTwo | Random | RoundRobin)
+}
+
+/// Ports that others on the network reach and that ask nobody who he is. The admin port may not be one.
+fn openness(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    let listen = &config.listen;
+    let is_open = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
+    if is_open(listen.data.value) && listen.data_tls.client_authorities.is_none() {
+        warn(
+            "listen.data",
+            format!(
+                "{} is open to the network, and nothing here asks clients who they are: what stands before it must, \
+                 or `listen.data_tls.client_authorities`",
+                listen.data.value
+            ),
+        );
+    }
+    if is_open(listen.admin.value) && listen.admin_tls.certificate.is_none() {
+        warn(
+            "listen.admin",
+            format!("{} is open to the network without TLS: others on the way read the token", listen.admin.value),
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! Numbers on the command line, each within its bounds.
+
+fn within(text: &str, expected: &str, is_fit: impl Fn(f64) -> bool) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && is_fit(*number));
+    number.ok_or_else(|| expected.to_owned())
+}
+
+/// A number above 0.
+pub(super) fn above_zero(text: &str) -> Result<f64, String> {
+    within(text, "must be a number above 0", |number| number > 0.0)
+}
+
+/// A number from 0.
+pub(super) fn not_negative(text: &str) -> Result<f64, String> {
+    within(text, "must be a number, 0 or more", |number| number >= 0.0)
+}
+
+/// All, nothing, or what lies between.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    within(text, "must be from 0 to 1", |share| (0.0..=1.0).contains(&share))
+}
+
+/// Nothing, or a share that leaves something.
+pub(super) fn part(text: &str) -> Result<f64, String> {
+    within(text, "must be at least 0 and below 1", |share| (0.0..1.0).contains(&share))
+}
+
+/// A share that is something and leaves something.
+pub(super) fn inner_part(text: &str) -> Result<f64, String> {
+    within(text, "must be above 0 and below 1", |share| share > 0.0 && share < 1.0)
+}
+
+/// A deviation of a logarithm: beyond 2 its factors are no times any more.
+pub(super) fn deviation(text: &str) -> Result<f64, String> {
+    within(text, "must be from 0 to 2", |deviation| (0.0..=2.0).contains(&deviation))
+}
+
+/// A factor between things of one kind.
+pub(super) fn factor(text: &str) -> Result<f64, String> {
+    within(text, "must be from 0.01 to 100", |factor| (0.01..=100.0).contains(&factor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_their_bounds_and_no_bound_lets_nonsense_in() {
+        assert_eq!([share("0"), share("1"), part("0"), inner_part("0.5")], [Ok(0.0), Ok(1.0), Ok(0.0), Ok(0.5)]);
+        for wrong in
+            [above_zero("0"), not_negative("-1"), share("1.1"), part("1"), inner_part("0"), deviation("3"), factor("0")]
+        {
+            assert!(wrong.is_err());
+        }
+        for parser in [above_zero, not_negative, share, part, inner_part, deviation, factor] {
+            assert!(["nan", "inf", "-inf", "", "x"].iter().all(|text| parser(text).is_err()));
+        }
+    }
+}

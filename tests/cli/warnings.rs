@@ -1,0 +1,61 @@
+//! What `check` says of configurations that can be followed.
+
+use serde_json::Value;
+
+use super::{Configuration, stderr, stdout, warmpath};
+
+#[test]
+fn what_serve_could_not_use_is_a_warning_and_fails_where_that_is_asked_for() {
+    let text = "models: [{name: m, tokenizer: no/t.json, chat_template: no/c.jinja}]\n\
+                workers: [{id: w, url: 'http://127.0.0.1:9', model: m}]\n\
+                listen: {data: '0.0.0.0:80', data_tls: {certificate: /no/c, key: /no/k}}\n\
+                record: /dev/null/x/r.jsonl\nupstream_tls: {authorities: /no/ca}\n";
+    let config = Configuration::new("doubtful", text);
+    let name = config.path();
+    let folder = std::path::Path::new(name).parent().unwrap().display();
+    let gone = "No such file or directory (os error 2)";
+    let expected = [
+        format!("{name}:1:31: warning: cannot read `{folder}/no/t.json`: {gone}"),
+        format!("{name}:1:57: warning: cannot read `{folder}/no/c.jinja`: {gone}"),
+        format!(
+            "{name}:2:16: warning: `kv` goes by what caches hold, and nobody tells it of `w`: it has no source of events"
+        ),
+        format!(
+            "{name}:3:16: warning: 0.0.0.0:80 is open to the network, and nothing here asks clients who they are: what \
+             stands before it must, or `listen.data_tls.client_authorities`"
+        ),
+        format!("{name}:3:54: warning: cannot read `/no/c`: {gone}"),
+        format!("{name}:4:9: warning: `/dev/null/x/r.jsonl` cannot be written: it is a folder, or lies below a file"),
+        format!("{name}:5:29: warning: cannot read `/no/ca`: {gone}"),
+    ];
+    let output = warmpath(&["check", name]);
+    assert_eq!(stderr(&output).lines().collect::<Vec<_>>(), expected);
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(0), &*format!("{name}: valid: 1 model, 1 worker, policy kv\n"))
+    );
+    assert_eq!(warmpath(&["check", name, "--strict"]).status.code(), Some(1));
+    let output = warmpath(&["check", name, "--json"]);
+    let document: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!((&document["valid"], document["warnings"].as_array().map(Vec::len)), (&true.into(), Some(7)));
+    assert_eq!((&document["warnings"][2]["line"], &document["warnings"][2]["column"]), (&2.into(), &16.into()));
+}
+
+#[test]
+fn nothing_is_said_of_what_is_whole() {
+    for text in [
+        "models: [{name: m}]\nworkers: [{id: w, url: 'http://w:1', model: m}]\nrouting: {policy: approx_tree}\n",
+        "models: [{name: m, tokenizer: bytes}]\nworkers: [{id: w, url: 'http://w:1', model: m, events: zmq}]\n",
+    ] {
+        let config = Configuration::new("whole", text);
+        let output = warmpath(&["check", config.path(), "--strict"]);
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+    }
+    let text = "models: [{name: m}]\nworkers: [{id: w, url: 'http://w:1', model: m, events: zmq}]\n";
+    let config = Configuration::new("untold", text);
+    let expected = format!(
+        "{}:1:17: warning: `kv` goes by token ids, and `m` has no `tokenizer`: its text prompts are routed by load\n",
+        config.path()
+    );
+    assert_eq!(stderr(&warmpath(&["check", config.path()])), expected);
+}
