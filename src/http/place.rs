@@ -17,7 +17,6 @@ use crate::decisions::{Decision, Made, Name, names};
 use crate::error::GatewayError;
 use crate::fleet::Worker;
 use crate::fleet::roster::Roster;
-use crate::request_id::REQUEST_ID;
 use crate::telemetry::access::Chosen;
 
 /// A request that has a worker.
