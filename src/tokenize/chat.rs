@@ -22,6 +22,7 @@ use crate::openai::{ChatView, Raw};
 
 mod date;
 mod json;
+mod memory;
 mod messages;
 mod record;
 mod source;

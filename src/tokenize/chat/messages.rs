@@ -19,6 +19,7 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
+use super::memory::heap_bytes;
 use super::record::Record;
 use crate::openai::Raw;
 use crate::tokenize::Reason;
@@ -66,14 +67,6 @@ const MESSAGE_BYTES: usize = 512;
 /// as many.
 const FIELD_BYTES: usize = 3 * size_of::<(&str, Value)>();
 
-/// What a list and a map take on the heap beside their elements, and a text beside its bytes: counters, and what fills it up.
-const LIST_BYTES: usize = 48;
-const MAP_BYTES: usize = 112;
-const TEXT_BYTES: usize = 24;
-
-/// What one place in a map takes: key, value and hash, and its mark in a table.
-const PLACE_BYTES: usize = 2 * size_of::<Value>() + 17;
-
 impl From<Message> for Parsed {
     fn from(message: Message) -> Self {
         Self { value: message.clone().into_value(), message, bytes: 0 }
@@ -83,28 +76,6 @@ impl From<Message> for Parsed {
 impl Weigh for Parsed {
     fn bytes(&self) -> usize {
         self.bytes
-    }
-}
-
-/// Bytes that `value` holds on the heap, or a little more: of lists and maps it is not known how much room they have, so it is
-/// taken for as much as they could have come to have as they grew. Not to be had from the JSON: `{}` takes fifty times its text.
-/// O(values).
-fn heap_bytes(value: &Value) -> usize {
-    let elements = || value.try_iter().into_iter().flatten();
-    match value.kind() {
-        ValueKind::String => TEXT_BYTES + value.as_str().map_or(0, str::len),
-        ValueKind::Seq => {
-            let places = value.len().unwrap_or(0).next_power_of_two().max(4);
-            LIST_BYTES + places * size_of::<Value>() + elements().map(|element| heap_bytes(&element)).sum::<usize>()
-        }
-        ValueKind::Map => {
-            // A table is at most seven eighths full.
-            let len = value.len().unwrap_or(0);
-            let places = if len == 0 { 0 } else { (len + len.div_ceil(7)).next_power_of_two().max(4) };
-            let entry = |(key, value): &(Value, Value)| heap_bytes(key) + heap_bytes(value);
-            MAP_BYTES + places * PLACE_BYTES + entries(value).iter().map(entry).sum::<usize>()
-        }
-        _ => 0,
     }
 }
 
