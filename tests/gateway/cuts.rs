@@ -65,7 +65,7 @@ impl World {
     }
 }
 
-/// Where things lie in the answer: the end of the first event's line, that of `[DONE]`, and the end.
+/// Where things lie in the answer: the end of the first event's line, of `[DONE]`, which needs no line's end, and of all.
 fn places() -> (usize, usize, usize) {
     let bytes: Vec<u8> = stream(1)
         .into_iter()
@@ -77,7 +77,7 @@ fn places() -> (usize, usize, usize) {
     let text = String::from_utf8(bytes).unwrap();
     let after = |start: usize, what: &str| start + text[start..].find(what).unwrap() + what.len();
     let event = after(after(0, "data: "), "\n");
-    let done = after(after(event, "[DONE]"), "\n");
+    let done = after(event, "[DONE]");
     (event, done, text.len())
 }
 

@@ -57,15 +57,17 @@ async fn what_only_engines_understand_reaches_one_as_it_came() {
     assert_eq!(fleet.metric("warmpath_time_to_first_token_seconds_count", "").await, 0.0, "nobody's first token");
 }
 
-/// A policy that goes by what was sent has nothing to go by.
+/// A policy that goes by prompts has nothing to go by; one that does not look at them needs nothing.
 #[tokio::test]
-async fn every_policy_passes_them_by_load() {
+async fn every_policy_that_goes_by_prompts_passes_them_by_load() {
     let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
-    for policy in ["approx_tree", "approx_lru", "logit", "round_robin"] {
+    for (policy, decided_by) in
+        [("approx_tree", "load"), ("approx_lru", "load"), ("logit", "load"), ("round_robin", "policy")]
+    {
         let fleet = fleet().engines(0).stranger(worker.address).policy(policy).start().await;
         for _ in 0..3 {
             let answer = fleet.post_bytes("/v1/embeddings", JSON.as_bytes().to_vec()).await;
-            assert_eq!((answer.status, &answer.headers["x-warmpath-decision"]), (200, &"load".parse().unwrap()));
+            assert_eq!((answer.status, &answer.headers["x-warmpath-decision"]), (200, &decided_by.parse().unwrap()));
         }
     }
 }
