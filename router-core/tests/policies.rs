@@ -228,6 +228,17 @@ fn what_is_explained_is_what_happens_next() {
     }
 }
 
+/// Explanations use a caller's buffers: what it keeps of its own decisions it keeps afterwards, too.
+#[test]
+fn an_explanation_leaves_what_its_caller_keeps() {
+    for (keeps, scratch) in [(true, Scratch::new(7).aloud()), (false, Scratch::new(7))] {
+        let mut world = World { scratch, ..World::new(PolicyName::Predicted) };
+        assert!(world.explain(&prompt(1, 4), None).considered.iter().all(|considered| !considered.terms.is_empty()));
+        let _held = world.place(&prompt(1, 4), None);
+        assert_eq!(!world.scratch.terms().is_empty(), keeps);
+    }
+}
+
 #[test]
 fn an_explanation_names_what_decided() {
     let mut world = World::new(PolicyName::Kv);

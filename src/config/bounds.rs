@@ -89,7 +89,7 @@ pub struct Health {
 pub struct Retries {
     /// Attempts after the first; 0: none.
     pub attempts: u8,
-    /// Retries that may be under way at once, as a share of the active requests of a model.
+    /// Retries that may be under way at once, each until it is being served, as a share of the active requests of a model.
     pub budget: Share,
     /// The same as a number, at least.
     pub budget_min: u32,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{Response, header};
+use http::{HeaderValue, Response, header};
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
@@ -17,6 +17,9 @@ use crate::error::{BoxError, GatewayError, error_json};
 
 /// Between the last words and the cut: a body that fails takes what was not flushed with it.
 const LAST_WORDS: Duration = Duration::from_millis(10);
+
+/// The type of a stream of server-sent events, whatever follows it.
+const EVENTS: &[u8] = b"text/event-stream";
 
 /// The most that is handed on at once. HTTP takes whatever it is given, and keeps it; and with the last of it the answer ends,
 /// whether the client has it or not.
@@ -51,7 +54,9 @@ impl Answer {
     /// `response` as it leaves.
     pub(super) fn of(response: Response<Body>, open: Open) -> Response<Self> {
         let content_type = response.headers().get(header::CONTENT_TYPE);
-        let events = content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+        let begins =
+            |value: &HeaderValue| value.as_bytes().get(..EVENTS.len()).map(|kind| kind.eq_ignore_ascii_case(EVENTS));
+        let events = content_type.and_then(begins).unwrap_or(false);
         let pace = Pace::of_task();
         if let Some(Deadline(deadline)) = response.extensions().get() {
             let deadline = Instant::from_std(*deadline);

@@ -83,10 +83,10 @@ impl Scheduler {
         let Question { shape, kept, .. } = question;
         let chance = scratch.rng.clone();
         // What a policy that learns goes by is another thing a moment later: its terms are those of this decision.
-        scratch.terms = Some(Vec::new());
+        let kept_before = scratch.terms.replace(Vec::new());
         let decided = self.decide(now, question, scratch);
         scratch.rng = chance;
-        let told = scratch.terms.take().unwrap_or_default();
+        let told = std::mem::replace(&mut scratch.terms, kept_before).unwrap_or_default();
         let (chosen, decided_by) = decided?;
         let policy = if decided_by == DecidedBy::Policy { &self.policy } else { &self.fallback };
         let Scratch { candidates, costs, .. } = scratch;
