@@ -35,6 +35,7 @@ mod intake;
 mod listener;
 mod refusal;
 mod room;
+mod section;
 mod service;
 mod stream;
 mod tls;

@@ -28,6 +28,8 @@ pub(super) struct Course {
     bare_line: AtomicBool,
     /// Bytes of the last request's body that HTTP has not been given; [`CHUNKS`] where nobody knows.
     body_left: AtomicU64,
+    /// Bytes of the next request's body that HTTP was given with its head.
+    with_head: AtomicU64,
     /// Bytes that came and that HTTP has not been given.
     kept: AtomicU64,
     /// Whether HTTP was given something behind what may have been the end of a body in chunks.
@@ -123,6 +125,7 @@ impl Course {
             head_begun: AtomicBool::new(false),
             bare_line: AtomicBool::new(false),
             body_left: AtomicU64::new(0),
+            with_head: AtomicU64::new(0),
             kept: AtomicU64::new(0),
             overran: AtomicBool::new(false),
             deadline: Moment::default(),
@@ -173,10 +176,17 @@ impl Course {
         self.bare_line.swap(false, Ordering::Relaxed)
     }
 
+    /// HTTP was given so many bytes behind a head, which announces at least as many.
+    pub(super) fn gave_with_head(&self, bytes: u64) {
+        self.with_head.store(bytes, Ordering::Relaxed);
+    }
+
     /// The request that began last has a body of so many bytes, or one in chunks.
     pub(super) fn expect_body(&self, len: Option<u64>) {
-        self.body_left.store(len.unwrap_or(CHUNKS), Ordering::Relaxed);
-        self.overran.store(false, Ordering::Relaxed);
+        let given = self.with_head.swap(0, Ordering::Relaxed);
+        self.body_left.store(len.map_or(CHUNKS, |len| len.saturating_sub(given)), Ordering::Relaxed);
+        // HTTP reads the same length out of a head, or what it was given would be no part of the body.
+        self.overran.store(len.map_or(given > 0, |len| given > len), Ordering::Relaxed);
     }
 
     /// Its end was read.
@@ -465,6 +475,14 @@ mod tests {
         assert_eq!((course.next(), course.must_end()), (Next::Chunks, true));
         course.end_body();
         assert_eq!((course.next(), course.must_end()), (Next::Later, false));
+        for (given, len, next, must_end) in
+            [(3, Some(8), Next::Body(5), true), (8, Some(8), Next::Later, false), (8, Some(7), Next::Later, true)]
+        {
+            course.gave_with_head(given);
+            course.expect_body(len);
+            assert_eq!((course.next(), course.must_end()), (next, must_end), "{given} of {len:?} came with the head");
+        }
+        course.expect_body(Some(0));
         course.overrun();
         assert!(course.must_end());
         drop(open);

@@ -1,9 +1,10 @@
 //! The bytes of one connection, between the socket and HTTP.
 //!
 //! It tells the connection's [`Course`] what passes. It gives HTTP/1's reader one head at a time and what belongs to it, and
-//! keeps what comes behind until its turn: so whatever is read as a head was looked at as one, and has its clock. And it says in our words what HTTP/1's reader says in its own: a head
-//! that cannot be read is answered by the reader itself, with a status and nothing else. Those bytes come when no request
-//! is being answered and none is on its way, so they are known; they are held back and an error object is sent instead.
+//! keeps what comes behind until its turn: so whatever is read as a head was looked at as one, and has its clock. And it
+//! says in our words what HTTP/1's reader says in its own: a head that cannot be read is answered by the reader itself, with
+//! a status and nothing else. Those bytes come when no request is being answered and none is on its way, so they are known;
+//! they are held back and an error object is sent instead.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -18,6 +19,7 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
 use super::course::{Course, Next};
+use super::section::{Section, announced};
 use super::{DoorLimits, refusal};
 use crate::error::GatewayError;
 
@@ -149,7 +151,7 @@ impl Wire {
             }
             Next::Chunks => {
                 // An empty line ends them, though not each one does.
-                if self.chunks.is_whole || self.chunks.read(bytes) < bytes.len() {
+                if self.chunks.is_whole() || self.chunks.read(bytes) < bytes.len() {
                     self.course.overrun();
                 }
                 bytes.len()
@@ -159,17 +161,24 @@ impl Wire {
         }
     }
 
-    /// The bytes up to the head's end.
+    /// The bytes up to the head's end, and those of the body behind it where the head came at once and says how many these
+    /// are: most requests are read as they came.
     fn read_head(&mut self, bytes: &[u8]) -> usize {
-        if !self.course.is_in_head() {
+        let begins = !self.course.is_in_head();
+        if begins {
             (self.head, self.chunks) = (Section::default(), Section::default());
         }
         self.course.received();
         let len = self.head.read(bytes);
-        if self.head.is_bare {
+        if self.head.is_bare() {
             self.course.note_bare_line();
         }
-        len
+        if !begins || len == bytes.len() {
+            return len;
+        }
+        let body = announced(&bytes[..len]).unwrap_or(0).min(bytes.len() - len);
+        self.course.gave_with_head(u64::try_from(body).unwrap_or(u64::MAX));
+        len + body
     }
 
     /// Keeps what is not due.
@@ -201,51 +210,6 @@ impl Wire {
             reply.advance(written);
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-/// Lines up to an empty one, as they come: a request's head, or a body in chunks. HTTP/1's reader takes lines of a head that
-/// end in LF alone (RFC 9112, 2.2, allows it); a server before the router may not, and read one head where the router reads
-/// two.
-#[derive(Debug, Default)]
-struct Section {
-    /// Bytes of the line that has not ended.
-    len: usize,
-    /// The last byte.
-    last: u8,
-    /// Bytes of the first line that has some.
-    first: Option<usize>,
-    /// Whether the empty line that ends it was the last thing that came.
-    is_whole: bool,
-    /// Whether a line ended in LF alone.
-    is_bare: bool,
-}
-
-impl Section {
-    /// Takes further bytes up to the empty line, and returns how many these are. O(bytes).
-    fn read(&mut self, bytes: &[u8]) -> usize {
-        let mut begin = 0;
-        self.is_whole = false;
-        for end in memchr::memchr_iter(b'\n', bytes) {
-            let before = end.checked_sub(1).map_or(self.last, |before| bytes[before]);
-            let len = self.len + (end - begin) - usize::from(before == b'\r');
-            self.is_bare |= before != b'\r';
-            (self.len, self.last, begin) = (0, b'\n', end + 1);
-            if len > 0 {
-                self.first.get_or_insert(len);
-            } else if self.first.is_some() {
-                self.is_whole = true;
-                return begin;
-            }
-        }
-        self.len = self.len.saturating_add(bytes.len() - begin);
-        self.last = bytes.last().copied().unwrap_or(self.last);
-        bytes.len()
-    }
-
-    /// How long the first line is, as far as it has come.
-    fn first_line(&self) -> usize {
-        self.first.unwrap_or(self.len)
     }
 }
 
@@ -377,44 +341,5 @@ impl AsyncWrite for Socket {
             Socket::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Socket::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(bytes: &str) -> (usize, bool, bool) {
-        read_before("", bytes)
-    }
-
-    /// First line, whether it is whole, whether a line ended in LF alone; however it is cut in two. `behind` is no part of it.
-    fn read_before(behind: &str, bytes: &str) -> (usize, bool, bool) {
-        let mut seen = Vec::new();
-        for cut in 0..=bytes.len() {
-            let mut head = Section::default();
-            let mut end = head.read(&bytes.as_bytes()[..cut]);
-            if !head.is_whole {
-                end += head.read(&bytes.as_bytes()[cut..]);
-            }
-            assert_eq!(&bytes[end..], behind, "{bytes:?} in two at {cut}");
-            seen.push((head.first_line(), head.is_whole, head.is_bare));
-        }
-        seen.dedup();
-        assert_eq!(seen.len(), 1, "{bytes:?}: {seen:?}");
-        seen[0]
-    }
-
-    #[test]
-    fn lines_that_end_in_lf_alone_are_seen_up_to_the_end_of_the_head() {
-        assert_eq!(read("GET / HTTP/1.1\r\nHost: r\r\n\r\n"), (14, true, false));
-        assert_eq!(read("\r\nGET / HTTP/1.1\r\nHost: r\r\n\r\n"), (14, true, false));
-        let body = "{\"a\":\n1}\n\n";
-        let with_body = format!("GET / HTTP/1.1\r\n\r\n{body}");
-        assert_eq!(read_before(body, &with_body), (14, true, false), "a body may have them");
-        assert_eq!(read("GET / HTTP/1.1\nHost: r\r\n\r\n"), (14, true, true));
-        assert_eq!(read("GET / HTTP/1.1\r\nA: 1\nHost: r\r\n"), (14, false, true));
-        assert_eq!(read("GET / HTTP/1.1\r\nHost: r\r\n\n"), (14, true, true));
-        assert_eq!(read("GET /a"), (6, false, false));
     }
 }
