@@ -222,10 +222,18 @@ pub(super) fn succeeding(config: &Config, before: &Config, old: &PoolState) -> P
     old.tokenizer.set_giving_ids(gives_ids(config));
     let policies: Vec<PolicyName> =
         PolicyName::ALL.into_iter().filter(|policy| config.routing.sets_alike(&before.routing, *policy)).collect();
+    let (limits, limits_before) = (config.routing.approx_limits(), before.routing.approx_limits());
+    let bounded_alike = [
+        (PolicyName::ApproxTree, limits.tree == limits_before.tree),
+        (PolicyName::ApproxLru, limits.lru == limits_before.lru),
+    ];
+    let histories: Vec<PolicyName> =
+        bounded_alike.into_iter().filter_map(|(name, alike)| alike.then_some(name)).collect();
     let keeps = Keeps {
         policies: &policies,
+        histories: &histories,
         sessions: config.routing.sessions == before.routing.sessions,
-        sent: config.routing.approx_lru == before.routing.approx_lru,
+        sent: limits.lru == limits_before.lru,
     };
     let same_budget =
         (config.retries.budget, config.retries.budget_min) == (before.retries.budget, before.retries.budget_min);

@@ -116,3 +116,21 @@ async fn what_a_dead_worker_was_sent_is_forgotten() {
     };
     fleet.eventually("engine-1 is down and forgotten", forgotten).await;
 }
+
+/// What is made of a history changes, and what bounds it does not: nothing is forgotten.
+#[tokio::test]
+async fn other_weights_forget_nothing_of_what_was_sent() {
+    let fleet = fleet().policy("approx_tree").tokenizer("null").without_events().start().await;
+    fleet.complete(json!(STORY)).await;
+    let file = fleet.following("approx").await;
+    let set = |rule: &str| {
+        fleet.yaml.replace("policy: approx_tree", &format!("policy: approx_tree, approx_tree: {{{rule}}}"))
+    };
+    let units = async || fleet.of_worker("warmpath_history_units", 1).await;
+    for (rule, left) in [("cache_threshold: 0.3", 70.0), ("cache_threshold: 0.3, max_tree_size: 1000", 0.0)] {
+        assert_ne!(set(rule), fleet.yaml);
+        file.write(set(rule).as_bytes());
+        let (status, told) = fleet.reload().await;
+        assert_eq!((status, units().await), (200, left), "{rule}: {told}");
+    }
+}

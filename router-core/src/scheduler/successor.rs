@@ -10,6 +10,8 @@ use crate::policy::{Policy, PolicyName};
 pub struct Keeps<'a> {
     /// Policies whose settings are the same.
     pub policies: &'a [PolicyName],
+    /// Policies whose histories are bounded the same: other settings of theirs change what is made of these.
+    pub histories: &'a [PolicyName],
     /// Whether the rule for sessions is the same.
     pub sessions: bool,
     /// Whether what is remembered of workers without events is bounded the same.
@@ -33,10 +35,12 @@ impl Scheduler {
         let mut taken = vec![false; before.len()];
         for policy in [&mut self.policy, &mut self.fallback].into_iter().chain(&mut self.shadows) {
             let same = |at: &usize| before[*at].name == policy.name && !taken[*at];
-            let found = (0..before.len()).find(same).filter(|_| keeps.policies.contains(&policy.name));
-            if let Some(at) = found {
-                taken[at] = true;
+            let Some(at) = (0..before.len()).find(same) else { continue };
+            taken[at] = true;
+            if keeps.policies.contains(&policy.name) {
                 *policy = before[at].clone();
+            } else if keeps.histories.contains(&policy.name) {
+                policy.history.clone_from(&before[at].history);
             }
         }
         self.needs =

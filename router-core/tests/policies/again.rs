@@ -42,7 +42,7 @@ fn what_was_decided_can_be_decided_again() {
 fn a_successor_knows_what_is_in_flight_and_what_was_learned_where_it_is_set_alike() {
     let mut world = World::new(PolicyName::RoundRobin);
     let first = world.place(&prompt(1, 8), None);
-    let keeps = |policies| Keeps { policies, sessions: true, sent: true };
+    let keeps = |policies| Keeps { policies, histories: &[], sessions: true, sent: true };
     let kept = World::scheduler(PolicyName::RoundRobin).succeeding(&world.scheduler, keeps(&[PolicyName::RoundRobin]));
     let fresh = World::scheduler(PolicyName::RoundRobin).succeeding(&world.scheduler, keeps(&[]));
     let by_cache = World::scheduler(PolicyName::Kv).succeeding(&world.scheduler, keeps(&PolicyName::ALL));
