@@ -14,7 +14,7 @@ use line::Line;
 use mean::Mean;
 use returns::Returns;
 pub use work::Work;
-use worker::{Interval, Worker};
+use worker::{Interval, Pending, Stage, Worker};
 
 mod arrivals;
 mod line;
@@ -30,6 +30,9 @@ const FLIGHTS_MAX: usize = 262_144;
 /// Intervals of each worker that are remembered of it, about, where all have equally many.
 const REMEMBERED: f64 = 100.0;
 
+/// What is kept of the longest answer in one piece when another has ended.
+const LONGEST_KEPT: f64 = 0.99;
+
 /// Tokens and requests closer together than this, in ms, come together: from one step of the engine, in one burst.
 const ONE_STEP_MS: f64 = 1.0;
 
@@ -38,12 +41,19 @@ const ONE_STEP_MS: f64 = 1.0;
 struct Flight {
     slot: Slot,
     sent: f64,
+    /// Its answer comes in one piece.
+    whole: bool,
     decoding: bool,
+    /// Whether its first token came.
+    heard: bool,
     /// The interval that its first token ended, until another token shows that it was one: an answer that comes as a whole
     /// comes with its last.
     interval: Option<Interval>,
     told: bool,
 }
+
+/// Those on their way.
+type Flights = HashMap<RequestKey, Flight, foldhash::fast::RandomState>;
 
 /// Everything that was learned.
 struct State {
@@ -52,11 +62,13 @@ struct State {
     workers: Vec<Worker>,
     names: Vec<Option<(WorkerId, Rank)>>,
     roll: Option<Roll>,
-    flights: HashMap<RequestKey, Flight, foldhash::fast::RandomState>,
+    flights: Flights,
     arrivals: Arrivals,
     returns: Returns,
     ttft: Mean,
     end_to_end: Mean,
+    /// The longest that an answer in one piece took, old ones counting less.
+    longest: f64,
     /// What a request brings.
     tokens: Mean,
     pairs: Mean,
@@ -110,6 +122,7 @@ impl Default for State {
             returns: Returns::default(),
             ttft: Mean::new(0.005),
             end_to_end: Mean::new(0.005),
+            longest: 0.0,
             tokens: Mean::new(0.005),
             pairs: Mean::new(0.005),
         }
@@ -139,16 +152,19 @@ impl Reading<'_> {
     /// What so much work can expect of a worker on which `waiting` requests have no first token yet, by the account of the
     /// router and what the engine says: more than are known here are foreign, and taken for usual ones.
     #[inline]
-    pub fn outlook(&self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
+    pub fn outlook(&mut self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
         let Self { state, now } = self;
+        state.settle(*now, slot);
         let worker = state.workers.get(slot.index());
-        let pending = worker.map_or(0, Worker::pending);
-        let foreign = waiting.saturating_sub(u32::try_from(pending).unwrap_or(u32::MAX));
+        let foreign = waiting.saturating_sub(worker.map_or(0, Worker::without_first_token));
         let foreign = if foreign == 0 { Work::default() } else { state.usual().times(f64::from(foreign)) };
         let whole = state.end_to_end.get();
         let nobody_heard_of_it = || (state.line.ms(&foreign), 1.0);
-        let (wait, slow) =
-            worker.map_or_else(nobody_heard_of_it, |worker| worker.wait(*now, &state.line, &foreign, whole));
+        let known = |worker: &Worker| {
+            let (wait, slow) = worker.wait(*now, &state.line, &foreign, whole);
+            (wait + worker.mute(*now, state.longest), slow)
+        };
+        let (wait, slow) = worker.map_or_else(nobody_heard_of_it, known);
         let step = worker.map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
         let work = worker.map_or(*work, |worker| worker.beside(*work));
         let more = state.line.more_ms(&work);
@@ -204,7 +220,7 @@ impl State {
     }
 
     fn placed(&mut self, now: f64, (key, slot): (RequestKey, Slot), shape: &Shape, work: Work) {
-        self.ended(now, key, None);
+        self.ended(now, key, false);
         self.arrivals.add(now);
         let cold_ms = self.line.ms(&Work::cold(shape));
         if let Some(fork) = shape.fork {
@@ -215,33 +231,45 @@ impl State {
         if self.flights.len() >= FLIGHTS_MAX {
             return;
         }
-        self.flights.insert(key, Flight { slot, sent: now, decoding: false, interval: None, told: false });
+        let Shape { whole, .. } = *shape;
+        let flight = Flight { slot, sent: now, whole, decoding: false, heard: false, interval: None, told: false };
+        self.flights.insert(key, flight);
         if self.workers.len() <= slot.index() {
             self.workers.resize_with(slot.index() + 1, Worker::default);
         }
         let saved = (cold_ms - self.line.ms(&work)).max(0.0);
+        self.settle(now, slot);
         let worker = &mut self.workers[slot.index()];
         worker.visits.add(now, saved);
-        worker.placed(now, key, work);
+        worker.placed(now, Pending { key, work, sent: now, whole });
+    }
+
+    /// What must have been computed by now on a worker, though nothing is heard of it, waits no more.
+    fn settle(&mut self, now: f64, slot: Slot) {
+        let Self { flights, workers, line, .. } = self;
+        let Some(worker) = workers.get_mut(slot.index()) else { return };
+        worker.settle(now, line, |key| begin_decoding(flights, key));
     }
 
     fn first_token(&mut self, now: f64, key: RequestKey) {
+        let Some(Flight { slot, sent, whole, .. }) = self.flights.get(&key).copied() else { return };
+        self.settle(now, slot);
         let Self { flights, workers, ttft, .. } = self;
-        let Some(Flight { slot, sent, .. }) = flights.get(&key).copied() else { return };
-        ttft.add(now - sent);
+        if !whole {
+            ttft.add(now - sent);
+        }
         let Some(worker) = workers.get_mut(slot.index()) else { return };
-        let interval = worker.first_token(now, key, |other| {
-            if let Some(flight) = flights.get_mut(&other) {
-                flight.decoding = true;
-            }
-        });
+        let interval = worker.first_token(now, key, |other| begin_decoding(flights, other));
         if let Some(flight) = flights.get_mut(&key) {
             flight.decoding = true;
-            flight.interval = interval;
+            flight.heard = true;
+            flight.interval = interval.filter(|_| !whole);
         }
     }
 
     fn tokens(&mut self, now: f64, key: RequestKey, tokens: f64) {
+        let Some(slot) = self.flights.get(&key).map(|flight| flight.slot) else { return };
+        self.settle(now, slot);
         let Self { flights, workers, line, .. } = self;
         let Some(flight) = flights.get_mut(&key) else { return };
         let Some(worker) = workers.get_mut(flight.slot.index()) else { return };
@@ -255,16 +283,32 @@ impl State {
         }
     }
 
-    /// `whole` says that it ended as it should; none that it was sent again.
-    fn ended(&mut self, now: f64, key: RequestKey, whole: Option<bool>) {
-        let Some(Flight { slot, sent, decoding, told, .. }) = self.flights.remove(&key) else { return };
-        let whole = whole.unwrap_or(false);
-        if whole {
+    /// `fully`: it ended as it should.
+    fn ended(&mut self, now: f64, key: RequestKey, fully: bool) {
+        let Some(&Flight { slot, .. }) = self.flights.get(&key) else { return };
+        self.settle(now, slot);
+        let Some(Flight { sent, whole, decoding, heard, told, .. }) = self.flights.remove(&key) else { return };
+        if fully {
             self.end_to_end.add(now - sent);
         }
-        if let Some(worker) = self.workers.get_mut(slot.index()) {
-            worker.ended(now, key, decoding, whole.then_some(told));
+        if fully && whole {
+            self.longest = (self.longest * LONGEST_KEPT).max(now - sent);
         }
+        let stage = match (decoding, heard) {
+            (false, _) => Stage::Pending,
+            (true, false) => Stage::Unheard,
+            (true, true) => Stage::Decoding,
+        };
+        if let Some(worker) = self.workers.get_mut(slot.index()) {
+            worker.ended(now, key, stage, (fully && !whole).then_some(told));
+        }
+    }
+}
+
+/// A request is past its prompt, though nothing was heard of it.
+fn begin_decoding(flights: &mut Flights, key: RequestKey) {
+    if let Some(flight) = flights.get_mut(&key) {
+        flight.decoding = true;
     }
 }
 
@@ -281,8 +325,8 @@ impl Learn for Rates {
             }
             Event::FirstToken => state.first_token(now, request),
             Event::Progress { tokens } => state.tokens(now, request, f64::from(tokens.0)),
-            Event::Finished { .. } => state.ended(now, request, Some(true)),
-            Event::Failed { .. } => state.ended(now, request, Some(false)),
+            Event::Finished { .. } => state.ended(now, request, true),
+            Event::Failed { .. } => state.ended(now, request, false),
         }
     }
 }
@@ -364,7 +408,7 @@ mod tests {
         }
 
         fn outlook(&self, ms: f64, slot: u16, thousands: f64, waiting: u32) -> Outlook {
-            let reading = self.0.read(self.1 + Duration::from_secs_f64(ms / 1e3));
+            let mut reading = self.0.read(self.1 + Duration::from_secs_f64(ms / 1e3));
             reading.outlook(Slot(slot), &work(thousands), waiting)
         }
 
@@ -443,6 +487,52 @@ mod tests {
         // Nor does its silence.
         world.place(1e6, 100, 0, 1_000);
         assert_eq!(world.outlook(1e6 + 5_000.0, 0, 1.0, 1), Outlook { wait: 0.0, own: 50.0, more: 30.0, step: 0.0 });
+    }
+
+    #[test]
+    fn answers_in_one_piece_are_past_their_prompts_when_these_should_have_been_computed() {
+        let world = World::new();
+        let shape = |tokens| Shape { whole: true, ..Shape::of(Tokens(tokens), BlockSize::new(16).unwrap()) };
+        let whole = |ms, key, tokens| {
+            let new_tokens = Tokens(tokens);
+            world.tell(ms, key, 0, Event::Placed { shape: shape(tokens), overlap: TierBlocks::default(), new_tokens });
+        };
+        // Two of one step, 20 + 2·60 ms, and one that comes meanwhile, 50 ms more; the account has them all as waiting.
+        [0, 1].into_iter().for_each(|key| whole(0.0, key, 2_000));
+        whole(40.0, 2, 1_000);
+        let wait = |ms| world.outlook(ms, 0, 0.0, 3).wait;
+        assert_eq!([40.0, 100.0, 140.0, 160.0, 190.0, 5_000.0].map(wait), [130.0, 70.0, 50.0, 30.0, 0.0, 0.0]);
+        // A stream beside them is no queue of theirs, and what it tells is learned of it alone.
+        for key in 10..210 {
+            let ms = 10_000.0 + 500.0 * f64::from(u32::try_from(key).unwrap());
+            world.place(ms, key, 0, 1_000);
+            world.answer(ms + 80.0, key, 0);
+        }
+        let own = world.outlook(200_000.0, 0, 1.0, 3).own;
+        assert!(near(own, 80.0, 0.1), "{own}");
+        // What ends has been heard of.
+        (0..3).for_each(|key| world.tell(200_000.0, key, 0, Event::Finished { usage: Usage::default() }));
+        assert!(world.outlook(200_000.0, 0, 1.0, 1).wait > 0.0, "one that waits now is nobody known here");
+    }
+
+    #[test]
+    fn a_worker_that_says_nothing_for_longer_than_answers_take_may_hang() {
+        let world = World::new();
+        let shape = Shape { whole: true, ..Shape::of(Tokens(1_000), BlockSize::new(16).unwrap()) };
+        let placed = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(1_000) };
+        for (key, took) in [(0, 2_000.0), (1, 100.0), (2, 100.0)] {
+            let ms = 10_000.0 * f64::from(u32::try_from(key).unwrap());
+            world.tell(ms, key, 0, placed);
+            world.tell(ms + took, key, 0, Event::FirstToken);
+            world.tell(ms + took, key, 0, Event::Finished { usage: Usage::default() });
+        }
+        world.tell(50_000.0, 9, 0, placed);
+        let wait = |ms| world.outlook(50_000.0 + ms, 0, 0.0, 1).wait;
+        // 2 s is the longest that one took, less two hundredths by now.
+        assert_eq!([10.0, 100.0, 3_000.0].map(wait), [40.0, 0.0, 0.0]);
+        assert!(near(wait(10_000.0), 10_000.0 - 2.0 * 2_000.0 * 0.99 * 0.99, 1e-9), "{}", wait(10_000.0));
+        world.tell(61_000.0, 9, 0, Event::FirstToken);
+        assert_eq!(world.outlook(61_000.0, 0, 0.0, 0).wait, 0.0);
     }
 
     #[test]

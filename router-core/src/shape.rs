@@ -132,12 +132,15 @@ pub struct Shape {
     /// by the scheduler where a policy asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<SequenceHash>,
+    /// Whether its answer comes in one piece: then nothing is heard of it before its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole: bool,
     /// Promises.
     pub objectives: Objectives,
 }
 
 impl Shape {
-    /// One sequence of one prompt, nothing else known.
+    /// One sequence of one prompt, whose answer is streamed; nothing else known.
     pub fn of(prompt: Tokens, block_size: BlockSize) -> Self {
         Self {
             prompt,
@@ -149,6 +152,7 @@ impl Shape {
             affinity: None,
             opening: None,
             fork: None,
+            whole: false,
             objectives: Objectives::default(),
         }
     }

@@ -174,6 +174,7 @@ fn shape(
         class,
         tenant,
         affinity,
+        whole: !view.stream,
         ..Shape::of(prompts.tokens().unwrap_or_else(|| estimate(view, body_len)), pool.block_size)
     }
 }

@@ -10,17 +10,18 @@ use crate::rates::{Outlook, Rates, Reading, Regulars, Work};
 use crate::shape::Shape;
 use crate::units::{Blocks, Tier};
 
-/// `wait + own + more·busy·(λ·(wait + own/2) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step − copy` in ms,
+/// `wait + own + more·busy·(√(λ·λᵣ)·(wait + own/2) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step − copy` in ms,
 /// lowest wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has
 /// to compute of it: together the request's time to first token. Others lose `more` by it: what it adds to a step that
-/// there is anyway, for them or for the streams. `λ·wait` requests will arrive there before it is begun, and each
-/// loses that; `λ·own` while it is computed, and they lose what is left of it: half, on average. So does each of the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over
-/// mean time to the end, halved, since they get a token with every step meanwhile. Both count as
-/// far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time that it is, since whoever
-/// comes later goes elsewhere while it is not, and is one of many to be held up once it is. The regulars, of whom `λᵣ`
-/// come to this worker in a ms for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses
+/// there is anyway, for them or for the streams. Those who arrive there before it is begun each lose that; those who come
+/// while it is computed lose what is left of it: half, on average. How many in a ms is between `λ`, an equal share of all
+/// arrivals, and `λᵣ`, as many as came there last: a worker that nobody goes to has nobody to make wait. So does each of
+/// the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over mean time to the end, halved,
+/// since they get a token with every step meanwhile. Both count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues
+/// grow with the share `ρ` of its time that it is, since whoever comes later goes elsewhere while it is not, and is one
+/// of many to be held up once it is. The regulars, those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses
 /// `more`, or what it would have `saved` here, if that is less, since then it does go. `step` is what those lose
 /// whose first tokens come from the same step, times `1 − ρ`: the rest of the time somebody else would fill it. `copy`
 /// is what others gain who come for the same, where more of it is computed than the longest match leaves:
@@ -57,7 +58,9 @@ pub struct Toll {
 /// What a ms is worth that others lose by a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Worth {
-    /// Of the request's delay: how many arrive at each worker in a ms, as far as they cannot avoid it.
+    /// Of what makes others wait, as far as they cannot avoid it.
+    busy: f64,
+    /// How many would arrive at each worker in a ms, if all had equally many.
     arrivals: f64,
     /// For each stream that decodes.
     stall: f64,
@@ -71,7 +74,7 @@ impl Toll {
         Self {
             wait,
             own,
-            later: more * worth.arrivals * during,
+            later: more * worth.busy * (worth.arrivals * regulars.per_ms).sqrt() * during,
             regulars: more.min(regulars.saved) * regulars.per_ms * during,
             stalls: more * worth.stall * decoding,
             step: step * worth.step,
@@ -114,7 +117,7 @@ impl Worth {
         let room: f64 = serving(candidates).map(known_fullness).sum();
         let share = (arrivals * reading.mean_request_ms()).max(room / workers).min(BUSIEST);
         let busy = share / (1.0 - share);
-        Self { arrivals: busy * arrivals, stall: busy * reading.first_share() / 2.0, step: 1.0 - share }
+        Self { busy, arrivals, stall: busy * reading.first_share() / 2.0, step: 1.0 - share }
     }
 }
 
@@ -128,14 +131,14 @@ const BUSIEST: f64 = 0.95;
 
 impl Predicted {
     fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], each: impl FnMut(Toll)) {
-        let reading = self.rates.read(now);
+        let mut reading = self.rates.read(now);
         let worth = Worth::now(&reading, candidates);
         let decode_ms = reading.decode_ms();
         // Nothing panics while the lock is held.
         let mut tolls = self.tolls.lock().unwrap_or_else(PoisonError::into_inner);
         tolls.clear();
         tolls.extend(candidates.iter().map(|candidate| {
-            let outlook = outlook(&reading, shape, candidate);
+            let outlook = outlook(&mut reading, shape, candidate);
             let outlook = Outlook { wait: outlook.wait.max(until_room(candidate, decode_ms)), ..outlook };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
             Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth)
@@ -173,7 +176,7 @@ fn until_room(candidate: &Candidate, decode_ms: f64) -> f64 {
 const HEADROOM: f64 = 0.1;
 
 #[inline]
-fn outlook(reading: &Reading<'_>, shape: &Shape, candidate: &Candidate) -> Outlook {
+fn outlook(reading: &mut Reading<'_>, shape: &Shape, candidate: &Candidate) -> Outlook {
     reading.outlook(candidate.slot, &work(shape, candidate), candidate.waiting)
 }
 
@@ -282,16 +285,16 @@ mod tests {
 
     #[test]
     fn the_formula_by_hand() {
-        let worth = Worth { arrivals: 0.01, stall: 0.05, step: 0.75 };
-        // 0.01 arrivals a ms in the 100 ms before it and, as they lose half, 25 of those that it takes are 1.25, each of which
-        // loses 40; six streams lose 40 at a twentieth each.
+        let worth = Worth { busy: 0.5, arrivals: 0.01, stall: 0.05, step: 0.75 };
+        // Between 0.01 and 0.04 arrivals a ms in the 100 ms before it and, as they lose half, 25 of those that it takes are
+        // two and a half, each of which loses 40, and half of them go elsewhere; six streams lose 40 at a twentieth each.
         // A quarter of the time somebody else would fill the step.
-        // 0.02 regulars a ms are two and a half in that time, each of whom would rather lose the 30 ms that coming here saves.
-        let regulars = Regulars { per_ms: 0.02, saved: 30.0 };
+        // 0.04 regulars a ms are five in that time, each of whom would rather lose the 30 ms that coming here saves.
+        let regulars = Regulars { per_ms: 0.04, saved: 30.0 };
         let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
-        let lost = Toll { wait: 0.0, own: 0.0, later: 50.0, regulars: 75.0, stalls: 12.0, step: 6.0, copy: 0.0 };
+        let lost = Toll { wait: 0.0, own: 0.0, later: 50.0, regulars: 150.0, stalls: 12.0, step: 6.0, copy: 0.0 };
         assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
-        assert!((toll.sum() - 293.0).abs() < 1e-12);
+        assert!((toll.sum() - 368.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
         let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, more: 0.0, step: 0.0 }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
@@ -309,6 +312,20 @@ mod tests {
     }
 
     #[test]
+    fn who_goes_nowhere_makes_nobody_wait_there() {
+        let worth = Worth { busy: 1.0, arrivals: 0.01, stall: 0.0, step: 0.0 };
+        let later = |per_ms| {
+            let outlook = Outlook { wait: 0.0, own: 100.0, more: 80.0, step: 0.0 };
+            Toll::of(outlook, 0.0, Regulars { per_ms, saved: 0.0 }, worth).later
+        };
+        // An equal share of what arrives is 40 ms; four times as many that come are twice as much.
+        let expected = [(0.0, 0.0), (0.0025, 20.0), (0.01, 40.0), (0.04, 80.0)];
+        for (per_ms, ms) in expected {
+            assert!((later(per_ms) - ms).abs() < 1e-9, "{per_ms}: {}", later(per_ms));
+        }
+    }
+
+    #[test]
     fn what_others_lose_counts_as_far_as_the_fleet_is_busy() {
         let (policy, start) = (Predicted::default(), origin());
         // A request of 1 000 tokens, 50 ms by the prior, every 100 ms: each of two workers is busy a quarter of the time.
@@ -318,7 +335,8 @@ mod tests {
         let reading = policy.rates.read(start);
         let worth = |taken| {
             let candidate = Candidate { active_blocks: Blocks(taken), ..idle(0, 0) };
-            Worth::now(&reading, &[candidate, candidate]).arrivals
+            let Worth { busy, arrivals, .. } = Worth::now(&reading, &[candidate, candidate]);
+            busy * arrivals
         };
         let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12, "{value}, not {expected}");
         close(worth(0), 0.005 * 0.25 / 0.75);
@@ -362,8 +380,8 @@ mod tests {
         let mut busy = idle(0, 0);
         (busy.requests, busy.waiting) = (2, 2);
         let outlook = |ms| {
-            let reading = policy.rates.read(later + Duration::from_millis(ms));
-            outlook(&reading, &shape(256), &busy)
+            let mut reading = policy.rates.read(later + Duration::from_millis(ms));
+            outlook(&mut reading, &shape(256), &busy)
         };
         // One interval for both: 20 + 2·30, then 27.68 of its own.
         assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, more: 7.68, step: 2.0 * 7.68 });
@@ -387,7 +405,7 @@ mod tests {
         let later = start + Duration::from_secs(100);
         place(&policy, later, 3, 0, 1_000);
         let busy = Candidate { requests: 1, waiting: 1, ..idle(0, 0) };
-        let wait = |ms| outlook(&policy.rates.read(later + Duration::from_millis(ms)), &shape(256), &busy).wait;
+        let wait = |ms| outlook(&mut policy.rates.read(later + Duration::from_millis(ms)), &shape(256), &busy).wait;
         assert_eq!([0, 40, 2_000, 4_000, 20_000].map(wait), [50.0, 10.0, 0.0, 0.0, 16_000.0]);
     }
 

@@ -29,12 +29,25 @@ const STEPS: f64 = 16.0;
 /// Requests of one step that are looked at.
 const STEP_MATES_MAX: usize = 64;
 
-/// A request without a first token.
+/// A request that is not past its prompt.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
-    key: RequestKey,
-    work: Work,
-    sent: f64,
+pub(super) struct Pending {
+    pub(super) key: RequestKey,
+    pub(super) work: Work,
+    pub(super) sent: f64,
+    /// Nothing will be heard of its first token: its answer comes in one piece.
+    pub(super) whole: bool,
+}
+
+/// How far a request had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not past its prompt.
+    Pending,
+    /// Past it, though nothing was heard of it.
+    Unheard,
+    /// Its first token came.
+    Decoding,
 }
 
 /// An interval of work that ended with a first token.
@@ -53,6 +66,10 @@ pub(super) struct Worker {
     /// Since when the first of them is computed.
     head: f64,
     decoding: u32,
+    /// Of those that decode, they of whom nothing was heard: they were overtaken, or come in one piece.
+    unheard: u32,
+    /// When the worker was heard of last, or sent something of which nothing is heard after that.
+    silent: f64,
     /// How long its intervals were and how long they should have been, in ms, old ones counting less.
     taken: (f64, f64),
     /// How much slower than the fleet's line.
@@ -74,6 +91,8 @@ impl Default for Worker {
             queued: Work::default(),
             head: 0.0,
             decoding: 0,
+            unheard: 0,
+            silent: 0.0,
             taken: (0.0, 0.0),
             slow: 1.0,
             last: None,
@@ -86,18 +105,51 @@ impl Default for Worker {
 }
 
 impl Worker {
-    /// Requests without a first token.
-    pub(super) fn pending(&self) -> usize {
-        self.pending.len()
+    /// Requests whose first tokens were not heard of.
+    pub(super) fn without_first_token(&self) -> u32 {
+        u32::try_from(self.pending.len()).unwrap_or(u32::MAX).saturating_add(self.unheard)
     }
 
-    pub(super) fn placed(&mut self, now: f64, key: RequestKey, work: Work) {
+    pub(super) fn placed(&mut self, now: f64, pending: Pending) {
         if self.pending.is_empty() {
             self.head = now + self.rest_of_step(now);
         }
-        self.pending.push_back(Pending { key, work, sent: now });
-        self.queued = self.queued.and(work);
+        self.queued = self.queued.and(pending.work);
+        self.pending.push_back(pending);
         self.last_token = None;
+    }
+
+    /// Answers that come in one piece are past their prompts when these should have been computed, step by step: `passed`
+    /// is called for each. A wrong guess corrects itself, for what is left takes as much longer or less.
+    pub(super) fn settle(&mut self, now: f64, line: &Line, mut passed: impl FnMut(RequestKey)) {
+        while let Some((work, count)) = self.whole_step() {
+            let done = self.head + self.slow * line.ms(&work.beside(self.streams_now()));
+            if now < done {
+                return;
+            }
+            for pending in self.pending.drain(..count) {
+                self.decoding = self.decoding.saturating_add(1);
+                self.silent = if self.unheard == 0 { self.silent.max(pending.sent) } else { self.silent };
+                self.unheard = self.unheard.saturating_add(1);
+                passed(pending.key);
+            }
+            self.dequeue(work);
+            self.head = self.pending.front().map_or(done, |first| first.sent.max(done));
+        }
+    }
+
+    /// The work of the step under way, and how many requests it is of, where the first of them come in one piece.
+    fn whole_step(&self) -> Option<(Work, usize)> {
+        let first = self.pending.front().filter(|first| first.whole)?;
+        let (mut work, mut count) = (first.work, 1);
+        let mates = self.pending.iter().skip(1).take(STEP_MATES_MAX);
+        for mate in mates.take_while(|mate| mate.whole && mate.sent <= self.head + ONE_STEP_MS) {
+            if work.tokens + mate.work.tokens > STEP {
+                break;
+            }
+            (work, count) = (work.and(mate.work), count + 1);
+        }
+        Some((work, count))
     }
 
     /// A first token came. Those that were sent before have been computed, too, though nothing was heard of them:
@@ -108,13 +160,18 @@ impl Worker {
         key: RequestKey,
         mut overtaken: impl FnMut(RequestKey),
     ) -> Option<Interval> {
-        let at = self.pending.iter().position(|pending| pending.key == key)?;
+        self.silent = now;
+        let Some(at) = self.pending.iter().position(|pending| pending.key == key) else {
+            self.unheard = self.unheard.saturating_sub(1);
+            return None;
+        };
         let streams = self.streams_now();
         let mut work = Work::default();
         for pending in self.pending.drain(..=at) {
             work = work.and(pending.work);
             self.decoding = self.decoding.saturating_add(1);
             if pending.key != key {
+                self.unheard = self.unheard.saturating_add(1);
                 overtaken(pending.key);
             }
         }
@@ -161,6 +218,7 @@ impl Worker {
 
     /// Tokens of an answer came. Gaps count while nothing but decoding is done: else they are the prompts' fault.
     pub(super) fn tokens(&mut self, now: f64, tokens: f64) {
+        self.silent = now;
         if !self.pending.is_empty() || self.decoding == 0 {
             return;
         }
@@ -173,11 +231,12 @@ impl Worker {
         self.last_token = Some(now);
     }
 
-    /// A request ended, `decoding` or before its first token. `told` says whether it came as a stream, where that is known.
-    pub(super) fn ended(&mut self, now: f64, key: RequestKey, decoding: bool, told: Option<bool>) {
+    /// A request ended that had come so far. `told` says whether it came as a stream, where that is known.
+    pub(super) fn ended(&mut self, now: f64, key: RequestKey, stage: Stage, told: Option<bool>) {
         self.streams = told.unwrap_or(self.streams);
-        if decoding {
+        if stage != Stage::Pending {
             self.decoding = self.decoding.saturating_sub(1);
+            self.unheard = self.unheard.saturating_sub(u32::from(stage == Stage::Unheard));
         } else if let Some(at) = self.pending.iter().position(|pending| pending.key == key) {
             if let Some(pending) = self.pending.remove(at) {
                 self.dequeue(pending.work);
@@ -214,6 +273,13 @@ impl Worker {
         let slow = self.slow * (elapsed / heard).clamp(1.0, DISPROVED_MAX);
         let silent = (elapsed - DISPROVED_MAX * heard).max(0.0);
         ((slow * line.ms(&queued.beside(streams)) - elapsed).max(0.0) + silent, slow)
+    }
+
+    /// ms for which it has been silent beyond what can be, where answers in one piece took as long as `longest`: it may hang,
+    /// and then will for as long again.
+    pub(super) fn mute(&self, now: f64, longest: f64) -> f64 {
+        let may_hang = self.unheard > 0 && longest > 0.0;
+        if may_hang { (now - self.silent - DISPROVED_MAX * longest).max(0.0) } else { 0.0 }
     }
 
     /// ms by which `work`, sent now, delays the first tokens of others: those that come from the step in which it begins. It
