@@ -32,7 +32,7 @@ pub mod wiring;
 pub mod zmq;
 pub mod zmtp;
 
-pub use source::{Abilities, Ask, AskId, Heard, Message, Source};
+pub use source::{Abilities, Ask, AskId, Heard, Message, ReplayEnd, Source};
 
 /// Keeps the index true to one (worker, rank).
 pub struct EventTask {
@@ -182,7 +182,7 @@ impl EventTask {
             Heard::History(there) => self.repair.set_replays(*there && self.source.abilities.replays),
             Heard::Live(message) => self.receive(message, None, now),
             Heard::Replayed(id, message) => self.receive(message, Some(*id), now),
-            Heard::ReplayEnded(id) => self.repair.replay_ended(*id, now, &mut self.steps),
+            Heard::ReplayEnded(id, end) => self.repair.replay_ended((*id, *end), now, &mut self.steps),
             Heard::SnapshotChunk(id, part) => {
                 if self.repair.takes_snapshot(*id, now) && !self.restoring.part(part.clone()) {
                     self.repair.not_restored(*id, now, &mut self.steps);
@@ -443,7 +443,7 @@ mod tests {
             for seq in from..sent {
                 line.tell.send(Heard::Replayed(id, stored(seq))).await.unwrap();
             }
-            line.tell.send(Heard::ReplayEnded(id)).await.unwrap();
+            line.tell.send(Heard::ReplayEnded(id, ReplayEnd::Whole)).await.unwrap();
         }
     }
 

@@ -87,7 +87,7 @@ impl Listening {
         loop {
             match self.hear().await {
                 Heard::Replayed(_, message) => replayed.push(plain(&message)),
-                Heard::ReplayEnded(_) => return replayed,
+                Heard::ReplayEnded(..) => return replayed,
                 other => panic!("{other:?}"),
             }
         }
@@ -241,7 +241,7 @@ async fn r24_an_engine_that_comes_back_is_connected_to_at_once() {
         loop {
             match listening.hear().await {
                 Heard::Replayed(_, message) => replayed.push(message.seq),
-                Heard::ReplayEnded(_) => break,
+                Heard::ReplayEnded(..) => break,
                 Heard::Live(_) => {}
                 other => panic!("{other:?}"),
             }

@@ -12,7 +12,7 @@ use super::reader::{Read, Reader};
 use super::replay::Marks;
 use super::{NatsBus, RETRY, stream};
 use crate::events::course::{Course, Way};
-use crate::events::source::{self, Ask, Asked, Heard};
+use crate::events::source::{self, Ask, Asked, Heard, ReplayEnd};
 use crate::events::subject;
 
 /// By then nobody makes a stream any more who found none when we did.
@@ -216,11 +216,12 @@ impl NatsBus {
                 answered = answering => answered,
                 () = self.lost_since(losses) => Err("the connection was lost".into()),
             };
+            let end = if answered.is_ok() { ReplayEnd::Whole } else { ReplayEnd::CutShort };
             if let Err(error) = answered {
                 tracing::warn!(worker = line.worker, rank = line.rank, ?ask, error = %error, "not all could be had");
             }
             let ended = match ask {
-                Ask::Replay { id, .. } => Heard::ReplayEnded(id),
+                Ask::Replay { id, .. } => Heard::ReplayEnded(id, end),
                 Ask::Snapshot { id } => Heard::SnapshotEnded(id),
             };
             if line.to.send(ended).await.is_err() {
