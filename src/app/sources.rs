@@ -208,13 +208,14 @@ impl Sources {
 
     /// What does not work, in words.
     pub(super) fn complaints(&self) -> Vec<String> {
-        let bus = self.bus.as_ref().and_then(NatsBus::trouble).map(|trouble| {
+        let bus = self.bus.as_ref().and_then(|bus| Some((bus, bus.trouble()?))).map(|(bus, trouble)| {
             let effect = if self.needs_nats() {
                 "workers whose events come over it are routed to by load and by what was known before"
             } else {
                 "no worker's events come over it; registrations and other routers are not heard"
             };
-            format!("the event bus is not connected ({trouble}): {effect}")
+            let lacks = if bus.is_up() { "does not bring all events" } else { "is not connected" };
+            format!("the event bus {lacks} ({trouble}): {effect}")
         });
         bus.into_iter().chain(self.zmq.complaints()).chain(self.folder_trouble.clone()).collect()
     }
