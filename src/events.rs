@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 use warmpath_core::trust::{Trust, ViewState};
-use warmpath_indexer::codec::{DecodeError, decode, decode_json};
+use warmpath_indexer::codec::{decode, decode_json};
 use warmpath_indexer::concurrent::Chains;
 use warmpath_indexer::event::{CacheEvent, EventBatch};
 use warmpath_indexer::feed::Stamp;
@@ -17,6 +17,7 @@ use crate::fleet::engine::Process;
 use crate::fleet::{PoolState, Worker};
 use crate::real::real_len;
 use crate::shutdown::Lasting;
+use refusals::{Refusal, Refusals};
 use restore::Restoring;
 use snapshots::{SnapshotFolder, Warming};
 
@@ -24,6 +25,7 @@ pub mod course;
 pub mod local;
 pub mod nats;
 pub mod publish;
+mod refusals;
 mod restore;
 pub mod snapshots;
 pub mod source;
@@ -32,7 +34,7 @@ pub mod wiring;
 pub mod zmq;
 pub mod zmtp;
 
-pub use source::{Abilities, Ask, AskId, Heard, Message, Source};
+pub use source::{Abilities, Ask, AskId, Heard, Message, ReplayEnd, Source};
 
 /// Keeps the index true to one (worker, rank).
 pub struct EventTask {
@@ -53,6 +55,7 @@ pub struct EventTask {
     restored: bool,
     /// Whether a batch came without a number: nothing would tell what was missed while no router ran.
     unnumbered: bool,
+    refusals: Refusals,
     /// Whether it is being worked on; if so when work begins, it has panicked.
     at_work: bool,
 }
@@ -64,13 +67,6 @@ impl Lasting for EventTask {
         }
         self.follow().await;
     }
-}
-
-/// Why a message was left out.
-enum Refusal {
-    Undecodable(DecodeError),
-    /// It says that it is from another worker or rank than its subject.
-    Foreign(String),
 }
 
 impl EventTask {
@@ -96,6 +92,7 @@ impl EventTask {
             warming: None,
             restored: false,
             unnumbered: false,
+            refusals: Refusals::default(),
             at_work: false,
         }
     }
@@ -182,7 +179,7 @@ impl EventTask {
             Heard::History(there) => self.repair.set_replays(*there && self.source.abilities.replays),
             Heard::Live(message) => self.receive(message, None, now),
             Heard::Replayed(id, message) => self.receive(message, Some(*id), now),
-            Heard::ReplayEnded(id) => self.repair.replay_ended(*id, now, &mut self.steps),
+            Heard::ReplayEnded(id, end) => self.repair.replay_ended((*id, *end), now, &mut self.steps),
             Heard::SnapshotChunk(id, part) => {
                 if self.repair.takes_snapshot(*id, now) && !self.restoring.part(part.clone()) {
                     self.repair.not_restored(*id, now, &mut self.steps);
@@ -202,17 +199,18 @@ impl EventTask {
         let (stamp, batch) = match self.read(message) {
             Ok(read) => read,
             Err(refusal) => {
-                let unreadable = matches!(refusal, Refusal::Undecodable(_));
-                self.refuse(refusal);
-                if unreadable {
+                self.worker.metrics.events(refusal.outcome(), 1);
+                self.source.course.refused(now, &refusal.to_string());
+                self.tell_refusal(&refusal);
+                if matches!(refusal, Refusal::Undecodable(_)) {
                     self.repair.unreadable(message.seq, replayed, now, &mut self.steps);
                 }
                 return;
             }
         };
         self.note_numbering(message);
-        let rejected = u64::try_from(batch.rejected_total()).unwrap_or(u64::MAX);
-        self.worker.metrics.events("rejected", rejected);
+        self.source.course.accepted();
+        self.note_rejected(&batch, now);
         let duplicates = self.repair.feed().counts().duplicates;
         let sized = (batch, message.payload.len());
         if let Some(id) = replayed {
@@ -231,7 +229,7 @@ impl EventTask {
         if message.payload.first() == Some(&b'{') {
             let event = decode_json(&message.payload).map_err(Refusal::Undecodable)?;
             if event.worker_id != self.worker.id {
-                return Err(Refusal::Foreign(event.worker_id.as_str().chars().take(64).collect()));
+                return Err(Refusal::OtherWorker(event.worker_id.as_str().chars().take(64).collect()));
             }
             self.check_rank(&event.batch)?;
             let stamp = Stamp { seq: event.event_id, epoch: None, ts: None };
@@ -245,24 +243,27 @@ impl EventTask {
     }
 
     fn check_rank(&self, batch: &EventBatch) -> Result<(), Refusal> {
+        let is = self.worker.rank.unwrap_or_default();
         match batch.dp_rank {
-            Some(rank) if rank != self.worker.rank.unwrap_or_default().0 => {
-                Err(Refusal::Foreign(format!("rank {rank}")))
-            }
+            Some(says) if says != is.0 => Err(Refusal::OtherRank { says, is }),
             _ => Ok(()),
         }
     }
 
-    fn refuse(&self, refusal: Refusal) {
-        match refusal {
-            Refusal::Undecodable(error) => {
-                self.worker.metrics.events("undecodable", 1);
-                tracing::warn!(worker = %self.worker.id, %error, "event batch refused");
-            }
-            Refusal::Foreign(says) => {
-                self.worker.metrics.events("foreign", 1);
-                tracing::warn!(worker = %self.worker.id, says, "foreign event refused");
-            }
+    /// Those events of a batch that could not be understood.
+    fn note_rejected(&mut self, batch: &EventBatch, now: Instant) {
+        let count = u64::try_from(batch.rejected_total()).unwrap_or(u64::MAX);
+        self.worker.metrics.events("rejected", count);
+        for rejected in &batch.rejected {
+            let refusal = Refusal::Rejected(rejected.clone());
+            self.source.course.trouble(now, &refusal.to_string());
+            self.tell_refusal(&refusal);
+        }
+    }
+
+    fn tell_refusal(&mut self, refusal: &Refusal) {
+        if let Some(count) = self.refusals.count(refusal) {
+            tracing::warn!(worker = self.worker.place(), count, why = %refusal, "events refused");
         }
     }
 
@@ -443,7 +444,7 @@ mod tests {
             for seq in from..sent {
                 line.tell.send(Heard::Replayed(id, stored(seq))).await.unwrap();
             }
-            line.tell.send(Heard::ReplayEnded(id)).await.unwrap();
+            line.tell.send(Heard::ReplayEnded(id, ReplayEnd::Whole)).await.unwrap();
         }
     }
 

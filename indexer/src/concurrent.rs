@@ -129,6 +129,10 @@ impl BlockStore for Chains {
         self.read().now()
     }
 
+    fn end_present(&self) {
+        self.change(Core::end_present);
+    }
+
     fn room(&self) -> usize {
         self.room.load(Ordering::Relaxed)
     }

@@ -10,7 +10,7 @@ use warmpath_core::trust::ViewState;
 
 use crate::feed::{Action, HoldMax, Patience, Position, Stamp, Verdict, WorkerFeed};
 use doubt::{BACK_OFF, back_off};
-pub use step::{AskId, Cold, Emptied, Outcome, Repaired, Step, Want};
+pub use step::{AskId, Cold, Emptied, Outcome, Repaired, ReplayEnd, Step, Want};
 
 /// What a source can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,18 @@ struct Asked {
     reached: bool,
     /// Whether something of it looked like a dead process's.
     outdated: bool,
+    /// The highest number in it.
+    highest: Option<u64>,
     /// Whether nobody wants to know any more.
     void: bool,
+}
+
+impl Asked {
+    /// Whether all that a process has said, asked for from the beginning, ends before the end of the view: the view is of
+    /// another process, since within one numbers only rise.
+    fn is_of_a_younger(&self) -> bool {
+        self.from == 0 && self.highest.is_some_and(|highest| highest.saturating_add(1) < self.next_before)
+    }
 }
 
 /// A snapshot that was asked for.
@@ -91,7 +101,7 @@ pub struct Repair<T> {
     snapshot_failures: u32,
     retry: Option<Instant>,
     failures: u32,
-    /// Messages in a row that could not be read.
+    /// Live messages in a row that could not be read.
     unreadable: u32,
     quarantine: Option<Instant>,
     /// The path was made anew, and only the next batch can tell whether any was missed.
@@ -237,18 +247,20 @@ impl<T> Repair<T> {
         if self.quarantine.is_some() {
             return;
         }
-        self.unreadable = 0;
         let asked = self.asked.filter(|asked| asked.id == id);
         if self.feed.judge(&stamp, || false) == Verdict::Restart {
             self.feed.push(stamp, (item, bytes), |_| false, now, &mut self.actions);
             self.restarted(now);
             // An answer that begins at the beginning is just what would be asked for now.
             if let (0, Some(asked)) = (stamp.seq, asked) {
-                self.asked = Some(Asked { need: 0, next_before: 0, heard: now, reached: true, void: false, ..asked });
+                let highest = Some(stamp.seq);
+                self.asked =
+                    Some(Asked { need: 0, next_before: 0, heard: now, reached: true, void: false, highest, ..asked });
                 self.suspect(now);
             }
         } else if let Some(mut asked) = asked.filter(|asked| !asked.void) {
             asked.heard = now;
+            asked.highest = asked.highest.max(Some(stamp.seq));
             let outdated = self.feed.is_outdated(&stamp);
             asked.outdated |= outdated;
             asked.reached |= stamp.seq <= asked.need && !outdated;
@@ -288,13 +300,17 @@ impl<T> Repair<T> {
         }
     }
 
-    /// Nothing more comes of this replay: all that there is was handed on, or it failed.
-    pub fn replay_ended(&mut self, id: AskId, now: Instant, steps: &mut Vec<Step<T>>) {
+    /// Nothing more comes of this replay.
+    pub fn replay_ended(&mut self, (id, end): (AskId, ReplayEnd), now: Instant, steps: &mut Vec<Step<T>>) {
         let Some(asked) = self.asked.take_if(|asked| asked.id == id) else { return };
         let doubt = self.doubt.filter(|doubt| !asked.void && !doubt.gone);
         if let Some(doubt) = doubt {
             let (complete, next) = (self.feed.is_complete(), self.feed.next_seq());
-            if complete && (asked.reached || next == 0 || self.feed.has_epoch()) {
+            if end == ReplayEnd::Whole && !self.feed.has_epoch() && asked.is_of_a_younger() {
+                // Its clock was set back, or its batches would have told.
+                self.begin_anew(now);
+                steps.push(Step::Clear(Emptied::Restarted));
+            } else if complete && (asked.reached || next == 0 || self.feed.has_epoch()) {
                 self.settle(now);
             } else if !asked.reached && asked.from > 0 {
                 // A process that is new has not come that far yet.

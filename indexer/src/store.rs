@@ -160,8 +160,12 @@ pub trait BlockStore: PrefixIndex {
     /// When each of `chains` was last stored into or matched; higher is later, and none is higher than [`now`](Self::now).
     fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>);
 
-    /// The present, in the units of [`last_used`](Self::last_used): it advances as blocks are stored.
+    /// The present, in the units of [`last_used`](Self::last_used): it advances as blocks are stored,
+    /// and where it is [ended](Self::end_present).
     fn now(&self) -> u32;
+
+    /// Ends the present: what was used until now may be let go.
+    fn end_present(&self);
 
     /// Blocks that may still be added.
     fn room(&self) -> usize;

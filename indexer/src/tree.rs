@@ -233,6 +233,8 @@ impl BlockStore for PrefixTree {
         1
     }
 
+    fn end_present(&self) {}
+
     fn room(&self) -> usize {
         self.blocks_max - self.read().numbers.len()
     }

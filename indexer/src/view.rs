@@ -60,7 +60,8 @@ pub struct Applied {
     pub orphans: usize,
     /// Refused: cut into blocks of another size than the pool's.
     pub wrong_size: usize,
-    /// Passed over: of a group whose blocks do not stand for their prefix.
+    /// Passed over: of a group whose blocks do not stand for their prefix, or cut into blocks of another size than the
+    /// pool's, where that is a further group's or a slower tier's own.
     pub filtered: usize,
     /// Refused: under a name that stands for another block.
     pub conflicts: usize,
@@ -338,6 +339,9 @@ mod tests {
         fn now(&self) -> u32 {
             self.tree.now()
         }
+        fn end_present(&self) {
+            self.tree.end_present();
+        }
         fn room(&self) -> usize {
             self.tree.room()
         }
@@ -604,11 +608,17 @@ mod tests {
     fn other_block_sizes_are_refused_and_what_does_not_say_has_the_pools() {
         let mut bench = Bench::new();
         let wrong = Stored { block_size: Some(1), ..stored(&[1, 2], None) };
-        assert_eq!(bench.apply(wrong), Applied { wrong_size: 2, ..Applied::default() });
+        assert_eq!(bench.apply(wrong.clone()), Applied { wrong_size: 2, ..Applied::default() });
         let block = root(None, None).block_hash(&[1, 1]);
         let bus = Stored { content: Content::Hashes(vec![block]), block_size: None, ..stored(&[1], None) };
         bench.apply(bus);
         assert_eq!(bench.said, stores(&[1], 0));
+        // Where the engine offloads to, and a group beside the one that feeds, may be cut otherwise.
+        assert_eq!(bench.apply(wrong.clone()).wrong_size, 2);
+        let offloaded = Stored { tier: Tier::Host, ..wrong.clone() };
+        assert_eq!(bench.apply(offloaded), Applied { filtered: 2, ..Applied::default() });
+        let further = Stored { group: Some(1), attention: Attention::Prefix, ..wrong };
+        assert_eq!(bench.apply(further), Applied { filtered: 2, ..Applied::default() });
     }
 
     #[test]

@@ -15,7 +15,7 @@ use warmpath_core::ids::Slot;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::units::{Blocks, Tier};
 use warmpath_indexer::concurrent::ConcurrentIndex;
-use warmpath_indexer::index::Index;
+use warmpath_indexer::index::{Index, Writer};
 use warmpath_indexer::store::BlockStore;
 use warmpath_indexer::tree::PlainIndex;
 
@@ -230,15 +230,57 @@ fn the_largest_share_lets_go_of_what_was_least_recently_used() {
     let gone = u64::try_from(shed / 100).expect("small");
     let left: Vec<u64> = (0..150).filter(|&number| held(number, 1) == 100).collect();
     assert_eq!(left, std::iter::once(0).chain(gone + 1..150).collect::<Vec<u64>>());
+    assert!((500..545).chain(600..610).all(|number| held(number, 2) == 100));
     // All of it was asked for just now: nothing can be let go, and what has no room is refused.
     assert_eq!(index.len(), 20_000);
     let applied = small.apply(&[stored(&conversation(700), 0, Tier::Device)]);
     assert_eq!((applied.over_limit, index.refused(), held(700, 2)), (100, 100, 0));
+    // But that was then: what comes now takes the room of what was asked for before.
+    assert_eq!(small.apply(&[stored(&conversation(701), 0, Tier::Device)]).stored, 100);
     // What was let go can be stored again where there is room, and what the engine removes of it changes nothing.
     assert_eq!(large.apply(&removed(&conversation(1), 0, Tier::Device)).unknown, 100);
     small.apply(&removed(&conversation(500), 0, Tier::Device));
     large.apply(&[stored(&conversation(2), 0, Tier::Device)]);
     assert_eq!((held(1, 1), held(2, 1)), (0, 100));
+}
+
+/// What nobody asks for goes, whoever has it, before what everybody asks for.
+#[test]
+fn where_the_largest_has_nothing_to_let_go_the_next_one_does() {
+    let index = Arc::new(ConcurrentIndex::new(10_000));
+    let [large, small, third] = [1, 2, 3].map(|slot| index.writer(Slot(slot), &settings()));
+    let conversation = |number: u64| -> Vec<u64> { (0..100).map(|block| number * 1000 + block).collect() };
+    let held = |number, slot| matched(&*index, &conversation(number)).of(Slot(slot)).total().0;
+    let store = |writer: &Writer<_>, numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            writer.apply(&[stored(&conversation(number), 0, Tier::Device)]);
+        }
+    };
+    store(&small, 500..539);
+    store(&large, 0..60);
+    for number in 700..710 {
+        assert!((0..60).all(|number| held(number, 1) == 100), "all of the largest is asked for again and again");
+        store(&third, number..number + 1);
+    }
+    assert_eq!((large.entries(), third.entries(), index.refused()), (6_000, 1_000, 0));
+    assert!(small.entries() < 3_900, "{} are left", small.entries());
+}
+
+/// However much is asked for at once, an index that is full goes on taking in what is new.
+#[test]
+fn a_full_index_does_not_freeze() {
+    let index = Arc::new(ConcurrentIndex::new(10_000));
+    let [large, small, third] = [1, 2, 3].map(|slot| index.writer(Slot(slot), &settings()));
+    let path = |number: u64, len: u64| -> Vec<u64> { (0..len).map(|block| number << 32 | block).collect() };
+    large.apply(&[stored(&path(1, 6_000), 0, Tier::Device)]);
+    small.apply(&[stored(&path(2, 3_990), 0, Tier::Device)]);
+    assert_eq!(matched(&*index, &path(1, 6_000)).of(Slot(1)).total().0, 6_000);
+    assert_eq!(matched(&*index, &path(2, 3_990)).of(Slot(2)).total().0, 3_990);
+    for number in 0..600 {
+        third.apply(&[stored(&path(1000 + number, 20), 0, Tier::Device)]);
+    }
+    assert_eq!(matched(&*index, &path(1599, 20)).of(Slot(3)).total().0, 20);
+    assert!(index.refused() < 1_000 && index.len() <= 10_000, "{} were refused", index.refused());
 }
 
 macro_rules! contract {

@@ -32,6 +32,12 @@ use crate::telemetry::metrics::Metrics;
 /// The most that is set aside at shutdown for writing views down.
 const WRITING_MAX: Duration = Duration::from_secs(5);
 
+/// Workers whose events cannot be used that are told by name; of the rest, the number.
+const NAMED: usize = 3;
+
+/// What becomes of those of whom nothing is heard.
+const MEANWHILE: &str = "routed to by load and by what was known before";
+
 /// What the tasks that receive events are called.
 const SOURCE: &str = "event_source";
 
@@ -208,15 +214,32 @@ impl Sources {
 
     /// What does not work, in words.
     pub(super) fn complaints(&self) -> Vec<String> {
-        let bus = self.bus.as_ref().and_then(NatsBus::trouble).map(|trouble| {
+        let bus = self.bus.as_ref().and_then(|bus| Some((bus, bus.trouble()?))).map(|(bus, trouble)| {
             let effect = if self.needs_nats() {
                 "workers whose events come over it are routed to by load and by what was known before"
             } else {
                 "no worker's events come over it; registrations and other routers are not heard"
             };
-            format!("the event bus is not connected ({trouble}): {effect}")
+            let lacks = if bus.is_up() { "does not bring all events" } else { "is not connected" };
+            format!("the event bus {lacks} ({trouble}): {effect}")
         });
-        bus.into_iter().chain(self.zmq.complaints()).chain(self.folder_trouble.clone()).collect()
+        let refused = self.refused();
+        bus.into_iter().chain(self.zmq.complaints()).chain(refused).chain(self.folder_trouble.clone()).collect()
+    }
+
+    /// Of whom nothing that comes can be used, a sentence for each that is told by name.
+    fn refused(&self) -> Vec<String> {
+        let refused: Vec<_> = {
+            let courses = self.courses();
+            courses
+                .values()
+                .filter_map(|(worker, course)| Some((worker.upgrade()?.place(), course.refuses()?)))
+                .collect()
+        };
+        let named = refused.iter().take(NAMED);
+        let named = named.map(|(worker, why)| format!("events of {worker} cannot be used ({why}): {MEANWHILE}"));
+        let more = refused.len().saturating_sub(NAMED);
+        named.chain((more > 0).then(|| format!("events of {more} more cannot be used: {MEANWHILE}"))).collect()
     }
 
     /// Whether workers' events come over NATS, or may yet: nobody is there.

@@ -88,7 +88,7 @@ impl Course {
                 let batch = self.read(message);
                 self.push(batch, now, steps);
             }
-            Heard::ReplayEnded(id) => {
+            Heard::ReplayEnded(id, _) => {
                 if self.catching_up.as_ref().is_some_and(|catching_up| catching_up.asked == id) {
                     self.give_up(now, steps);
                 }
@@ -176,6 +176,7 @@ fn stamp(batch: &Batch) -> Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::ReplayEnd;
     use warmpath_indexer::codec::encode::{Form, HashForm, encode};
     use warmpath_indexer::event::EventBatch;
 
@@ -220,7 +221,7 @@ mod tests {
         }
 
         fn ended(&mut self) -> Vec<Did> {
-            self.hear(Heard::ReplayEnded(self.course.last_id))
+            self.hear(Heard::ReplayEnded(self.course.last_id, ReplayEnd::Whole))
         }
     }
 
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(did(steps), [Asked(0)]);
         assert_eq!(bench.hear(Heard::Replayed(first, message(57, 9.0))), []);
         assert_eq!(bench.live(1, 10.1), []);
-        assert_eq!(bench.hear(Heard::ReplayEnded(first)), []);
+        assert_eq!(bench.hear(Heard::ReplayEnded(first, ReplayEnd::Whole)), []);
         assert_eq!((bench.replayed(0, 10.0), bench.ended()), (vec![Published(0)], vec![Published(1)]));
     }
 

@@ -235,7 +235,7 @@ impl BridgeArgs {
     fn engine_worker(&self, rank: u32) -> anyhow::Result<ZmqWorker> {
         Ok(ZmqWorker {
             id: WorkerId::from(self.worker.as_str()),
-            rank: Rank(rank),
+            rank: Some(Rank(rank)).filter(|_| self.dp_ranks > 1),
             model: self.model.as_str().into(),
             authority: self.engine_url()?.authority().parse().context("--engine")?,
             metrics: Metrics::new("warmpath").worker(&self.worker, Some(Rank(rank))),

@@ -116,7 +116,7 @@ impl Ear {
             Heard::Connected => self.notes.send_modify(|notes| notes.connected = true),
             Heard::History(there) => self.notes.send_modify(|notes| notes.history = Some(*there)),
             Heard::Live(message) => self.note_batch(message),
-            Heard::ReplayEnded(_) | Heard::SnapshotEnded(_) => {
+            Heard::ReplayEnded(..) | Heard::SnapshotEnded(_) => {
                 self.notes.send_modify(|notes| notes.pending = notes.pending.saturating_sub(1));
             }
             Heard::Replayed(..) | Heard::SnapshotChunk(..) => {}
@@ -125,7 +125,7 @@ impl Ear {
 
     /// Notes a part of the own question's answer; returns whether it was the end.
     fn note_own(&self, heard: &Heard) -> bool {
-        let ended = matches!(heard, Heard::ReplayEnded(_) | Heard::SnapshotEnded(_));
+        let ended = matches!(heard, Heard::ReplayEnded(..) | Heard::SnapshotEnded(_));
         self.notes.send_modify(|notes| {
             let own = &mut notes.own;
             own.ended = ended;
@@ -157,7 +157,7 @@ impl Ear {
 }
 
 fn is_answer(heard: &Heard) -> bool {
-    matches!(heard, Heard::Replayed(..) | Heard::ReplayEnded(_) | Heard::SnapshotChunk(..) | Heard::SnapshotEnded(_))
+    matches!(heard, Heard::Replayed(..) | Heard::ReplayEnded(..) | Heard::SnapshotChunk(..) | Heard::SnapshotEnded(_))
 }
 
 impl Notes {
@@ -195,6 +195,7 @@ fn begins(stored: &Stored, sought: &[TokenId]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::events::ReplayEnd;
     use futures_util::FutureExt;
     use warmpath_core::ids::EngineHash;
     use warmpath_core::units::Tier;
@@ -285,15 +286,15 @@ mod tests {
             bench.own.send(Ask::Replay { id: AskId::default(), from: 5 }).await.unwrap();
             tokio::task::yield_now().await;
             assert!(bench.bus.asked.recv().now_or_never().is_none());
-            bench.bus.tell.send(Heard::ReplayEnded(AskId::default())).await.unwrap();
-            assert!(matches!(bench.task.heard.recv().await, Some(Heard::ReplayEnded(_))));
+            bench.bus.tell.send(Heard::ReplayEnded(AskId::default(), ReplayEnd::Whole)).await.unwrap();
+            assert!(matches!(bench.task.heard.recv().await, Some(Heard::ReplayEnded(..))));
             assert_eq!(bench.bus.asked.recv().await, Some(Ask::Replay { id: AskId::default(), from: 5 }));
             let message = |seq| Message { payload: vec![0x93].into(), seq: Some(seq), epoch: None };
             for heard in [
                 Heard::Replayed(AskId::default(), message(6)),
                 Heard::Live(message(8)),
                 Heard::Replayed(AskId::default(), message(7)),
-                Heard::ReplayEnded(AskId::default()),
+                Heard::ReplayEnded(AskId::default(), ReplayEnd::Whole),
             ] {
                 bench.bus.tell.send(heard).await.unwrap();
             }

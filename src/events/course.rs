@@ -18,6 +18,9 @@ const OLDEST: u64 = 11;
 /// Characters of a reason that are kept.
 const REASON_MAX: usize = 240;
 
+/// Messages in a row that cannot be used before that is more than a stray one's fault.
+const REFUSED_MIN: u64 = 8;
+
 /// No lag was told yet.
 const NO_LAG: u64 = u64::MAX;
 
@@ -48,6 +51,8 @@ pub struct Course {
     held: AtomicU64,
     behind: AtomicU64,
     lag_ms: AtomicU64,
+    /// Messages that could not be used, since the last one that could.
+    refused: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -58,6 +63,8 @@ struct LineState {
     since: Instant,
     last_event: Option<Instant>,
     trouble: Option<(Instant, String)>,
+    /// Why the last message that could not be used could not.
+    refusal: String,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,6 +116,7 @@ impl Course {
             since: now,
             last_event: None,
             trouble: None,
+            refusal: String::new(),
         };
         Self {
             begun: now,
@@ -120,6 +128,7 @@ impl Course {
             held: AtomicU64::new(0),
             behind: AtomicU64::new(0),
             lag_ms: AtomicU64::new(NO_LAG),
+            refused: AtomicU64::new(0),
         }
     }
 
@@ -158,7 +167,24 @@ impl Course {
 
     /// Something else went wrong.
     pub fn trouble(&self, now: Instant, why: &str) {
-        self.line().trouble = Some((now, why.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect()));
+        self.line().trouble = Some((now, shown(why)));
+    }
+
+    /// A message could not be used, for this reason.
+    pub fn refused(&self, now: Instant, why: &str) {
+        self.trouble(now, why);
+        self.line().refusal = shown(why);
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A message could be used.
+    pub fn accepted(&self) {
+        self.refused.store(0, Ordering::Relaxed);
+    }
+
+    /// Why nothing that comes can be used; none while something can.
+    pub fn refuses(&self) -> Option<String> {
+        (self.refused.load(Ordering::Relaxed) >= REFUSED_MIN).then(|| self.line().refusal.clone())
     }
 
     /// So many events were applied; `lag` is the time from the engine's clock to ours, where it told one.
@@ -238,6 +264,11 @@ impl Course {
     }
 }
 
+/// A reason as it may be shown.
+fn shown(why: &str) -> String {
+    why.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect()
+}
+
 impl LineState {
     fn turn(&mut self, state: &'static str, now: Instant) {
         if self.state != state {
@@ -270,6 +301,20 @@ mod tests {
         assert_eq!((told.state, told.for_s, told.last_error.as_deref()), ("connected", 2.0, Some("replay failed")));
         course.kept(true);
         assert_eq!(serde_json::to_value(course.read(at(10)).way).unwrap(), "jetstream");
+    }
+
+    #[test]
+    fn only_a_row_of_messages_that_cannot_be_used_is_held_against_a_source() {
+        let now = Instant::now();
+        let course = Course::new(now);
+        for round in [7, 7, 8] {
+            course.accepted();
+            (0..round).for_each(|_| course.refused(now, "of rank 1"));
+            course.trouble(now, "replay failed");
+            assert_eq!(course.refuses(), (round == 8).then(|| "of rank 1".to_owned()));
+        }
+        course.accepted();
+        assert_eq!(course.refuses(), None);
     }
 
     #[test]

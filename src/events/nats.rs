@@ -55,6 +55,11 @@ pub struct NatsBus {
     missing: Arc<AtomicUsize>,
 }
 
+/// What is said where the server refuses a subscription.
+fn refuses(subject: &str) -> String {
+    format!("the server refuses the subscription to `{subject}`: permissions?")
+}
+
 /// How the connection is. See [`NatsBus::standing`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsStanding {
@@ -78,7 +83,7 @@ impl NatsBus {
     /// # Errors
     /// When the URL or the credentials cannot be read.
     pub async fn connect(settings: NatsSettings) -> Result<Self, async_nats::Error> {
-        let (state, link) = watch::channel(Link::new(tokio::time::Instant::now()));
+        let (state, link) = watch::channel(Link::new(tokio::time::Instant::now(), &settings.prefix));
         let server: ServerAddr = settings.url.parse()?;
         let options = match settings.credentials.clone() {
             Credentials::Anonymous => match (server.username(), server.password()) {
@@ -131,7 +136,16 @@ impl NatsBus {
             return Some(format!("{}: {}", self.at(), link.trouble.as_deref().unwrap_or("no server answers")));
         }
         let missing = self.missing.load(Ordering::Relaxed);
-        (missing > 0).then(|| format!("{missing} subscriptions are being made"))
+        let mut refused = link.refused.keys();
+        match (missing, refused.next()) {
+            (0, _) => None,
+            (_, None) => Some(format!("{missing} subscriptions are being made")),
+            (_, Some(subject)) => {
+                let more = refused.len();
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                Some(format!("{}: {}{more}", self.at(), refuses(subject)))
+            }
+        }
     }
 
     /// How the connection is, for people.
@@ -167,6 +181,18 @@ impl NatsBus {
     /// The client, for what is no stream of events: load, snapshots, registrations.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// How often the server refused this subscription since the connection is up.
+    fn refusals(&self, subject: &str) -> u64 {
+        self.link.borrow().refusals(subject)
+    }
+
+    /// Waits until the server refuses this subscription, which it had refused so many times.
+    async fn refused_since(&self, subject: &str, refusals: u64) {
+        if self.link.clone().wait_for(|link| link.refusals(subject) > refusals).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Waits until the connection has been lost since it was lost so many times.

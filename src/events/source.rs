@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::sync::{Mutex, mpsc};
 use warmpath_indexer::feed::Patience;
-pub use warmpath_indexer::repair::AskId;
+pub use warmpath_indexer::repair::{AskId, ReplayEnd};
 
 use super::course::Course;
 
@@ -33,8 +33,8 @@ pub enum Heard {
     Live(Message),
     /// A batch that was asked for by this question.
     Replayed(AskId, Message),
-    /// Nothing more comes of this replay: all that there is was handed on, or it failed.
-    ReplayEnded(AskId),
+    /// Nothing more comes of this replay.
+    ReplayEnded(AskId, ReplayEnd),
     /// A part of the snapshot that was asked for by this question.
     SnapshotChunk(AskId, Bytes),
     /// Nothing more comes of it.

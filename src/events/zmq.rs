@@ -15,7 +15,7 @@ use super::course::{Course, Standing, Way};
 use super::source::{Heard, Line, Message};
 use super::zmtp::{Kind, Link, LinkError, Traffic};
 use crate::config::ZmqEndpoint;
-use crate::fleet::Worker;
+use crate::fleet::{Worker, place_of};
 use crate::telemetry::metrics::WorkerMetrics;
 use board::{Board, Place};
 use replay::Replays;
@@ -68,8 +68,8 @@ pub struct ZmqEngine {
 pub struct ZmqWorker {
     /// The worker.
     pub id: WorkerId,
-    /// Which of its data-parallel ranks.
-    pub rank: Rank,
+    /// Which of its data-parallel ranks; none where there is only one, numbered 0.
+    pub rank: Option<Rank>,
     /// The model that it serves.
     pub model: Arc<str>,
     /// Host and port of its API, by which topics may name it.
@@ -82,11 +82,18 @@ impl From<&Worker> for ZmqWorker {
     fn from(worker: &Worker) -> Self {
         Self {
             id: worker.id.clone(),
-            rank: worker.rank.unwrap_or_default(),
+            rank: worker.rank,
             model: Arc::clone(&worker.model),
             authority: worker.link.authority().clone(),
             metrics: worker.metrics.clone(),
         }
+    }
+}
+
+impl ZmqWorker {
+    /// What people call it.
+    fn place(&self) -> String {
+        place_of(&self.id, self.rank)
     }
 }
 
@@ -134,7 +141,7 @@ impl ZmqBus {
 
     /// Hands on one (worker, rank)'s batches, connecting again for ever; the future ends when nobody listens any more.
     pub fn follow(&self, worker: &ZmqWorker, engine: ZmqEngine, line: Line) -> impl Future<Output = ()> + use<> {
-        let place = self.board.enter(worker.id.as_str(), &engine.events, Arc::clone(&line.course));
+        let place = self.board.enter(&worker.place(), &engine.events, Arc::clone(&line.course));
         let ear = Ear {
             metrics: worker.metrics.clone(),
             tell: line.tell.clone(),

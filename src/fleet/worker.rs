@@ -96,6 +96,11 @@ impl Newcomer {
     }
 }
 
+/// What people call one rank of a worker: the worker's id, and the rank where there are several.
+pub fn place_of(id: &WorkerId, rank: Option<Rank>) -> String {
+    rank.map_or_else(|| id.to_string(), |rank| format!("{id}/{}", rank.0))
+}
+
 impl Worker {
     /// The newcomer, in `slot`.
     pub fn new(slot: Slot, newcomer: &Newcomer) -> Self {
@@ -117,6 +122,11 @@ impl Worker {
             duty: watch::Sender::new(Duty::Active),
             health: Mutex::new(newcomer.health),
         }
+    }
+
+    /// What people call it: its id, and which of several ranks it is.
+    pub fn place(&self) -> String {
+        place_of(&self.id, self.rank)
     }
 
     /// What replaces the client's `Authorization`, as it is now.

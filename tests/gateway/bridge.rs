@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use warmpath::bridge::{Bridge, BridgeSettings, RankFeed};
 use warmpath::events::nats::OUTBOX_BATCHES;
 use warmpath::events::source::{Line, source};
-use warmpath::events::{Ask, Heard, Message};
+use warmpath::events::{Ask, Heard, Message, ReplayEnd};
 use warmpath::shutdown::Tasks;
 use warmpath_indexer::codec::encode::{Form, HashForm, encode};
 use warmpath_indexer::event::{CacheEvent, EventBatch};
@@ -72,7 +72,7 @@ impl Played {
                 for message in messages.into_iter().filter(|message| message.seq >= Some(from)) {
                     let _ = replay.send(Heard::Replayed(id, message)).await;
                 }
-                let _ = replay.send(Heard::ReplayEnded(id)).await;
+                let _ = replay.send(Heard::ReplayEnded(id, ReplayEnd::Whole)).await;
             }
         });
         (tell, RankFeed { rank: 0, source, blocks: None }, kept, tasks)

@@ -6,7 +6,7 @@ use crate::fleet::{TestFleet, fleet, gateway};
 use crate::nats::NatsServer;
 
 impl TestFleet {
-    async fn bus(&self) -> Value {
+    pub(crate) async fn bus(&self) -> Value {
         serde_json::from_str(&self.admin("/api/v1/bus").await.1).unwrap()
     }
 }

@@ -202,6 +202,34 @@ async fn a_batch_of_another_rank_is_refused_and_counted() {
     assert_eq!(bench.events(1, "undecodable").await, 0.0);
 }
 
+/// As of an engine whose ranks begin elsewhere than the configuration says.
+#[tokio::test]
+async fn a_worker_of_whom_every_batch_is_another_rank_s_is_told_of() {
+    let bench = Bench::start().await;
+    for _ in 0..8 {
+        bench.publish(1, None, batch(Some(1), vec![stored(0, 4)])).await;
+    }
+    bench.until_events(1, "foreign", 8.0).await;
+    let why = "its batches are of rank 1, not 0: `dp_start_rank`, `dp_ranks`?";
+    assert_eq!(bench.fleet.bus().await["sources"][0]["last_error"], why);
+    let said = format!("events of engine-1 cannot be used ({why}): routed to by load and by what was known before");
+    assert_eq!(bench.fleet.health().await["degraded"], json!([said]));
+    bench.publish(1, None, batch(Some(0), vec![stored(0, 4)])).await;
+    bench.until_blocks(1, 4.0).await;
+    assert_eq!(bench.fleet.health().await["status"], "ok");
+}
+
+/// Its neighbours are taken, so all seems well but for a counter.
+#[tokio::test]
+async fn why_an_event_was_rejected_is_told() {
+    let bench = Bench::start().await;
+    let bytes = b"\x93\xcb\x3f\xf8\0\0\0\0\0\0\x91\x97\xabBlockStored\x92\x01\x02\xc0\x98\x0a\x0b\x0c\x0d\x0e\x0f\x10\x11\x04\xc0\xa4HBM2\0";
+    bench.publish(1, None, bytes.to_vec()).await;
+    bench.until_events(1, "rejected", 1.0).await;
+    let told = bench.fleet.bus().await["sources"][0]["last_error"].clone();
+    assert_eq!(told, "event 0 of a batch: unknown medium `HBM2` at byte 11");
+}
+
 /// R28.
 #[tokio::test]
 async fn r28_hostile_payloads_are_counted_and_cost_nobody_anything() {

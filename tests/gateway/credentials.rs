@@ -13,7 +13,7 @@ use warmpath::events::{Heard, Message};
 
 use crate::bridge::{Played, until_published};
 use crate::by_hand::{batch, stored};
-use crate::fleet::fleet;
+use crate::fleet::{TestFleet, fleet};
 use crate::nats::NatsServer;
 use crate::sidecar::bridge_settings;
 
@@ -78,6 +78,35 @@ async fn user_and_password_let_in() {
     let user = |password: &str| Credentials::User { user: "warm".to_owned(), password: password.to_owned() };
     Box::pin(are_let_in("user: warm, password: path", settings(&server.url(), user("path")))).await;
     is_kept_out(settings(&server.url(), user("cold")), "authorization violation").await;
+}
+
+/// It is connected, but hears nothing: that is said wherever somebody looks, until the server lets it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_that_the_server_refuses_is_told_of() {
+    let may = |subjects: &str| {
+        let user = format!("{{user: r, password: s, permissions: {{publish: [\">\"], subscribe: [{subjects}]}}}}");
+        format!("authorization {{ users: [{user}] }}\n")
+    };
+    let mut server = NatsServer::configured(false, may("\"_INBOX.>\", \"warmpath.kv.m.engine-2.>\""));
+    let router = fleet().silent().nats(server.url()).credentials("user: r, password: s").start_at_once().await;
+    let state = async |fleet: &TestFleet, source: usize| fleet.bus().await["sources"][source]["state"].clone();
+    router.eventually("one is down", async |fleet| state(fleet, 0).await == "down").await;
+    router.eventually("the other one is not", async |fleet| state(fleet, 1).await == "connected").await;
+    let refused = "the server refuses the subscription to `warmpath.kv.m.engine-1.0`: permissions?";
+    assert_eq!(router.bus().await["sources"][0]["last_error"], refused);
+    let said = async |fleet: &TestFleet| {
+        let health = fleet.health().await;
+        let degraded = health["degraded"].as_array().unwrap().iter().filter_map(Value::as_str);
+        degraded
+            .clone()
+            .any(|line| line.starts_with("the event bus does not bring all events (") && line.contains(refused))
+    };
+    router.eventually("it is said", said).await;
+    server.kill();
+    server.configure(may("\">\""));
+    server.up();
+    let well = async |fleet: &TestFleet| state(fleet, 0).await == "connected" && fleet.health().await["status"] == "ok";
+    router.eventually("all is well", well).await;
 }
 
 #[tokio::test]

@@ -93,6 +93,20 @@ async fn a_worker_that_goes_and_comes_back_is_told_of_in_words() {
 }
 
 #[tokio::test]
+async fn of_two_thousand_batches_that_cannot_be_used_eleven_are_told() {
+    let (lines, _guard) = Lines::begin();
+    let server = NatsServer::core();
+    let fleet = fleet().engines(1).silent().nats(server.url()).start().await;
+    let bus = async_nats::connect(server.url()).await.unwrap();
+    for _ in 0..2000 {
+        bus.publish("warmpath.kv.m.engine-1.0", "junk".into()).await.unwrap();
+    }
+    let junk = "worker=\"engine-1\",outcome=\"undecodable\"";
+    fleet.until_metric("warmpath_kv_events_total", junk, 2000.0).await;
+    assert_eq!(lines.with(&["WARN", "events refused", "engine-1", "a batch cannot be read"]), 11);
+}
+
+#[tokio::test]
 async fn a_clean_stop_is_no_loss_of_the_bus() {
     let (lines, _guard) = Lines::begin();
     let server = NatsServer::core();

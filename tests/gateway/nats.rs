@@ -76,6 +76,11 @@ impl NatsServer {
         }
     }
 
+    /// From its next start on it has this configuration.
+    pub(crate) fn configure(&mut self, config: String) {
+        self.config = Some(config);
+    }
+
     /// Kills the server; its address stays.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

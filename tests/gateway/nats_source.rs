@@ -66,7 +66,7 @@ fn short(heard: &Heard) -> String {
         Heard::History(there) => format!("history {there}"),
         Heard::Live(message) => format!("live {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
         Heard::Replayed(_, message) => format!("replayed {}/{}", message.epoch.unwrap(), message.seq.unwrap()),
-        Heard::ReplayEnded(_) => "replay ended".to_owned(),
+        Heard::ReplayEnded(..) => "replay ended".to_owned(),
         Heard::SnapshotChunk(_, bytes) => format!("chunk of {}", bytes.len()),
         Heard::SnapshotEnded(_) => "snapshot ended".to_owned(),
     }

@@ -7,7 +7,7 @@ use warmpath::config::{BaseUrl, MetricNames};
 use warmpath::events::local::LocalBus;
 use warmpath::events::nats::NatsSettings;
 use warmpath::events::source::{Line, source};
-use warmpath::events::{Abilities, Ask, Heard, Message};
+use warmpath::events::{Abilities, Ask, Heard, Message, ReplayEnd};
 use warmpath::link::TlsFiles;
 use warmpath::shutdown::Tasks;
 use warmpath_core::blocks::DEFAULT_ROOT_SEED;
@@ -59,7 +59,7 @@ pub(crate) fn engine_source(bus: &LocalBus, model: &str, worker: &str) -> RankFe
                     for message in kept.iter().filter(|message| message.seq >= Some(from)) {
                         let _ = tell.send(Heard::Replayed(id, message.clone())).await;
                     }
-                    let _ = tell.send(Heard::ReplayEnded(id)).await;
+                    let _ = tell.send(Heard::ReplayEnded(id, ReplayEnd::Whole)).await;
                 }
                 else => return,
             }

@@ -9,7 +9,7 @@ use warmpath::events::zmq::{ReplaySettings, ZmqBus, ZmqEngine, ZmqSettings, ZmqW
 use warmpath::events::{Abilities, Ask, AskId, Heard, Message, Source};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
-use warmpath_core::ids::{Rank, WorkerId};
+use warmpath_core::ids::WorkerId;
 use warmpath_indexer::feed::Patience;
 
 use crate::fleet::value_of;
@@ -21,7 +21,7 @@ pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) fn worker(metrics: &Metrics, model: &str, id: &str) -> ZmqWorker {
     ZmqWorker {
         id: WorkerId::from(id),
-        rank: Rank(0),
+        rank: None,
         model: model.into(),
         authority: "127.0.0.1:8101".parse().unwrap(),
         metrics: metrics.worker(id, None),
@@ -87,7 +87,7 @@ impl Listening {
         loop {
             match self.hear().await {
                 Heard::Replayed(_, message) => replayed.push(plain(&message)),
-                Heard::ReplayEnded(_) => return replayed,
+                Heard::ReplayEnded(..) => return replayed,
                 other => panic!("{other:?}"),
             }
         }
@@ -241,7 +241,7 @@ async fn r24_an_engine_that_comes_back_is_connected_to_at_once() {
         loop {
             match listening.hear().await {
                 Heard::Replayed(_, message) => replayed.push(message.seq),
-                Heard::ReplayEnded(_) => break,
+                Heard::ReplayEnded(..) => break,
                 Heard::Live(_) => {}
                 other => panic!("{other:?}"),
             }

@@ -8,12 +8,14 @@ use tokio::net::TcpListener;
 use warmpath::config::ZmqEndpoint;
 use warmpath::events::publish::zmq::{ZmqOutlet, ZmqPublisher};
 use warmpath::events::source::source;
-use warmpath::events::zmq::{Gate, ZmqBus};
-use warmpath::events::{Abilities, Heard, Source};
+use warmpath::events::zmq::{Gate, ZmqBus, ZmqWorker};
+use warmpath::events::{Abilities, Heard, Message, Source};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
+use warmpath_core::ids::Rank;
 use warmpath_indexer::feed::Patience;
 
+use crate::by_hand::batch;
 use crate::pyzmq::{Peer, RECORDINGS};
 use crate::zmq::{MS, bus, hear, message, outlet, until, worker};
 use crate::zmq_strangers::handshake;
@@ -82,6 +84,40 @@ async fn engines_that_connect_are_known_by_their_topic() {
     assert!(matches!(hear(&mut first).await, Heard::Connected));
     assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(0)));
     assert_eq!(bus.trouble(), None);
+}
+
+/// One connection may speak for several ranks; when it ends, each is told of by its own name.
+#[tokio::test]
+async fn ranks_that_leave_the_gate_are_told_apart() {
+    let tasks = Tasks::new();
+    let (bus, metrics) = (bus(), Metrics::new("w"));
+    let endpoint: ZmqEndpoint = {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        format!("tcp://{}", free.local_addr().unwrap()).parse().unwrap()
+    };
+    let gate = Arc::new(Gate::new(&bus, endpoint.clone()));
+    let abilities = Abilities { patience: Patience::NONE, replays: false, snapshots: false };
+    let mut ranks = [0, 1].map(|rank| {
+        let (source, line) = source(abilities, 100);
+        let described = ZmqWorker { rank: Some(Rank(rank)), ..worker(&metrics, "m", "pod-1") };
+        tasks.spawn(gate.expect(&described, &["m"], None, line));
+        source
+    });
+    tasks.spawn(gate.run(tasks.clone()));
+    let topic = "kv@pod-1@m".to_owned();
+    let outlet = ZmqOutlet { bind: None, replay: None, connect: Some(endpoint), topic, ..outlet() };
+    let publisher = ZmqPublisher::start(outlet, &tasks).await.unwrap();
+    until("it is subscribed", || publisher.subscribers() == 1).await;
+    for (rank, source) in (0..).zip(&mut ranks) {
+        let payload = batch(Some(rank), Vec::new()).into();
+        publisher.send(Message { payload, seq: Some(0), epoch: None });
+        assert!(matches!(hear(source).await, Heard::Connected));
+    }
+    publisher.restart();
+    until("both are missed", || bus.complaints().len() == 2).await;
+    for (rank, complaint) in bus.complaints().iter().enumerate() {
+        assert!(complaint.starts_with(&format!("events of pod-1/{rank} are not connected (tcp://")), "{complaint}");
+    }
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ impl Core {
         self.kept_max - self.kept
     }
 
-    /// The present: it advances as blocks are stored.
+    /// The present: it advances as blocks are stored, and where it is ended.
     pub(super) fn now(&self) -> u32 {
         self.now
     }
@@ -131,9 +131,14 @@ impl Core {
     fn pass(&mut self, blocks: usize) {
         self.stored += blocks;
         if self.stored >= (self.kept_max / STEPS).max(64) {
-            self.stored = 0;
-            self.now = self.now.saturating_add(1);
+            self.end_present();
         }
+    }
+
+    /// Ends the present.
+    pub(super) fn end_present(&mut self) {
+        self.stored = 0;
+        self.now = self.now.saturating_add(1);
     }
 
     /// Where the block that follows `above` is kept: next to it, or as the first of a chain.

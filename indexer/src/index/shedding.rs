@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use warmpath_core::ids::Slot;
+
 use super::{Index, Lane};
 use crate::event::CacheEvent;
 use crate::store::BlockStore;
@@ -26,19 +28,23 @@ impl<S: BlockStore> Index<S> {
 
     /// Makes room for what events may add, as far as something can be let go.
     pub(super) fn make_room(&self, events: &[CacheEvent]) {
-        self.make_room_for(stored(events));
+        if !self.make_room_for(stored(events)) {
+            // All of it was used at the present, which would never end where nothing more can be stored.
+            self.store.end_present();
+        }
     }
 
-    /// Makes room for so many blocks, as far as something can be let go.
-    pub(super) fn make_room_for(&self, wanted: usize) {
+    /// Makes room for so many blocks, as far as something can be let go; returns whether there is as much.
+    pub(super) fn make_room_for(&self, wanted: usize) -> bool {
         // The store is asked only where it could matter: it never keeps more blocks than there are entries and holes.
         if wanted == 0 || self.left() >= wanted {
-            return;
+            return true;
         }
         let _one_at_a_time = self.shedding.lock().unwrap_or_else(PoisonError::into_inner);
         let target = wanted.saturating_add(self.room.max() / SPARE).min(self.room.max());
+        let mut spent = Vec::new();
         while let Some(missing) = target.checked_sub(self.left()).filter(|&missing| missing > 0) {
-            let Some(lane) = self.largest() else { return };
+            let Some(lane) = self.largest(&spent) else { break };
             // In parts, so that another may become the largest.
             let part = missing.min(lane.names.load(Ordering::Relaxed) / 4 + 1);
             let shed = {
@@ -49,14 +55,20 @@ impl<S: BlockStore> Index<S> {
             };
             self.shed.fetch_add(u64::try_from(shed).unwrap_or(u64::MAX), Ordering::Relaxed);
             if shed == 0 {
-                return;
+                // For what is only to spare nobody else is asked: that costs the time of all their names.
+                if self.left() >= wanted {
+                    break;
+                }
+                spent.push(lane.slot);
             }
         }
+        self.left() >= wanted
     }
 
-    /// The worker with the most names.
-    fn largest(&self) -> Option<Arc<Lane>> {
+    /// The worker with the most names, but for those that have nothing more to let go.
+    fn largest(&self, spent: &[Slot]) -> Option<Arc<Lane>> {
         let lanes = self.lanes();
-        lanes.iter().flatten().max_by_key(|lane| lane.names.load(Ordering::Relaxed)).cloned()
+        let others = lanes.iter().flatten().filter(|lane| !spent.contains(&lane.slot));
+        others.max_by_key(|lane| lane.names.load(Ordering::Relaxed)).cloned()
     }
 }

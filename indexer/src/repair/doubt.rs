@@ -13,7 +13,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 const FAILURES_MAX: u32 = 5;
 /// How long a source may be silent before an answer counts as failed.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Messages in a row that cannot be read before a worker's events are not listened to for a while.
+/// Live messages in a row that cannot be read before a worker's events are not listened to for a while.
 const UNREADABLE_MAX: u32 = 8;
 /// That while.
 const QUARANTINE: Duration = Duration::from_secs(30);
@@ -169,8 +169,9 @@ impl<T> Repair<T> {
         let need = if self.feed.has_epoch() { next } else { next.saturating_sub(1) };
         let from = if doubt.from_start { 0 } else { need };
         let id = self.new_id();
+        let (reached, outdated, void) = (false, false, false);
         self.asked =
-            Some(Asked { id, from, need, next_before: next, heard: now, reached: false, outdated: false, void: false });
+            Some(Asked { id, from, need, next_before: next, heard: now, reached, outdated, highest: None, void });
         Some(Want::Replay { id, from })
     }
 
@@ -229,25 +230,27 @@ impl<T> Repair<T> {
     /// no number is no part of the stream, whoever sent it.
     pub fn unreadable(&mut self, seq: Option<u64>, replayed: Option<AskId>, now: Instant, steps: &mut Vec<Step<T>>) {
         let Some(seq) = seq.filter(|_| self.quarantine.is_none()) else { return };
-        self.unreadable += 1;
-        let next = self.feed.next_seq();
-        match seq {
-            _ if self.unreadable >= UNREADABLE_MAX => self.shut_out(now, steps),
-            seq if replayed.is_none() && seq >= next => {
-                self.feed.note_seen(seq);
-                if self.can_fetch() {
-                    self.suspect(now);
-                } else if seq == next {
-                    self.pass_to(seq.saturating_add(1), Cold::Unreadable);
-                }
-            }
-            seq => {
-                if let Some(id) = replayed {
-                    self.unreadable_again(id, seq, now);
-                }
-            }
+        match replayed {
+            // It says nothing of what the worker says now: a history keeps for long what was wrong once.
+            Some(id) => self.unreadable_again(id, seq, now),
+            None => self.unreadable_live(seq, now, steps),
         }
         self.finish(now, steps);
+    }
+
+    fn unreadable_live(&mut self, seq: u64, now: Instant, steps: &mut Vec<Step<T>>) {
+        self.unreadable += 1;
+        let next = self.feed.next_seq();
+        if self.unreadable >= UNREADABLE_MAX {
+            self.shut_out(now, steps);
+        } else if seq >= next {
+            self.feed.note_seen(seq);
+            if self.can_fetch() {
+                self.suspect(now);
+            } else if seq == next {
+                self.pass_to(seq.saturating_add(1), Cold::Unreadable);
+            }
+        }
     }
 
     /// What was sent again cannot be read either: nobody will ever know what it said.
@@ -255,6 +258,7 @@ impl<T> Repair<T> {
         let Some(mut asked) = self.asked.filter(|asked| asked.id == id && !asked.void) else { return };
         asked.heard = now;
         asked.reached |= seq <= asked.need;
+        asked.highest = asked.highest.max(Some(seq));
         self.asked = Some(asked);
         if seq == self.feed.next_seq() && asked.reached {
             if self.snapshot_can_be_asked(now) {
@@ -273,7 +277,7 @@ impl<T> Repair<T> {
         steps.push(Step::Clear(Emptied::Lost(0, Cold::Unreadable)));
     }
 
-    fn begin_anew(&mut self, now: Instant) {
+    pub(super) fn begin_anew(&mut self, now: Instant) {
         self.feed.begin_anew();
         self.restarted(now);
         if self.can_fetch() {

@@ -68,6 +68,15 @@ impl AskId {
     }
 }
 
+/// How a replay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayEnd {
+    /// All that there is was handed on.
+    Whole,
+    /// It failed or was given up: there may be more.
+    CutShort,
+}
+
 /// What is wanted of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {

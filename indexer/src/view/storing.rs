@@ -52,7 +52,9 @@ impl EngineView {
             return applied;
         }
         if stored.block_size.is_some_and(|size| size != self.roots.block_size()) {
-            applied.wrong_size = blocks;
+            // Further groups and slower tiers may be cut otherwise, which says nothing of the blocks that feed the index.
+            let feeds = stored.tier == Tier::Device && self.group.is_none_or(|fed| fed == group);
+            *(if feeds { &mut applied.wrong_size } else { &mut applied.filtered }) = blocks;
             return applied;
         }
         let root = self.roots.get(stored.adapter.as_ref(), stored.salt.as_ref());

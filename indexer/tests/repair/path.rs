@@ -13,7 +13,7 @@ use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
 use warmpath_indexer::event::CacheEvent;
 use warmpath_indexer::feed::Position;
 use warmpath_indexer::index::Writer;
-use warmpath_indexer::repair::{AskId, Means, Repair, Step, Want};
+use warmpath_indexer::repair::{AskId, Means, Repair, ReplayEnd, Step, Want};
 use warmpath_indexer::view::ViewSettings;
 
 use super::engine::{Batch, Draw, Engine, pool};
@@ -48,7 +48,7 @@ enum Heard {
     Connected,
     Live(Batch),
     Replayed(AskId, Batch),
-    ReplayEnded(AskId),
+    ReplayEnded(AskId, ReplayEnd),
     Chunk(AskId, Vec<CacheEvent>),
     SnapshotEnded(AskId, Option<Position>),
 }
@@ -250,7 +250,7 @@ impl World {
             Heard::Connected => self.repair.connected(now, steps),
             Heard::Live(batch) => self.repair.live(batch.stamp, (batch.events, 100), |_| false, now, steps),
             Heard::Replayed(id, batch) => self.repair.replayed(id, batch.stamp, (batch.events, 100), now, steps),
-            Heard::ReplayEnded(id) => self.repair.replay_ended(id, now, steps),
+            Heard::ReplayEnded(id, end) => self.repair.replay_ended((id, end), now, steps),
             Heard::Chunk(id, events) => {
                 if self.repair.takes_snapshot(id, now) {
                     if !std::mem::replace(&mut self.restoring, true) {
@@ -292,6 +292,7 @@ impl World {
     fn answer_replay(&mut self, id: AskId, from: u64) {
         assert_eq!(self.repair.view(), ViewState::Suspect, "{self}");
         let mut answer = self.engine.replay(from);
+        let all = answer.len();
         if self.at < self.cut_until || self.faults.cut && self.draw.per_cent(30) {
             let end = self.draw.below(1 + u64::try_from(answer.len()).unwrap());
             answer.truncate(usize::try_from(end).unwrap());
@@ -303,10 +304,12 @@ impl World {
             _ => 1,
         };
         let count = u64::try_from(answer.len()).unwrap();
+        let whole = answer.len() == all;
+        let end = if whole { ReplayEnd::Whole } else { ReplayEnd::CutShort };
         for (place, batch) in (0_u64..).zip(answer) {
             self.send(late + place / 8, Heard::Replayed(id, batch));
         }
-        self.send(late + count.div_ceil(8), Heard::ReplayEnded(id));
+        self.send(late + count.div_ceil(8), Heard::ReplayEnded(id, end));
     }
 
     fn answer_snapshot(&mut self, id: AskId) {

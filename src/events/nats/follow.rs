@@ -10,13 +10,19 @@ use tokio::sync::mpsc;
 use super::link::{Drops, Missing};
 use super::reader::{Read, Reader};
 use super::replay::Marks;
-use super::{NatsBus, RETRY, stream};
+use super::{NatsBus, RETRY, refuses, stream};
 use crate::events::course::{Course, Way};
-use crate::events::source::{self, Ask, Asked, Heard};
+use crate::events::source::{self, Ask, Asked, Heard, ReplayEnd};
 use crate::events::subject;
 
 /// By then nobody makes a stream any more who found none when we did.
 const SETTLED_AFTER: Duration = Duration::from_millis(500);
+
+/// How long nobody tries again to subscribe to what the server refuses, unless the connection is made anew.
+const REFUSED_AGAIN_AFTER: Duration = Duration::from_secs(30);
+
+/// How long a server that has refused a subscription may take to refuse it again, before it counts as made.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// One (worker, rank)'s subscription, and how far it has come.
 pub(super) struct Line {
@@ -79,8 +85,9 @@ impl NatsBus {
                 Err(_) => return,
             };
             let to = line.to.clone();
+            let refusals = self.refusals(&line.subject);
             let ended = tokio::select! {
-                ended = self.follow_once(&mut line, losses) => Some(ended),
+                ended = self.follow_once(&mut line, (losses, refusals)) => Some(ended),
                 () = self.lost_since(losses) => None,
                 () = to.closed() => return,
             };
@@ -89,6 +96,15 @@ impl NatsBus {
             match ended {
                 None => continue,
                 Some(Ok(())) => {}
+                // The link has told of it.
+                Some(Err(_)) if self.refusals(&line.subject) > refusals => {
+                    tokio::select! {
+                        () = tokio::time::sleep(REFUSED_AGAIN_AFTER) => {}
+                        () = self.lost_since(losses) => {}
+                        () = to.closed() => {}
+                    }
+                    continue;
+                }
                 Some(Err(error)) => {
                     let subject = &line.subject;
                     tracing::warn!(%subject, error = %error, "event subscription ended; subscribing again");
@@ -108,7 +124,8 @@ impl NatsBus {
         line.course.down(Instant::now(), &why);
     }
 
-    async fn follow_once(&self, line: &mut Line, losses: u64) -> Result<(), async_nats::Error> {
+    /// `losses` and `refusals` are as they were before.
+    async fn follow_once(&self, line: &mut Line, (losses, refusals): (u64, u64)) -> Result<(), async_nats::Error> {
         // Subscribed before the server is asked about JetStream: its answer says that the subscription is there.
         let mut messages = self.client.subscribe(line.subject.clone()).await?;
         if self.settings.jetstream && self.has_jetstream(losses).await? {
@@ -117,6 +134,14 @@ impl NatsBus {
         }
         if let Err(error) = self.client.flush().await {
             tracing::debug!(error = %error, "event bus not flushed");
+        }
+        let refused = self.refused_since(&line.subject, refusals);
+        tokio::pin!(refused);
+        // A server that says nothing accepts. One that has refused before is not believed at once, or all would seem well
+        // for a moment with every attempt.
+        let doubt = if refusals > 0 { REFUSED_WITHIN } else { Duration::ZERO };
+        if tokio::time::timeout(doubt, &mut refused).await.is_ok() {
+            return Err(refuses(&line.subject).into());
         }
         line.missing = None;
         line.course.kept(false);
@@ -134,6 +159,7 @@ impl NatsBus {
                     None => return Ok(()),
                 },
                 () = drops.more() => line.to.send(Heard::Connected).await?,
+                () = &mut refused => return Err(refuses(&line.subject).into()),
             }
         }
     }
@@ -216,11 +242,12 @@ impl NatsBus {
                 answered = answering => answered,
                 () = self.lost_since(losses) => Err("the connection was lost".into()),
             };
+            let end = if answered.is_ok() { ReplayEnd::Whole } else { ReplayEnd::CutShort };
             if let Err(error) = answered {
                 tracing::warn!(worker = line.worker, rank = line.rank, ?ask, error = %error, "not all could be had");
             }
             let ended = match ask {
-                Ask::Replay { id, .. } => Heard::ReplayEnded(id),
+                Ask::Replay { id, .. } => Heard::ReplayEnded(id, end),
                 Ask::Snapshot { id } => Heard::SnapshotEnded(id),
             };
             if line.to.send(ended).await.is_err() {

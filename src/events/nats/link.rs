@@ -1,5 +1,6 @@
 //! How the connection to the server is, and what was lost on it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -31,6 +32,10 @@ pub(super) struct Link {
     pub(super) since: Instant,
     /// What the client complained of last.
     pub(super) complaint: Option<String>,
+    /// Subscriptions to the fleet's subjects that the server refused since it is up, and how often.
+    pub(super) refused: BTreeMap<String, u64>,
+    /// What the fleet's subjects begin with.
+    ours: String,
 }
 
 /// What the client says where it found no way to the server; it keeps the cause to itself.
@@ -51,10 +56,34 @@ pub(super) async fn cause(event: &Event, at: (&str, u16)) -> Option<String> {
     })
 }
 
+/// What the server calls it when we may not subscribe to something, which follows in quotes.
+const REFUSED: &str = "Permissions Violation for Subscription to \"";
+
+/// The subject of the subscription that the server refuses by these words.
+fn refused_subject(said: &str) -> Option<&str> {
+    let (_, subject) = said.split_once(REFUSED)?;
+    subject.split('"').next()
+}
+
 impl Link {
-    /// Not connected yet.
-    pub(super) fn new(now: Instant) -> Self {
-        Self { up: false, losses: 0, drops: 0, trouble: None, cause: None, since: now, complaint: None }
+    /// Not connected yet; the fleet's subjects begin with `prefix`.
+    pub(super) fn new(now: Instant, prefix: &str) -> Self {
+        Self {
+            up: false,
+            losses: 0,
+            drops: 0,
+            trouble: None,
+            cause: None,
+            since: now,
+            complaint: None,
+            refused: BTreeMap::new(),
+            ours: format!("{prefix}."),
+        }
+    }
+
+    /// How often the server refused a subscription since the connection is up.
+    pub(super) fn refusals(&self, subject: &str) -> u64 {
+        self.refused.get(subject).copied().unwrap_or(0)
     }
 
     /// Takes note of what the client tells, and of its cause where that was looked for.
@@ -64,6 +93,7 @@ impl Link {
             Event::Connected => {
                 tracing::info!("event bus connected");
                 (self.up, self.trouble, self.cause, self.complaint) = (true, None, None, None);
+                self.refused.clear();
                 self.since = Instant::now();
             }
             Event::Disconnected => {
@@ -88,14 +118,25 @@ impl Link {
                     }
                     said => said,
                 };
+                let again = self.note_refusal(&trouble);
                 // The same fault comes with every attempt; it is told once.
-                if self.complaint.as_ref() != Some(&trouble) {
+                if !again && self.complaint.as_ref() != Some(&trouble) {
                     tracing::warn!(event = trouble, "event bus");
                 }
                 self.trouble = Some(trouble.clone()).filter(|_| !self.up);
                 self.complaint = Some(trouble);
             }
         }
+    }
+
+    /// Takes note of what the server refuses, if that is what it says; returns whether it has said so before.
+    fn note_refusal(&mut self, said: &str) -> bool {
+        let Some(subject) = refused_subject(said).filter(|subject| subject.starts_with(&self.ours)) else {
+            return false;
+        };
+        let refused = self.refused.entry(subject.to_owned()).or_insert(0);
+        *refused += 1;
+        *refused > 1
     }
 
     fn lose(&mut self) {
@@ -153,14 +194,27 @@ impl Drop for Missing {
 
 #[cfg(test)]
 mod tests {
-    use async_nats::ClientError;
+    use async_nats::{ClientError, ServerError};
 
     use super::*;
+
+    #[test]
+    fn what_the_server_refuses_is_known_by_its_subject_until_the_connection_is_another() {
+        let mut link = Link::new(Instant::now(), "warmpath");
+        link.note(Event::Connected, None);
+        for subject in ["warmpath.kv.m.w.0", "_INBOX.x.*", "warmpath.kv.m.w.0", "warmpath2.kv"] {
+            let said = format!("Permissions Violation for Subscription to \"{subject}\" using queue \"q\"");
+            link.note(Event::ServerError(ServerError::Other(said)), None);
+        }
+        assert_eq!((link.refused.len(), link.refusals("warmpath.kv.m.w.0"), link.refusals("_INBOX.x.*")), (1, 2, 0));
+        link.note(Event::Connected, None);
+        assert_eq!(link.refusals("warmpath.kv.m.w.0"), 0);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_never_was_is_down_since_it_was_wanted_and_says_why() {
         let begun = Instant::now();
-        let mut link = Link::new(begun);
+        let mut link = Link::new(begun, "warmpath");
         tokio::time::advance(Duration::from_secs(5)).await;
         let unreached = || Event::ClientError(ClientError::Other("IO error".to_owned()));
         link.note(unreached(), Some("refused".to_owned()));

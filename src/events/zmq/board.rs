@@ -164,15 +164,27 @@ impl Place {
 
     /// See [`Place::down`].
     pub(super) fn lower(&self, why: String) {
-        self.course.down(Instant::now(), &why);
-        let known = self.change(|state| {
-            let known = state.down.as_ref() == Some(&why);
-            state.down = Some(why.clone());
-            known
-        });
-        if !known {
+        if self.is_news(&why) {
             tracing::warn!(worker = self.name(), why, "events not connected; trying again");
         }
+    }
+
+    /// It is not, for this reason, and it is not for us to connect again.
+    pub(super) fn left(&self, why: &LinkError) {
+        let why = why.to_string();
+        if self.is_news(&why) {
+            tracing::warn!(worker = self.name(), why, "events not connected; waiting for the engine to come again");
+        }
+    }
+
+    /// Notes why it is not connected; returns whether that is another reason than before.
+    fn is_news(&self, why: &str) -> bool {
+        self.course.down(Instant::now(), why);
+        self.change(|state| {
+            let known = state.down.as_deref() == Some(why);
+            state.down = Some(why.to_owned());
+            !known
+        })
     }
 
     /// How the last replay went.

@@ -89,7 +89,7 @@ impl Gate {
         replay: Option<ZmqEndpoint>,
         line: Line,
     ) -> impl Future<Output = ()> + use<> {
-        let place = self.bus.board.enter(worker.id.as_str(), &self.endpoint, Arc::clone(&line.course));
+        let place = self.bus.board.enter(&worker.place(), &self.endpoint, Arc::clone(&line.course));
         let ear = Ear {
             metrics: worker.metrics.clone(),
             tell: line.tell.clone(),
@@ -98,12 +98,13 @@ impl Gate {
         };
         place.excuse();
         let ear = Arc::new(ear);
+        let rank = worker.rank.unwrap_or_default();
         self.change(|guests| {
             for name in [worker.id.as_str(), worker.authority.as_str()] {
                 for model in models {
                     let ranks = guests.entry((name.to_owned(), (*model).to_owned())).or_insert(Ranks(Vec::new()));
-                    ranks.0.retain(|(rank, _)| *rank != worker.rank);
-                    ranks.0.push((worker.rank, Arc::clone(&ear)));
+                    ranks.0.retain(|(other, _)| *other != rank);
+                    ranks.0.push((rank, Arc::clone(&ear)));
                     ranks.0.sort_by_key(|(rank, _)| *rank);
                 }
             }
@@ -164,8 +165,9 @@ impl Gate {
         };
         tracing::info!(why = %ended, "an engine's connection ended");
         for ear in known {
-            if ear.links.fetch_sub(1, Ordering::Relaxed) == 1 {
-                ear.place.down(&ended);
+            // Whoever is not expected any more is not missed.
+            if ear.links.fetch_sub(1, Ordering::Relaxed) == 1 && !ear.tell.is_closed() {
+                ear.place.left(&ended);
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::pin::Pin;
 
 use super::*;
-use crate::events::{Ask, AskId};
+use crate::events::{Ask, AskId, ReplayEnd};
 
 /// Bounds on a replay.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +39,12 @@ impl Replays {
     /// Ends what is running: its answers would have a hole, since the engine may be another one now.
     pub(super) fn disconnect(&mut self) {
         self.connected = false;
-        self.cancel();
+        self.end(ReplayEnd::CutShort);
     }
 
-    fn cancel(&mut self) {
+    fn end(&mut self, end: ReplayEnd) {
         if let Some((id, _)) = self.running.take() {
-            self.owed.push(Heard::ReplayEnded(id));
+            self.owed.push(Heard::ReplayEnded(id, end));
         }
     }
 
@@ -65,7 +65,7 @@ impl Replays {
             tokio::select! {
                 result = running => {
                     self.place.replayed(result.as_ref().copied());
-                    self.cancel();
+                    self.end(if result.is_ok() { ReplayEnd::Whole } else { ReplayEnd::CutShort });
                 }
                 ask = self.line.asked.recv() => match ask {
                     Some(ask) => self.begin(ask),
@@ -81,12 +81,12 @@ impl Replays {
             (Ask::Snapshot { id }, _) => self.owed.push(Heard::SnapshotEnded(id)),
             (Ask::Replay { id, from }, Some(endpoint)) if self.connected => {
                 let replay = replay(endpoint.clone(), (id, from), self.settings, self.line.tell.clone());
-                self.cancel();
+                self.end(ReplayEnd::CutShort);
                 self.running = Some((id, Box::pin(replay)));
             }
             (Ask::Replay { id, .. }, _) => {
-                self.cancel();
-                self.owed.push(Heard::ReplayEnded(id));
+                self.end(ReplayEnd::CutShort);
+                self.owed.push(Heard::ReplayEnded(id, ReplayEnd::CutShort));
             }
         }
     }
