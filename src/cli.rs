@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 pub use misuse::told;
@@ -104,7 +105,7 @@ impl Cli {
             Command::Replay(args) => args.run(),
             Command::MockEngine(args) => args.run(),
             Command::Bridge(args) => args.run(),
-            Command::Check(args) => Ok(args.run()),
+            Command::Check(args) => args.run(),
             Command::Plan(args) => args.run(),
             Command::Config(command) => command.run(),
             Command::Schema(args) => args.run(),
@@ -123,9 +124,21 @@ impl Cli {
     }
 }
 
-/// Prints on standard output. Whoever reads may have gone: nobody is left to tell.
-fn say(text: fmt::Arguments<'_>) {
-    let _ = io::stdout().write_fmt(text);
+/// Prints on standard output.
+///
+/// # Errors
+/// It cannot be written, as where a disk is full.
+fn say(text: fmt::Arguments<'_>) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    heard(stdout.write_fmt(text).and_then(|()| stdout.flush()))
+}
+
+/// What came of writing to standard output. Where whoever reads has gone, nobody is left to tell: that is no failure.
+fn heard(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
 }
 
 /// The runtime of every command that talks to the network.

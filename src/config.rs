@@ -197,6 +197,16 @@ impl Config {
             .into_config()
     }
 
+    /// Reads a file for its policies and their weights, such as what `tune` writes: nothing is said of a fleet that is missing.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has other faults: all of them.
+    pub fn load_policies(path: &Path) -> Result<Self, ConfigError> {
+        Reading::policies_of_file(path, &Environment::of_process())
+            .map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })?
+            .into_config()
+    }
+
     /// Reads a text that a program made; `name` stands for its file in messages. The environment is left out.
     ///
     /// # Errors

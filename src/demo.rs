@@ -109,13 +109,14 @@ pub async fn run(options: &DemoOptions) -> Result<(Vec<Row>, Option<DemoFleet>),
 
 async fn replay(options: &DemoOptions, policy: PolicyName, requests: &[TraceRequest], fleet: &DemoFleet) -> Row {
     let (to, mut outcomes) = mpsc::channel(requests.len().max(1));
-    let shots: Vec<Shot> = requests.iter().map(|request| shot(request, options)).collect();
+    let shots: Vec<Shot> =
+        requests.iter().enumerate().map(|(number, request)| shot(number, request, options)).collect();
     let bar = progress_bar(options, policy, requests.len());
     let start = Instant::now();
-    let mut tally = Tally::default();
+    let mut tally = Tally::of_fleet(fleet.workers());
     let base = fleet.base();
     let site = Site::new(&base, TlsFiles::default(), Tasks::new()).expect("it is bound to an address");
-    let firing = live::fire(&site, shots, to);
+    let firing = live::fire(&site, shots, live::PATIENCE, to);
     tokio::pin!(firing);
     let mut sampling = tokio::time::interval(Duration::from_millis(100));
     let mut fired = false;
@@ -138,7 +139,6 @@ async fn replay(options: &DemoOptions, policy: PolicyName, requests: &[TraceRequ
     let blocks = usize::try_from(options.cache_blocks).unwrap_or(usize::MAX);
     tally.row(Run {
         policy: policy.to_string(),
-        workers: options.workers,
         speed: options.speed,
         seed: options.seed,
         requests: requests.len(),
@@ -147,7 +147,7 @@ async fn replay(options: &DemoOptions, policy: PolicyName, requests: &[TraceRequ
     })
 }
 
-fn shot(request: &TraceRequest, options: &DemoOptions) -> Shot {
+fn shot(number: usize, request: &TraceRequest, options: &DemoOptions) -> Shot {
     #[derive(serde::Serialize)]
     struct Body<'a> {
         model: &'a str,
@@ -162,7 +162,7 @@ fn shot(request: &TraceRequest, options: &DemoOptions) -> Shot {
     }
     let body = Body {
         model: fleet::MODEL,
-        prompt: request.tokens(options.scale, fleet::VOCABULARY),
+        prompt: request.tokens(number, options.scale, fleet::VOCABULARY),
         max_tokens: request.output_length,
         stream: true,
         stream_options: StreamOptions { include_usage: true },

@@ -20,11 +20,11 @@ fn warmpath(args: &[&str]) -> Output {
     command.args(args).stdin(Stdio::null()).output().expect("the binary runs")
 }
 
-fn with_input(args: &[&str], input: &str) -> Output {
+fn with_input(args: &[&str], input: impl AsRef<[u8]>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
     let piped = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().expect("the binary runs");
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(input.as_ref()).unwrap();
     child.wait_with_output().unwrap()
 }
 
@@ -250,6 +250,25 @@ fn events_are_decoded_line_by_line() {
         (2, &"1".into(), &"cleared".into())
     );
     assert!(lines[1]["error"].is_string(), "{}", lines[1]);
+
+    let mixed = [&b"\xff\xfe\n{\"worker_id\":\"\xff\"}\n"[..], json.as_bytes()].concat();
+    for format in ["msgpack", "json"] {
+        let output = with_input(&["events", "decode", "--format", format], &mixed);
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""), "{format}");
+        let lines: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(lines.len() == 4 && lines[..2].iter().all(|line| line["error"].is_string()), "{lines:?}");
+    }
+}
+
+#[test]
+fn the_demo_counts_the_engines_that_had_nothing_to_do() {
+    let output = warmpath(&["demo", "--policy", "kv", "--requests", "3", "--workers", "6", "--json"]);
+    let document: Value = serde_json::from_str(stdout(&output)).unwrap();
+    let row = &document["rows"][0];
+    let counts: Vec<f64> = row["requests_by_worker"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    let most = counts.iter().copied().fold(0.0, f64::max);
+    assert_eq!((counts.len(), counts.iter().sum::<f64>()), (6, 3.0), "{row}");
+    assert_eq!(row["requests_max_over_mean"].as_f64(), Some(most * 6.0 / 3.0), "{row}");
 }
 
 #[test]

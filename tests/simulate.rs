@@ -102,12 +102,75 @@ fn every_engine_and_tier_keeps_what_must_hold() {
         assert!(below > alone, "{profile}: {below} with tiers, {alone} without");
     }
     let output = warmpath(&["replay", "--trace", TRACE, "--requests", "5", "--profile", "nano", "--host-blocks", "10"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(
         text(&output.stderr).contains("the profile `nano` has no tiers below its cache"),
         "{}",
         text(&output.stderr)
     );
+}
+
+#[test]
+fn what_must_hold_holds_where_a_worker_never_speaks_again_and_where_prefixes_go_first() {
+    for options in [
+        &["--requests", "300", "--restart", "600"][..],
+        &["--requests", "400", "--cache-blocks", "300", "--host-blocks", "300", "--write-policy", "write_back"],
+    ] {
+        let without = if options.len() > 4 { &["--without", "reverse-append"][..] } else { &[] };
+        let output = warmpath(&[&["replay", "--check", "--trace", TRACE][..], options, without].concat());
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{options:?}");
+    }
+}
+
+/// Two requests half a century apart, and one whose answer is far longer than the trace.
+#[test]
+fn neither_a_pause_nor_an_answer_without_end_costs_what_it_lasts() {
+    let file = Scratch::new("odd.jsonl");
+    let line = |at: u64, output: u32| {
+        format!("{{\"timestamp\":{at},\"input_length\":600,\"output_length\":{output},\"hash_ids\":[1]}}\n")
+    };
+    std::fs::write(&file.0, line(0, 3) + &line(1_700_000_000_000, 3)).unwrap();
+    let rows = document(&["replay", "--json", "--trace", file.path()]);
+    assert_eq!(rows["rows"][0]["completed"], 2);
+    std::fs::write(&file.0, line(0, 20_000)).unwrap();
+    let page = Scratch::new("odd.html");
+    let rows = document(&["replay", "--json", "--trace", file.path(), "--html", page.path()]);
+    assert!(number(&rows["rows"][0]["e2e_ms"], "mean") > 100_000.0, "{rows}");
+}
+
+#[test]
+fn requests_that_engines_cannot_take_are_counted_and_are_a_failure() {
+    let config = Scratch::new("plain.yaml");
+    std::fs::write(
+        &config.0,
+        "routing: {policy: kv}\nmodels: [{name: m}]\nworkers: [{id: w, url: 'http://h:1', model: m}]\n",
+    )
+    .unwrap();
+    let trace = ["--trace", TRACE, "--requests", "300", "--cache-blocks", "2"];
+    let said = "of 300 requests completed: engines take no prompt that is empty or longer than their cache";
+    for command in [&["plan", config.path(), config.path(), "--workers", "4"][..], &["replay"]] {
+        let output = warmpath(&[command, &trace].concat());
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout).contains("completed           29 of 300    29 of 300"), command[0] == "plan");
+    }
+    let output = warmpath(&[&["replay", "--json"][..], &trace].concat());
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let whole = document(&["replay", "--json", "--trace", TRACE, "--requests", "300", "--cache-blocks", "2000"]);
+    let reachable = |rows: &Value| number(&rows["rows"][0], "reachable_hit_rate");
+    assert!(reachable(&rows) > 2.0 * reachable(&whole), "of the prompts that were taken: {rows}");
+    let output = warmpath(&[&["tune", "--trials", "2"][..], &trace].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains(" % of the requests completed: "), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("\ncompleted  "), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_block_size_that_leaves_blocks_without_a_name_is_doubted() {
+    let output = warmpath(&["trace", "stat", "--trace", TRACE, "--requests", "300", "--block-size", "16"]);
+    let said = "300 of 300 prompts have whole blocks of 16 tokens that no id names, and that count as their own";
+    assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
 }
 
 #[test]
@@ -141,6 +204,8 @@ fn tuning_shows_what_was_held_back_and_writes_a_configuration_that_can_be_follow
         let (_, key) = name.split_once('.').unwrap();
         assert!(yaml.contains(&format!("    {key}: {value}\n")), "{name} in {yaml}");
     }
+    let small = ["replay", "--trace", TRACE, "--requests", "20", "--config", file.path()];
+    printed(&small);
     let fleet = "models: [{name: m}]\nworkers: [{id: w, url: 'http://127.0.0.1:9', model: m}]\n";
     std::fs::write(&file.0, yaml + fleet).unwrap();
     let checked = warmpath(&["check", file.path()]);

@@ -68,9 +68,9 @@ impl CalibrateArgs {
         };
         let fitted = rounded(preset.fitted(&prefill, &decode)?);
         if self.json {
-            say(format_args!("{:#}\n", document(&fitted, &prefill, &decode)));
+            say(format_args!("{:#}\n", document(&fitted, &prefill, &decode)))?;
         } else {
-            say(format_args!("{}", text(&fitted, &prefill, &decode)));
+            say(format_args!("{}", text(&fitted, &prefill, &decode)))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -104,9 +104,9 @@ fn preset(name: &str) -> Result<Roofline, String> {
     }
 }
 
-/// To four digits: what is measured is worth no more.
+/// To four significant digits: what is measured is worth no more.
 fn rounded(fitted: Roofline) -> Roofline {
-    let four = |share: f64| (share * 1e4).round() / 1e4;
+    let four = |share: f64| format!("{share:.3e}").parse().unwrap_or(share);
     Roofline { mfu: four(fitted.mfu), mbu: four(fitted.mbu), ..fitted }
 }
 
@@ -148,6 +148,18 @@ fn text(fitted: &Roofline, prefill: &PrefillPoint, decode: &DecodePoint) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_engine_is_told_in_four_digits_too_and_as_what_engines_take() {
+        let (prefill, decode) = ("512:200000".parse().unwrap(), "1x1024:3000".parse().unwrap());
+        let exact = Roofline::PRESETS[0].fitted(&prefill, &decode).unwrap();
+        let fitted = rounded(exact);
+        for (rounded, exact) in [(fitted.mfu, exact.mfu), (fitted.mbu, exact.mbu)] {
+            assert!(rounded > 0.0 && (rounded / exact - 1.0).abs() < 5e-4, "{rounded} {exact}");
+        }
+        let timing = document(&fitted, &prefill, &decode)["timing"].as_str().unwrap().parse::<Timing>().unwrap();
+        assert_eq!(timing, Timing::Roofline(fitted));
+    }
 
     #[test]
     fn a_fit_is_told_as_text_and_as_what_engines_take() {

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::overrides::Overrides;
+use super::say;
 use crate::config::{Config, Environment, Fault, Reading};
 use warnings::warnings;
 
@@ -33,21 +34,25 @@ pub struct CheckArgs {
 }
 
 impl CheckArgs {
-    pub(super) fn run(self) -> ExitCode {
-        let (stdout, stderr) = (io::stdout(), io::stderr());
-        let style = match (self.json, stderr.is_terminal()) {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let style = match (self.json, io::stderr().is_terminal()) {
             (true, _) => Style::Json,
             (false, true) => Style::Carets,
             (false, false) => Style::Lines,
         };
         let environment = self.overrides.environment();
-        let told = report(&self.file, &environment, style, &mut stdout.lock(), &mut stderr.lock());
-        match told {
+        let (mut summary, mut remarks) = (Vec::new(), Vec::new());
+        let told = report(&self.file, &environment, style, &mut summary, &mut remarks);
+        let said = say(format_args!("{}", String::from_utf8_lossy(&summary)));
+        // Nobody is left to tell where a fault cannot be written, so the exit code alone must do.
+        let _ = io::stderr().write_all(&remarks);
+        said?;
+        Ok(match told {
             Told::Unreadable => ExitCode::from(2),
             Told::Faulty => ExitCode::FAILURE,
             Told::Doubtful if self.strict => ExitCode::FAILURE,
             Told::Doubtful | Told::Good => ExitCode::SUCCESS,
-        }
+        })
     }
 }
 
@@ -69,7 +74,6 @@ enum Style {
     Json,
 }
 
-/// Nobody is left to tell where a line cannot be written, so the exit code alone must do.
 fn report(
     path: &Path,
     environment: &Environment,

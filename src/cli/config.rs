@@ -55,21 +55,23 @@ pub struct SchemaArgs {
 impl ConfigCommand {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let Self::Show(args) = self;
-        let (mut stdout, mut stderr) = (io::stdout().lock(), io::stderr().lock());
-        Ok(args.show(&args.overrides.environment(), &mut stdout, &mut stderr))
+        let mut shown = Vec::new();
+        let code = args.show(&args.overrides.environment(), &mut shown, &mut io::stderr().lock());
+        say(format_args!("{}", String::from_utf8_lossy(&shown)))?;
+        Ok(code)
     }
 }
 
 impl SchemaArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let text = if self.markdown { reference() } else { serde_json::to_string_pretty(&schema())? + "\n" };
-        say(format_args!("{text}"));
+        say(format_args!("{text}"))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
 impl ShowArgs {
-    /// Nobody is left to tell where a line cannot be written, so the exit code alone must do.
+    /// Nobody is left to tell where a fault cannot be written, so the exit code alone must do.
     fn show(&self, environment: &Environment, stdout: &mut dyn Write, stderr: &mut dyn Write) -> ExitCode {
         let reading = match Reading::of_file(&self.file, environment) {
             Ok(reading) => reading,

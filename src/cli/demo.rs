@@ -8,7 +8,7 @@ use clap::Args;
 use tracing::Level;
 use warmpath_core::policy::PolicyName;
 
-use super::fleet::{policies, policy};
+use super::fleet::{completeness, policies, policy};
 use super::{number, runtime, say};
 use crate::config::LogFormat;
 use crate::demo::{self, DemoOptions};
@@ -69,22 +69,18 @@ impl DemoArgs {
         eprintln!("{}\n", demo::describe(options, &requests));
         let (rows, fleet) = demo::run(options).await.context("the demo stopped")?;
         if self.json {
-            say(format_args!("{}\n", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?));
+            say(format_args!("{}\n", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?))?;
         } else {
-            say(format_args!("{}", demo::table(&rows)));
+            say(format_args!("{}", demo::table(&rows)))?;
         }
         if let Some(fleet) = fleet {
             if self.keep {
-                say(format_args!("\n{}\n", fleet.invitation()));
+                say(format_args!("\n{}\n", fleet.invitation()))?;
                 fleet.serve().await?;
             } else {
                 fleet.stop().await;
             }
         }
-        let whole = rows.iter().all(|row| row.completed == row.requests);
-        if !whole {
-            eprintln!("warmpath: some requests did not complete");
-        }
-        Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(completeness(&rows))
     }
 }

@@ -11,6 +11,7 @@ use warmpath_core::ids::WorkerId;
 
 use super::misuse::OrMisuse;
 use super::runtime;
+use super::say;
 use crate::config::{Config, LogFormat};
 use crate::doctor::{self, Check, Examination};
 use crate::telemetry;
@@ -82,11 +83,10 @@ impl DoctorArgs {
             hint("\r\x1b[2K");
         }
         let report = examined.or_misuse()?;
-        let mut stdout = std::io::stdout();
         if self.json {
-            writeln!(stdout, "{}", serde_json::to_string_pretty(&report)?)?;
+            say(format_args!("{}\n", serde_json::to_string_pretty(&report)?))?;
         } else {
-            write!(stdout, "{}", report.table(stdout.is_terminal() && has_colours()))?;
+            say(format_args!("{}", report.table(std::io::stdout().is_terminal() && has_colours())))?;
         }
         if report.ok == 0 && report.failed == 0 {
             eprintln!("warmpath: nothing could be examined");

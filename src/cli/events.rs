@@ -7,6 +7,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use warmpath_indexer::codec;
 
+use super::heard;
+
 /// Work with KV-cache events.
 #[derive(Debug, Subcommand)]
 pub enum EventsCommand {
@@ -36,12 +38,15 @@ impl EventsCommand {
             Format::Json => codec::Format::Json,
         };
         let mut out = std::io::stdout().lock();
-        for line in std::io::stdin().lock().lines() {
+        for line in std::io::stdin().lock().split(b'\n') {
             let line = line.context("standard input")?;
-            if line.trim().is_empty() {
+            if line.trim_ascii().is_empty() {
                 continue;
             }
-            writeln!(out, "{}", codec::line::describe(format, line.trim()))?;
+            if let Err(error) = writeln!(out, "{}", codec::line::describe(format, line.trim_ascii())) {
+                heard(Err(error))?;
+                break;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

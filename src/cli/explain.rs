@@ -72,7 +72,7 @@ impl ExplainArgs {
         say(format_args!(
             "{}\n",
             if self.json { as_json(&made, under.as_ref())? } else { as_text(&made, under.as_ref()) }
-        ));
+        ))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,6 +1,8 @@
 //! Simulated fleets and the loads on them: the same options for every command that tries policies in virtual time.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use clap::Args;
@@ -9,12 +11,13 @@ use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
 use super::cache::CacheArgs;
-use super::misuse::misuse;
+use super::misuse::{OrMisuse, misuse};
 use super::number;
 use crate::config::{Config, ConfigError};
 use crate::real::real_len;
+use crate::replay::report::Row;
 use crate::sim::cache::Profile;
-use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
+use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario, ScenarioError};
 use crate::sim::{EngineConfig, Ms, Realism, Timing};
 
 /// Fleets of simulated engines, and how requests arrive at them.
@@ -54,14 +57,14 @@ pub(super) struct FleetArgs {
     #[arg(long, value_name = "MS", default_value_t = 1.0, value_parser = number::not_negative)]
     event_delay: f64,
     /// Time between two readings of the engines' metrics, in ms; 0: never. As configured, if it is not given.
-    #[arg(long, value_name = "MS", value_parser = number::not_negative)]
+    #[arg(long, value_name = "MS", value_parser = number::interval)]
     scrape_interval: Option<f64>,
     /// How many times as long the first worker's steps take as the others'.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = number::above_zero)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = number::slowness)]
     slow: f64,
     /// The first worker dies half-way between the first arrival and the last, and comes back empty so many seconds later.
     /// What had no first token there goes elsewhere; what had one has failed, and counts in no time.
-    #[arg(long, value_name = "SECONDS", value_parser = number::not_negative)]
+    #[arg(long, value_name = "SECONDS", value_parser = number::absence)]
     pub(super) restart: Option<f64>,
     /// Routers before the fleet, to which requests go in turn. All of them hear the same events and read the same metrics; of
     /// what the others have sent they know only by these.
@@ -105,7 +108,7 @@ impl FleetArgs {
 
     /// The configuration whose weights are taken, or the defaults.
     pub(super) fn configuration(&self) -> Result<Config, ConfigError> {
-        self.config.as_deref().map(Config::load).transpose().map(Option::unwrap_or_default)
+        self.config.as_deref().map(Config::load_policies).transpose().map(Option::unwrap_or_default)
     }
 
     /// A fleet of so many workers behind this policy, at this speed.
@@ -168,6 +171,32 @@ impl FleetArgs {
     pub(super) fn threads(&self) -> usize {
         self.jobs.map_or_else(|| available_parallelism().map_or(1, std::num::NonZero::get), usize::from)
     }
+}
+
+/// What a simulation came to. Where its engines cannot be set up as they were asked for, that is wrong use.
+pub(super) fn simulated<T>(tried: Result<T, ScenarioError>) -> anyhow::Result<T> {
+    match tried {
+        Err(error @ ScenarioError::Wire(_)) => Err(error.into()),
+        tried => tried.or_misuse(),
+    }
+}
+
+/// Why simulated engines do not complete a request.
+pub(super) const REFUSED: &str = "engines take no prompt that is empty or longer than their cache (--cache-blocks)";
+
+/// What a command exits with that shows these rows. Of those in which not all requests were answered whole it says how many
+/// were, and why not the others.
+pub(super) fn completeness<'a>(rows: impl IntoIterator<Item = &'a Row>) -> ExitCode {
+    let incomplete = rows.into_iter().filter(|row| row.completed < row.requests);
+    let said: BTreeSet<String> = incomplete.map(incompleteness).collect();
+    said.iter().for_each(|said| eprintln!("warmpath: {said}"));
+    if said.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn incompleteness(row: &Row) -> String {
+    let failures: Vec<String> = row.failures.iter().map(|(why, count)| format!("{count} {why}")).collect();
+    let why = if failures.is_empty() { REFUSED.to_owned() } else { failures.join(", ") };
+    format!("{} of {} requests completed: {why}", row.completed, row.requests)
 }
 
 /// So many of `len`, rounded down.

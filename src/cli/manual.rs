@@ -1,7 +1,6 @@
 //! `warmpath completions` and `warmpath man`: what shells and `man` want to know of the commands, made from the commands
 //! themselves.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,6 +9,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 use super::Cli;
+use super::say;
 
 /// What a shell completes after `warmpath`, on standard output: for bash put it into
 /// `/usr/share/bash-completion/completions/warmpath`, for zsh into a folder of `$fpath` as `_warmpath`, for fish into
@@ -50,9 +50,8 @@ impl ManArgs {
     }
 }
 
-/// Whoever reads may have gone: nobody is left to tell.
 fn shown(text: &[u8]) -> anyhow::Result<ExitCode> {
-    let _ = std::io::stdout().write_all(text);
+    say(format_args!("{}", String::from_utf8_lossy(text)))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -22,7 +22,7 @@ use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::{Envelope, ZmqOutlet, ZmqPublisher};
 use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
 use crate::shutdown::{Interrupts, Tasks};
-use crate::sim::{EngineConfig, Scheme, Timing};
+use crate::sim::{ConfigError, EngineConfig, Scheme, Timing};
 use crate::telemetry;
 
 /// A simulated engine: an engine's cache and vLLM's scheduler in scaled real time, behind OpenAI's HTTP and with vLLM's events and
@@ -171,7 +171,11 @@ impl MockEngineArgs {
             let mut interrupts = Interrupts::new();
             let tasks = Tasks::new();
             let settings = self.settings(&tasks).await?;
-            let engine = MockEngine::start(settings, &tasks).await.map_err(anyhow::Error::from_boxed);
+            let engine =
+                MockEngine::start(settings, &tasks).await.map_err(|error| match error.downcast::<ConfigError>() {
+                    Ok(error) => misuse(error.to_string()),
+                    Err(error) => anyhow::Error::from_boxed(error),
+                });
             let engine = engine.context("the engine could not start")?;
             eprintln!("simulated engine on http://{}", engine.address);
             interrupts.next().await;

@@ -5,14 +5,44 @@ fn within(text: &str, expected: &str, is_fit: impl Fn(f64) -> bool) -> Result<f6
     number.ok_or_else(|| expected.to_owned())
 }
 
-/// A number above 0.
+/// A number above 0, neither so small nor so large that times become none.
 pub(super) fn above_zero(text: &str) -> Result<f64, String> {
-    within(text, "must be a number above 0", |number| number > 0.0)
+    match within(text, "must be a number above 0", |number| number > 0.0) {
+        Ok(number) if !(1e-6..=1e9).contains(&number) => Err("must be from 0.000001 to 1000000000".to_owned()),
+        number => number,
+    }
 }
 
-/// A number from 0.
+/// A number from 0, not so large that times become none.
 pub(super) fn not_negative(text: &str) -> Result<f64, String> {
-    within(text, "must be a number, 0 or more", |number| number >= 0.0)
+    match within(text, "must be a number, 0 or more", |number| number >= 0.0) {
+        Ok(number) if number > 1e9 => Err("must be at most 1000000000".to_owned()),
+        number => number,
+    }
+}
+
+/// How long a simulated worker is gone, in seconds, during which its health is checked.
+pub(super) fn absence(text: &str) -> Result<f64, String> {
+    match not_negative(text)? {
+        seconds if seconds > 1e6 => Err("must be at most 1000000".to_owned()),
+        seconds => Ok(seconds),
+    }
+}
+
+/// A time between two readings in ms, or 0 for never.
+pub(super) fn interval(text: &str) -> Result<f64, String> {
+    match not_negative(text)? {
+        ms if ms > 0.0 && ms < 1.0 => Err("must be 0, or at least 1".to_owned()),
+        ms => Ok(ms),
+    }
+}
+
+/// How many times as long something takes.
+pub(super) fn slowness(text: &str) -> Result<f64, String> {
+    match above_zero(text)? {
+        factor if !(1e-3..=1e3).contains(&factor) => Err("must be from 0.001 to 1000".to_owned()),
+        factor => Ok(factor),
+    }
 }
 
 /// All, nothing, or what lies between.
@@ -52,7 +82,24 @@ mod tests {
         {
             assert!(wrong.is_err());
         }
-        for parser in [above_zero, not_negative, share, part, inner_part, deviation, factor] {
+        for wrong in [
+            above_zero("1e-300"),
+            above_zero("1e300"),
+            not_negative("1e300"),
+            absence("1e9"),
+            interval("0.5"),
+            slowness("1e300"),
+            slowness("1e-300"),
+        ] {
+            assert!(wrong.is_err());
+        }
+        assert_eq!(
+            [interval("0"), interval("1"), absence("30"), slowness("2.5")],
+            [Ok(0.0), Ok(1.0), Ok(30.0), Ok(2.5)]
+        );
+        for parser in
+            [above_zero, not_negative, absence, interval, slowness, share, part, inner_part, deviation, factor]
+        {
             assert!(["nan", "inf", "-inf", "", "x"].iter().all(|text| parser(text).is_err()));
         }
     }

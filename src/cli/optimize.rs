@@ -62,7 +62,7 @@ pub struct OptimizeArgs {
     /// Print one JSON document instead of a table.
     #[arg(long)]
     json: bool,
-    /// Write the rows as CSV to this file, and the hits over time beside it as `….time.csv`.
+    /// Write the rows as CSV to this file, and the hits over time beside it as `….time.csv`; to /dev/stdout the rows alone.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Write a page with plots to this file.
@@ -73,9 +73,8 @@ pub struct OptimizeArgs {
 impl OptimizeArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.check()?;
-        let beside = self.csv.as_ref().map(|path| path.with_extension("time.csv"));
-        let [rows, over_time, html] = [&self.csv, &beside, &self.html].map(|path| Output::asked(path.as_deref()));
-        let (rows, over_time, html) = (rows?, over_time?, html?);
+        let (rows, html) = (Output::asked(self.csv.as_deref())?, Output::asked(self.html.as_deref())?);
+        let over_time = Output::beside(self.csv.as_deref(), "time.csv")?;
         let trace = self.input.read()?;
         let plan = Plan {
             block_size: trace.block_size,
@@ -97,9 +96,9 @@ impl OptimizeArgs {
         });
         bar.finish_and_clear();
         if self.json {
-            say(format_args!("{}\n", serde_json::to_string_pretty(&found)?));
+            say(format_args!("{}\n", serde_json::to_string_pretty(&found)?))?;
         } else {
-            say(format_args!("{}", outcome::table(&found)));
+            say(format_args!("{}", outcome::table(&found)))?;
         }
         rows.map_or(Ok(()), |file| file.write(&outcome::csv(&found)))?;
         over_time.map_or(Ok(()), |file| file.write(&outcome::csv_over_time(&found)))?;

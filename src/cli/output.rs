@@ -1,18 +1,25 @@
 //! Files that results are written to.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
 use super::misuse::OrMisuse;
+use super::say;
+
+/// Standard output by the name that it has among files. Opened as one it would be written from its beginning again.
+const STREAM: &str = "/dev/stdout";
 
 /// A file that was opened before the work whose result it is to hold, so that no work is done in vain. What it held
-/// stays until there is a result.
+/// stays until there is a result, and one that was made for a result that does not come goes again.
 pub(super) struct Output {
     path: PathBuf,
-    file: File,
+    /// None for standard output.
+    file: Option<File>,
+    /// Whether it was made here and holds nothing yet.
+    is_new: bool,
 }
 
 impl Output {
@@ -29,32 +36,77 @@ impl Output {
     /// # Errors
     /// It cannot be written.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = file.with_context(|| format!("cannot write {}", path.display())).or_misuse()?;
-        Ok(Self { path: path.to_owned(), file })
+        if path == Path::new(STREAM) {
+            return Ok(Self { path: path.to_owned(), file: None, is_new: false });
+        }
+        let opened = match OpenOptions::new().write(true).create_new(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                // Made where it is a link to what is not there.
+                let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+                file.map(|file| (file, false))
+            }
+            made => made.map(|file| (file, true)),
+        };
+        let (file, is_new) = opened.with_context(|| format!("cannot write {}", path.display())).or_misuse()?;
+        Ok(Self { path: path.to_owned(), file: Some(file), is_new })
+    }
+
+    /// Opens the file beside one that an option names, whose ending is `ending` instead; none beside standard output.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn beside(path: Option<&Path>, ending: &str) -> anyhow::Result<Option<Self>> {
+        let file = path.filter(|path| *path != Path::new(STREAM));
+        file.map(|path| Self::open(&path.with_extension(ending))).transpose()
     }
 
     /// Writes the result in place of what the file held.
     ///
     /// # Errors
     /// It could not be written.
-    pub(super) fn write(self, text: &str) -> anyhow::Result<()> {
-        self.replaced(text).with_context(|| format!("cannot write {}", self.path.display()))
-    }
-
-    fn replaced(&self, text: &str) -> io::Result<()> {
-        (&self.file).write_all(text.as_bytes())?;
-        // A pipe or a terminal has no length.
-        if self.file.metadata()?.is_file() {
-            self.file.set_len(u64::try_from(text.len()).unwrap_or(u64::MAX))?;
-        }
+    pub(super) fn write(mut self, text: &str) -> anyhow::Result<()> {
+        let Some(file) = &self.file else { return say(format_args!("{text}")) };
+        replaced(file, text).with_context(|| format!("cannot write {}", self.path.display()))?;
+        self.is_new = false;
         Ok(())
+    }
+}
+
+fn replaced(mut file: &File, text: &str) -> io::Result<()> {
+    file.write_all(text.as_bytes())?;
+    // A pipe or a terminal has no length.
+    if file.metadata()?.is_file() {
+        file.set_len(u64::try_from(text.len()).unwrap_or(u64::MAX))?;
+    }
+    Ok(())
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if self.is_new {
+            // Where it cannot be removed it stays, empty.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_was_made_for_a_result_goes_where_none_comes() {
+        let path = std::env::temp_dir().join(format!("warmpath-output-new-{}", std::process::id()));
+        drop(Output::open(&path).unwrap());
+        assert!(!path.exists());
+        std::fs::write(&path, "before").unwrap();
+        drop(Output::open(&path).unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "before");
+        std::fs::remove_file(&path).unwrap();
+        Output::open(&path).unwrap().write("result").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "result");
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn a_file_keeps_what_it_held_until_there_is_a_result() {

@@ -10,6 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use warmpath_core::units::BlockSize;
 
+use super::fleet::{completeness, simulated};
 use super::trace::TraceForm;
 use super::{number, say};
 use crate::config::{Change, Config, changes};
@@ -18,6 +19,7 @@ use crate::replay::simulated::{Trial, Trials};
 use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
 use crate::sim::timing::Timing;
 use crate::sim::{EngineConfig, Ms};
+use crate::telemetry::panics;
 
 /// Compares two configurations: what differs, what of it takes effect at once and what needs a restart. With a trace, what
 /// the change would do to hit rate and time to first token, in simulated fleets.
@@ -61,7 +63,7 @@ const AFTER: &str = "\
 --json: {\"changes\": [{\"key\", \"old\", \"new\", \"live\"}], \"needs_restart\": true or false, \"replayed\": null or
 {\"old\": ROW, \"new\": ROW}}, with rows as `warmpath replay` has them.
 
-Exit codes: 0 compared, 1 a configuration or the trace has faults, 2 wrong use or an unreadable file.";
+Exit codes: 0 compared, 1 a configuration or the trace has faults or not all of its requests were completed, 2 wrong use or an unreadable file.";
 
 impl PlanArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
@@ -75,23 +77,21 @@ impl PlanArgs {
             let replayed = replayed.as_ref().map_or(Value::Null, |[old, new]| json!({"old": old, "new": new}));
             let needs_restart = found.iter().any(|change| !change.live);
             let plan = json!({"changes": found, "needs_restart": needs_restart, "replayed": replayed});
-            say(format_args!("{plan:#}\n"));
+            say(format_args!("{plan:#}\n"))?;
         } else {
-            say(format_args!(
-                "{}{}",
-                lines(&found),
-                replayed.map(|[old, new]| compared(&old, &new)).unwrap_or_default()
-            ));
+            let shown = replayed.as_ref().map(|[old, new]| compared(old, new)).unwrap_or_default();
+            say(format_args!("{}{shown}", lines(&found)))?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(completeness(replayed.iter().flatten()))
     }
 
     fn replay(&self, trace: &str, configs: [&Config; 2]) -> anyhow::Result<[Row; 2]> {
         let (trace, block_size) = self.form.requests(trace)?;
+        panics::say_wholly();
         let trials = Trials::new(&trace, block_size, 0);
         let wanted = configs.map(|config| Trial { scenario: self.scenario(config, block_size), without: None });
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let tried = trials.run(&wanted, cores, &|| ())?;
+        let tried = simulated(trials.run(&wanted, cores, &|| ()))?;
         let rows: Vec<Row> = tried.into_iter().map(|tried| tried.row).collect();
         rows.try_into().ok().context("a row for each configuration")
     }
@@ -145,23 +145,39 @@ fn lines(found: &[Change]) -> String {
 
 fn compared(old: &Row, new: &Row) -> String {
     let mut text = format!("\n{:<16} {:>12} {:>12} {:>9}\n", "replayed", "old", "new", "change");
+    let completed = [old, new].map(|row| format!("{} of {}", row.completed, row.requests));
+    let _ = writeln!(text, "{:<16} {:>12} {:>12}", "completed", completed[0], completed[1]);
     for (name, was, is) in [
         ("hit rate %", old.hit_rate * 100.0, new.hit_rate * 100.0),
         ("reachable %", old.reachable_hit_rate * 100.0, new.reachable_hit_rate * 100.0),
         ("ttft mean ms", old.ttft_ms.mean, new.ttft_ms.mean),
         ("ttft p50 ms", old.ttft_ms.p50, new.ttft_ms.p50),
         ("ttft p99 ms", old.ttft_ms.p99, new.ttft_ms.p99),
-        ("balance score", old.load_balance_score, new.load_balance_score),
+        ("balance score", old.load_balance_score.unwrap_or_default(), new.load_balance_score.unwrap_or_default()),
     ] {
-        let change = if was == 0.0 { 0.0 } else { (is / was - 1.0) * 100.0 };
-        let _ = writeln!(text, "{name:<16} {was:>12.2} {is:>12.2} {change:>+8.1}%");
+        let _ = writeln!(text, "{name:<16} {was:>12.2} {is:>12.2} {:>9}", change(was, is));
     }
     text
+}
+
+/// What is different, as a part of what was; of nothing there is no part.
+fn change(was: f64, is: f64) -> String {
+    match (was == 0.0, is == 0.0) {
+        (true, true) => "+0.0%".to_owned(),
+        (true, false) => "–".to_owned(),
+        (false, _) => format!("{:+.1}%", (is / was - 1.0) * 100.0),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_nothing_has_no_share_that_it_grew_by() {
+        let changes = [(0.0, 0.0), (0.0, 3.0), (2.0, 3.0), (2.0, 0.0)].map(|(was, is)| change(was, is));
+        assert_eq!(changes, ["+0.0%", "–", "+50.0%", "-100.0%"]);
+    }
 
     #[test]
     fn a_plan_says_what_comes_goes_and_changes_and_when() {

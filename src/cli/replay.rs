@@ -3,17 +3,18 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
-use super::fleet::{FleetArgs, policies, policy, progress_bar, share};
+use super::fleet::{FleetArgs, completeness, policies, policy, progress_bar, share, simulated};
 use super::output::Output;
 use super::site::{TlsArgs, remedied};
 use super::trace::Input;
-use super::{runtime, say};
+use super::{number, runtime, say};
 use crate::config::Config;
 use crate::replay::live;
 use crate::replay::measured::{self, Gateway};
@@ -22,6 +23,7 @@ use crate::replay::report::{self, Row};
 use crate::replay::simulated::{Trial, Trials, Tried, csv};
 use crate::replay::trace::TraceRequest;
 use crate::sim::fleet::{Effect, Scenario};
+use crate::telemetry::panics;
 
 /// Sends the requests of a trace, at the times of the trace, through simulated fleets behind the real scheduler, index and
 /// decoder. Lists give all combinations, which run side by side. Equal options give equal figures, but for `wall_s`.
@@ -51,8 +53,11 @@ pub struct ReplayArgs {
     json: bool,
     /// Send the requests to this live gateway instead, at the first of the speeds; what is reachable is then that of a cache
     /// without bound.
-    #[arg(long, value_name = "URL", conflicts_with_all = ["csv", "html", "ablate", "without", "config"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = SIMULATED)]
     live: Option<String>,
+    /// How long the gateway may say nothing, before an answer and within one, until the request has failed.
+    #[arg(long, value_name = "SECONDS", requires = "live", default_value_t = live::PATIENCE.as_secs_f64(), value_parser = number::above_zero)]
+    timeout: f64,
     #[command(flatten)]
     tls: TlsArgs,
     /// The model that is asked for.
@@ -69,6 +74,48 @@ pub struct ReplayArgs {
     html: Option<PathBuf>,
 }
 
+/// What says something of simulated fleets, or of what only they tell; a live gateway knows nothing of it.
+const SIMULATED: [&str; 38] = [
+    "workers",
+    "seed",
+    "cache_blocks",
+    "gpu_memory_utilization",
+    "profile",
+    "host_blocks",
+    "storage_blocks",
+    "write_policy",
+    "write_output",
+    "prefetch",
+    "bus_link",
+    "storage_link",
+    "storage_ranks",
+    "slow_rank",
+    "tier_eviction",
+    "timing",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "config",
+    "event_delay",
+    "scrape_interval",
+    "slow",
+    "restart",
+    "routers",
+    "output_unknown",
+    "jitter",
+    "kv_transfer",
+    "misread",
+    "clients",
+    "warm_up",
+    "jobs",
+    "policy",
+    "without",
+    "ablate",
+    "wire",
+    "check",
+    "csv",
+    "html",
+];
+
 impl ReplayArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.fleet.check()?;
@@ -78,6 +125,7 @@ impl ReplayArgs {
         if let Some(base) = &self.live {
             return self.against(base, &trace, block_size);
         }
+        panics::say_wholly();
         let trials = Trials::new(&trace, block_size, share(trace.len(), self.fleet.warm_up));
         let wanted = self.trials(&config, block_size);
         let tried = self.try_all(&trials, &wanted)?;
@@ -85,12 +133,9 @@ impl ReplayArgs {
         let (rows, html) = outputs;
         rows.map_or(Ok(()), |file| file.write(&csv(&tried)))?;
         html.map_or(Ok(()), |file| file.write(&page::page(&self.input.name(), &trials, &tried).render()))?;
-        let whole = tried.iter().all(|tried| tried.row.completed == tried.row.requests);
+        // With a worker that dies some are meant to fail.
         let is_expected = self.fleet.restart.is_some();
-        if !whole && !is_expected {
-            eprintln!("warmpath: some requests did not complete: their prompts are longer than an engine can hold");
-        }
-        Ok(if whole || is_expected { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if is_expected { ExitCode::SUCCESS } else { completeness(tried.iter().map(|tried| &tried.row)) })
     }
 
     /// Replays against a live gateway.
@@ -106,21 +151,18 @@ impl ReplayArgs {
             vocabulary: self.vocabulary,
             block_size: block_size.get(),
             speed: self.fleet.speed.first().copied().unwrap_or(1.0),
+            patience: Duration::from_secs_f64(self.timeout),
         };
         let found = runtime.block_on(live::find(&site, &gateway.model));
         found.map_err(|error| remedied(error, &site))?;
         let bar = progress_bar(trace.len(), std::io::stderr().is_terminal());
         let row = runtime.block_on(measured::replay(trace, &gateway, || bar.inc(1)));
         bar.finish_and_clear();
-        let whole = row.completed == row.requests;
         self.show(std::slice::from_ref(&row))?;
         if let (false, Some(lag)) = (self.json, row.lag_ms) {
-            say(format_args!("sent behind their times: mean {:.2} ms, p99 {:.2} ms\n", lag.mean, lag.p99));
+            say(format_args!("sent behind their times: mean {:.2} ms, p99 {:.2} ms\n", lag.mean, lag.p99))?;
         }
-        if !whole {
-            eprintln!("warmpath: some requests did not complete");
-        }
-        Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(completeness([&row]))
     }
 
     /// Every combination, in the order of the options.
@@ -153,14 +195,14 @@ impl ReplayArgs {
         let bar = progress_bar(total, std::io::stderr().is_terminal());
         let tried = trials.run(wanted, self.fleet.threads(), &|| bar.inc(1));
         bar.finish_and_clear();
-        Ok(tried?)
+        simulated(tried)
     }
 
     fn show(&self, rows: &[Row]) -> anyhow::Result<()> {
         if self.json {
-            say(format_args!("{}\n", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?));
+            say(format_args!("{}\n", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?))?;
         } else {
-            say(format_args!("{}", report::lines(rows)));
+            say(format_args!("{}", report::lines(rows)))?;
         }
         Ok(())
     }

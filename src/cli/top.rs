@@ -1,6 +1,6 @@
 //! `warmpath top`: the status page in a terminal.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::admin::AdminArgs;
 use super::runtime;
+use super::say;
 use looker::Looker;
 use state::State;
 
@@ -54,12 +55,10 @@ impl TopArgs {
         let mut looker = Looker::new(self.admin.port(&runtime)?);
         // What goes wrong at once is told before there is a screen.
         let first = runtime.block_on(looker.look())?;
-        let mut stdout = std::io::stdout();
-        // Whoever reads may have gone: nobody is left to tell.
         if self.json {
-            let _ = writeln!(stdout, "{}", first.json());
-        } else if self.once || !stdout.is_terminal() {
-            let _ = stdout.write_all(frame::printed(&mut State::new(first.picture()?), COLUMNS).as_bytes());
+            say(format_args!("{}\n", first.json()))?;
+        } else if self.once || !std::io::stdout().is_terminal() {
+            say(format_args!("{}", frame::printed(&mut State::new(first.picture()?), COLUMNS)))?;
         } else {
             let state = State::new(first.picture()?);
             screen::show(&runtime, (looker, Duration::from_millis(self.interval)), state)?;

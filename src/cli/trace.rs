@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Read, Write};
+use std::io::{BufWriter, Read, Write};
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
@@ -11,10 +11,10 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use warmpath_core::units::BlockSize;
 
-use super::misuse::OrMisuse;
-use super::say;
+use super::misuse::{OrMisuse, misuse};
+use super::{heard, say};
 use crate::real::{real, real_len};
-use crate::replay::trace::{Access, Format, Options, Trace, TraceRequest};
+use crate::replay::trace::{Access, Format, Options, Trace, TraceError, TraceRequest};
 use crate::replay::workload::Workload;
 
 /// The largest file that is read.
@@ -106,14 +106,30 @@ impl TraceForm {
             None => {
                 let bytes = bytes(named).with_context(|| format!("{named}: cannot be read")).or_misuse()?;
                 let options = Options { format: self.format, lenient: self.lenient, block_size: self.block_size };
-                Trace::read(&bytes, &options).with_context(|| named.to_owned())?
+                match Trace::read(&bytes, &options) {
+                    Err(error @ TraceError::Io(_)) => Err(error).context(named.to_owned()).or_misuse()?,
+                    read => read.with_context(|| named.to_owned())?,
+                }
             }
         };
         if trace.skipped > 0 {
             eprintln!("warmpath: {named}: {} lines passed over", trace.skipped);
         }
-        trace.requests.drain(..self.skip.min(trace.requests.len()));
+        let all = trace.requests.len();
+        trace.requests.drain(..self.skip.min(all));
         trace.requests.truncate(self.requests.unwrap_or(usize::MAX));
+        if all > 0 && trace.requests.is_empty() {
+            return Err(misuse(format!("{named}: --skip and --requests leave none of its {all} requests")));
+        }
+        let size = trace.block_size;
+        let short = trace.requests.iter().filter(|request| request.is_short_of_ids(size)).count();
+        if short > 0 {
+            eprintln!(
+                "warmpath: {named}: {short} of {} prompts have whole blocks of {size} tokens that no id names, and that count \
+                 as their own: is --block-size right?",
+                trace.requests.len()
+            );
+        }
         Ok(trace)
     }
 
@@ -153,18 +169,14 @@ impl TraceCommand {
             Self::Convert(input) => {
                 let trace = input.read()?;
                 let mut out = BufWriter::new(std::io::stdout().lock());
-                match trace.write(&mut out).and_then(|()| out.flush()) {
-                    // Whoever reads has gone: nobody is left to tell.
-                    Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-                    written => written.context("standard output")?,
-                }
+                heard(trace.write(&mut out).and_then(|()| out.flush()))?;
             }
             Self::Stat(args) => {
                 let figures = Figures::of(&args.input.read()?);
                 if args.json {
-                    say(format_args!("{}\n", serde_json::to_string_pretty(&figures)?));
+                    say(format_args!("{}\n", serde_json::to_string_pretty(&figures)?))?;
                 } else {
-                    say(format_args!("{}", figures.text()));
+                    say(format_args!("{}", figures.text()))?;
                 }
             }
         }

@@ -7,10 +7,12 @@ use std::process::ExitCode;
 use clap::Args;
 use warmpath_core::policy::PolicyName;
 
-use super::fleet::{FleetArgs, policy, progress_bar, share};
+use super::fleet::{FleetArgs, REFUSED, policy, progress_bar, share};
+use super::misuse::OrMisuse;
 use super::output::Output;
 use super::trace::Input;
 use super::{number, say};
+use crate::telemetry::panics;
 use crate::tune::figures::{Aim, Limits};
 use crate::tune::{self, Plan, page, space};
 
@@ -62,6 +64,7 @@ impl TuneArgs {
         let fleets =
             self.fleet.workers.iter().flat_map(|workers| self.fleet.speed.iter().map(|speed| (*workers, *speed)));
         let scenario = |(workers, speed)| self.fleet.scenario((self.policy, workers, speed), &config, block_size);
+        panics::say_wholly();
         let plan = Plan {
             policy: self.policy,
             aim: self.aim,
@@ -76,16 +79,22 @@ impl TuneArgs {
         };
         let bar = progress_bar(0, std::io::stderr().is_terminal());
         let planned = |requests: usize| bar.set_length(u64::try_from(requests).unwrap_or(0));
-        let outcome = tune::run(&trace, &plan, &planned, &|| bar.inc(1))?;
+        let outcome = tune::run(&trace, &plan, &planned, &|| bar.inc(1)).or_misuse()?;
         bar.finish_and_clear();
         if self.json {
-            say(format_args!("{}\n", serde_json::to_string_pretty(&outcome)?));
+            say(format_args!("{}\n", serde_json::to_string_pretty(&outcome)?))?;
         } else {
-            say(format_args!("{}", outcome.table()));
+            say(format_args!("{}", outcome.table()))?;
         }
         let (weights, html) = outputs;
         weights.map_or(Ok(()), |file| file.write(&outcome.file(&self.input.name())))?;
         html.map_or(Ok(()), |file| file.write(&page::page(&self.input.name(), &outcome).render()))?;
+        // With a worker that dies some are meant to fail.
+        let completed = outcome.completed();
+        if completed < 1.0 && self.fleet.restart.is_none() {
+            eprintln!("warmpath: {:.1} % of the requests completed: {REFUSED}", completed * 100.0);
+            return Ok(ExitCode::FAILURE);
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

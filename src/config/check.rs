@@ -17,16 +17,21 @@ const NAME_BYTES_MAX: usize = 128;
 
 /// Appends what is wrong with `config`, which `root` was decoded to.
 pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
+    if root.is_section_whole("workers") && config.workers.is_empty() && !config.discovery.is_used() {
+        let place = root.entry("workers").map_or(&root.place, |entry| &entry.place);
+        Rules { root, faults }.fault(place.clone(), "there are no workers: nothing could be answered");
+    }
+    check_without_fleet(config, root, faults);
+}
+
+/// The same for a document that need not name who answers.
+pub(super) fn check_without_fleet(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
     let mut rules = Rules { root, faults };
     rules.listen(&config.listen);
     rules.models(config);
     rules.worker_ids(config);
     if root.is_section_whole("models") {
         rules.workers_have_models(config);
-    }
-    if root.is_section_whole("workers") && config.workers.is_empty() && !config.discovery.is_used() {
-        let place = root.entry("workers").map_or(&root.place, |entry| &entry.place);
-        rules.fault(place.clone(), "there are no workers: nothing could be answered");
     }
     rules.slots(config);
     if root.is_section_whole("events") {

@@ -29,19 +29,31 @@ pub struct Reading {
     hidden: Hidden,
 }
 
+/// Rules across fields, which append what breaks them.
+type Rules = fn(&Config, &Node, &mut Vec<Fault>);
+
 impl Reading {
     /// Reads a file, with the overrides and secrets of `environment`.
     ///
     /// # Errors
     /// The file cannot be read at all.
     pub fn of_file(path: &Path, environment: &Environment) -> io::Result<Self> {
+        Self::of_file_under(check::check, path, environment)
+    }
+
+    /// The same for a file that may name no workers.
+    pub(super) fn policies_of_file(path: &Path, environment: &Environment) -> io::Result<Self> {
+        Self::of_file_under(check::check_without_fleet, path, environment)
+    }
+
+    fn of_file_under(rules: Rules, path: &Path, environment: &Environment) -> io::Result<Self> {
         let bytes = read_config(path)?;
         let name = path.display().to_string();
         if is_too_large(&bytes) {
             return Ok(Self::refused(Place::start(name), "a configuration has at most 1 MiB"));
         }
         match String::from_utf8(bytes) {
-            Ok(text) => Ok(Self::of_text(&name, text, path.parent().unwrap_or(Path::new("")), environment)),
+            Ok(text) => Ok(Self::under(rules, &name, text, path.parent().unwrap_or(Path::new("")), environment)),
             Err(error) => {
                 let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
                 let valid = String::from_utf8_lossy(valid);
@@ -56,6 +68,10 @@ impl Reading {
 
     /// Reads `text`, which messages call `name`. Relative paths in it start from `folder`.
     pub fn of_text(name: &str, text: String, folder: &Path, environment: &Environment) -> Self {
+        Self::under(check::check, name, text, folder, environment)
+    }
+
+    fn under(rules: Rules, name: &str, text: String, folder: &Path, environment: &Environment) -> Self {
         let mut faults = Vec::new();
         let mut origins = Origins::default();
         let root = document::parse(name, &text, &mut faults);
@@ -65,7 +81,7 @@ impl Reading {
             substitute(&mut root, folder, environment, &mut faults);
             origins = Origins::of(&root, name);
             let config = decode_all(&mut root, &mut faults)?;
-            check::check(&config, &root, &mut faults);
+            rules(&config, &root, &mut faults);
             Some(from_folder(config, folder))
         });
         // What an override says comes after what the file says.

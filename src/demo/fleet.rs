@@ -30,6 +30,7 @@ pub struct DemoFleet {
     app: App,
     engines: Tasks,
     bus: Bus,
+    workers: usize,
 }
 
 impl DemoFleet {
@@ -50,7 +51,7 @@ impl DemoFleet {
         for number in 1..=options.workers {
             let settings = MockSettings {
                 listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-                worker: format!("engine-{number}"),
+                worker: name(number),
                 model: MODEL.to_owned(),
                 engine: engine(options, number),
                 ranks: vec![bus.clone()],
@@ -66,7 +67,7 @@ impl DemoFleet {
         let config = Config::parse("the demo's configuration", text)?;
         let app = App::start(config, Some(local)).await?;
         app.wait_for_events(Duration::from_secs(10)).await;
-        Ok(Self { app, engines, bus })
+        Ok(Self { app, engines, bus, workers: options.workers })
     }
 
     /// The address of the data port.
@@ -85,6 +86,11 @@ impl DemoFleet {
         )
     }
 
+    /// The names of its engines, in order.
+    pub fn workers(&self) -> Vec<String> {
+        (1..=self.workers).map(name).collect()
+    }
+
     /// The app's current balance score.
     pub fn load_balance_score(&self) -> f64 {
         self.app.load_balance_score()
@@ -95,7 +101,7 @@ impl DemoFleet {
     /// # Errors
     /// See [`App::run_until`].
     pub async fn serve(self) -> Result<(), StartError> {
-        let Self { app, engines, bus } = self;
+        let Self { app, engines, bus, .. } = self;
         let mut interrupts = Interrupts::new();
         let served = app.run_until(&mut interrupts).await;
         leave(engines, bus).await;
@@ -104,10 +110,14 @@ impl DemoFleet {
 
     /// Stops router and engines.
     pub async fn stop(self) {
-        let Self { app, engines, bus } = self;
+        let Self { app, engines, bus, .. } = self;
         app.stop().await;
         leave(engines, bus).await;
     }
+}
+
+fn name(number: usize) -> String {
+    format!("engine-{number}")
 }
 
 async fn leave(engines: Tasks, bus: Bus) {

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use warmpath_core::observe::Usage;
 
 use crate::link::Site;
@@ -23,11 +24,31 @@ pub struct Shot {
     pub body: Bytes,
 }
 
+/// Why a request was not answered whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Failure {
+    /// There was no connection, or it ended before the head of an answer.
+    #[error("without an answer")]
+    NoAnswer,
+    /// Nothing came for longer than one is patient, before the head or behind it.
+    #[error("silent for too long")]
+    Silent,
+    /// The answer has a status that tells of no success.
+    #[error("with status {}", .0.as_u16())]
+    Status(StatusCode),
+    /// The stream told of an error.
+    #[error("with an error in the stream")]
+    Told,
+    /// The stream ended before its last event.
+    #[error("cut short")]
+    CutShort,
+}
+
 /// What became of one request.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Whether its stream came whole.
-    pub completed: bool,
+    /// Why its stream did not come whole; none where it did.
+    pub failure: Option<Failure>,
     /// How far behind its time it was sent.
     pub lag: Duration,
     /// From sending to the first event.
@@ -43,6 +64,9 @@ pub struct Outcome {
     /// Who answered (`x-warmpath-worker`).
     pub worker: Option<String>,
 }
+
+/// How long a gateway may say nothing, unless it is said otherwise: engines under load let prompts wait.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How long the gateway may take to say what it serves.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -65,8 +89,14 @@ pub async fn find(gateway: &Site, model: &str) -> anyhow::Result<()> {
 /// The most of the list of models that is read.
 const LISTED_MAX: usize = 1 << 20;
 
-/// Sends every shot at its time, whatever became of the others, and hands its outcome on. Returns when all have ended.
-pub async fn fire(gateway: &Site, shots: impl IntoIterator<Item = Shot>, to: mpsc::Sender<Outcome>) {
+/// Sends every shot at its time, whatever became of the others, and hands its outcome on. Returns when all have ended; one
+/// to which nothing comes for longer than `patience` has.
+pub async fn fire(
+    gateway: &Site,
+    shots: impl IntoIterator<Item = Shot>,
+    patience: Duration,
+    to: mpsc::Sender<Outcome>,
+) {
     let tasks = Tasks::new();
     let start = Instant::now();
     for shot in shots {
@@ -74,7 +104,7 @@ pub async fn fire(gateway: &Site, shots: impl IntoIterator<Item = Shot>, to: mps
         tokio::time::sleep_until(due.into()).await;
         let (gateway, to) = (gateway.clone(), to.clone());
         tasks.spawn(async move {
-            let outcome = send(&gateway, shot.body, due).await;
+            let outcome = send(&gateway, shot.body, due, patience).await;
             // The receiver may have gone: then nobody wants to know.
             let _ = to.send(outcome).await;
         });
@@ -83,10 +113,10 @@ pub async fn fire(gateway: &Site, shots: impl IntoIterator<Item = Shot>, to: mps
     tasks.drain(Duration::MAX).await;
 }
 
-async fn send(gateway: &Site, body: Bytes, due: Instant) -> Outcome {
+async fn send(gateway: &Site, body: Bytes, due: Instant, patience: Duration) -> Outcome {
     let sent = Instant::now();
     let mut outcome = Outcome {
-        completed: false,
+        failure: Some(Failure::NoAnswer),
         lag: sent.saturating_duration_since(due),
         ttft: Duration::ZERO,
         gaps_ms: Vec::new(),
@@ -95,15 +125,23 @@ async fn send(gateway: &Site, body: Bytes, due: Instant) -> Outcome {
         predicted: None,
         worker: None,
     };
-    let answer = gateway.post("/v1/completions", &HeaderMap::new(), body).await;
-    let Ok(mut response) = answer else { return outcome };
+    let headers = HeaderMap::new();
+    let mut response = match timeout(patience, gateway.post("/v1/completions", &headers, body)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) => return outcome,
+        Err(_) => return Outcome { failure: Some(Failure::Silent), ..outcome },
+    };
     let header = |name: &str| -> Option<String> { Some(response.headers().get(name)?.to_str().ok()?.to_owned()) };
     outcome.predicted = header("x-warmpath-overlap-tokens").and_then(|tokens| tokens.parse().ok());
     outcome.worker = header("x-warmpath-worker");
-    let ok = response.status().is_success();
     let mut scanner = SseScanner::default();
     let mut last: Option<Instant> = None;
-    while let Some(Ok(frame)) = response.body_mut().frame().await {
+    let is_silent = loop {
+        let frame = match timeout(patience, response.body_mut().frame()).await {
+            Ok(Some(Ok(frame))) => frame,
+            Ok(_) => break false,
+            Err(_) => break true,
+        };
         let Ok(chunk) = frame.into_data() else { continue };
         let (events, had_usage) = (scanner.seen().events, scanner.seen().usage.is_some());
         scanner.scan(&chunk);
@@ -117,9 +155,15 @@ async fn send(gateway: &Site, body: Bytes, due: Instant) -> Outcome {
             }
             last = Some(now);
         }
-    }
+    };
     outcome.e2e = sent.elapsed();
     outcome.usage = scanner.seen().usage.as_deref().map(usage::read).unwrap_or_default();
-    outcome.completed = ok && scanner.seen().done && scanner.seen().error.is_none();
+    outcome.failure = match scanner.seen() {
+        _ if !response.status().is_success() => Some(Failure::Status(response.status())),
+        seen if seen.error.is_some() => Some(Failure::Told),
+        seen if seen.done => None,
+        _ if is_silent => Some(Failure::Silent),
+        _ => Some(Failure::CutShort),
+    };
     outcome
 }

@@ -26,6 +26,8 @@ pub struct Gateway {
     pub block_size: u32,
     /// How much faster than recorded requests are sent.
     pub speed: f64,
+    /// How long it may say nothing, before an answer and within one.
+    pub patience: Duration,
 }
 
 /// Sends every request at its time, whatever became of the others. `ended` is called for each that ends. The row tells
@@ -34,7 +36,7 @@ pub async fn replay(trace: &[TraceRequest], gateway: &Gateway, ended: impl Fn())
     let (to, mut outcomes) = mpsc::channel(trace.len().max(1));
     let start = Instant::now();
     let mut tally = Tally::default();
-    let firing = live::fire(&gateway.site, shots(trace, gateway), to);
+    let firing = live::fire(&gateway.site, shots(trace, gateway), gateway.patience, to);
     tokio::pin!(firing);
     let mut fired = false;
     loop {
@@ -51,7 +53,6 @@ pub async fn replay(trace: &[TraceRequest], gateway: &Gateway, ended: impl Fn())
     }
     let run = Run {
         policy: "live".to_owned(),
-        workers: tally.workers(),
         speed: gateway.speed,
         seed: 0,
         requests: trace.len(),
@@ -64,13 +65,13 @@ pub async fn replay(trace: &[TraceRequest], gateway: &Gateway, ended: impl Fn())
 /// Bodies are made when they are due: a trace's tokens at once would be gigabytes.
 fn shots(trace: &[TraceRequest], gateway: &Gateway) -> impl Iterator<Item = Shot> + Send {
     let begin = trace.first().map_or(0, |request| request.at_ms);
-    trace.iter().map(move |request| {
+    trace.iter().enumerate().map(move |(number, request)| {
         let at_ms = real(request.at_ms.saturating_sub(begin)) / gateway.speed;
-        Shot { at: Duration::from_secs_f64(at_ms / 1e3), body: body(request, gateway).into() }
+        Shot { at: Duration::from_secs_f64(at_ms / 1e3), body: body(number, request, gateway).into() }
     })
 }
 
-fn body(request: &TraceRequest, gateway: &Gateway) -> Vec<u8> {
+fn body(number: usize, request: &TraceRequest, gateway: &Gateway) -> Vec<u8> {
     #[derive(Serialize)]
     struct Body<'a> {
         model: &'a str,
@@ -86,7 +87,7 @@ fn body(request: &TraceRequest, gateway: &Gateway) -> Vec<u8> {
     }
     let body = Body {
         model: &gateway.model,
-        prompt: request.tokens(gateway.block_size, gateway.vocabulary),
+        prompt: request.tokens(number, gateway.block_size, gateway.vocabulary),
         max_tokens: request.output_length.max(1),
         ignore_eos: true,
         stream: true,

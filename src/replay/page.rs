@@ -1,6 +1,6 @@
 //! What a replay showed, as a page with plots: each fleet and load by itself, and the policies on it side by side.
 
-use super::report::Row;
+use super::report::{Row, shown};
 use super::simulated::{Trials, Tried};
 use crate::real::{real, real_len};
 use crate::report::plot::{Bars, Plot, Series};
@@ -75,9 +75,9 @@ fn figures(tried: &[&Tried]) -> Table {
             format!("{:.1}", row.itl_ms.mean),
             format!("{:.0}", row.e2e_ms.mean),
             format!("{:.2}", row.requests_per_s),
-            format!("{:.2}", row.requests_max_over_mean),
-            format!("{:.2}", row.new_tokens_max_over_mean),
-            format!("{:.3}", row.load_balance_score),
+            shown(row.requests_max_over_mean, 2),
+            shown(row.new_tokens_max_over_mean, 2),
+            shown(row.load_balance_score, 3),
         ]
     };
     Table { head: head.map(str::to_owned).to_vec(), rows: tried.iter().map(|tried| row(&tried.row)).collect() }

@@ -1,4 +1,5 @@
-//! What any router could reach: the hit rate of one cache as large as the fleet's together.
+//! The yardstick of every router: the hit rate of one cache as large as the fleet's together. No bound, for where caches
+//! thrash, several that each see a part of the prompts can keep more than one that sees all.
 
 use std::collections::{BTreeMap, HashMap};
 

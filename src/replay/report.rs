@@ -1,5 +1,7 @@
 //! What a replay showed: rows, as a table and as JSON.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::real::real_len;
@@ -9,7 +11,7 @@ use crate::real::real_len;
 pub struct Row {
     /// The policy.
     pub policy: String,
-    /// Workers.
+    /// Workers; of a live gateway those that answered, for of others it does not tell.
     pub workers: usize,
     /// How much faster than recorded requests arrived.
     pub speed: f64,
@@ -35,12 +37,15 @@ pub struct Row {
     pub e2e_ms: Distribution,
     /// Completed requests over the time until the last one ended.
     pub requests_per_s: f64,
-    /// Requests of the busiest worker over the mean.
-    pub requests_max_over_mean: f64,
-    /// Computed prompt tokens of the busiest worker over the mean.
-    pub new_tokens_max_over_mean: f64,
-    /// Deviation of the workers' KV load over its mean, averaged over the run.
-    pub load_balance_score: f64,
+    /// Requests of the busiest worker over the mean of all; none where it is not known who they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_max_over_mean: Option<f64>,
+    /// Computed prompt tokens of the busiest worker over the mean of all; none where it is not known who they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new_tokens_max_over_mean: Option<f64>,
+    /// Deviation of the workers' KV load over its mean, averaged over the run; none where it was never looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_balance_score: Option<f64>,
     /// Seconds on the clock.
     pub wall_s: f64,
     /// Requests by worker.
@@ -49,6 +54,9 @@ pub struct Row {
     pub predicted_cached_tokens: u64,
     /// Requests whose prediction was exact.
     pub predicted_exact_requests: usize,
+    /// Over HTTP: why requests were not answered whole, and how many.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failures: BTreeMap<String, usize>,
     /// The effect of the model that was left out, and what that changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ablation: Option<Ablation>,
@@ -134,6 +142,16 @@ pub fn max_over_mean(values: &[f64]) -> f64 {
     if mean == 0.0 { 0.0 } else { values.iter().copied().fold(0.0, f64::max) / mean }
 }
 
+/// The mean; none of no values.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / real_len(values.len()))
+}
+
+/// A figure that not every run has, with so many decimals.
+pub fn shown(figure: Option<f64>, decimals: usize) -> String {
+    figure.map_or_else(|| "–".to_owned(), |figure| format!("{figure:.decimals$}"))
+}
+
 /// A table with a row for each figure and a column for each policy.
 pub fn table(rows: &[Row]) -> String {
     type Show = fn(&Row) -> String;
@@ -150,7 +168,7 @@ pub fn table(rows: &[Row]) -> String {
             let counts: Vec<String> = row.requests_by_worker.iter().map(ToString::to_string).collect();
             counts.join(" ")
         }),
-        ("busiest / mean", |row| format!("{:.2}", row.requests_max_over_mean)),
+        ("busiest / mean", |row| shown(row.requests_max_over_mean, 2)),
         ("cached, reported", |row| row.cached_tokens.to_string()),
         ("cached, predicted", |row| row.predicted_cached_tokens.to_string()),
         ("predicted exactly", |row| format!("{} of {}", row.predicted_exact_requests, row.completed)),
@@ -184,7 +202,7 @@ pub fn lines(rows: &[Row]) -> String {
     );
     for row in rows {
         text += &format!(
-            "{:<20} {:>7} {:>6} {:>6.2}% {:>8.2}% {:>6.0} ms {:>6.0} ms {:>6.0} ms {:>5.1} ms {:>6.0} ms {:>8.2} {:>8.2}\n",
+            "{:<20} {:>7} {:>6} {:>6.2}% {:>8.2}% {:>6.0} ms {:>6.0} ms {:>6.0} ms {:>5.1} ms {:>6.0} ms {:>8} {:>8}\n",
             row.ablation.as_ref().map_or_else(|| row.policy.clone(), |left_out| format!("- {}", left_out.without)),
             row.workers,
             row.speed,
@@ -195,8 +213,8 @@ pub fn lines(rows: &[Row]) -> String {
             row.ttft_ms.p99,
             row.itl_ms.mean,
             row.e2e_ms.mean,
-            row.requests_max_over_mean,
-            row.new_tokens_max_over_mean,
+            shown(row.requests_max_over_mean, 2),
+            shown(row.new_tokens_max_over_mean, 2),
         );
     }
     text + "\nrequests and tokens: of the busiest worker over the mean, tokens as far as they were computed\n"

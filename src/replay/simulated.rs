@@ -9,7 +9,7 @@ use std::time::Instant;
 use warmpath_core::units::BlockSize;
 
 use super::reachable;
-use super::report::{Distribution, Row, max_over_mean};
+use super::report::{Distribution, Row, max_over_mean, mean};
 use super::trace::TraceRequest;
 use crate::real::{real, real_len};
 use crate::sim::fleet::{Arrival, Effect, Outcome, Prepared, RequestOutcome, Scenario, ScenarioError, run};
@@ -151,8 +151,18 @@ impl<'a> Trials<'a> {
         Ok(Tried { row, outcome, capacity })
     }
 
-    /// The share of prompt tokens that a cache of `capacity` blocks has, once so many requests have warmed it.
-    fn reachable(&self, capacity: usize, warm_up: usize) -> f64 {
+    /// The share of prompt tokens that a cache of `capacity` blocks has, once so many requests have warmed it, over the
+    /// requests that engines took.
+    fn reachable(&self, capacity: usize, warm_up: usize, outcomes: &[RequestOutcome]) -> f64 {
+        let is_taken = |outcome: &RequestOutcome| outcome.completed || outcome.output_tokens > 0;
+        if !outcomes.iter().all(is_taken) {
+            let taken = |range: &[TraceRequest], outcomes: &[RequestOutcome]| -> Vec<TraceRequest> {
+                let taken = range.iter().zip(outcomes).filter(|(_, outcome)| is_taken(outcome));
+                taken.map(|(request, _)| request.clone()).collect()
+            };
+            let (trace, warm) = (taken(self.trace, outcomes), taken(self.trace, &outcomes[..warm_up]).len());
+            return reachable::hit_rate_after(warm, &trace, self.prepared.block_size().get(), capacity);
+        }
         let key = (capacity, warm_up);
         let known = |reachable: &Mutex<BTreeMap<_, f64>>| {
             reachable.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied()
@@ -196,20 +206,21 @@ impl<'a> Trials<'a> {
             input_tokens: input,
             cached_tokens: cached,
             hit_rate: real(cached) / real(input.max(1)),
-            reachable_hit_rate: self.reachable(capacity, warm_up),
+            reachable_hit_rate: self.reachable(capacity, warm_up, &outcome.requests),
             ttft_ms: spans(|request| request.ttft.0),
             itl_ms: Distribution::of(gaps),
             e2e_ms: spans(|request| request.e2e.0),
             requests_per_s: real_len(completed) * 1e3 / (outcome.end.0 - begin).max(1e-9),
-            requests_max_over_mean: max_over_mean(&counts),
-            new_tokens_max_over_mean: max_over_mean(&new_tokens),
-            load_balance_score: samples.iter().sum::<f64>() / real_len(samples.len().max(1)),
+            requests_max_over_mean: Some(max_over_mean(&counts)),
+            new_tokens_max_over_mean: Some(max_over_mean(&new_tokens)),
+            load_balance_score: mean(&samples),
             wall_s,
             requests_by_worker: by_worker,
             predicted_cached_tokens: sum(|request| request.predicted_tokens),
             predicted_exact_requests: done()
                 .filter(|request| request.predicted_tokens == request.cached_tokens)
                 .count(),
+            failures: BTreeMap::new(),
             ablation: None,
             lag_ms: None,
         }

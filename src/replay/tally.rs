@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::live::Outcome;
-use super::report::{Distribution, Row, max_over_mean};
+use super::live::{Failure, Outcome};
+use super::report::{Distribution, Row, max_over_mean, mean};
 use crate::real::{real, real_len};
 
 /// What has come of the requests so far.
@@ -19,17 +19,32 @@ pub struct Tally {
     gaps: Vec<f64>,
     e2e: Vec<f64>,
     lag: Vec<f64>,
-    /// Requests and computed prompt tokens.
-    by_worker: BTreeMap<String, (usize, f64)>,
+    failures: BTreeMap<Failure, usize>,
+    /// The fleet's workers in order, those that answered nothing among them; where the fleet is not known, those that have
+    /// answered.
+    workers: Vec<Share>,
+    is_fleet_known: bool,
     balance: Vec<f64>,
+}
+
+/// What one worker has answered.
+struct Share {
+    worker: String,
+    requests: usize,
+    /// Prompt tokens that it computed.
+    computed: f64,
+}
+
+impl Share {
+    fn none(worker: String) -> Self {
+        Self { worker, requests: 0, computed: 0.0 }
+    }
 }
 
 /// What outcomes do not tell of a run.
 pub struct Run {
     /// The policy, or what stands for it.
     pub policy: String,
-    /// Workers of the fleet.
-    pub workers: usize,
     /// How much faster than recorded requests arrived.
     pub speed: f64,
     /// Seed of chance.
@@ -43,10 +58,17 @@ pub struct Run {
 }
 
 impl Tally {
+    /// Of a fleet whose workers have these names. One that is not known tells nothing of balance: who did not answer at all
+    /// would be missing.
+    pub fn of_fleet(workers: impl IntoIterator<Item = String>) -> Self {
+        Self { workers: workers.into_iter().map(Share::none).collect(), is_fleet_known: true, ..Self::default() }
+    }
+
     /// A request has ended; of one that was not answered whole only its lag counts.
     pub fn add(&mut self, outcome: Outcome) {
         self.lag.push(milliseconds(outcome.lag));
-        if !outcome.completed {
+        if let Some(failure) = outcome.failure {
+            *self.failures.entry(failure).or_default() += 1;
             return;
         }
         let prompt = outcome.usage.prompt.unwrap_or_default().0;
@@ -59,9 +81,17 @@ impl Tally {
         self.ttft.push(milliseconds(outcome.ttft));
         self.e2e.push(milliseconds(outcome.e2e));
         self.gaps.extend(outcome.gaps_ms);
-        let worker = self.by_worker.entry(outcome.worker.unwrap_or_default()).or_default();
-        worker.0 += 1;
-        worker.1 += f64::from(prompt.saturating_sub(cached));
+        let share = self.share(outcome.worker.unwrap_or_default());
+        share.requests += 1;
+        share.computed += f64::from(prompt.saturating_sub(cached));
+    }
+
+    fn share(&mut self, worker: String) -> &mut Share {
+        let place = self.workers.iter().position(|share| share.worker == worker).unwrap_or_else(|| {
+            self.workers.push(Share::none(worker));
+            self.workers.len() - 1
+        });
+        &mut self.workers[place]
     }
 
     /// How uneven the workers' load is at this moment.
@@ -69,19 +99,18 @@ impl Tally {
         self.balance.push(score);
     }
 
-    /// Workers that have answered.
-    pub fn workers(&self) -> usize {
-        self.by_worker.len()
-    }
-
     /// The row of the run. O(outcomes × log outcomes).
-    pub fn row(self, run: Run) -> Row {
-        let requests: Vec<usize> = self.by_worker.values().map(|(requests, _)| *requests).collect();
+    pub fn row(mut self, run: Run) -> Row {
+        if !self.is_fleet_known {
+            self.workers.sort_by(|one, other| one.worker.cmp(&other.worker));
+        }
+        let requests: Vec<usize> = self.workers.iter().map(|share| share.requests).collect();
         let counts: Vec<f64> = requests.iter().copied().map(real_len).collect();
-        let tokens: Vec<f64> = self.by_worker.values().map(|(_, tokens)| *tokens).collect();
+        let tokens: Vec<f64> = self.workers.iter().map(|share| share.computed).collect();
+        let of_fleet = |values: &[f64]| self.is_fleet_known.then(|| max_over_mean(values));
         Row {
             policy: run.policy,
-            workers: run.workers,
+            workers: requests.len(),
             speed: run.speed,
             seed: run.seed,
             requests: run.requests,
@@ -94,13 +123,14 @@ impl Tally {
             itl_ms: Distribution::of(self.gaps),
             e2e_ms: Distribution::of(self.e2e),
             requests_per_s: real_len(self.completed) / run.wall.as_secs_f64().max(1e-9),
-            requests_max_over_mean: max_over_mean(&counts),
-            new_tokens_max_over_mean: max_over_mean(&tokens),
-            load_balance_score: self.balance.iter().sum::<f64>() / real_len(self.balance.len().max(1)),
+            requests_max_over_mean: of_fleet(&counts),
+            new_tokens_max_over_mean: of_fleet(&tokens),
+            load_balance_score: mean(&self.balance),
             wall_s: run.wall.as_secs_f64(),
             requests_by_worker: requests,
             predicted_cached_tokens: self.predicted,
             predicted_exact_requests: self.exact,
+            failures: self.failures.into_iter().map(|(why, count)| (why.to_string(), count)).collect(),
             ablation: None,
             lag_ms: Some(Distribution::of(self.lag)),
         }

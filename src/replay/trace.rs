@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 
 pub use format::Format;
 
+use crate::sim::fleet::unnamed_block;
+
 mod bailian;
 mod format;
 mod plain;
@@ -84,7 +86,8 @@ pub struct Trace {
     pub requests: Vec<TraceRequest>,
     /// The form in which it was.
     pub format: Format,
-    /// Tokens that an id stands for: as the options say, or the first line that does, or what the form is known for.
+    /// Tokens that an id stands for: as the options say, or the lines do, or what the form is known for. One size for all:
+    /// lines that say another make no sense.
     pub block_size: u32,
     /// Lines that were passed over.
     pub skipped: usize,
@@ -158,7 +161,7 @@ impl Trace {
     /// When `to` cannot be written.
     pub fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
         for request in &self.requests {
-            let block = request.about.as_ref().and_then(|about| about.block_size).unwrap_or(self.block_size);
+            let block = request.block_size().unwrap_or(self.block_size);
             plain::write(request, block, to)?;
         }
         Ok(())
@@ -174,7 +177,7 @@ pub fn write_line(request: &TraceRequest, block_size: u32, to: &mut impl Write) 
 }
 
 fn read_lines(mut reader: impl BufRead, options: &Options) -> Result<Trace, TraceError> {
-    let (mut requests, mut text, mut skipped, mut total) = (Vec::new(), Vec::new(), 0, 0);
+    let (mut requests, mut text, mut skipped, mut total, mut told) = (Vec::new(), Vec::new(), 0, 0, None);
     let mut form: Option<(Format, Box<dyn Lines>)> = None;
     for line in 1.. {
         text.clear();
@@ -192,7 +195,8 @@ fn read_lines(mut reader: impl BufRead, options: &Options) -> Result<Trace, Trac
         let heard = if is_long {
             Err(format!("longer than {LINE_MAX} bytes"))
         } else {
-            judged(&text, options, &mut form, &mut requests)
+            let heard = judged(&text, options, &mut form, &mut requests);
+            heard.and_then(|heard| of_one_size(&requests[before..], &mut told).map(|()| heard))
         };
         match heard {
             Ok(Heard::Used) => {}
@@ -210,7 +214,6 @@ fn read_lines(mut reader: impl BufRead, options: &Options) -> Result<Trace, Trac
     }
     let (format, mut lines) = form.unwrap_or_else(|| opened(options.format.unwrap_or(Format::Warmpath), options));
     lines.end(&mut requests);
-    let told = requests.iter().find_map(|request| request.about.as_ref()?.block_size);
     let block_size = options.block_size.or(told).unwrap_or(format.block_size());
     Ok(Trace { requests, format, block_size, skipped })
 }
@@ -229,15 +232,36 @@ fn judged(
         };
         *form = Some(opened(format, options));
     }
-    let Some((_, lines)) = form else { return Ok(Heard::Ignored) };
+    let Some((format, lines)) = form else { return Ok(Heard::Ignored) };
     let before = requests.len();
     let heard = lines.line(text, requests)?;
     for request in &requests[before..] {
         if request.hash_ids.len() > IDS_MAX {
             return Err(format!("{} block ids, {IDS_MAX} are allowed", request.hash_ids.len()));
         }
+        // Blocks without a name take as much room as those that have one.
+        let block = options.block_size.or(request.block_size()).unwrap_or(format.block_size());
+        let blocks = request.input_length.div_ceil(block.max(1));
+        if usize::try_from(blocks).unwrap_or(usize::MAX) > IDS_MAX {
+            return Err(format!("a prompt of {blocks} blocks of {block} tokens, {IDS_MAX} are allowed"));
+        }
     }
     Ok(heard)
+}
+
+/// Holds what lines say of their blocks against what those before them `told`: read with another size, all that a prompt
+/// shares with others would be wrong.
+fn of_one_size(read: &[TraceRequest], told: &mut Option<u32>) -> Result<(), String> {
+    for size in read.iter().filter_map(TraceRequest::block_size) {
+        let first = *told.get_or_insert(size);
+        if first != size {
+            return Err(format!(
+                "blocks of {size} tokens behind ones of {first}: a trace has one size, so give each model's lines a file \
+                 of their own, or pass over those of other sizes with --lenient"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn opened(format: Format, options: &Options) -> (Format, Box<dyn Lines>) {
@@ -275,6 +299,17 @@ impl TraceRequest {
         self.about.as_ref().map_or(Access::Request, |about| about.access)
     }
 
+    /// Tokens that an id stands for, where the line tells.
+    pub fn block_size(&self) -> Option<u32> {
+        self.about.as_ref()?.block_size
+    }
+
+    /// Whether it has whole blocks that no id names, where an id stands for `block` tokens; the last one may be left out.
+    pub fn is_short_of_ids(&self, block: u32) -> bool {
+        let named = u64::try_from(self.hash_ids.len()).unwrap_or(u64::MAX);
+        named.saturating_add(1).saturating_mul(u64::from(block)) < u64::from(self.input_length)
+    }
+
     /// The conversation or agent that it is a turn of, where the trace tells.
     pub fn session(&self) -> Option<&str> {
         self.about.as_ref()?.session.as_deref()
@@ -301,11 +336,13 @@ impl TraceRequest {
         TraceRequest { hash_ids: self.hash_ids.iter().copied().flat_map(split).collect(), ..self.clone() }
     }
 
-    /// The prompt as token ids: each block id becomes the same tokens every time, whatever request it is in.
-    pub fn tokens(&self, block: u32, vocabulary: u32) -> Vec<u32> {
+    /// The prompt as token ids: each block id becomes the same tokens every time, whatever request it is in. Blocks for
+    /// which there is no id are like no others but those of the same `number`, which is the request's place in its trace.
+    pub fn tokens(&self, number: usize, block: u32, vocabulary: u32) -> Vec<u32> {
         let length = usize::try_from(self.input_length).unwrap_or(usize::MAX);
-        let ids = self.hash_ids.iter().flat_map(|id| (0..block).map(move |place| token(*id, place, vocabulary)));
-        ids.take(length).collect()
+        let ids = (0..).map(|place| self.hash_ids.get(place).copied().unwrap_or_else(|| unnamed_block(number, place)));
+        let tokens = ids.flat_map(|id| (0..block.max(1)).map(move |place| token(id, place, vocabulary)));
+        tokens.take(length).collect()
     }
 }
 
@@ -373,10 +410,45 @@ mod tests {
     fn equal_blocks_are_equal_tokens_and_the_last_one_may_be_partial() {
         let request =
             |ids: &[u64], input_length| TraceRequest { input_length, hash_ids: ids.to_vec(), ..Default::default() };
-        let (a, b) = (request(&[1, 2], 6).tokens(4, 1000), request(&[1, 3], 8).tokens(4, 1000));
+        let (a, b) = (request(&[1, 2], 6).tokens(0, 4, 1000), request(&[1, 3], 8).tokens(1, 4, 1000));
         assert_eq!((a.len(), b.len()), (6, 8));
         assert_eq!(a[..4], b[..4]);
         assert_ne!(a[4..6], b[4..6]);
+    }
+
+    #[test]
+    fn a_prompt_has_all_its_tokens_and_those_without_a_name_are_its_own() {
+        let request = |ids: &[u64]| TraceRequest { input_length: 11, hash_ids: ids.to_vec(), ..Default::default() };
+        let (a, b) = (request(&[1, 2]).tokens(0, 4, 100_000), request(&[1, 2]).tokens(1, 4, 100_000));
+        assert_eq!((a.len(), b.len()), (11, 11));
+        assert_eq!(a[..8], b[..8]);
+        assert_ne!(a[8..], b[8..]);
+        assert_eq!(a, request(&[1, 2]).tokens(0, 4, 100_000));
+        assert_eq!(request(&[]).tokens(0, 4, 100_000).len(), 11);
+    }
+
+    #[test]
+    fn a_trace_of_several_block_sizes_is_refused_by_the_first_line_that_has_another() {
+        let line = |size: u32| LINE.replace("]}", &format!("],\"block_size\":{size}}}"));
+        let text = [line(16), line(16), line(64), line(16)].concat();
+        let error = read(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("line 3: blocks of 64 tokens behind ones of 16: "), "{error}");
+        let trace = Trace::read(text.as_bytes(), &Options { lenient: true, ..Options::default() }).unwrap();
+        assert_eq!((trace.requests.len(), trace.skipped, trace.block_size), (3, 1, 16));
+    }
+
+    #[test]
+    fn blocks_that_no_id_names_are_counted_like_those_that_have_one() {
+        let text = LINE.replace(":5,", ":4294967295,");
+        let error = read(text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, "line 1: a prompt of 8388608 blocks of 512 tokens, 262144 are allowed");
+    }
+
+    #[test]
+    fn only_whole_blocks_without_an_id_are_missing() {
+        let request = |input_length| TraceRequest { input_length, hash_ids: vec![1, 2], ..Default::default() };
+        let missing = [8, 11, 12, 13].map(|length| request(length).is_short_of_ids(4));
+        assert_eq!(missing, [false, false, false, true]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::config::{Config, Routing};
 pub use conditions::Conditions;
 pub use effects::{Effect, UnknownEffect};
 pub use outcome::{Outcome, RequestOutcome, Sample};
-pub use prepared::{Arrival, Prepared};
+pub use prepared::{Arrival, Prepared, unnamed_block};
 
 /// What is tried on a trace.
 #[derive(Clone, Debug)]

@@ -138,8 +138,8 @@ pub enum TimingError {
     },
     /// What stands behind `roofline:` is no preset with its constants.
     #[error(
-        "`roofline:{text}` is no preset ({}) or gives something else than mfu and mbu above 0 and overhead of at least 0, \
-         in ms (example: roofline:8b-h100,mfu=0.4,mbu=0.8,overhead=3)",
+        "`roofline:{text}` is no preset ({}) or gives something else than mfu and mbu from 0.000001 to 1000000 and \
+         overhead from 0 to 1000000000, in ms (example: roofline:8b-h100,mfu=0.4,mbu=0.8,overhead=3)",
         Roofline::PRESETS.map(|preset| preset.name).join(", ")
     )]
     Roofline {
@@ -147,9 +147,7 @@ pub enum TimingError {
         text: String,
     },
     /// The two numbers of `linear` are not two numbers.
-    #[error(
-        "`linear:{numbers}` does not give two times in milliseconds, finite and at least 0 (example: linear:0.1,0.01)"
-    )]
+    #[error("`linear:{numbers}` does not give two times in milliseconds, from 0 to 1000000 (example: linear:0.1,0.01)")]
     Linear {
         /// What stands behind the colon.
         numbers: String,
@@ -182,7 +180,7 @@ fn excerpt(text: &str) -> String {
 }
 
 fn linear(numbers: &str) -> Option<Timing> {
-    let time = |text: &str| text.trim().parse().ok().filter(|ms: &f64| ms.is_finite() && *ms >= 0.0).map(Ms);
+    let time = |text: &str| text.trim().parse().ok().filter(|ms: &f64| (0.0..=1e6).contains(ms)).map(Ms);
     let (computed, cached) = numbers.split_once(',')?;
     Some(Timing::Linear { computed: time(computed)?, cached: time(cached)? })
 }

@@ -1,5 +1,5 @@
 //! What is said of a panic: where it was, in one line. Its message only where it is written in the source, for one that was
-//! put together may hold a prompt or a key.
+//! put together may hold a prompt or a key. A simulation has neither.
 
 use std::any::Any;
 use std::io::{self, Write};
@@ -8,6 +8,17 @@ use std::panic::{self, PanicHookInfo};
 /// From now on a panic is one log line, or one on standard error where nothing is logged, instead of a message and a trace.
 pub fn say_briefly() {
     panic::set_hook(Box::new(say));
+}
+
+/// From now on a panic is told with its message, whatever that was put together from: for commands that see no prompt and no
+/// key.
+pub fn say_wholly() {
+    panic::set_hook(Box::new(|info| {
+        let at = info.location().map_or_else(|| "nowhere known".to_owned(), ToString::to_string);
+        let message = info.payload_as_str().unwrap_or("no message");
+        // A panic that cannot be told is still one.
+        let _ = writeln!(io::stderr(), "warmpath: panic at {at}: {message}");
+    }));
 }
 
 fn say(info: &PanicHookInfo<'_>) {

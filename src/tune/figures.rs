@@ -50,6 +50,8 @@ pub struct Figures {
     pub hit_rate: f64,
     /// Share of the requests whose answer keeps the limits; of several the mean.
     pub good: f64,
+    /// Share of the requests that were answered whole, which are those that times and hits are of; of several the mean.
+    pub completed: f64,
 }
 
 impl Limits {
@@ -71,6 +73,7 @@ impl Figures {
             e2e_mean_ms: tried.row.e2e_ms.mean,
             hit_rate: tried.row.hit_rate,
             good: real_len(good) / real_len(counted.len().max(1)),
+            completed: real_len(tried.row.completed) / real_len(tried.row.requests.max(1)),
         }
     }
 
@@ -92,6 +95,7 @@ impl Figures {
             e2e_mean_ms: geometric(|cell| cell.e2e_mean_ms),
             hit_rate: mean(|cell| cell.hit_rate),
             good: mean(|cell| cell.good),
+            completed: mean(|cell| cell.completed),
         }
     }
 }
@@ -145,7 +149,8 @@ mod tests {
     use crate::sim::Ms;
 
     fn figures(ttft_mean_ms: f64, good: f64) -> Figures {
-        Figures { ttft_mean_ms, ttft_p99_ms: 1.0, itl_mean_ms: 1.0, e2e_mean_ms: 1.0, hit_rate: good / 2.0, good }
+        let (hit_rate, completed) = (good / 2.0, 1.0);
+        Figures { ttft_mean_ms, ttft_p99_ms: 1.0, itl_mean_ms: 1.0, e2e_mean_ms: 1.0, hit_rate, good, completed }
     }
 
     #[test]

@@ -164,13 +164,14 @@ impl World {
 pub(super) type Shown = (&'static str, fn(&Figures) -> String);
 
 /// What tables show of figures.
-pub(super) const SHOWN: [Shown; 6] = [
+pub(super) const SHOWN: [Shown; 7] = [
     ("TTFT mean", |figures| ms(figures.ttft_mean_ms)),
     ("TTFT p99", |figures| ms(figures.ttft_p99_ms)),
     ("ITL mean", |figures| format!("{:.2} ms", figures.itl_mean_ms)),
     ("E2E mean", |figures| ms(figures.e2e_mean_ms)),
     ("hit rate", |figures| percent(figures.hit_rate)),
     ("good answers", |figures| percent(figures.good)),
+    ("completed", |figures| percent(figures.completed)),
 ];
 
 fn ms(ms: f64) -> String {
@@ -218,6 +219,12 @@ impl Outcome {
                     .to_owned()
             }
         }
+    }
+
+    /// The least share of the requests that was answered whole, with the weights of the start or those that were found.
+    pub fn completed(&self) -> f64 {
+        let shares = [&self.start, &self.found].map(|one| [one.tuned.all.completed, one.held_back.all.completed]);
+        shares.as_flattened().iter().copied().fold(1.0, f64::min)
     }
 
     /// How many other timing constants leave the best better than the start.

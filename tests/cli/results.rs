@@ -48,3 +48,56 @@ fn a_converted_trace_whose_reader_goes_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
 }
+
+#[test]
+fn what_cannot_be_written_is_a_failure() {
+    let (trace, good) = ("generate:few-shot?tasks=2&requests=4", Configuration::new("full", GOOD));
+    for args in [
+        &["replay", "--trace", trace, "--json"][..],
+        &["optimize", "--trace", trace],
+        &["check", good.path()],
+        &["schema"],
+        &["config", "show", good.path()],
+        &["man"],
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_warmpath")).args(args).stdout(full).output().unwrap();
+        let expected = "warmpath: cannot write to standard output: No space left on device (os error 28)\n";
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(stderr(&output).ends_with(expected), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn rows_for_standard_output_go_behind_what_is_there_and_leave_no_file_beside_it() {
+    let (trace, file) = ("generate:few-shot?tasks=2&requests=4", Configuration::new("appended", "before\n"));
+    for (command, first) in [("replay", "policy,workers,speed,"), ("optimize", "capacity_blocks,")] {
+        std::fs::write(file.path(), "before\n").unwrap();
+        let at_end = std::fs::OpenOptions::new().append(true).open(file.path()).unwrap();
+        let mut asked = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+        asked.args([command, "--trace", trace, "--csv", "/dev/stdout"]).stdout(at_end).stderr(Stdio::piped());
+        let output = asked.output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""), "{command}");
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert!(text.starts_with("before\n") && text.contains(&format!("\n{first}")), "{text}");
+    }
+    assert!(!std::path::Path::new("/dev/stdout.time.csv").exists());
+}
+
+#[test]
+fn a_run_that_fails_leaves_no_file_that_it_has_made() {
+    let page = std::env::temp_dir().join(format!("warmpath-cli-{}-none.html", std::process::id()));
+    let output = warmpath(&["replay", "--trace", "no/file", "--html", page.to_str().unwrap()]);
+    assert_eq!((output.status.code(), page.exists()), (Some(2), false));
+}
+
+#[test]
+fn a_trace_that_ends_too_soon_is_an_unreadable_file() {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/mooncake-conversation.jsonl.gz");
+    let whole = std::fs::read(trace).unwrap();
+    let cut = std::env::temp_dir().join(format!("warmpath-cli-{}-cut.gz", std::process::id()));
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let output = warmpath(&["trace", "stat", "--trace", cut.to_str().unwrap()]);
+    std::fs::remove_file(&cut).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}

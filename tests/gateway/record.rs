@@ -13,14 +13,14 @@ async fn a_recorded_trace_has_the_requests_and_the_hit_rate_of_what_was_sent() {
     let workload: Workload = "multi-turn?sessions=6&turns=4&system=2&user=1&answer=1&block=4".parse().unwrap();
     let sent = workload.generate(1);
     let fleet = fleet().engines(2).config(&format!("record: '{}'", path.display())).start().await;
-    for request in &sent {
-        let tokens = request.tokens(4, 250);
+    for (number, request) in sent.iter().enumerate() {
+        let tokens = request.tokens(number, 4, 250);
         let body = json!({"model": "m", "prompt": tokens, "max_tokens": 3});
         assert_eq!(fleet.post("/v1/completions", &body).await.status, 200);
     }
     // What is refused or unknown is not recorded; a stream is, with the tokens that it had.
     assert_eq!(fleet.post("/v1/completions", &json!({"model": "none", "prompt": [1]})).await.status, 404);
-    let streamed = json!({"model": "m", "prompt": sent[0].tokens(4, 250), "max_tokens": 5, "stream": true});
+    let streamed = json!({"model": "m", "prompt": sent[0].tokens(0, 4, 250), "max_tokens": 5, "stream": true});
     assert_eq!(fleet.post_bytes("/v1/completions", streamed.to_string().into_bytes()).await.status, 200);
     drop(fleet.stop_gateway().await);
 

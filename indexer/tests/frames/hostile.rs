@@ -69,7 +69,7 @@ proptest! {
     #[test]
     fn any_line_has_a_description(line in "\\PC{0,60}") {
         for format in [Format::Msgpack, Format::Json] {
-            prop_assert!(serde_json::from_str::<serde_json::Value>(&describe(format, &line)).is_ok());
+            prop_assert!(serde_json::from_str::<serde_json::Value>(&describe(format, line.as_bytes())).is_ok());
         }
     }
 }

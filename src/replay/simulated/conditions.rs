@@ -114,6 +114,17 @@ fn what_the_router_misreads_it_foretells_wrongly_and_finds_all_the_same_where_th
 }
 
 #[test]
+fn an_answer_that_outlasts_the_trace_by_far_is_looked_at_less_and_less_often() {
+    let trace = [request(0, 2, 20_000)];
+    let outcome = outcome(&trace, &scenario(PolicyName::Kv, 2, 2000));
+    let times: Vec<f64> = outcome.samples.iter().map(|sample| sample.at.0).collect();
+    assert!((2_000..=4_097).contains(&times.len()) && times[0].abs() < 1e-9, "{}", times.len());
+    let gaps: Vec<f64> = times.windows(2).map(|pair| rounded(pair[1] - pair[0])).collect();
+    assert!(gaps.iter().all(|gap| rounded(gap - gaps[0]) == 0.0) && gaps[0] > 1.0, "{gaps:?}");
+    assert!(times.last() > Some(&(outcome.end.0 - gaps[0])));
+}
+
+#[test]
 fn caches_that_do_not_overflow_keep_all_and_then_no_policy_is_better_than_another_for_its_hits() {
     let trace = conversation(250);
     let trials = Trials::new(&trace, BlockSize::new(BLOCK).unwrap(), 0);

@@ -71,8 +71,8 @@ impl Prepared {
         let index = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         let (full, all) = (index(arrival.input_tokens / size), index(arrival.input_tokens.div_ceil(size)));
         let (first_id, first) = (self.ids.len(), self.blocks.len());
-        let unnamed = |place: usize| xxh3_64_with_seed(&place.to_le_bytes(), !seed_of(number));
-        self.ids.extend((0..all).map(|place| arrival.block_ids.get(place).copied().unwrap_or_else(|| unnamed(place))));
+        let id = |place: usize| arrival.block_ids.get(place).copied().unwrap_or_else(|| unnamed_block(number, place));
+        self.ids.extend((0..all).map(id));
         let mut sequence = self.root.sequence;
         for place in first_id..first_id + full {
             let block = BlockHash(xxh3_64_with_seed(&self.ids[place].to_le_bytes(), 0));
@@ -165,6 +165,11 @@ impl Prepared {
         let tokens = ids.iter().flat_map(|&id| (0..size).map(move |place| output_token(id, place, &VOCABULARY)));
         tokens.take(len).collect()
     }
+}
+
+/// The name of a block for which the trace has none: like no other.
+pub fn unnamed_block(number: usize, place: usize) -> u64 {
+    xxh3_64_with_seed(&place.to_le_bytes(), !seed_of(number))
 }
 
 /// What makes a request's output its own.

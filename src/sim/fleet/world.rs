@@ -23,6 +23,10 @@ mod restart;
 
 /// Samples between the first arrival and the last.
 const SAMPLES: f64 = 400.0;
+/// Samples at most; an even number. The last request may end long after the last arrival.
+const SAMPLES_MAX: usize = 4096;
+/// Readings of the engines' metrics in a row that find nothing in flight, after which another one tells nothing new.
+const IDLE_REPORTS: f64 = 1000.0;
 
 pub(super) struct World<'a> {
     prepared: &'a Prepared,
@@ -111,6 +115,8 @@ impl<'a> World<'a> {
             }
         }
         if let Some(audit) = &self.audit {
+            // A worker that has sent nothing since it came back is known by its metrics alone, which are read again one day.
+            self.members.iter_mut().for_each(|member| member.hearing.process_seen());
             let caches = (self.members.as_slice(), self.storage.as_ref());
             audit.at_rest(self.prepared, self.scenario.by_tokens(), caches, &self.router, &self.outcome);
         }
@@ -332,8 +338,20 @@ impl<'a> World<'a> {
         if let Reports::Every(period) = self.scenario.reports
             && self.left > 0
         {
-            self.agenda.enter(self.now + period, Happening::Report);
+            self.agenda.enter(self.now + self.until_report(period), Happening::Report);
         }
+    }
+
+    /// How long from this reading of the engines' metrics to the next. Where nothing is in flight for longer than that makes a
+    /// difference, all but the last of them before the next arrival are left out: a trace may have years of that.
+    fn until_report(&self, period: Ms) -> Ms {
+        if self.in_flight > 0 || !self.held.is_empty() {
+            return period;
+        }
+        // All that have arrived have ended.
+        let next = self.arrival(self.prepared.len() - self.left);
+        let idle = ((next - self.now).0 / period.0).floor() - IDLE_REPORTS;
+        Ms(period.0 * idle.max(1.0))
     }
 
     fn report_all(&mut self) {
@@ -354,6 +372,15 @@ impl<'a> World<'a> {
         self.sample.waiting = stats.iter().map(|stats| count(stats.waiting)).collect();
         self.sample.running = stats.iter().map(|stats| count(stats.running)).collect();
         self.outcome.samples.push(self.sample.clone());
+        if self.outcome.samples.len() > SAMPLES_MAX {
+            // From here on half as often, and as if it had always been so.
+            let mut is_kept = false;
+            self.outcome.samples.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+            self.sample_every = Ms(self.sample_every.0 * 2.0);
+        }
         if self.left > 0 {
             self.agenda.enter(self.now + self.sample_every, Happening::Sample);
         }

@@ -117,10 +117,11 @@ impl Roofline {
         let mut roofline = Self::PRESETS.into_iter().find(|preset| preset.name == name)?;
         for part in parts {
             let (constant, value) = part.split_once('=')?;
-            let value: f64 = value.trim().parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)?;
+            let value: f64 = value.trim().parse().ok().filter(|value: &f64| (0.0..=1e9).contains(value))?;
+            let is_share = (1e-6..=1e6).contains(&value);
             match constant.trim() {
-                "mfu" if value > 0.0 => roofline.mfu = value,
-                "mbu" if value > 0.0 => roofline.mbu = value,
+                "mfu" if is_share => roofline.mfu = value,
+                "mbu" if is_share => roofline.mbu = value,
                 "overhead" => roofline.overhead = Ms(value),
                 _ => return None,
             }
