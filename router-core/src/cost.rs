@@ -54,7 +54,7 @@ pub struct Candidate {
     pub slot: Slot,
     /// Whether it can be chosen.
     pub standing: Standing,
-    /// Whether `total_blocks` is only the most that was ever seen in use: nothing is full by it.
+    /// Whether `total_blocks` is only the most that was ever seen in use, of any candidate: nothing is full by it.
     pub total_is_learned: bool,
     /// Leading blocks that its view promises, over all prompts, capped at what an engine can reuse. As it is: what it is
     /// worth stands in `cached_tokens` and `new_tokens`.

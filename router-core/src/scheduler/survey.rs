@@ -102,6 +102,7 @@ impl Scheduler {
                 known: known.get(place).copied().unwrap_or_default(),
             }
         }));
+        share_learned_sizes(candidates);
     }
 
     /// Says of each candidate what of the prompt it need not compute: what is promised, as far as that is believed.
@@ -123,6 +124,16 @@ impl Scheduler {
             let doubted = promised.saturating_sub(candidate.cached_tokens);
             candidate.new_tokens = uncached.saturating_add(doubted);
         }
+    }
+}
+
+/// Lets caches of which nobody tells the size be as large as the largest of the pool: each was seen to be as large as the
+/// most that was in use there, which says little of one that has just come, and engines of one model are mostly alike.
+fn share_learned_sizes(candidates: &mut [Candidate]) {
+    if candidates.iter().any(|candidate| candidate.total_is_learned) {
+        let largest = candidates.iter().map(|candidate| candidate.total_blocks).max().unwrap_or_default();
+        let learned = candidates.iter_mut().filter(|candidate| candidate.total_is_learned);
+        learned.for_each(|candidate| candidate.total_blocks = largest);
     }
 }
 
