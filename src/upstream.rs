@@ -124,6 +124,8 @@ impl Upstream {
                 Stage::Starved => Failure::Starved,
                 Stage::Stale => Failure::Stale,
                 Stage::Broken => Failure::Broken,
+                // It lives, and says more than is read.
+                Stage::TooLarge => Failure::Unavailable,
             };
             failed(worker, failure, Some(source))
         })?;

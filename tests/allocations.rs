@@ -193,8 +193,7 @@ fn a_warm_placement_allocates_nothing() {
         let place = |scratch: &mut Scratch| {
             let place = || scheduler.place(Instant::now(), &request, &*index, (&workers, pool), scratch).unwrap();
             let deadline = Instant::now() + Duration::from_secs(9);
-            let choice = Choice::ANY;
-            let asking = Asking { class: Class(0), tenant: None, deadline, returned: false, choice };
+            let asking = Asking { class: Class(0), tenant: None, deadline, returned: false, choice: Choice::ANY };
             drop(gate.admit(&asking, &mut Trying(place)).now_or_never().expect("nobody waits").unwrap());
         };
         // Every worker's account has to be warm, and some policies choose at random.
