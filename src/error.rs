@@ -1,6 +1,6 @@
 //! What can go wrong with a request, and what the client is told. HTTP statuses stand here and nowhere else.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -107,6 +107,9 @@ pub enum GatewayError {
         /// After which time another attempt may fare better.
         retry: Duration,
     },
+    /// As many requests are in flight as may be, and none may wait.
+    #[error("too many requests are in flight")]
+    TooManyInFlight,
     /// The fleet changed under a placement.
     #[error("the worker has left")]
     NoSuchSlot,
@@ -177,7 +180,7 @@ impl GatewayError {
             Self::TooManyConnections | Self::NoRoom | Self::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             Self::UnknownPath { .. } | Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Place { .. } | Self::NoSuchSlot => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Place { .. } | Self::NoSuchSlot | Self::TooManyInFlight => StatusCode::SERVICE_UNAVAILABLE,
             Self::Queue { refusal: Refusal::TenantFull, .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Queue { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
@@ -188,9 +191,10 @@ impl GatewayError {
                 Failure::Connect | Failure::Starved | Failure::Unavailable | Failure::Ejected => {
                     StatusCode::SERVICE_UNAVAILABLE
                 }
-                Failure::Broken | Failure::Stale | Failure::ServerError => StatusCode::BAD_GATEWAY,
+                Failure::Broken | Failure::Stale | Failure::ServerError | Failure::Denied => StatusCode::BAD_GATEWAY,
                 Failure::Silent => StatusCode::GATEWAY_TIMEOUT,
                 Failure::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+                Failure::NotServed => StatusCode::NOT_FOUND,
             },
         }
     }
@@ -203,6 +207,7 @@ impl GatewayError {
             Self::Queue { refusal: Refusal::TenantFull, .. } => Side::Client,
             Self::Place { .. }
             | Self::NoSuchSlot
+            | Self::TooManyInFlight
             | Self::Internal
             | Self::Queue { .. }
             | Self::TooManyConnections
@@ -226,6 +231,7 @@ impl GatewayError {
             Self::Place { source: PlaceError::AllBusy } => "all_busy",
             Self::Place { source: PlaceError::NoWorker } | Self::NoSuchSlot => "no_worker",
             Self::Queue { .. } => "queue_refused",
+            Self::TooManyInFlight => "too_many_in_flight",
             Self::Deadline => "deadline",
             Self::TooManyConnections => "too_many_connections",
             Self::NoRoom => "no_room",
@@ -252,6 +258,7 @@ impl GatewayError {
                 Refusal::Full | Refusal::Displaced => ("service_unavailable", Some("queue_full")),
                 Refusal::Expired => ("service_unavailable", Some("queue_timeout")),
             },
+            Self::TooManyInFlight => ("service_unavailable", Some("too_many_in_flight")),
             Self::TooManyConnections => ("service_unavailable", Some("too_many_connections")),
             Self::NoRoom => ("service_unavailable", Some("too_many_bodies")),
             Self::Stopping => ("service_unavailable", Some("shutting_down")),
@@ -261,6 +268,7 @@ impl GatewayError {
             Self::Upstream { failure: Failure::TooManyRequests, .. } => {
                 ("rate_limit_error", Some("rate_limit_exceeded"))
             }
+            Self::Upstream { failure: Failure::NotServed, .. } => ("invalid_request_error", Some("model_not_found")),
             Self::Upstream { .. } => ("upstream_error", Some("upstream_failed")),
             Self::NoTurn { .. } => ("upstream_error", Some("too_many_retries")),
             Self::Suspect => ("upstream_error", Some("request_suspect")),
@@ -280,8 +288,9 @@ impl GatewayError {
                 | Failure::Ejected
                 | Failure::Unavailable
                 | Failure::TooManyRequests => Retry::After(retry_after.unwrap_or(RETRY_DEFAULT)),
-                // Workers have tried and failed as often as is good for them.
+                // Workers have tried and failed as often as is good for them, or need their operator.
                 Failure::Broken | Failure::Stale | Failure::Silent | Failure::ServerError => Retry::Never,
+                Failure::Denied | Failure::NotServed => Retry::Never,
             },
             Self::NoTurn { .. } | Self::Suspect => Retry::Never,
             _ => match self.status() {
@@ -318,6 +327,7 @@ fn failed(failure: Failure) -> &'static str {
     match failure {
         Failure::Starved => "the router has no file descriptor left for a connection to a worker",
         Failure::TooManyRequests => "the workers have too much to do",
+        Failure::NotServed => "no worker serves the model",
         _ => "a worker failed",
     }
 }
@@ -364,11 +374,19 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// Whether OpenAI's clients send a request again.
 pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// When a worker says to come back: `retry-after-ms`, or `Retry-After` in seconds. Dates are not read.
-pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &HeaderName| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+/// The longest that a client is told to wait because a worker says so: it may be sent to another one.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+
+/// When a worker says to come back: `retry-after-ms`, or `Retry-After` in seconds or as a date that is to come.
+pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
+    let number = |name: &HeaderName| text(name)?.parse::<f64>().ok();
     let millis = number(&RETRY_AFTER_MS).map(|millis| millis / 1_000.0);
-    Duration::try_from_secs_f64(millis.or_else(|| number(&header::RETRY_AFTER))?).ok()
+    let after = match millis.or_else(|| number(&header::RETRY_AFTER)) {
+        Some(seconds) => Duration::try_from_secs_f64(seconds.min(RETRY_AFTER_MAX.as_secs_f64())).ok()?,
+        None => httpdate::parse_http_date(text(&header::RETRY_AFTER)?).ok()?.duration_since(now).ok()?,
+    };
+    Some(after.min(RETRY_AFTER_MAX))
 }
 
 impl From<PlaceError> for GatewayError {
@@ -430,11 +448,19 @@ mod tests {
         let read = |pairs: &[(&'static str, &'static str)]| {
             let pairs =
                 pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-            retry_after(&pairs.collect()).map(|time| time.as_millis())
+            let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+            retry_after(&pairs.collect(), now).map(|time| time.as_millis())
         };
+        // The three forms of a date (RFC 9110, 5.6.7).
+        for date in ["Sun, 06 Nov 1994 08:49:40 GMT", "Sunday, 06-Nov-94 08:49:40 GMT", "Sun Nov  6 08:49:40 1994"] {
+            assert_eq!(read(&[("retry-after", date)]), Some(3_000), "{date}");
+        }
+        for long in ["86400", "1e300", "Mon, 06 Nov 2034 08:49:37 GMT"] {
+            assert_eq!(read(&[("retry-after", long)]), Some(300_000), "{long}");
+        }
         assert_eq!(read(&[("retry-after", "2")]), Some(2_000));
         assert_eq!(read(&[("retry-after", "2"), ("retry-after-ms", "150")]), Some(150));
-        for odd in ["", "-1", "NaN", "1e300", "Fri, 31 Dec 1999 23:59:59 GMT"] {
+        for odd in ["", "-1", "soon", "Fri, 31 Dec 1993 23:59:59 GMT"] {
             assert_eq!(read(&[("retry-after", odd)]), None, "{odd}");
         }
         assert_eq!(read(&[]), None);
@@ -468,6 +494,8 @@ mod tests {
             Failure::Unavailable,
             Failure::TooManyRequests,
             Failure::ServerError,
+            Failure::Denied,
+            Failure::NotServed,
             Failure::Ejected,
         ];
         let upstream = |failure| {

@@ -36,6 +36,7 @@ pub mod engine;
 pub mod health;
 pub mod offer;
 pub mod prometheus;
+mod rest;
 pub mod roster;
 pub mod scrape;
 pub mod slots;
@@ -233,6 +234,9 @@ impl Fleet {
     /// connect, half of a pool stays in whatever its requests say: checks pass there, so the fault may be that of the
     /// requests, and too few could not serve them all. O(workers) where it is taken out.
     pub fn request_failed(&self, worker: &Worker, failure: Failure) {
+        if failure == Failure::Denied {
+            worker.set_denies(true);
+        }
         if !failure.is_fault() || !worker.lock_health().failed(self.conduct.load().strikes_max) {
             return;
         }
@@ -251,6 +255,7 @@ impl Fleet {
 
     /// A worker answered a request.
     pub fn request_answered(&self, worker: &Worker) {
+        worker.set_denies(false);
         worker.lock_health().answered();
     }
 
@@ -317,6 +322,7 @@ impl Fleet {
         let roster = self.roster.load_full();
         for worker in roster.ranks_of(id) {
             worker.set_contract(contract.clone());
+            worker.set_denies(false);
         }
         let said = |slot| roster.worker(slot).and_then(|worker| worker.engine.last()?.1.blocks);
         let changed = roster.changed_where(

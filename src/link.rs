@@ -104,6 +104,8 @@ pub enum Stage {
     Starved,
     /// A kept connection ended before a byte of the answer came. The server most likely closed it while it was idle.
     Stale,
+    /// The head of the answer was larger than is read ahead.
+    TooLarge,
     /// The connection broke.
     Broken,
 }
@@ -114,6 +116,7 @@ pub enum Stage {
     Stage::Connect => "no connection",
     Stage::Starved => "no file descriptor left for a connection",
     Stage::Stale => "a kept connection ended without an answer",
+    Stage::TooLarge => "the head of the answer has more than 16 KiB",
     Stage::Broken => "the connection broke",
 })]
 pub struct SendError {
@@ -240,7 +243,7 @@ impl Link {
                 // It had closed before anything was written.
                 Err(Failed { unsent: Some(unsent), .. }) => request = unsent,
                 Err(Failed { source, unsent: None }) => {
-                    let stage = if connection.has_heard() { Stage::Broken } else { Stage::Stale };
+                    let stage = if connection.has_heard() { broke(&source) } else { Stage::Stale };
                     return Err(SendError { stage, source: source.into() });
                 }
             }
@@ -248,7 +251,7 @@ impl Link {
         let mut connection = self.connect().await.map_err(|source| SendError { stage: stage_of(&source), source })?;
         match connection.exchange(request).await {
             Ok(response) => Ok(self.flowing(connection, response)),
-            Err(Failed { source, .. }) => Err(SendError { stage: Stage::Broken, source: source.into() }),
+            Err(Failed { source, .. }) => Err(SendError { stage: broke(&source), source: source.into() }),
         }
     }
 
@@ -298,6 +301,11 @@ impl Link {
 /// How far it came where no connection could be made.
 fn stage_of(error: &BoxError) -> Stage {
     if error.downcast_ref().is_some_and(is_starved) { Stage::Starved } else { Stage::Connect }
+}
+
+/// What became of an answer that had begun.
+fn broke(error: &hyper::Error) -> Stage {
+    if error.is_parse_too_large() { Stage::TooLarge } else { Stage::Broken }
 }
 
 /// Why an exchange failed; with the request, if none of it was sent.

@@ -168,11 +168,18 @@ impl<'a> RequestView<'a> {
         if nesting::exceeds(body, DEPTH_MAX) {
             return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
         }
+        let begin = body.trim_ascii_start().first();
+        let no_object = || BadRequest::body("the body must be a JSON object");
         // A derived reader would take a list of the fields' values as well.
-        if body.trim_ascii_start().starts_with(b"[") {
-            return Err(BadRequest::body("the body must be a JSON object"));
+        if begin == Some(&b'[') {
+            return Err(no_object());
         }
-        let mut fields: Fields<'a> = serde_json::from_slice(body).map_err(malformed)?;
+        let mut fields: Fields<'a> = serde_json::from_slice(body).map_err(|error| match begin {
+            Some(b'{') => malformed(error),
+            // It would name a type of ours.
+            _ if error.is_data() => no_object(),
+            _ => malformed(error),
+        })?;
         Self::from_fields(endpoint, &mut fields, items_max, reading)
     }
 
@@ -420,7 +427,9 @@ mod tests {
             assert_eq!(param, None);
             assert!(message.starts_with("the body is not valid JSON: "), "{message}");
         }
-        assert!(fault(completion("3")).1.starts_with("the body is not a valid request: "));
+        for value in ["3", "null", "\"x\"", "true"] {
+            assert_eq!(fault(completion(value)), (None, "the body must be a JSON object".to_owned()));
+        }
         // The fields' values in their order would do for a derived reader.
         for list in ["[]", r#" ["m","a"]"#] {
             assert_eq!(fault(completion(list)), (None, "the body must be a JSON object".to_owned()));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use warmpath_core::ledger::Release;
-use warmpath_core::queue::{Entry, Refusal, Rules, Ticket};
+use warmpath_core::queue::{Choice, Entry, Refusal, Rules, Ticket};
 use warmpath_core::scheduler::PlaceError;
 use warmpath_core::shape::{Class, TenantId};
 use warmpath_core::units::Tokens;
@@ -68,6 +68,8 @@ pub struct Asking {
     pub deadline: Instant,
     /// Whether it was admitted before and looks for another worker.
     pub returned: bool,
+    /// Among whom it may choose.
+    pub choice: Choice,
 }
 
 /// What a gate tries while it has a request's turn.
@@ -144,8 +146,9 @@ impl Gate {
             return Err(GatewayError::Deadline);
         }
         let seen = self.openings.load(Ordering::SeqCst);
-        // Those that wait are not overtaken; but what was admitted before goes before them all.
-        let tries = asking.returned || !self.has_waiting();
+        // Those that wait are not overtaken, unless they wait for what this one does not want; but what was admitted before
+        // goes before them all.
+        let tries = asking.returned || !self.has_waiting() || self.line().lets_by(asking.choice);
         if tries {
             match self.attempt(placing) {
                 Err(GatewayError::Place { source: PlaceError::AllBusy }) if self.settings.queues => {}
@@ -173,7 +176,9 @@ impl Gate {
 
     fn attempt<P: Placing>(&self, placing: &mut P) -> Result<(P::Placed, Tokens), GatewayError> {
         if !self.seats.is_free_for(&self.hungry) {
-            return Err(PlaceError::AllBusy.into());
+            // Where nothing waits, the fleet is not said to be busy: it may be idle.
+            let busy = || PlaceError::AllBusy.into();
+            return Err(if self.settings.queues { busy() } else { GatewayError::TooManyInFlight });
         }
         placing.place()
     }
@@ -181,15 +186,16 @@ impl Gate {
     /// `seen` is the count of openings before the request was tried; none if it was not.
     fn enter(self: &Arc<Self>, asking: &Asking, seen: Option<u64>) -> Result<Waiter<'_>, GatewayError> {
         let now = now();
-        let Asking { class, tenant, deadline, returned } = *asking;
+        let Asking { class, tenant, deadline, returned, choice } = *asking;
         let expires = deadline.min(now + self.settings.timeout);
-        let entry = Entry { class, tenant, expires, returned };
+        let entry = Entry { class, tenant, expires, returned, choice };
         let mut line = self.line();
-        let was_empty = line.queue().is_empty();
+        // Then nobody who waits tells it whether there is room.
+        let is_let_by = line.lets_by(choice);
         let (ticket, call) = line.enter(now, entry).map_err(|why| self.refuse(&line, why))?;
         self.count(&line);
         // Who gave something back before the count was made is seen here, and everyone after it has seen the count.
-        let missed = seen.map_or(was_empty, |seen| self.openings.load(Ordering::SeqCst) != seen);
+        let missed = seen.map_or(is_let_by, |seen| self.openings.load(Ordering::SeqCst) != seen);
         if missed {
             line.room();
         }
@@ -300,7 +306,7 @@ impl Waiter<'_> {
     /// There was no room: back to where it was.
     fn park(&mut self, placing: &impl Placing) {
         let mut line = self.gate.line();
-        self.call = line.park(self.ticket, self.entry.lane());
+        self.call = line.park(self.ticket, self.entry.choice);
         let rests = line.rests();
         drop(line);
         if rests {

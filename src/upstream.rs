@@ -1,6 +1,6 @@
 //! Towards the workers: one attempt, from the request to the first data of the answer.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -8,6 +8,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode, Version, response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 use warmpath_core::retry::Failure;
 
@@ -123,6 +124,8 @@ impl Upstream {
                 Stage::Starved => Failure::Starved,
                 Stage::Stale => Failure::Stale,
                 Stage::Broken => Failure::Broken,
+                // It lives, and says more than is read.
+                Stage::TooLarge => Failure::Unavailable,
             };
             failed(worker, failure, Some(source))
         })?;
@@ -137,7 +140,7 @@ impl Upstream {
             _ => None,
         };
         if let Some(failure) = failure {
-            let retry_after = retry_after(&parts.headers);
+            let retry_after = retry_after(&parts.headers, SystemTime::now());
             drain(rest).await;
             return Err(GatewayError::Upstream { worker: worker.id.clone(), failure, retry_after, source: None });
         }
@@ -158,6 +161,14 @@ impl Upstream {
         to_client(&mut parts, &outgoing.method, worker.link.authority());
         Ok(Answer { parts, content, first, rest })
     }
+}
+
+/// Whether an error says that there is no such model: as OpenAI does by its code, as vLLM by the field at fault.
+pub fn disowns_model(error: &[u8]) -> bool {
+    let error: Value = serde_json::from_slice(error).unwrap_or_default();
+    // vLLM once told errors without an object around them.
+    let error = error.get("error").unwrap_or(&error);
+    error["code"] == "model_not_found" || error["param"] == "model"
 }
 
 /// Reads the rest of a small answer that is at hand, so that its connection can be kept.

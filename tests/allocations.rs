@@ -27,7 +27,7 @@ use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex, TierBlocks};
 use warmpath_core::overlay::Overlay;
 use warmpath_core::policy::{Policy, PolicyName, Weights};
-use warmpath_core::queue::Rules;
+use warmpath_core::queue::{Choice, Rules};
 use warmpath_core::scheduler::{Placement, Scheduler, Scratch};
 use warmpath_core::session::{SessionRule, Sessions};
 use warmpath_core::shape::{AffinityKey, Class, Prompt, Request, Shape};
@@ -193,7 +193,7 @@ fn a_warm_placement_allocates_nothing() {
         let place = |scratch: &mut Scratch| {
             let place = || scheduler.place(Instant::now(), &request, &*index, (&workers, pool), scratch).unwrap();
             let deadline = Instant::now() + Duration::from_secs(9);
-            let asking = Asking { class: Class(0), tenant: None, deadline, returned: false };
+            let asking = Asking { class: Class(0), tenant: None, deadline, returned: false, choice: Choice::ANY };
             drop(gate.admit(&asking, &mut Trying(place)).now_or_never().expect("nobody waits").unwrap());
         };
         // Every worker's account has to be warm, and some policies choose at random.

@@ -8,17 +8,23 @@
 //! 4. While several bands wait, each is given tokens in proportion to its weight; an urgent one that comes new is next.
 //!    No band waits for ever. Within a band each tenant is given as much as any other.
 //!
-//! Every step is O(log waiting).
+//! 5. Where those that are next can go nowhere, others go that may go elsewhere; the order among these stays.
+//!
+//! Every step is O(log waiting); to pass over others costs O(their senders and choices).
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use crate::shape::{Class, TenantId};
 use crate::units::Tokens;
 use band::{Band, Sender};
+use choice::ByChoice;
+pub use choice::Choice;
 
 mod band;
+mod choice;
 
 /// One who waits; numbers rise in the order of entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +65,8 @@ pub struct Entry {
     pub expires: Instant,
     /// Whether it was admitted before and looks for another worker.
     pub returned: bool,
+    /// Among whom it may choose.
+    pub choice: Choice,
 }
 
 /// A place in the queue.
@@ -99,7 +107,9 @@ pub struct Queue {
     rules: Rules,
     next: u64,
     waiting: HashMap<Ticket, Waiting, foldhash::fast::RandomState>,
-    returned: BTreeSet<Ticket>,
+    returned: ByChoice<Ticket>,
+    /// How many those are.
+    returned_len: usize,
     bands: [Band; 3],
     /// Tokens that each band has been given, over its weight.
     given: [u64; 3],
@@ -107,6 +117,8 @@ pub struct Queue {
     clock: u64,
     /// New requests of each tenant.
     tenants: HashMap<Sender, usize, foldhash::fast::RandomState>,
+    /// Requests of each choice.
+    choices: HashMap<Choice, usize, foldhash::fast::RandomState>,
     expiries: BTreeSet<(Instant, Ticket)>,
     pace: Pace,
 }
@@ -159,11 +171,13 @@ impl Queue {
             rules,
             next: 0,
             waiting: HashMap::default(),
-            returned: BTreeSet::new(),
+            returned: ByChoice::default(),
+            returned_len: 0,
             bands: Default::default(),
             given: [0; 3],
             clock: 0,
             tenants: HashMap::default(),
+            choices: HashMap::default(),
             expiries: BTreeSet::new(),
             pace: Pace::default(),
         }
@@ -182,12 +196,12 @@ impl Queue {
     /// Requests that wait, by lane.
     pub fn lengths(&self) -> [usize; 4] {
         let [high, normal, low] = self.bands.each_ref().map(Band::len);
-        [self.returned.len(), high, normal, low]
+        [self.returned_len, high, normal, low]
     }
 
     /// Whether no further new request finds room, unless it is more urgent than one that waits.
     pub fn is_full(&self) -> bool {
-        self.len() - self.returned.len() >= self.rules.waiting
+        self.len() - self.returned_len >= self.rules.waiting
     }
 
     /// Lets a request wait, if need be in the place of a less urgent one.
@@ -196,7 +210,7 @@ impl Queue {
     /// [`Refusal::TenantFull`] before [`Refusal::Full`]: the first is the client's own doing.
     pub fn enter(&mut self, now: Instant, entry: Entry) -> Result<Entered, Refusal> {
         let displaced = if entry.returned {
-            if self.returned.len() >= self.rules.waiting {
+            if self.returned_len >= self.rules.waiting {
                 return Err(Refusal::Full);
             }
             None
@@ -212,16 +226,18 @@ impl Queue {
         let ticket = Ticket(self.next);
         self.next += 1;
         self.expiries.insert((entry.expires, ticket));
+        *self.choices.entry(entry.choice).or_default() += 1;
         self.waiting.insert(ticket, Waiting { entry, entered: now });
         match band_of(entry.lane()) {
             None => {
-                self.returned.insert(ticket);
+                self.returned.insert(entry.choice, ticket);
+                self.returned_len += 1;
             }
             Some(band) => {
                 if self.bands[band].is_empty() {
                     self.given[band] = self.given[band].max(self.clock);
                 }
-                self.bands[band].enter(ticket, entry.tenant, entry.class);
+                self.bands[band].enter(ticket, entry.tenant, (entry.class, entry.choice));
                 *self.tenants.entry(entry.tenant).or_default() += 1;
             }
         }
@@ -236,12 +252,22 @@ impl Queue {
 
     /// Who goes next.
     pub fn first(&self) -> Option<Ticket> {
-        self.returned.first().copied().or_else(|| self.first_new())
+        self.first_but(&[])
     }
 
-    /// Who goes next of the new requests.
-    pub fn first_new(&self) -> Option<Ticket> {
-        self.bands[self.next_band()?].first()
+    /// Who goes next of those that are of none of these choices.
+    pub fn first_but(&self, passed_over: &[Choice]) -> Option<Ticket> {
+        let new = || {
+            let mut bands = [0, 1, 2];
+            bands.sort_by_key(|band| self.given[*band]);
+            bands.into_iter().find_map(|band| self.bands[band].first_but(passed_over))
+        };
+        self.returned.first_but(passed_over).or_else(new)
+    }
+
+    /// Whether somebody waits who may go wherever a request of this choice may: then it has to wait, too.
+    pub fn is_ahead_of(&self, choice: Choice) -> bool {
+        [Choice::ANY, choice].iter().any(|choice| self.choices.contains_key(choice))
     }
 
     fn next_band(&self) -> Option<usize> {
@@ -279,16 +305,13 @@ impl Queue {
         let waiting = self.waiting.remove(&ticket)?;
         let entry = &waiting.entry;
         self.expiries.remove(&(entry.expires, ticket));
+        less(&mut self.choices, entry.choice);
         let Some(band) = band_of(entry.lane()) else {
-            self.returned.remove(&ticket);
+            self.returned.remove(entry.choice, ticket);
+            self.returned_len -= 1;
             return Some(waiting);
         };
-        if let Some(count) = self.tenants.get_mut(&entry.tenant) {
-            *count -= 1;
-            if *count == 0 {
-                self.tenants.remove(&entry.tenant);
-            }
-        }
+        less(&mut self.tenants, entry.tenant);
         let tokens = tokens.map(|tokens| u64::from(tokens.0.max(1)));
         if let Some(tokens) = tokens {
             let least = self.next_band().map_or(0, |next| self.given[next]);
@@ -296,11 +319,20 @@ impl Queue {
             let weighted = tokens.saturating_mul(UNIT) / u64::from(self.rules.weights[band].get());
             self.given[band] = self.given[band].saturating_add(weighted);
         }
-        self.bands[band].remove(ticket, entry.tenant, entry.class, tokens);
+        self.bands[band].remove(ticket, entry.tenant, (entry.class, entry.choice), tokens);
         if self.bands.iter().all(Band::is_empty) {
             (self.given, self.clock) = ([0; 3], 0);
         }
         Some(waiting)
+    }
+}
+
+/// One less of `key`, which is forgotten with the last.
+fn less<K: Eq + Hash>(counts: &mut HashMap<K, usize, foldhash::fast::RandomState>, key: K) {
+    let std::collections::hash_map::Entry::Occupied(mut count) = counts.entry(key) else { return };
+    *count.get_mut() -= 1;
+    if *count.get() == 0 {
+        count.remove();
     }
 }
 

@@ -9,13 +9,16 @@
 //! | a connection broke | yes, within the budget | elsewhere | yes |
 //! | no data in time | once | elsewhere | yes |
 //! | 502, 503, 504, or a first event that is an error, but for those below | yes, within the budget | elsewhere; where nobody else is left, here after a Retry-After of up to a second | yes |
-//! | 429, or a first event that says so | once | elsewhere | no: it is a load |
+//! | 429, or a first event that says so | yes, and it is no attempt: nothing was computed | elsewhere, until nobody is left | no: it is a load |
+//! | 401, or 403, where the router shows a key of its own | yes | elsewhere | yes: the client's key was never seen |
+//! | 404 that says that the model is not there | yes | elsewhere | yes, but not where an adapter was asked for |
 //! | another 4xx, or a first event with such a code | no: it is the answer | | no: the worker is alive |
 //! | 500 | no, unless it is configured: a prompt that breaks one engine breaks the next | elsewhere, within the budget | yes |
 //! | an operator ejected the worker | yes | elsewhere | no |
 //!
 //! Inference has no side effect but its cost, so work may be done twice; what bounds that is the number of attempts, the
-//! [`RetryBudget`] and the [`Suspects`].
+//! [`RetryBudget`] and the [`Suspects`]. What bounds 429 is that no worker is asked twice, and that one that has said it is
+//! left alone for a while.
 
 use std::time::Duration;
 
@@ -45,6 +48,10 @@ pub enum Failure {
     Unavailable,
     /// It said that it has too much to do (429).
     TooManyRequests,
+    /// It refused the key that the router showed it (401, 403).
+    Denied,
+    /// It said that it does not serve the model (404).
+    NotServed,
     /// It said that it failed (500).
     ServerError,
     /// An operator ejected it.
@@ -62,6 +69,8 @@ impl Failure {
             Failure::Silent => "first_byte_timeout",
             Failure::Unavailable => "unavailable",
             Failure::TooManyRequests => "too_many_requests",
+            Failure::Denied => "denied",
+            Failure::NotServed => "model_not_served",
             Failure::ServerError => "server_error",
             Failure::Ejected => "ejected",
         }
@@ -114,13 +123,12 @@ pub struct Course {
     rules: RetryRules,
     left: u8,
     was_silent: bool,
-    was_busy: bool,
 }
 
 impl Course {
     /// Before the first attempt.
     pub fn new(rules: RetryRules) -> Self {
-        Self { rules, left: rules.attempts, was_silent: false, was_busy: false }
+        Self { rules, left: rules.attempts, was_silent: false }
     }
 
     /// An attempt failed; with 503 and 429 the worker may have said when to come back.
@@ -129,10 +137,19 @@ impl Course {
             Failure::Stale => return Next::Fresh,
             // Nothing was spent, and no worker is asked twice.
             Failure::Ejected => return Next::Elsewhere { budgeted: false, or_here_after: None },
+            // Nothing was computed here either; who wants no second attempt at all is obeyed.
+            Failure::TooManyRequests if self.rules.attempts > 0 => {
+                return Next::Elsewhere { budgeted: false, or_here_after: None };
+            }
+            Failure::TooManyRequests => false,
             Failure::ServerError => self.rules.server_errors,
             Failure::Silent => !std::mem::replace(&mut self.was_silent, true),
-            Failure::TooManyRequests => !std::mem::replace(&mut self.was_busy, true),
-            Failure::Connect | Failure::Starved | Failure::Broken | Failure::Unavailable => true,
+            Failure::Connect
+            | Failure::Starved
+            | Failure::Broken
+            | Failure::Unavailable
+            | Failure::Denied
+            | Failure::NotServed => true,
         };
         if !again || self.left == 0 {
             return Next::Stop;
@@ -167,23 +184,31 @@ mod tests {
         assert_eq!(ever(Broken), [PAID, PAID, Next::Stop, Next::Stop]);
         assert_eq!(ever(Silent), [FREE, Next::Stop, Next::Stop, Next::Stop]);
         assert_eq!(ever(Unavailable), [PAID, PAID, Next::Stop, Next::Stop]);
-        assert_eq!(ever(TooManyRequests), [FREE, Next::Stop, Next::Stop, Next::Stop]);
+        assert_eq!(ever(TooManyRequests), [FREE; 4]);
+        assert_eq!(course(RetryRules { attempts: 0, ..RULES }, &[TooManyRequests]), [Next::Stop]);
+        assert_eq!(ever(Denied), [FREE, FREE, Next::Stop, Next::Stop]);
+        assert_eq!(ever(NotServed), [FREE, FREE, Next::Stop, Next::Stop]);
         assert_eq!(ever(ServerError), [Next::Stop; 4]);
         assert_eq!(ever(Ejected), [FREE; 4]);
         let with_500 = RetryRules { server_errors: true, ..RULES };
         assert_eq!(course(with_500, &[ServerError; 3]), [PAID, PAID, Next::Stop]);
-        let faults = [Connect, Starved, Stale, Broken, Silent, Unavailable, TooManyRequests, ServerError, Ejected]
-            .map(|failure| (failure.is_fault(), failure.may_be_death()));
-        let expected =
-            [(1, 0), (0, 0), (0, 0), (1, 1), (1, 0), (1, 0), (0, 0), (1, 0), (0, 0)].map(|(a, b)| (a == 1, b == 1));
-        assert_eq!(faults, expected);
+        let faults = [Connect, Broken, Silent, Unavailable, Denied, NotServed, ServerError];
+        assert!(faults.iter().all(|failure| failure.is_fault()));
+        assert!([Starved, Stale, TooManyRequests, Ejected].iter().all(|failure| !failure.is_fault()));
+        assert!(
+            Broken.may_be_death() && ![Connect, Stale, Denied, NotServed].iter().any(|failure| failure.may_be_death())
+        );
     }
 
     #[test]
     fn different_failures_share_the_attempts() {
         use Failure::*;
-        assert_eq!(course(RULES, &[TooManyRequests, Unavailable, Connect]), [FREE, PAID, Next::Stop]);
-        assert_eq!(course(RULES, &[Silent, Stale, TooManyRequests, Broken]), [FREE, Next::Fresh, FREE, Next::Stop]);
+        assert_eq!(course(RULES, &[Denied, Unavailable, Connect]), [FREE, PAID, Next::Stop]);
+        assert_eq!(course(RULES, &[Silent, Stale, Connect, Broken]), [FREE, Next::Fresh, FREE, Next::Stop]);
+        assert_eq!(
+            course(RULES, &[TooManyRequests, Silent, Connect, TooManyRequests, Broken]),
+            [FREE, FREE, FREE, FREE, Next::Stop]
+        );
         assert_eq!(course(RetryRules { attempts: 0, ..RULES }, &[Connect, Stale]), [Next::Stop, Next::Fresh]);
     }
 

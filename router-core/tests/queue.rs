@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use warmpath_core::queue::{Entry, Lane, Queue, Refusal, Rules, Ticket};
+use warmpath_core::queue::{Choice, Entry, Lane, Queue, Refusal, Rules, Ticket};
 use warmpath_core::shape::{Class, TenantId};
 use warmpath_core::units::Tokens;
 
@@ -31,7 +31,8 @@ impl World {
     }
 
     fn entry(&self, class: i32, tenant: u32) -> Entry {
-        Entry { class: Class(class), tenant: Some(TenantId(tenant)), expires: self.start + FAR, returned: false }
+        let (tenant, choice) = (Some(TenantId(tenant)), Choice::ANY);
+        Entry { class: Class(class), tenant, expires: self.start + FAR, returned: false, choice }
     }
 
     fn enter(&mut self, class: i32, tenant: u32) -> Ticket {
@@ -79,10 +80,10 @@ fn an_urgent_request_that_comes_new_is_next() {
 fn what_was_admitted_before_goes_first_and_in_its_own_order() {
     let mut world = World::new(2, 2);
     let new = [world.enter(-1, 1), world.enter(0, 1)];
-    let returned = Entry { returned: true, ..world.entry(7, 1) };
+    let returned = Entry { returned: true, choice: Choice::some(7), ..world.entry(7, 1) };
     let back = [(); 2].map(|()| world.queue.enter(world.start, returned).unwrap().ticket);
     assert_eq!(world.queue.enter(world.start, returned), Err(Refusal::Full));
-    assert_eq!((world.queue.lengths(), world.queue.first_new()), ([2, 1, 1, 0], Some(new[0])));
+    assert_eq!((world.queue.lengths(), world.queue.first_but(&[returned.choice])), ([2, 1, 1, 0], Some(new[0])));
     assert_eq!([(); 4].map(|()| world.serve(1)), [back[0], back[1], new[0], new[1]]);
 }
 
@@ -142,18 +143,43 @@ fn the_expected_wait_follows_the_pace_of_admissions() {
     assert_eq!(world.queue.expected_wait(), Some(Duration::from_secs(6)));
 }
 
+/// Those of a sender that can go nowhere neither hold up its others nor change whose turn it is.
+#[test]
+fn whoever_may_go_elsewhere_is_found_behind_those_that_cannot_and_in_order() {
+    let mut world = World::new(20, 20);
+    let (adapter, other) = (Choice::some(1), Choice::some(2));
+    let mut enter = |tenant, class, choice| {
+        let entry = Entry { choice, ..world.entry(class, tenant) };
+        world.queue.enter(world.start, entry).unwrap().ticket
+    };
+    let [a, b, c] = [enter(1, -1, adapter), enter(1, 0, adapter), enter(2, 0, other)];
+    let [d, e] = [enter(1, 0, Choice::ANY), enter(1, -1, Choice::ANY)];
+    assert_eq!([but_of(&world, &[]), but_of(&world, &[adapter]), but_of(&world, &[other])], [a, e, a].map(Some));
+    assert_eq!(but_of(&world, &[adapter, other, Choice::ANY]), None);
+    world.queue.withdraw(e);
+    assert_eq!([but_of(&world, &[adapter]), but_of(&world, &[adapter, other])], [d, d].map(Some));
+    world.queue.withdraw(d);
+    assert_eq!(but_of(&world, &[adapter]), Some(c));
+    assert_eq!([(); 3].map(|()| world.serve(1)), [a, b, c]);
+}
+
+fn but_of(world: &World, passed_over: &[Choice]) -> Option<Ticket> {
+    world.queue.first_but(passed_over)
+}
+
 /// What may happen to a queue.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Enter { class: i32, tenant: u32, returned: bool, patience_ms: u64 },
+    Enter { class: i32, tenant: u32, returned: bool, choice: u64, patience_ms: u64 },
     Serve { tokens: u32 },
     Withdraw { which: usize },
     Wait { ms: u64 },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let enter = (-2..=2_i32, 0..4_u32, prop::bool::weighted(0.1), 1..500_u64)
-        .prop_map(|(class, tenant, returned, patience_ms)| Step::Enter { class, tenant, returned, patience_ms });
+    let enter = (-2..=2_i32, 0..4_u32, prop::bool::weighted(0.1), 0..3_u64, 1..500_u64).prop_map(
+        |(class, tenant, returned, choice, patience_ms)| Step::Enter { class, tenant, returned, choice, patience_ms },
+    );
     let step = prop_oneof![
         6 => enter,
         4 => (0..5_000_u32).prop_map(|tokens| Step::Serve { tokens }),
@@ -194,9 +220,10 @@ proptest! {
         let (mut queue, mut present, mut now) = (Queue::new(rules(16, 6)), Present::new(), start);
         for step in steps {
             match step {
-                Step::Enter { class, tenant, returned, patience_ms } => {
+                Step::Enter { class, tenant, returned, choice, patience_ms } => {
+                    let choice = if choice == 0 { Choice::ANY } else { Choice::some(choice) };
                     let expires = now + Duration::from_millis(patience_ms);
-                    let entry = Entry { class: Class(class), tenant: Some(TenantId(tenant)), expires, returned };
+                    let entry = Entry { class: Class(class), tenant: Some(TenantId(tenant)), expires, returned, choice };
                     enter(&mut queue, now, entry, &mut present);
                 }
                 Step::Serve { tokens } => {
@@ -224,6 +251,14 @@ proptest! {
             prop_assert!(queue.len() <= 32 && queue.len() - queue.lengths()[0] <= 16);
             if let Some(returned) = present.iter().find(|(_, entry)| entry.returned) {
                 prop_assert_eq!(queue.first(), Some(*returned.0));
+            }
+            for choice in [Choice::ANY, Choice::some(1), Choice::some(2)] {
+                let has = |choice| present.values().any(|entry| entry.choice == choice);
+                prop_assert_eq!(queue.is_ahead_of(choice), has(Choice::ANY) || has(choice));
+                // Whoever is passed over is of that choice; and while anybody else waits, somebody is found.
+                let other = queue.first_but(&[choice]);
+                prop_assert_eq!(other.is_some(), present.values().any(|entry| entry.choice != choice));
+                prop_assert!(other.is_none_or(|other| present[&other].choice != choice));
             }
         }
         while let Some(first) = queue.first() {

@@ -105,7 +105,7 @@ ROWS = [
     ("Errors", [
         ("By side", "reqps", [
             (outcomes("upstream_error|broken|deadline|worker_refused"), "worker"),
-            (outcomes("all_busy|no_worker|queue_refused|too_many_connections|no_room|no_descriptors|shutting_down|internal"), "router"),
+            (outcomes("all_busy|no_worker|queue_refused|too_many_in_flight|too_many_connections|no_room|no_descriptors|shutting_down|internal"), "router"),
             (outcomes("bad_request|unknown_model|suspect|client_left"), "client"),
         ], ""),
         ("Retries", "reqps", [(rate("retries_total", "reason"), "{{reason}}")], "Attempts on another worker."),

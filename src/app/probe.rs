@@ -123,11 +123,16 @@ pub(super) fn unserved(fleet: &Fleet) -> Vec<String> {
     unserved.collect()
 }
 
-/// Workers that do not answer, in words.
+/// Workers that do not answer, or refuse the router's key, in words.
 pub(super) fn complaints(fleet: &Fleet) -> Vec<String> {
     let roster = fleet.roster();
-    let mut out: Vec<_> = roster.workers().filter(|worker| !worker.health().is_available()).collect();
+    let is_amiss = |worker: &&Arc<Worker>| worker.denies() || !worker.health().is_available();
+    let mut amiss: Vec<_> = roster.workers().filter(is_amiss).collect();
     // Ranks are asked together.
-    out.dedup_by(|a, b| a.id == b.id);
-    out.iter().map(|worker| format!("worker `{}` does not answer its health check", worker.id)).collect()
+    amiss.dedup_by(|a, b| a.id == b.id);
+    let told = |worker: &&Arc<Worker>| match worker.denies() {
+        true => format!("worker `{}` refuses the router's key (`api_key`)", worker.id),
+        false => format!("worker `{}` does not answer its health check", worker.id),
+    };
+    amiss.iter().map(told).collect()
 }

@@ -26,6 +26,9 @@ use crate::error::GatewayError;
 /// What is read before it is known what is spoken: most requests' heads at once.
 const EARLY: usize = 1024;
 
+/// What is read behind a request that is being answered: as long as more may come, it is seen when the client leaves.
+const AHEAD: usize = 64 * 1024;
+
 /// After a refusal: what is still read, and for how long, so that the client finds it. A socket that is closed with
 /// something unread resets the connection, and the answer with it.
 const LINGER: Duration = Duration::from_secs(1);
@@ -181,6 +184,36 @@ impl Wire {
         len + body
     }
 
+    /// Whether a head comes next, now or later.
+    fn is_between_heads(&self) -> bool {
+        matches!(self.course.next(), Next::Head | Next::Later) && !self.course.is_in_head()
+    }
+
+    /// Drops empty lines ahead of a head, which some clients send behind a body (RFC 9112, 2.2): they begin nothing. However
+    /// many come, the clocks of the connection and of its request run on.
+    fn drop_empty_lines(&mut self) {
+        if !self.early.is_empty() && self.is_between_heads() {
+            let empty = self.early.iter().take_while(|byte| is_line_end(byte)).count();
+            self.early.advance(empty);
+            self.course.keep(self.early.len());
+        }
+    }
+
+    /// Reads on behind what is kept. Ready once the client has gone: then nobody wants to have it answered.
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.early.len() < AHEAD {
+            let mut room = [0; EARLY];
+            let mut more = ReadBuf::new(&mut room);
+            ready!(Pin::new(&mut self.socket).poll_read(cx, &mut more))?;
+            if more.filled().is_empty() {
+                (self.early, self.heard_end) = (Bytes::new(), true);
+                return Poll::Ready(Ok(()));
+            }
+            self.keep([&self.early[..], more.filled()].concat().into());
+        }
+        Poll::Pending
+    }
+
     /// Keeps what is not due.
     fn keep(&mut self, rest: Bytes) {
         self.course.keep(rest.len());
@@ -213,33 +246,44 @@ impl Wire {
     }
 }
 
+fn is_line_end(byte: &u8) -> bool {
+    matches!(byte, b'\r' | b'\n')
+}
+
 impl AsyncRead for Wire {
-    /// Pending while something is kept whose turn has not come: then a flush wakes the task, for HTTP goes on to the next
-    /// request when the answer has left.
+    /// Pending while something is kept whose turn has not come, unless the client leaves: then a flush wakes the task, for HTTP
+    /// goes on to the next request when the answer has left.
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
-        let due = if this.early.is_empty() {
-            ready!(Pin::new(&mut this.socket).poll_read(cx, buf))?;
-            let came = &buf.filled()[before..];
-            if came.is_empty() {
-                this.heard_end = true;
-                return Poll::Ready(Ok(()));
-            }
-            let due = this.due(came);
-            if due < came.len() {
-                this.keep(Bytes::copy_from_slice(&came[due..]));
-                buf.set_filled(before + due);
-            }
-            due
-        } else {
-            let mut early = std::mem::take(&mut this.early);
-            let due = this.due(&early[..early.len().min(buf.remaining())]);
-            buf.put_slice(&early.split_to(due));
-            this.keep(early);
-            due
-        };
-        if due > 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+        loop {
+            this.drop_empty_lines();
+            let due = if this.early.is_empty() {
+                ready!(Pin::new(&mut this.socket).poll_read(cx, buf))?;
+                let came = &buf.filled()[before..];
+                if came.is_empty() {
+                    this.heard_end = true;
+                    return Poll::Ready(Ok(()));
+                }
+                let is_to_be_cut = came.first().is_some_and(is_line_end) && this.is_between_heads();
+                let due = if is_to_be_cut { 0 } else { this.due(came) };
+                if due < came.len() {
+                    this.keep(Bytes::copy_from_slice(&came[due..]));
+                    buf.set_filled(before + due);
+                }
+                if is_to_be_cut {
+                    continue;
+                }
+                due
+            } else {
+                let mut early = std::mem::take(&mut this.early);
+                let due = this.due(&early[..early.len().min(buf.remaining())]);
+                buf.put_slice(&early.split_to(due));
+                this.keep(early);
+                due
+            };
+            return if due > 0 { Poll::Ready(Ok(())) } else { this.poll_ahead(cx) };
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! One routing target as the gateway knows it: how it is reached, what it is measured by, and what its operators want.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,6 +45,8 @@ pub struct Worker {
     pub engine: Engine,
     /// What it said that it serves, whether it is up or down since.
     pub offer: ArcSwapOption<Offer>,
+    /// Whether it refused the key that the router shows it, and has answered nothing since.
+    denies: AtomicBool,
     /// Woken when its view is to be emptied, because an operator had the engine's cache emptied.
     pub view_reset: Notify,
     contract: ArcSwap<Contract>,
@@ -117,6 +120,7 @@ impl Worker {
             hit_rate: HitRate::new(now),
             engine: Engine::new(now),
             offer: ArcSwapOption::empty(),
+            denies: AtomicBool::new(false),
             view_reset: Notify::new(),
             contract: ArcSwap::from_pointee(newcomer.contract.clone()),
             duty: watch::Sender::new(Duty::Active),
@@ -168,6 +172,15 @@ impl Worker {
     /// What its requests have made of its breaker: `closed`, `trial` or `open`.
     pub fn breaker(&self) -> &'static str {
         self.health().breaker()
+    }
+
+    /// Whether it refuses the key that the router shows it.
+    pub fn denies(&self) -> bool {
+        self.denies.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_denies(&self, denies: bool) {
+        self.denies.store(denies, Ordering::Relaxed);
     }
 
     /// Whether it may be chosen: it is up, and its operators want it to serve.

@@ -1,8 +1,10 @@
 //! Between understanding a request and sending it: a worker, at once or when it is the request's turn.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
 use warmpath_core::admission;
+use warmpath_core::queue::Choice;
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::Tokens;
 
@@ -21,9 +23,21 @@ impl Gateway {
             tenant: request.shape.tenant,
             deadline: request.deadline,
             returned: !avoid.is_empty(),
+            choice: choice(request, avoid),
         };
         request.pool.gate.admit(&asking, &mut Trying { gateway: self, request, avoid }).await
     }
+}
+
+/// Those that have its adapter and have not failed it.
+fn choice(request: &Understood, avoid: &SlotSet) -> Choice {
+    if request.adapter.is_none() && avoid.is_empty() {
+        return Choice::ANY;
+    }
+    let mut hasher = DefaultHasher::new();
+    request.adapter.hash(&mut hasher);
+    avoid.iter().for_each(|slot| slot.hash(&mut hasher));
+    Choice::some(hasher.finish())
 }
 
 struct Trying<'a> {

@@ -29,7 +29,7 @@ use crate::upstream::record::Recording;
 use crate::upstream::relay::Relay;
 use crate::upstream::sse::SseScanner;
 use crate::upstream::without_usage::WithoutUsage;
-use crate::upstream::{Answer, Content, Outgoing};
+use crate::upstream::{Answer, Content, Outgoing, disowns_model};
 
 const WORKER: HeaderName = HeaderName::from_static("x-warmpath-worker");
 const OVERLAP_TOKENS: HeaderName = HeaderName::from_static("x-warmpath-overlap-tokens");
@@ -107,10 +107,26 @@ async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way
         sent = gateway.upstream.send(worker, &request.outgoing, way) => sent?,
         () = worker.ejected() => return Err(failed(Failure::Ejected)),
     };
-    if answer.parts.status == StatusCode::INTERNAL_SERVER_ERROR && gateway.behaviour.retries.server_errors {
-        return Err(failed(Failure::ServerError));
+    match refused(gateway, request, worker, &answer) {
+        Some(failure) => Err(failed(failure)),
+        None => Ok(answer),
     }
-    Ok(answer)
+}
+
+/// Why another worker is to be asked after this answer, if one is.
+fn refused(gateway: &Gateway, request: &Understood, worker: &Worker, answer: &Answer) -> Option<Failure> {
+    let refused = match answer.parts.status {
+        StatusCode::INTERNAL_SERVER_ERROR if gateway.behaviour.retries.server_errors => Failure::ServerError,
+        // The client's own key was never shown.
+        StatusCode::UNAUTHORIZED if worker.authorization().is_some() => Failure::Denied,
+        // A path that the router does not know may be forbidden to everybody.
+        StatusCode::FORBIDDEN if worker.authorization().is_some() && request.relayed != Relayed::Unread => {
+            Failure::Denied
+        }
+        StatusCode::NOT_FOUND if answer.whole().is_some_and(|body| disowns_model(&body)) => Failure::NotServed,
+        _ => return None,
+    };
+    Some(refused)
 }
 
 /// A placement that is being tried. Unless it is answered, the policies hear that it failed: by the worker's fault where

@@ -114,7 +114,13 @@ impl<'a> Retrying<'a> {
             Failure::Ejected | Failure::Starved => Side::Router,
             _ => Side::Worker,
         };
-        self.gateway.fleet.request_failed(worker, failure);
+        let fleet = &self.gateway.fleet;
+        match failure {
+            Failure::TooManyRequests => fleet.rest(worker, Instant::now(), *retry_after),
+            // Adapters come and go while their worker serves its model.
+            Failure::NotServed if self.request.adapter.is_some() => {}
+            _ => fleet.request_failed(worker, failure),
+        }
         self.soonest = [self.soonest, *retry_after].into_iter().flatten().min();
         self.suspect(worker.slot, failure, attempt.began);
         match self.course.after(failure, *retry_after) {

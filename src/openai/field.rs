@@ -11,8 +11,11 @@ use super::{BadRequest, Raw};
 
 /// A text, borrowed from the body unless it has escapes.
 pub(super) fn text<'a>(param: &'static str, raw: Option<Raw<'a>>) -> Result<Option<Cow<'a, str>>, BadRequest> {
-    let text: Option<Text<'a>> = value(param, "a string", raw)?;
-    Ok(text.map(|text| text.0))
+    let text: Result<Option<Text<'a>>, _> = value(param, "a string", raw);
+    // The scan has seen that it is JSON: nothing else can be wrong with a string.
+    let is_string = raw.is_some_and(|raw| raw.get().starts_with('"'));
+    let halved = || BadRequest::field(param, format!("`{param}` has half of a surrogate pair"));
+    Ok(text.map_err(|error| if is_string { halved() } else { error })?.map(|text| text.0))
 }
 
 /// A boolean.

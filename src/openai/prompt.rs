@@ -166,6 +166,7 @@ mod tests {
             ("[[1],2]", "`prompt` has a bad element 1: invalid type: integer `2`, expected a sequence"),
             ("[[[1]]]", "`prompt` has a bad element 0: invalid type: sequence, expected u32"),
             ("true", "`prompt` must be a text, a list of texts, token ids, or a list of token id lists"),
+            (r#""\ud83d""#, "`prompt` has half of a surrogate pair"),
             ("[null]", "`prompt` must be a text, a list of texts, token ids, or a list of token id lists"),
         ];
         for (json, message) in cases {

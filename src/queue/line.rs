@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use warmpath_core::queue::{Entry, Lane, Queue, Refusal, Rules, Ticket};
+use warmpath_core::queue::{Choice, Entry, Lane, Queue, Refusal, Rules, Ticket};
 use warmpath_core::units::Tokens;
 
 /// What a request that waits is told.
@@ -20,13 +20,15 @@ pub(super) enum Call {
 ///
 /// One has the turn at a time: it tries to be placed, and while that succeeds the next one gets the turn. So a worker that
 /// has become free wakes one request and not all, they go in the queue's order, and one that fails to find room says so
-/// for all behind it. While nobody has the turn, everyone who waits has been told by the last who tried that there is no
-/// room; whatever may have changed that calls [`Line::room`].
+/// for all of its choice: those that may go elsewhere have their turn after it, each choice once. While nobody has the turn,
+/// everyone who waits has been told so that there is no room; whatever may have changed that calls [`Line::room`].
 #[derive(Debug)]
 pub(super) struct Line {
     queue: Queue,
     callers: HashMap<Ticket, oneshot::Sender<Call>, foldhash::fast::RandomState>,
     turn: Option<Ticket>,
+    /// For whom there has been no room since something changed.
+    closed: Vec<Choice>,
     /// Something has changed since the one whose turn it is was called.
     again: bool,
     /// When a worker that came back is given more.
@@ -35,7 +37,14 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn new(rules: Rules) -> Self {
-        Self { queue: Queue::new(rules), callers: HashMap::default(), turn: None, again: false, alarm: None }
+        Self {
+            queue: Queue::new(rules),
+            callers: HashMap::default(),
+            turn: None,
+            closed: Vec::new(),
+            again: false,
+            alarm: None,
+        }
     }
 
     pub(super) fn queue(&self) -> &Queue {
@@ -45,6 +54,12 @@ impl Line {
     /// Whether it is nobody's turn.
     pub(super) fn rests(&self) -> bool {
         self.turn.is_none()
+    }
+
+    /// Whether a request of this choice may try before it waits: everyone who waits wants something that it does not, and has
+    /// not found it.
+    pub(super) fn lets_by(&self, choice: Choice) -> bool {
+        self.rests() && !self.queue.is_ahead_of(choice)
     }
 
     /// Lets a request wait.
@@ -60,23 +75,21 @@ impl Line {
 
     /// There may be room where there was none.
     pub(super) fn room(&mut self) {
-        if self.turn.is_some() {
-            self.again = true;
-        } else {
+        self.again = true;
+        if self.turn.is_none() {
             self.call_next();
         }
     }
 
-    /// Whoever has the turn found no room. Then there is none for anybody, unless it was choosier than others.
-    pub(super) fn park(&mut self, ticket: Ticket, lane: Lane) -> oneshot::Receiver<Call> {
+    /// Whoever has the turn found no room: then there is none for anybody of its choice, nor, if it may go anywhere, at all.
+    pub(super) fn park(&mut self, ticket: Ticket, choice: Choice) -> oneshot::Receiver<Call> {
         let (caller, call) = oneshot::channel();
         self.callers.insert(ticket, caller);
         if self.turn == Some(ticket) {
             self.turn = None;
-            if self.again {
+            if self.again || choice != Choice::ANY {
+                self.closed.push(choice);
                 self.call_next();
-            } else if lane == Lane::Returned {
-                self.call(self.queue.first_new());
             }
         }
         call
@@ -119,8 +132,10 @@ impl Line {
     }
 
     fn call_next(&mut self) {
-        self.again = false;
-        self.call(self.queue.first());
+        if std::mem::take(&mut self.again) {
+            self.closed.clear();
+        }
+        self.call(self.queue.first_but(&self.closed));
     }
 
     fn call(&mut self, ticket: Option<Ticket>) {

@@ -56,7 +56,8 @@ fn workers(free: u32, seats: &Arc<Seats>) -> Arc<Workers> {
 }
 
 fn asking(class: i32) -> Asking {
-    Asking { class: Class(class), tenant: None, deadline: now() + Duration::from_secs(3_600), returned: false }
+    let (deadline, choice) = (now() + Duration::from_secs(3_600), Choice::ANY);
+    Asking { class: Class(class), tenant: None, deadline, returned: false, choice }
 }
 
 impl Workers {
@@ -176,7 +177,7 @@ async fn nobody_waits_longer_than_the_queue_or_its_client_allows() {
 #[tokio::test(start_paused = true)]
 async fn what_was_admitted_before_goes_first_and_does_not_hold_up_the_rest() {
     let (workers, tasks) = (workers(0, &Seats::new(9)), Tasks::new());
-    let returned = Asking { returned: true, ..asking(5) };
+    let returned = Asking { returned: true, choice: Choice::some(1), ..asking(5) };
     let mut fresh = workers.ask(0, asking(0), &tasks);
     settle().await;
     let mut returned = workers.ask(1, returned, &tasks);
@@ -187,15 +188,47 @@ async fn what_was_admitted_before_goes_first_and_does_not_hold_up_the_rest() {
     assert!(fresh.try_recv().is_err());
     // Now the one that failed it is the only one with room: a line where the returned one finds nothing.
     let mut line = Line::new(workers.gate.settings.rules);
-    let entry = |returned| Entry { class: Class(0), tenant: None, expires: now() + TIMEOUT, returned };
-    let (_, mut new) = line.enter(now(), entry(false)).unwrap();
-    let (ticket, mut old) = line.enter(now(), entry(true)).unwrap();
+    let (_, mut new) = line.enter(now(), entry(false, Choice::ANY)).unwrap();
+    let (ticket, mut old) = line.enter(now(), entry(true, Choice::some(1))).unwrap();
     line.room();
     assert_eq!((old.try_recv(), new.try_recv().is_err()), (Ok(Call::Turn), true));
-    let _old = line.park(ticket, entry(true).lane());
+    let _old = line.park(ticket, Choice::some(1));
     assert_eq!(new.try_recv(), Ok(Call::Turn));
     drop(held);
     assert!(fresh.recv().await.unwrap().1.is_ok());
+}
+
+fn entry(returned: bool, choice: Choice) -> Entry {
+    Entry { class: Class(0), tenant: None, expires: now() + TIMEOUT, returned, choice }
+}
+
+/// Whoever finds no room speaks for its own choice only, and whoever may go anywhere for all.
+#[tokio::test(start_paused = true)]
+async fn each_choice_has_its_turn_once_for_each_room() {
+    let gate = &workers(0, &Seats::new(9)).gate;
+    let mut line = Line::new(gate.settings.rules);
+    let mut enter = |returned, choice| line.enter(now(), entry(returned, choice)).unwrap();
+    let [one, two, three] = [1, 2, 3].map(Choice::some);
+    // Two of one choice that were admitted before, one of another, and new ones.
+    let (first, mut first_call) = enter(true, one);
+    let (_, mut same_call) = enter(true, one);
+    let (second, mut second_call) = enter(true, two);
+    let (adapter, mut adapter_call) = enter(false, three);
+    let (later, mut later_call) = enter(false, three);
+    assert!(line.lets_by(Choice::ANY) && !line.lets_by(three), "nobody who waits may go anywhere");
+    line.room();
+    assert!(!line.lets_by(Choice::ANY), "somebody is trying");
+    assert_eq!(first_call.try_recv(), Ok(Call::Turn));
+    let mut first_call = line.park(first, one);
+    assert_eq!((second_call.try_recv(), same_call.try_recv().is_err()), (Ok(Call::Turn), true));
+    let _second_call = line.park(second, two);
+    assert_eq!(adapter_call.try_recv(), Ok(Call::Turn));
+    // It goes, and nothing has changed for those of the other choices.
+    line.admitted(now(), adapter, Tokens(1));
+    assert_eq!((later_call.try_recv(), first_call.try_recv().is_err()), (Ok(Call::Turn), true));
+    line.room();
+    let _later_call = line.park(later, three);
+    assert_eq!(first_call.try_recv(), Ok(Call::Turn), "there may be room again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,13 +275,18 @@ async fn models_take_turns_at_the_gateways_own_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn where_nothing_queues_a_full_fleet_is_an_answer() {
-    let seats = Seats::new(9);
+    let seats = Seats::new(1);
     let rules = Rules { waiting: 0, of_tenant: 0, weights: [NonZeroU32::MIN; 3] };
     let settings = GateSettings { queues: false, rules, timeout: TIMEOUT };
     let gate = Gate::new(settings, &seats, Metrics::new("w").model(0, "m"), Tasks::new());
     let full = Workers { free: 0.into(), attempts: 0.into(), growth: Mutex::default(), gate: Arc::clone(&gate) };
-    let error = gate.admit(&asking(0), &mut Arc::new(full)).await.unwrap_err();
+    let mut full = Arc::new(full);
+    let error = gate.admit(&asking(0), &mut full).await.unwrap_err();
     assert!(matches!(error, GatewayError::Place { source: PlaceError::AllBusy }), "{error}");
+    // The router's own limit is another one.
+    seats.take();
+    let error = gate.admit(&asking(0), &mut full).await.unwrap_err();
+    assert!(matches!(error, GatewayError::TooManyInFlight), "{error}");
 }
 
 /// Requests that come, hold, leave and vanish on several threads: each wake-up arrives, nothing is left over.
@@ -266,6 +304,8 @@ async fn no_wake_up_is_lost_under_a_storm() {
             for round in 0..300_u32 {
                 let asking = Asking { tenant: Some(TenantId(lane)), ..asking(i32::try_from(lane % 5).unwrap() - 2) };
                 let asking = Asking { returned: round % 7 == 0, ..asking };
+                let choice = if (lane + round) % 3 == 0 { Choice::some(u64::from(lane % 5) + 1) } else { Choice::ANY };
+                let asking = Asking { choice, ..asking };
                 let admitted = gate.admit(&asking, &mut workers);
                 if vanishes {
                     // Given up after it was polled a few times, wherever it is then.

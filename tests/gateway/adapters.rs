@@ -7,7 +7,7 @@ use crate::by_hand::{batch, stored};
 use crate::fleet::{Answered, TestFleet, fleet};
 use crate::models::{serves, until_listed};
 use crate::nats::NatsServer;
-use crate::scripted::{Scripted, whole};
+use crate::scripted::{Scripted, Step, whole};
 
 const CONFIG: &str = "engines: {models_interval: 20ms}";
 
@@ -56,6 +56,46 @@ async fn only_workers_that_have_an_adapter_are_asked_for_it() {
     let asked = workers[0].seen().len();
     assert_eq!(ask(&fleet, "second").await.status, 503);
     assert_eq!(workers[0].seen().len(), asked);
+}
+
+/// The only worker that has the adapter is busy; the other one is not, and nobody has to wait for it.
+#[tokio::test]
+async fn who_waits_for_an_adapter_keeps_nobody_from_a_worker_without_it() {
+    let workers = two(&["sql"], &[]).await;
+    let slow = vec![Step::Await, whole("200 OK", "{}")];
+    workers[0].plays(slow.clone());
+    let one = "events: none, max_num_seqs: 1";
+    let builder = fleet().engines(0).stranger_with(workers[0].address, one).stranger_with(workers[1].address, one);
+    let fleet = builder.config(CONFIG).start().await;
+    until_listed(&fleet, &["m", "alias/of-m", "sql"]).await;
+    let fleet = &fleet;
+    let sent = |model: &'static str| async move {
+        let served = ask(fleet, model).await;
+        (served.status, served.worker)
+    };
+    let is_queued = |count: f64| async move {
+        let waiting = async |fleet: &TestFleet| fleet.metric("warmpath_queue_length", "class=\"normal\"").await;
+        fleet.eventually("so many wait", async |fleet| waiting(fleet).await == count).await;
+    };
+    let others = async {
+        workers[0].asked(1).await;
+        is_queued(1.0).await;
+        // One that comes while the other waits, and one that waits behind it.
+        assert_eq!(sent("m").await, (200, "stranger-2".to_owned()));
+        workers[1].plays(slow);
+        let behind = async {
+            workers[1].asked(2).await;
+            is_queued(2.0).await;
+            workers[1].go();
+            workers[1].go();
+        };
+        let (held, waited, ()) = tokio::join!(sent("m"), sent("m"), behind);
+        assert_eq!([held, waited], [(); 2].map(|()| (200, "stranger-2".to_owned())));
+        workers[0].go();
+        workers[0].go();
+    };
+    let (first, second, ()) = tokio::join!(sent("sql"), sent("sql"), others);
+    assert_eq!([first, second], [(); 2].map(|()| (200, "stranger-1".to_owned())));
 }
 
 #[tokio::test]

@@ -170,7 +170,7 @@ async fn chaos_r2_ten_thousand_streams() {
 /// R6: one of three says at every second request that it is full.
 async fn one_is_full(clients: usize, each: usize) {
     let half = |_: &str, number: usize| {
-        if number.is_multiple_of(2) { refusal("429 Too Many Requests", "retry-after: 7\r\n") } else { stream(1) }
+        if number.is_multiple_of(2) { refusal("429 Too Many Requests", "retry-after-ms: 1\r\n") } else { stream(1) }
     };
     let full = Faulty::start(half).await;
     let others = [Faulty::start(|_, _| stream(1)).await, Faulty::start(|_, _| stream(1)).await];

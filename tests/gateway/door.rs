@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use warmpath::shutdown::Tasks;
 
@@ -119,6 +119,22 @@ async fn half_a_head_behind_a_request_is_408() {
 }
 
 /// What HTTP/2 begins with is no request: who sends nothing else has no more time than who is silent.
+/// Some clients send an empty line behind a body. It begins no request, and nobody hears of one that did not come.
+#[tokio::test]
+async fn empty_lines_between_requests_begin_nothing() {
+    let fleet = fleet().engines(1).config("timeouts: {header_read: 300ms}").start().await;
+    let mut stream = connect(fleet.app.data_address()).await;
+    for behind in ["\r\n", "\r\n\r\n"] {
+        let answer = ask(&mut stream, &(completion("") + behind)).await.expect("an answer");
+        assert_eq!(answer.status, 200);
+        // Longer than a head may take.
+        let heard = tokio::time::timeout(Duration::from_millis(900), stream.read_u8()).await;
+        assert!(heard.is_err(), "{heard:?}");
+        stream.write_all(b"\r\n").await.unwrap();
+        assert_eq!(ask(&mut stream, MODELS).await.expect("it is still there").status, 200);
+    }
+}
+
 #[tokio::test]
 async fn an_http2_connection_whose_first_request_does_not_come_is_closed_in_time() {
     let timeouts = "timeouts: {header_read: 300ms, client_idle: 1h}";

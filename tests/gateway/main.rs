@@ -76,6 +76,7 @@ mod tls;
 mod top;
 mod traces;
 mod trust;
+mod unwilling;
 mod usage;
 mod warm;
 mod zmq;

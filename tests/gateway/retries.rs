@@ -11,12 +11,12 @@ use crate::scripted::{Scripted, Step, end, event, good_stream, head, piece, unti
 const ERROR_EVENT: &str = "data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n";
 
 /// The first of these workers gets the first request.
-fn in_turn(workers: &[&Scripted]) -> FleetBuilder {
+pub(crate) fn in_turn(workers: &[&Scripted]) -> FleetBuilder {
     let fleet = fleet().engines(0).policy("round_robin");
     workers.iter().fold(fleet, |fleet, worker| fleet.stranger(worker.address))
 }
 
-async fn good() -> Scripted {
+pub(crate) async fn good() -> Scripted {
     Scripted::start(good_stream()).await
 }
 
@@ -24,11 +24,11 @@ fn streamed() -> Vec<u8> {
     br#"{"model": "m", "prompt": "x", "stream": true}"#.to_vec()
 }
 
-async fn send(fleet: &TestFleet) -> reqwest::Response {
+pub(crate) async fn send(fleet: &TestFleet) -> reqwest::Response {
     fleet.client.post(fleet.url("/v1/completions")).body(streamed()).send().await.expect("the gateway answers")
 }
 
-async fn refused(fleet: &TestFleet) -> Answered {
+pub(crate) async fn refused(fleet: &TestFleet) -> Answered {
     fleet.post_bytes("/v1/completions", streamed()).await
 }
 

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::fleet::{FleetBuilder, TestFleet, fleet};
-use crate::scripted::{Scripted, Step, end, event, good_stream, head, piece, whole};
+use crate::raw::{MODELS, connect, streamed_text};
+use crate::scripted::{Scripted, Step, end, event, good_stream, head, piece, until, whole};
 
 /// A router before one scripted worker and nobody else.
 fn only(worker: &Scripted) -> FleetBuilder {
@@ -180,6 +182,26 @@ async fn a_client_that_hangs_up_before_the_first_data_gives_its_worker_back() {
         }
         gave_back(&fleet, &worker).await;
         assert_eq!(worker.seen().len(), 1, "nothing is retried for a client that has left");
+    }
+}
+
+/// Whatever it sent behind its request, its leaving is seen; so is a half of it, as where nothing lies behind.
+#[tokio::test]
+async fn a_client_that_hangs_up_with_something_behind_its_request_gives_its_worker_back() {
+    let worker = Scripted::start(vec![head(), piece(event("a")), Step::Hold]).await;
+    let fleet = only(&worker).start().await;
+    let pipelined = MODELS.repeat(100);
+    for (number, behind) in (1..).zip(["", "\r\n", MODELS, &pipelined]) {
+        let mut stream = connect(fleet.app.data_address()).await;
+        stream.write_all((streamed_text() + behind).as_bytes()).await.unwrap();
+        stream.read_u8().await.expect("it is being answered");
+        if number % 2 == 0 {
+            stream.shutdown().await.unwrap();
+            until("the worker is cancelled", || worker.hangups() == number).await;
+        }
+        drop(stream);
+        until("the worker is cancelled", || worker.hangups() == number).await;
+        fleet.eventually("nothing is in flight", async |fleet| fleet.app.in_flight() == 0).await;
     }
 }
 

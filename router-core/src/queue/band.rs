@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::Ticket;
+use super::choice::{ByChoice, Choice};
 use crate::shape::{Class, TenantId};
 
 /// A sender; those that are nobody's are one sender together.
@@ -31,7 +32,7 @@ pub(super) struct Band {
 struct Share {
     given: u64,
     due: Ticket,
-    waiting: BTreeSet<(Class, Ticket)>,
+    waiting: ByChoice<(Class, Ticket)>,
 }
 
 impl Band {
@@ -48,15 +49,15 @@ impl Band {
         self.arrivals.last().copied()
     }
 
-    /// Who goes next.
-    pub(super) fn first(&self) -> Option<Ticket> {
-        let (_, _, sender) = self.ready.first()?;
-        Some(self.senders.get(sender)?.waiting.first()?.1)
+    /// Who goes next of those that are of none of these choices. O(choices) for each sender that is passed over.
+    pub(super) fn first_but(&self, passed_over: &[Choice]) -> Option<Ticket> {
+        let first = |sender| Some(self.senders.get(sender)?.waiting.first_but(passed_over)?.1);
+        self.ready.iter().find_map(|(_, _, sender)| first(sender))
     }
 
-    pub(super) fn enter(&mut self, ticket: Ticket, sender: Sender, class: Class) {
+    pub(super) fn enter(&mut self, ticket: Ticket, sender: Sender, (class, choice): (Class, Choice)) {
         let clock = self.clock;
-        let fresh = || Share { given: clock, due: ticket, waiting: BTreeSet::new() };
+        let fresh = || Share { given: clock, due: ticket, waiting: ByChoice::default() };
         let share = self.senders.entry(sender).or_insert_with(fresh);
         if share.waiting.is_empty() {
             self.rested.remove(&(share.given, sender));
@@ -64,14 +65,20 @@ impl Band {
             share.due = ticket;
             self.ready.insert((share.given, ticket, sender));
         }
-        share.waiting.insert((class, ticket));
+        share.waiting.insert(choice, (class, ticket));
         self.arrivals.insert(ticket);
     }
 
     /// Takes a request out; where it was admitted, its sender has been given `tokens`.
-    pub(super) fn remove(&mut self, ticket: Ticket, sender: Sender, class: Class, tokens: Option<u64>) {
+    pub(super) fn remove(
+        &mut self,
+        ticket: Ticket,
+        sender: Sender,
+        (class, choice): (Class, Choice),
+        tokens: Option<u64>,
+    ) {
         let Some(share) = self.senders.get_mut(&sender) else { return };
-        if !share.waiting.remove(&(class, ticket)) {
+        if !share.waiting.remove(choice, (class, ticket)) {
             return;
         }
         self.arrivals.remove(&ticket);
@@ -85,10 +92,10 @@ impl Band {
         }
         self.ready.remove(&(share.given, share.due, sender));
         share.given = share.given.saturating_add(tokens.unwrap_or(0));
-        match share.waiting.first() {
+        match share.waiting.first_but(&[]) {
             Some((_, next)) => {
                 if tokens.is_some() {
-                    share.due = *next;
+                    share.due = next;
                 }
                 self.ready.insert((share.given, share.due, sender));
             }
@@ -125,9 +132,9 @@ mod tests {
     const B: Sender = Some(TenantId(2));
 
     fn serve(band: &mut Band, senders: &[(u64, Sender)], tokens: u64) -> u64 {
-        let ticket = band.first().unwrap();
+        let ticket = band.first_but(&[]).unwrap();
         let (_, sender) = senders.iter().find(|(number, _)| Ticket(*number) == ticket).unwrap();
-        band.remove(ticket, *sender, Class(0), Some(tokens));
+        band.remove(ticket, *sender, (Class(0), Choice::ANY), Some(tokens));
         ticket.0
     }
 
@@ -135,20 +142,20 @@ mod tests {
     fn equal_requests_of_two_senders_alternate_whoever_came_first() {
         let mut band = Band::default();
         let senders = [(0, A), (1, A), (2, A), (3, B), (4, B), (5, None)];
-        senders.iter().for_each(|(ticket, sender)| band.enter(Ticket(*ticket), *sender, Class(0)));
+        senders.iter().for_each(|(ticket, sender)| band.enter(Ticket(*ticket), *sender, (Class(0), Choice::ANY)));
         assert_eq!([(); 6].map(|()| serve(&mut band, &senders, 10)), [0, 3, 5, 1, 4, 2]);
-        assert_eq!((band.first(), band.known()), (None, 0));
+        assert_eq!((band.first_but(&[]), band.known()), (None, 0));
     }
 
     #[test]
     fn a_senders_own_requests_go_by_class_and_then_by_arrival() {
         let mut band = Band::default();
         for (ticket, class) in [(0, 5), (1, 2), (2, 2), (3, 9)] {
-            band.enter(Ticket(ticket), A, Class(class));
+            band.enter(Ticket(ticket), A, (Class(class), Choice::ANY));
         }
         let order = [(1, 2), (2, 2), (0, 5), (3, 9)].map(|(ticket, class)| {
-            let first = band.first();
-            band.remove(Ticket(ticket), A, Class(class), Some(1));
+            let first = band.first_but(&[]);
+            band.remove(Ticket(ticket), A, (Class(class), Choice::ANY), Some(1));
             first
         });
         assert_eq!(order, [1, 2, 0, 3].map(|ticket| Some(Ticket(ticket))));
@@ -160,9 +167,12 @@ mod tests {
         let mut band = Band::default();
         let senders: Vec<(u64, Sender)> =
             (0..20).map(|ticket| (ticket, if ticket % 10 == 0 { A } else { B })).collect();
-        senders.iter().take(10).for_each(|(ticket, sender)| band.enter(Ticket(*ticket), *sender, Class(0)));
+        senders
+            .iter()
+            .take(10)
+            .for_each(|(ticket, sender)| band.enter(Ticket(*ticket), *sender, (Class(0), Choice::ANY)));
         assert_eq!(serve(&mut band, &senders, 35), 0);
-        band.enter(Ticket(10), A, Class(0));
+        band.enter(Ticket(10), A, (Class(0), Choice::ANY));
         // B is given 4 × 10 before A, with its 35, is due.
         assert_eq!([(); 5].map(|()| serve(&mut band, &senders, 10)), [1, 2, 3, 4, 10]);
     }
@@ -170,22 +180,22 @@ mod tests {
     #[test]
     fn who_has_left_without_being_served_owes_nothing_and_is_forgotten() {
         let mut band = Band::default();
-        band.enter(Ticket(0), A, Class(0));
-        band.enter(Ticket(1), B, Class(0));
-        band.remove(Ticket(0), A, Class(0), None);
-        assert_eq!((band.first(), band.known(), band.len()), (Some(Ticket(1)), 1, 1));
-        band.remove(Ticket(7), A, Class(0), None);
+        band.enter(Ticket(0), A, (Class(0), Choice::ANY));
+        band.enter(Ticket(1), B, (Class(0), Choice::ANY));
+        band.remove(Ticket(0), A, (Class(0), Choice::ANY), None);
+        assert_eq!((band.first_but(&[]), band.known(), band.len()), (Some(Ticket(1)), 1, 1));
+        band.remove(Ticket(7), A, (Class(0), Choice::ANY), None);
         assert_eq!(band.newest(), Some(Ticket(1)));
     }
 
     #[test]
     fn a_bounded_number_of_senders_is_remembered() {
         let mut band = Band::default();
-        band.enter(Ticket(0), None, Class(0));
+        band.enter(Ticket(0), None, (Class(0), Choice::ANY));
         for number in 1..5_000 {
             let sender = Some(TenantId(number));
-            band.enter(Ticket(u64::from(number)), sender, Class(0));
-            band.remove(Ticket(u64::from(number)), sender, Class(0), Some(u64::from(number)));
+            band.enter(Ticket(u64::from(number)), sender, (Class(0), Choice::ANY));
+            band.remove(Ticket(u64::from(number)), sender, (Class(0), Choice::ANY), Some(u64::from(number)));
         }
         assert_eq!(band.known(), RESTED_MAX + 1);
     }

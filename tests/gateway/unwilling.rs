@@ -1,0 +1,87 @@
+//! Workers that live and will not serve: they have too much to do, refuse the router, or say more than it reads.
+
+use std::time::{Duration, Instant};
+
+use crate::fleet::fleet;
+use crate::retries::{good, in_turn, read, refused, retries, send};
+use crate::scripted::{Scripted, Step, event, good_stream, whole};
+
+/// Two of four are full, and look as if they had least to do. However many attempts there may be, the others serve.
+#[tokio::test]
+async fn who_has_too_much_to_do_is_left_alone_while_others_serve() {
+    let full = || {
+        let head = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 30\r\ncontent-length: 0\r\n\r\n".to_vec();
+        Scripted::start(vec![Step::Send(head)])
+    };
+    let workers = [full().await, full().await, full().await, full().await, good().await, good().await];
+    let fleet = workers.iter().fold(fleet().engines(0), |fleet, worker| fleet.stranger(worker.address)).start().await;
+    for _ in 0..20 {
+        assert_eq!(read(send(&fleet).await).await, (event("a") + "data: [DONE]\n\n", true));
+    }
+    let asked: Vec<usize> = workers.iter().map(|worker| worker.seen().len()).collect();
+    assert!(asked[..4].iter().sum::<usize>() < 20 && asked[4] + asked[5] == 20, "{asked:?}");
+}
+
+/// It counts as full for as long as it says, and whoever waits for it is woken then.
+#[tokio::test]
+async fn who_had_too_much_to_do_is_asked_again_when_it_has_said() {
+    let refusal = b"HTTP/1.1 429 Too Many Requests\r\nretry-after-ms: 150\r\ncontent-length: 0\r\n\r\n".to_vec();
+    let worker = Scripted::start(vec![Step::Send(refusal)]).await;
+    let fleet = in_turn(&[&worker]).start().await;
+    let begin = Instant::now();
+    assert_eq!(refused(&fleet).await.status, 429);
+    worker.plays(good_stream());
+    assert_eq!(read(send(&fleet).await).await, (event("a") + "data: [DONE]\n\n", true));
+    assert!(begin.elapsed() >= Duration::from_millis(150) && worker.seen().len() == 2);
+}
+
+/// More than is read of a head is no death, however many workers say it: the request is not suspected of anything.
+#[tokio::test]
+async fn a_worker_whose_head_is_too_large_is_replaced_and_blames_nobody() {
+    let large = format!("HTTP/1.1 200 OK\r\nx-large: {}\r\ncontent-length: 2\r\n\r\n{{}}", "x".repeat(30_000));
+    let script = vec![Step::Send(large.into())];
+    let (one, two, good) = (Scripted::start(script.clone()).await, Scripted::start(script).await, good().await);
+    let fleet = in_turn(&[&one, &two, &good]).start().await;
+    for _ in 0..3 {
+        assert_eq!(read(send(&fleet).await).await, (event("a") + "data: [DONE]\n\n", true));
+    }
+    assert!(retries(&fleet, "unavailable").await >= 2);
+}
+
+/// Where the router shows a key of its own, no client can be blamed for it; nor for a model that the router has resolved.
+#[tokio::test]
+async fn a_worker_that_refuses_the_routers_key_or_its_model_is_replaced_and_told_of() {
+    const NO_MODEL: &str = r#"{"error": {"message": "no", "type": "NotFoundError", "param": "model", "code": 404}}"#;
+    for (status, body, reason, told, alone) in [
+        ("401 Unauthorized", "{}", "denied", "refuses the router's key", (502, "upstream_failed")),
+        ("403 Forbidden", "{}", "denied", "refuses the router's key", (502, "upstream_failed")),
+        ("404 Not Found", NO_MODEL, "model_not_served", "stranger-1", (404, "model_not_found")),
+        (
+            "404 Not Found",
+            r#"{"error": {"code": "model_not_found"}}"#,
+            "model_not_served",
+            "stranger-1",
+            (404, "model_not_found"),
+        ),
+    ] {
+        let (bad, good) = (Scripted::start(vec![whole(status, body)]).await, good().await);
+        let keyed = |workers: &[&Scripted]| {
+            let fleet = fleet().engines(0).policy("round_robin").config("health: {request_failures: 2}");
+            workers
+                .iter()
+                .fold(fleet, |fleet, worker| fleet.stranger_with(worker.address, "events: none, api_key: secret"))
+        };
+        let fleet = keyed(&[&bad, &good]).config("timeouts: {health_interval: 1h}").start().await;
+        bad.checked().await;
+        for _ in 0..6 {
+            assert_eq!(read(send(&fleet).await).await, (event("a") + "data: [DONE]\n\n", true), "{reason}");
+        }
+        assert_eq!((bad.seen().len(), retries(&fleet, reason).await), (2, 2), "{reason}");
+        let health = fleet.health().await;
+        assert_eq!(health["status"], "degraded");
+        assert!(health["degraded"].to_string().contains(told), "{health}");
+        let fleet = keyed(&[&bad]).start().await;
+        let answer = refused(&fleet).await;
+        assert_eq!((answer.status, answer.body["error"]["code"].as_str()), (alone.0, Some(alone.1)), "{answer:?}");
+    }
+}
