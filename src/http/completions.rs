@@ -107,6 +107,7 @@ pub(super) async fn understand(
         prompts,
         relayed,
         adapter: destination.adapter,
+        alias: destination.alias,
         pool: Arc::clone(&pool),
         outgoing: outgoing(parts, arrival, asking, &body),
     };

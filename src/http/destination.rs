@@ -18,6 +18,8 @@ pub(super) struct Destination {
     pub(super) pool: Arc<PoolState>,
     /// The LoRA adapter that was asked for.
     pub(super) adapter: Option<Arc<str>>,
+    /// Whether another name of the model was asked for, which its workers need not know.
+    pub(super) alias: bool,
 }
 
 impl Destination {
@@ -43,7 +45,10 @@ impl Destination {
             (None, None) => None,
         };
         match found {
-            Some((pool, adapter)) => Ok(Self { pool, adapter }),
+            Some((pool, adapter)) => {
+                let alias = adapter.is_none() && model.is_some_and(|name| name != &*pool.model);
+                Ok(Self { pool, adapter, alias })
+            }
             None => Err(unknown_model(model.unwrap_or_default())),
         }
     }

@@ -56,6 +56,8 @@ pub(super) struct Understood {
     pub(super) relayed: Relayed,
     /// The LoRA adapter that was asked for: only workers that have it will do.
     pub(super) adapter: Option<Arc<str>>,
+    /// Whether an alias of the model was asked for.
+    pub(super) alias: bool,
 }
 
 /// What becomes of an answer on its way to the client.

@@ -84,6 +84,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
         texts: (root, Vec::new()),
         relayed: Relayed::Unread,
         adapter: destination.adapter,
+        alias: destination.alias,
         pool,
         outgoing: Outgoing {
             method: parts.method,

@@ -85,3 +85,19 @@ async fn a_worker_that_refuses_the_routers_key_or_its_model_is_replaced_and_told
         assert_eq!((answer.status, answer.body["error"]["code"].as_str()), (alone.0, Some(alone.1)), "{answer:?}");
     }
 }
+
+/// An alias is the router's word: that an engine does not know it says nothing of the engine.
+#[tokio::test]
+async fn a_worker_that_does_not_know_an_alias_goes_on_serving_its_model() {
+    let unknown = r#"{"error": {"code": "model_not_found"}}"#;
+    let worker = Scripted::start(vec![whole("404 Not Found", unknown)]).await;
+    let fleet = fleet().engines(0).config("health: {request_failures: 2}\ntimeouts: {health_interval: 1h}");
+    let fleet = fleet.stranger(worker.address).start().await;
+    for _ in 0..6 {
+        let body = r#"{"model": "alias/of-m", "prompt": "x", "max_tokens": 1}"#;
+        assert_eq!(fleet.post_bytes("/v1/completions", body.into()).await.status, 404);
+    }
+    worker.plays(good_stream());
+    assert_eq!(read(send(&fleet).await).await, (event("a") + "data: [DONE]\n\n", true));
+    assert_eq!(fleet.health().await["status"], "ok");
+}

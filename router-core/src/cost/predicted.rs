@@ -10,25 +10,25 @@ use crate::rates::{Outlook, Rates, Reading, Regulars, Work};
 use crate::shape::Shape;
 use crate::units::{Blocks, Tier};
 
-/// `wait + own + more·busy·(√(λ·λᵣ)·(wait + own/2) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step − copy` in ms,
-/// lowest wins; ours.
+/// `wait + own + more·busy·(min(λ, 8λᵣ)·(wait + own/2) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step − copy`
+/// in ms, lowest wins; ours.
 ///
-/// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has
-/// to compute of it: together the request's time to first token. Others lose `more` by it: what it adds to a step that
-/// there is anyway, for them or for the streams. Those who arrive there before it is begun each lose that; those who come
-/// while it is computed lose what is left of it: half, on average. How many in a ms is between `λ`, an equal share of all
-/// arrivals, and `λᵣ`, as many as came there last: a worker that nobody goes to has nobody to make wait. So does each of
-/// the `decoding` streams, to which a ms is worth less: `κ`, mean time to first token over mean time to the end, halved,
-/// since they get a token with every step meanwhile. Both count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues
-/// grow with the share `ρ` of its time that it is, since whoever comes later goes elsewhere while it is not, and is one
-/// of many to be held up once it is. The regulars, those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses
-/// `more`, or what it would have `saved` here, if that is less, since then it does go. `step` is what those lose
-/// whose first tokens come from the same step, times `1 − ρ`: the rest of the time somebody else would fill it. `copy`
-/// is what others gain who come for the same, where more of it is computed than the longest match leaves:
+/// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to
+/// compute of it: together the request's time to first token. Others lose `more` by it: what it adds to a step that there is
+/// anyway, for them or for the streams. Those who arrive there before it is begun each lose that; those who come while it is
+/// computed lose what is left of it: half, on average. In a ms these are `λ`, an equal share of all arrivals, but no more
+/// than eight times `λᵣ`, as many as came there last: a worker that nobody goes to has nobody to make wait. Each of the
+/// `decoding` streams loses it, too, to which a ms is worth less: `κ`, mean time to first token over mean time to the end, halved,
+/// since they get a token with every step meanwhile. Both count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow
+/// with the share `ρ` of its time that it is, since whoever comes later goes elsewhere while it is not, and is one of many
+/// to be held up once it is. The regulars, those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is
+/// busy or not: each loses `more`, or what it would have `saved` here, if that is less, since then it does go. `step` is
+/// what those lose whose first tokens come from the same step, times `1 − ρ`: the rest of the time somebody else would fill
+/// it. `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
 /// `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest, not below 0. Who parted `n` times
-/// from what is held where this one does will do so about as often again, and gain each time what this one does; at most
-/// the copy is free. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All
-/// constants are learned ([`Rates`]).
+/// from what is held where this one does will do so about as often again, and gain each time what this one does; at most the
+/// copy is free. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are
+/// learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -74,7 +74,7 @@ impl Toll {
         Self {
             wait,
             own,
-            later: more * worth.busy * (worth.arrivals * regulars.per_ms).sqrt() * during,
+            later: more * worth.busy * worth.arrivals.min(GROWTH_MAX * regulars.per_ms) * during,
             regulars: more.min(regulars.saved) * regulars.per_ms * during,
             stalls: more * worth.stall * decoding,
             step: step * worth.step,
@@ -125,6 +125,10 @@ impl Worth {
 fn known_fullness(candidate: &Candidate) -> f64 {
     if candidate.total_is_learned { candidate.slot_load() } else { candidate.fullness() }
 }
+
+/// How many times as many may come to a worker as came last. One that hardly anybody goes to would look, by its equal share
+/// of arrivals, as if many would be held up there, and stay idle beside busy ones for that.
+const GROWTH_MAX: f64 = 8.0;
 
 /// The share of its time that a fleet is busy at most: beyond, what is estimated is too rough to tell how much more others lose.
 const BUSIEST: f64 = 0.95;
@@ -286,15 +290,15 @@ mod tests {
     #[test]
     fn the_formula_by_hand() {
         let worth = Worth { busy: 0.5, arrivals: 0.01, stall: 0.05, step: 0.75 };
-        // Between 0.01 and 0.04 arrivals a ms in the 100 ms before it and, as they lose half, 25 of those that it takes are
-        // two and a half, each of which loses 40, and half of them go elsewhere; six streams lose 40 at a twentieth each.
+        // 0.01 arrivals a ms in the 100 ms before it and, as they lose half, 25 of those that it takes are 1.25, each of which
+        // loses 40, and half of them go elsewhere; six streams lose 40 at a twentieth each.
         // A quarter of the time somebody else would fill the step.
         // 0.04 regulars a ms are five in that time, each of whom would rather lose the 30 ms that coming here saves.
         let regulars = Regulars { per_ms: 0.04, saved: 30.0 };
         let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
-        let lost = Toll { wait: 0.0, own: 0.0, later: 50.0, regulars: 150.0, stalls: 12.0, step: 6.0, copy: 0.0 };
+        let lost = Toll { wait: 0.0, own: 0.0, later: 25.0, regulars: 150.0, stalls: 12.0, step: 6.0, copy: 0.0 };
         assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
-        assert!((toll.sum() - 368.0).abs() < 1e-12);
+        assert!((toll.sum() - 343.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
         let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, more: 0.0, step: 0.0 }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
@@ -318,8 +322,8 @@ mod tests {
             let outlook = Outlook { wait: 0.0, own: 100.0, more: 80.0, step: 0.0 };
             Toll::of(outlook, 0.0, Regulars { per_ms, saved: 0.0 }, worth).later
         };
-        // An equal share of what arrives is 40 ms; four times as many that come are twice as much.
-        let expected = [(0.0, 0.0), (0.0025, 20.0), (0.01, 40.0), (0.04, 80.0)];
+        // An equal share of what arrives is 40 ms, whether a fifth as many came there last or more.
+        let expected = [(0.0, 0.0), (0.000_625, 20.0), (0.002, 40.0), (0.01, 40.0), (0.04, 40.0)];
         for (per_ms, ms) in expected {
             assert!((later(per_ms) - ms).abs() < 1e-9, "{per_ms}: {}", later(per_ms));
         }
