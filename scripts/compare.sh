@@ -58,11 +58,11 @@ declare -A specs=(
 )
 # Made when `predicted` was done: who changes it after this makes others.
 declare -A fresh=(
-    [few-shot]='generate:few-shot?tasks=163&requests=37&system=1&shots=17&question=3&block=512&output=180&rate=4'
-    [self-consistency]='generate:self-consistency?questions=1100&samples=7&prompt=11&block=512&output=320&rate=2'
-    [tree-of-thought]='generate:tree-of-thought?trees=140&depth=3&branching=3&prompt=14&thought=1&block=512&rate=0.1&think=5'
-    [multi-turn]='generate:multi-turn?sessions=750&turns=7&system=4&context=3&user=2&answer=2&block=512&rate=0.5&think=22'
-    [agent]='generate:agent?sessions=160&turns=36&system=7&context=44&user=1&answer=1&block=512&rate=0.12&think=4'
+    [few-shot]='generate:few-shot?tasks=187&requests=33&system=3&shots=12&question=3&block=512&output=240&rate=4'
+    [self-consistency]='generate:self-consistency?questions=1250&samples=5&prompt=16&block=512&output=260&rate=2'
+    [tree-of-thought]='generate:tree-of-thought?trees=160&depth=3&branching=3&prompt=10&thought=1&block=512&rate=0.1&think=8'
+    [multi-turn]='generate:multi-turn?sessions=650&turns=9&system=2&context=4&user=3&answer=1&block=512&rate=0.5&think=16'
+    [agent]='generate:agent?sessions=145&turns=42&system=9&context=36&user=2&answer=1&block=512&rate=0.12&think=7'
 )
 declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
 declare -A fresh_rates=([few-shot]=3.5 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=3.5)
@@ -180,7 +180,7 @@ everything() {
                 cell 'in turn' few-shot "${rates[few-shot]}" "$workers" "$blocks" "$timing" --trace "${specs[few-shot]}&order=turn"
                 for kind in "${generated[@]}"; do
                     cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
-                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 307
+                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 409
                 done
             done
         done
