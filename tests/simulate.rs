@@ -271,3 +271,17 @@ fn an_ablation_has_a_row_for_each_effect_that_the_scenario_has() {
     let wrong = warmpath(&["replay", "--trace", TRACE, "--gpu-memory-utilization", "0.9", "--timing", "polynomial"]);
     assert!(text(&wrong.stderr).contains("--timing roofline"), "{}", text(&wrong.stderr));
 }
+
+/// All prompts begin with the same 8 192 tokens. Whoever sends them where these lie and leaves the others idle lets first
+/// tokens wait three times as long.
+#[test]
+fn one_hot_prefix_leaves_nobody_idle() {
+    let trace = "generate:few-shot?tasks=1&requests=1500&system=0&shots=512&question=8&block=16&output=100&rate=40";
+    let fleet = ["--block-size", "16", "--workers", "4", "--cache-blocks", "8192"];
+    let asked = ["replay", "--trace", trace, "--policy", "predicted,least_requests", "--json"];
+    let told = document(&[&asked[..], &fleet[..]].concat());
+    let ttft = |row: usize| told["rows"][row]["ttft_ms"]["mean"].as_f64().unwrap();
+    assert!(ttft(0) <= ttft(1), "{} ms, {} ms in turn", ttft(0), ttft(1));
+    let by_worker = told["rows"][0]["requests_by_worker"].as_array().unwrap();
+    assert!(by_worker.iter().all(|requests| requests.as_u64().unwrap() > 1500 / 8), "{by_worker:?}");
+}
