@@ -5,8 +5,9 @@
     reason = "a small world may panic, and needs some origin of time"
 )]
 
-#[path = "placing/trust.rs"]
+#[path = "placing/sizes.rs"]
 mod sizes;
+#[path = "placing/trust.rs"]
 mod trust;
 
 use std::sync::{Arc, Mutex};
@@ -129,17 +130,6 @@ fn random_and_two_choices_reach_every_worker() {
         seen.dedup();
         assert_eq!(seen, [0, 1, 2], "{policy}");
     }
-}
-
-/// what was sent counts before any metric arrives; the γ term decides.
-#[test]
-fn r024_equal_workers_take_turns() {
-    let mut world = World::new(PolicyName::Kv, 2, Limits { blocks: None, sequences: 16 });
-    let (slots, held) = world.places(4);
-    assert_eq!(slots, [0, 1, 0, 1]);
-    drop(held);
-    let account = &world.workers.get(Slot(0)).unwrap().account;
-    assert_eq!((account.read().requests, account.read().active_blocks), (0, Blocks(0)));
 }
 
 /// the worker that holds the prefix gets the request, 100 times of 100.
