@@ -20,17 +20,22 @@ use crate::pyzmq::{Peer, RECORDINGS};
 use crate::zmq::{MS, bus, hear, message, outlet, until, worker};
 use crate::zmq_strangers::handshake;
 
+/// Nothing but what is heard.
+const ABILITIES: Abilities = Abilities { patience: Patience::NONE, replays: false, snapshots: false };
+
+/// Where nobody listens.
+async fn free_endpoint() -> ZmqEndpoint {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("tcp://{}", free.local_addr().unwrap()).parse().unwrap()
+}
+
 /// A gate, and the two workers that it expects.
 async fn gate(tasks: &Tasks) -> (ZmqBus, ZmqEndpoint, [Source; 2]) {
     let (bus, metrics) = (bus(), Metrics::new("w"));
-    let endpoint: ZmqEndpoint = {
-        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        format!("tcp://{}", free.local_addr().unwrap()).parse().unwrap()
-    };
+    let endpoint = free_endpoint().await;
     let gate = Arc::new(Gate::new(&bus, endpoint.clone()));
-    let abilities = Abilities { patience: Patience::NONE, replays: false, snapshots: false };
     let sources = ["pod-1", "pod-2"].map(|id| {
-        let (source, line) = source(abilities, 100);
+        let (source, line) = source(ABILITIES, 100);
         let mut described = worker(&metrics, "org/m", id);
         if id == "pod-2" {
             described.authority = "127.0.0.1:8102".parse().unwrap();
@@ -91,14 +96,10 @@ async fn engines_that_connect_are_known_by_their_topic() {
 async fn ranks_that_leave_the_gate_are_told_apart() {
     let tasks = Tasks::new();
     let (bus, metrics) = (bus(), Metrics::new("w"));
-    let endpoint: ZmqEndpoint = {
-        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        format!("tcp://{}", free.local_addr().unwrap()).parse().unwrap()
-    };
+    let endpoint = free_endpoint().await;
     let gate = Arc::new(Gate::new(&bus, endpoint.clone()));
-    let abilities = Abilities { patience: Patience::NONE, replays: false, snapshots: false };
     let mut ranks = [0, 1].map(|rank| {
-        let (source, line) = source(abilities, 100);
+        let (source, line) = source(ABILITIES, 100);
         let described = ZmqWorker { rank: Some(Rank(rank)), ..worker(&metrics, "m", "pod-1") };
         tasks.spawn(gate.expect(&described, &["m"], None, line));
         source
