@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::HeaderValue;
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -105,6 +106,37 @@ async fn a_tokenizer_loaded_in_the_background_gives_the_same_blocks_for_long_and
         }
     }
     assert!(short > 0 && long > 0, "{short} short and {long} long");
+}
+
+/// What a client of the model says, and what its template acts on.
+const SAID: [&str; 8] = [
+    "Where does the tide come from?",
+    "First: \"the moon\".\n\n```rust\nlet tide = moon.pull();\n```",
+    "漢字 и ελληνικά",
+    "<think>\nThe moon.\n</think>\n\nFrom the moon.",
+    " with white space\n",
+    "<tool_response>\n12\n</tool_response>",
+    "",
+    "a <b> c </b> <|endoftext|> d",
+];
+
+#[tokio::test]
+async fn conversations_of_one_form_have_the_blocks_of_their_ids() {
+    let files = files();
+    let handle = TokenizerHandle::load(move || load(&files), Arc::new(TokenizeShared::new(TokenizeLimits::default())));
+    assert_eq!(handle.settled().await, TokenizerState::Ready);
+    for number in 0..400_usize {
+        let said = |turn: usize| SAID[(number * 7 + number / 8 * turn + turn * 3) % SAID.len()];
+        let role = |turn: usize| ["user", "assistant", "user", "tool"][(turn + usize::from(number % 5 == 0)) % 4];
+        let system = (number % 3 > 0).then(|| json!({ "role": "system", "content": format!("Be brief. {number}") }));
+        let turns = (0..number % 6 + 1).map(|turn| json!({ "role": role(turn), "content": said(turn) }));
+        let messages: Vec<serde_json::Value> = system.into_iter().chain(turns).collect();
+        let body = Bytes::from(json!({ "model": "m", "messages": messages, "reasoning_effort": "none" }).to_string());
+        let view = || RequestView::parse(Endpoint::Chat, &body, 4096).unwrap();
+        let ids = TOKENIZER.ids(&mut view(), SystemTime::now()).expect("the template takes all roles");
+        let Prompts::Hashed(prompts) = handle.prompts(&body, &mut view(), &root(16)).await else { panic!() };
+        assert_eq!(told(&prompts), [blocks_of(&ids[0], 16)], "{number}");
+    }
 }
 
 fn root(block: u32) -> Root {

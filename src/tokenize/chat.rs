@@ -21,16 +21,22 @@ use super::Reason;
 use crate::openai::{ChatView, Raw};
 
 mod date;
+mod habits;
 mod json;
 mod memory;
 mod messages;
 mod record;
+mod remembered;
+mod skeleton;
 mod source;
 mod tools;
+mod traits;
 
-use messages::Format;
-pub(super) use messages::{Parsed, Remembered};
+use messages::Message;
 use record::Variables;
+pub(super) use remembered::{Parsed, Remembered};
+pub(super) use skeleton::Skeleton;
+use traits::Traits;
 
 /// A template that does not compile.
 #[derive(Debug, thiserror::Error)]
@@ -47,15 +53,6 @@ pub struct ChatTemplate {
     default: Traits,
     tool_use: Option<Traits>,
     defaults: Arc<[(&'static str, Value)]>,
-}
-
-/// What a template's text tells of it.
-#[derive(Clone, Copy, Debug)]
-struct Traits {
-    format: Format,
-    knows_developer: bool,
-    reads_date: bool,
-    reads_content: bool,
 }
 
 /// The mark behind a final message that is to be continued, as in Hugging Face's `render_jinja_template`.
@@ -129,11 +126,26 @@ impl ChatTemplate {
             environment.add_template_owned("tool_use", source::without_generation_tags(tool_use))?;
         }
         let tokens = specials.0.into_iter().map(|(name, token)| (name, Value::from(token)));
-        let defaults = tokens.chain([("documents", Value::from(()))]).collect();
-        Ok(Self { environment, default: Traits::of(default), tool_use: tool_use.map(Traits::of), defaults })
+        let defaults: Arc<[(&'static str, Value)]> = tokens.chain([("documents", Value::from(()))]).collect();
+        let traits = |name: &'static str, source: &str| {
+            Traits::of(name, source, |format, messages| {
+                let messages = messages.iter().map(|(role, text)| Message::plain(role, text, format).into_value());
+                let own = vec![
+                    ("messages", Value::from(messages.collect::<Vec<_>>())),
+                    ("add_generation_prompt", true.into()),
+                    ("tools", ().into()),
+                    ("strftime_now", Value::from_function(|format: String| today(&format, SystemTime::UNIX_EPOCH))),
+                ];
+                let variables = Variables { own, given: None, defaults: Arc::clone(&defaults) };
+                print(&environment, name, Value::from_object(variables), 0).ok()
+            })
+        };
+        let (default, tool_use) = (traits("default", default), tool_use.map(|source| traits("tool_use", source)));
+        Ok(Self { environment, default, tool_use, defaults })
     }
 
-    /// The prompt's text. Messages that are `remembered` are not parsed again.
+    /// The prompt's text. Messages that are `remembered` are not parsed again, and conversations of a form that is known
+    /// are filled in.
     ///
     /// # Errors
     /// The [`Reason`] why it cannot be told.
@@ -149,30 +161,37 @@ impl ChatTemplate {
         if chat.continue_final_message && chat.add_generation_prompt {
             return Err(Reason::TemplateError);
         }
-        let (name, traits) = match self.tool_use {
-            Some(traits) if chat.tools.is_some() => ("tool_use", traits),
-            _ => ("default", self.default),
-        };
-        let mut messages = messages::normalise(&chat.messages, traits.format, traits.knows_developer, remembered)?;
-        let final_text = if chat.continue_final_message { Some(tag(&mut messages, traits)?) } else { None };
-        let context = self.context(chat, messages, traits, now)?;
-        let template = self.environment.get_template(name).map_err(|_| Reason::TemplateError)?;
-        // The error quotes the conversation, and is not told.
-        let mut rendered = Rendered(String::with_capacity(length(chat)));
-        template.render_captured_to(context, &mut rendered).map_err(|_| Reason::TemplateError)?;
-        let text = rendered.0;
-        match final_text {
-            None => Ok(text),
-            Some(final_text) => cut(text, &final_text),
+        let traits = self.tool_use.as_ref().filter(|_| chat.tools.is_some()).unwrap_or(&self.default);
+        let mut messages = messages::normalise(&chat.messages, traits, remembered)?;
+        let whole = |messages: &[Arc<Parsed>]| self.render_whole(chat, messages, traits, now);
+        if chat.continue_final_message {
+            let final_text = tag(&mut messages, traits)?;
+            return cut(whole(&messages)?, &final_text);
         }
+        match remembered {
+            Some(remembered) => remembered.prompt(&messages, &traits.habits, whole),
+            None => whole(&messages),
+        }
+    }
+
+    fn render_whole(
+        &self,
+        chat: &ChatView<'_>,
+        messages: &[Arc<Parsed>],
+        traits: &Traits,
+        now: SystemTime,
+    ) -> Result<String, Reason> {
+        let context = self.context(chat, messages, traits, now)?;
+        // The error quotes the conversation, and is not told.
+        print(&self.environment, traits.name, context, length(chat)).map_err(|_| Reason::TemplateError)
     }
 
     /// The template's variables.
     fn context(
         &self,
         chat: &ChatView<'_>,
-        messages: Vec<Arc<Parsed>>,
-        traits: Traits,
+        messages: &[Arc<Parsed>],
+        traits: &Traits,
         now: SystemTime,
     ) -> Result<Value, Reason> {
         let given = kwargs(chat)?;
@@ -198,17 +217,6 @@ impl ChatTemplate {
     }
 }
 
-impl Traits {
-    fn of(source: &str) -> Self {
-        Self {
-            format: if source::loops_over_content(source) { Format::Parts } else { Format::Text },
-            knows_developer: source.contains("\"developer\"") || source.contains("'developer'"),
-            reads_date: source.contains("strftime_now"),
-            reads_content: source.contains("content"),
-        }
-    }
-}
-
 /// What a template writes. Its own string would begin with room for the template's text, and be moved each time that it is full.
 struct Rendered(String);
 
@@ -222,6 +230,13 @@ impl io::Write for Rendered {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// What a template makes of its variables, with room for `capacity` bytes at first.
+fn print(environment: &Environment<'_>, name: &str, context: Value, capacity: usize) -> Result<String, Error> {
+    let mut rendered = Rendered(String::with_capacity(capacity));
+    environment.get_template(name)?.render_captured_to(context, &mut rendered)?;
+    Ok(rendered.0)
 }
 
 /// About how long the text will be: no longer than what it is made of, but for what the template says to each message.
@@ -257,7 +272,7 @@ fn today(format: &str, now: SystemTime) -> Result<String, Error> {
 }
 
 /// Marks the end of the final message and gives its text.
-fn tag(messages: &mut [Arc<Parsed>], traits: Traits) -> Result<String, Reason> {
+fn tag(messages: &mut [Arc<Parsed>], traits: &Traits) -> Result<String, Reason> {
     let last = messages.last_mut().ok_or(Reason::TemplateError)?;
     let mut message = last.message.clone();
     let text = message.last_text().filter(|_| traits.reads_content).ok_or(Reason::TemplateError)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::byte_cache::ByteCache;
 use super::chain::{Hashed, Part};
-use super::chat::Parsed;
+use super::chat::{Parsed, Skeleton};
 use super::keys::Keys;
 use super::pool::Pool;
 
@@ -60,11 +60,12 @@ pub struct TokenizeShared {
     pub(super) parts: ByteCache<Part>,
     pub(super) requests: ByteCache<Hashed>,
     pub(super) messages: ByteCache<Parsed>,
+    pub(super) skeletons: ByteCache<Skeleton>,
 }
 
 impl TokenizeShared {
     /// Nothing seen yet. A parsed message takes about four times the memory of the blocks that its text makes, so messages
-    /// get half of it.
+    /// and what stands round them get half of it.
     pub fn new(limits: TokenizeLimits) -> Self {
         let eighth = limits.cache_bytes / 8;
         Self {
@@ -73,12 +74,13 @@ impl TokenizeShared {
             keys: Keys::new(),
             parts: ByteCache::new(eighth * 3),
             requests: ByteCache::new(eighth),
-            messages: ByteCache::new(eighth * 4),
+            messages: ByteCache::new(eighth / 4 * 15),
+            skeletons: ByteCache::new(eighth / 4),
         }
     }
 
     /// Memory in use. Takes every lock in turn.
     pub fn cache_bytes(&self) -> usize {
-        self.parts.bytes() + self.requests.bytes() + self.messages.bytes()
+        self.parts.bytes() + self.requests.bytes() + self.messages.bytes() + self.skeletons.bytes()
     }
 }

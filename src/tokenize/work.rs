@@ -89,12 +89,13 @@ impl Workplace {
             return Err(Reason::RequestTemplate);
         }
         let spans = self.spans(chat);
-        let request = self.request_key(chat, &spans, self.text_key(root, special), now);
+        let variables = self.variables_key(chat, now);
+        let request = self.request_key(&spans, variables, self.text_key(root, special));
         if let Some(known) = self.repeated(request) {
             return Ok(Begun::Done(known));
         }
-        let keys = &self.shared.keys;
-        let remembered = Remembered { messages: &self.shared.messages, keys, spans: &spans };
+        let TokenizeShared { keys, messages, skeletons, .. } = &*self.shared;
+        let remembered = Remembered { messages, keys, spans: &spans, skeletons, variables };
         let text = template.render(chat, now, Some(&remembered))?;
         Ok(Begun::Left(work(vec![Cow::Owned(text)], Some(request))))
     }
@@ -103,7 +104,7 @@ impl Workplace {
     pub(super) fn known(&self, view: &RequestView<'_>, root: &Root, now: SystemTime) -> Option<Prompts> {
         let Input::Chat(chat) = &view.input else { return None };
         let below = self.text_key(root, view.add_special_tokens);
-        let key = || self.request_key(chat, &self.spans(chat), below, now);
+        let key = || self.request_key(&self.spans(chat), self.variables_key(chat, now), below);
         chat.chat_template.is_none().then(key).and_then(|request| self.repeated(request))
     }
 
@@ -125,18 +126,23 @@ impl Workplace {
         keys.join(place, u128::from(special))
     }
 
-    /// Names all that the blocks of a chat depend on. `below` is the name of the rest.
-    fn request_key(&self, chat: &ChatView<'_>, spans: &[u128], below: u128, now: SystemTime) -> u128 {
+    /// Names all that a chat tells its template beside messages.
+    fn variables_key(&self, chat: &ChatView<'_>, now: SystemTime) -> u128 {
         let keys = &self.shared.keys;
+        // A template may print the date.
         let days = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
         let flags = u128::from(chat.add_generation_prompt) | u128::from(chat.continue_final_message) << 1;
         let raw = [chat.tools, chat.documents, chat.chat_template_kwargs].map(|raw| raw.map(|raw| raw.get()));
         let texts = raw.into_iter().chain([chat.reasoning_effort.as_deref()]);
         // An absent field and an empty one differ: no text's name is 0.
         let names = texts.map(|text| text.map_or(0, |text| keys.of(text.as_bytes())));
-        // A template may print the date.
-        let all = [below, flags, u128::from(days)].into_iter().chain(names).chain(spans.iter().copied());
-        all.fold(0, |before, next| keys.join(before, next))
+        [flags, u128::from(days)].into_iter().chain(names).fold(0, |before, next| keys.join(before, next))
+    }
+
+    /// Names all that the blocks of a chat depend on. `below` is the name of the rest.
+    fn request_key(&self, spans: &[u128], variables: u128, below: u128) -> u128 {
+        let all = [variables].into_iter().chain(spans.iter().copied());
+        all.fold(below, |before, next| self.shared.keys.join(before, next))
     }
 }
 

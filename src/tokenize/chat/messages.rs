@@ -21,10 +21,10 @@ use minijinja::value::ValueKind;
 
 use super::memory::heap_bytes;
 use super::record::Record;
+use super::remembered::{Parsed, Remembered};
+use super::traits::Traits;
 use crate::openai::Raw;
 use crate::tokenize::Reason;
-use crate::tokenize::byte_cache::{ByteCache, Weigh};
-use crate::tokenize::keys::Keys;
 
 /// What a template expects of `content`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,55 +44,12 @@ pub(in crate::tokenize) struct Message {
     rest: Vec<(&'static str, Value)>,
 }
 
-/// A message that is ready for templates. Values share what they are made of, so it is cloned for each rendering cheaply.
-pub(in crate::tokenize) struct Parsed {
-    pub(super) message: Message,
-    pub(super) value: Value,
-    /// Memory that it takes, where it is kept.
-    bytes: usize,
-}
-
-/// Messages of earlier requests, as turns of a conversation repeat them.
-pub(in crate::tokenize) struct Remembered<'a> {
-    pub(in crate::tokenize) messages: &'a ByteCache<Parsed>,
-    pub(in crate::tokenize) keys: &'a Keys,
-    /// The names of this request's messages, as the client wrote them.
-    pub(in crate::tokenize) spans: &'a [u128],
-}
-
 /// What a message takes beside its values: a map of keys and values.
 const MESSAGE_BYTES: usize = 512;
 
 /// What each value takes that few messages have: its place in the message and in that map, which may have room for twice
 /// as many.
 const FIELD_BYTES: usize = 3 * size_of::<(&str, Value)>();
-
-impl From<Message> for Parsed {
-    fn from(message: Message) -> Self {
-        Self { value: message.clone().into_value(), message, bytes: 0 }
-    }
-}
-
-impl Weigh for Parsed {
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Remembered<'_> {
-    /// The message that is the request's `place`-th one and reads `json`.
-    fn read(&self, place: usize, json: &str, format: Format) -> Result<Arc<Parsed>, Reason> {
-        let Some(span) = self.spans.get(place) else { return Ok(Arc::new(Message::read(json, format)?.into())) };
-        let key = self.keys.join(*span, u128::from(format == Format::Parts));
-        if let Some(known) = self.messages.get(key) {
-            return Ok(known);
-        }
-        let message = Message::read(json, format)?;
-        let parsed = Arc::new(Parsed { bytes: message.bytes(), ..message.into() });
-        self.messages.insert(key, Arc::clone(&parsed));
-        Ok(parsed)
-    }
-}
 
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
@@ -120,23 +77,25 @@ const PART_KEYS: [&str; 20] = [
     "tool_reference",
 ];
 
+/// Keys of a part that has a text and nothing else: that, and its type.
+const PLAIN_PART_KEYS: usize = 2;
+
 /// The messages of a chat.
 ///
 /// # Errors
 /// [`Reason::Media`] if a part is no text, [`Reason::TemplateError`] if a message has a form that engines refuse.
 pub(super) fn normalise(
     raw: &[Raw<'_>],
-    format: Format,
-    knows_developer: bool,
+    template: &Traits,
     remembered: Option<&Remembered<'_>>,
 ) -> Result<Vec<Arc<Parsed>>, Reason> {
     let read = |(place, raw): (usize, &Raw<'_>)| match remembered {
-        Some(remembered) => remembered.read(place, raw.get(), format),
-        None => Ok(Arc::new(Message::read(raw.get(), format)?.into())),
+        Some(remembered) => remembered.read(place, raw.get(), template),
+        None => Ok(Arc::new(Message::read(raw.get(), template.format)?.into())),
     };
     let messages: Result<Vec<Arc<Parsed>>, Reason> = raw.iter().enumerate().map(read).collect();
     let messages = messages?;
-    if knows_developer || !messages.iter().any(|parsed| parsed.message.is("developer")) {
+    if template.knows_developer || !messages.iter().any(|parsed| parsed.message.is("developer")) {
         return Ok(messages);
     }
     let merged = merge_system(messages.iter().map(|parsed| parsed.message.clone()).collect());
@@ -144,7 +103,7 @@ pub(super) fn normalise(
 }
 
 impl Message {
-    fn read(json: &str, format: Format) -> Result<Self, Reason> {
+    pub(super) fn read(json: &str, format: Format) -> Result<Self, Reason> {
         let raw: Value = serde_json::from_str(json).map_err(|_| Reason::TemplateError)?;
         let role = text(&raw, "role").ok_or(Reason::TemplateError)?;
         let content = content(&raw, &role, format)?;
@@ -166,7 +125,7 @@ impl Message {
     }
 
     /// Memory that it takes together with what templates see of it, which shares its values.
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let rare = self.rest.iter().map(|(_, value)| value).chain(&self.reasoning);
         let rare: usize = rare.map(|value| FIELD_BYTES + heap_bytes(value)).sum();
         MESSAGE_BYTES + heap_bytes(&self.role) + heap_bytes(&self.content) + rare
@@ -177,7 +136,41 @@ impl Message {
     }
 
     fn is(&self, role: &str) -> bool {
-        self.role.as_str() == Some(role)
+        self.role() == role
+    }
+
+    /// Its text, if that and its role are all that the template reads of it.
+    pub(super) fn only_text(&self, template: &Traits) -> Option<Value> {
+        if self.reasoning.is_some() || self.rest.iter().any(|(key, _)| template.names(key)) {
+            return None;
+        }
+        if self.content.kind() == ValueKind::String {
+            return Some(self.content.clone());
+        }
+        let mut parts = self.content.try_iter().ok()?;
+        let (part, None) = (parts.next()?, parts.next()) else { return None };
+        text(&part, "text").filter(|_| part.len() == Some(PLAIN_PART_KEYS))
+    }
+
+    /// The same message with `text` for the one of [`only_text`](Self::only_text).
+    pub(super) fn with_only_text(&self, text: &str) -> Self {
+        let format = if self.content.kind() == ValueKind::String { Format::Text } else { Format::Parts };
+        Self { content: Self::plain("", text, format).content, ..self.clone() }
+    }
+
+    /// A message of a role and a text.
+    pub(super) fn plain(role: &str, text: &str, format: Format) -> Self {
+        let text = Value::from(text);
+        let content = match format {
+            Format::Text => text,
+            Format::Parts => Value::from(vec![wrap(&text, text.clone())]),
+        };
+        Self { role: Value::from(role), content, reasoning: None, rest: Vec::new() }
+    }
+
+    /// Who says it.
+    pub(super) fn role(&self) -> &str {
+        self.role.as_str().unwrap_or_default()
     }
 
     /// The content's text: the string, or the last part that has one.
@@ -402,16 +395,16 @@ mod tests {
     use crate::tokenize::chat::json::tojson;
 
     /// The messages as JSON, in the form that a template sees.
-    fn shown(messages: &str, format: Format, knows_developer: bool) -> Result<String, Reason> {
+    fn shown(messages: &str, template: &str) -> Result<String, Reason> {
         let raw: Vec<Raw<'_>> = serde_json::from_str(messages).unwrap();
-        let messages = normalise(&raw, format, knows_developer, None)?;
+        let messages = normalise(&raw, &Traits::of("default", template, |_, _| None), None)?;
         let values: Vec<Value> = messages.iter().map(|parsed| parsed.value.clone()).collect();
         let options = minijinja::value::Kwargs::from_iter(Vec::<(String, Value)>::new());
         Ok(tojson(&Value::from(values), options).unwrap())
     }
 
     fn text(messages: &str) -> Result<String, Reason> {
-        shown(messages, Format::Text, false)
+        shown(messages, "")
     }
 
     #[test]
@@ -436,7 +429,7 @@ mod tests {
             r#"{"role": "user", "content": [{"type": "text", "text": "b", "cache_control": {"x": 1}}]}, "#,
             r#"{"role": "tool", "content": "c\nd", "tool_call_id": "t"}]"#
         );
-        assert_eq!(shown(messages, Format::Parts, false).unwrap(), expected);
+        assert_eq!(shown(messages, "{% for part in message.content %}").unwrap(), expected);
     }
 
     #[test]
@@ -464,7 +457,7 @@ mod tests {
             r#"[{"role": "system", "content": "a\n\nc"}, {"role": "user", "content": "b"}]"#
         );
         assert!(
-            shown(messages, Format::Text, true)
+            shown(messages, "{% if message.role == 'developer' %}")
                 .unwrap()
                 .ends_with(r#"{"role": "developer", "content": "c", "tools": [1]}]"#)
         );
@@ -501,18 +494,5 @@ mod tests {
         assert_eq!(text(r#"[{"role":"user","content":{}}]"#), Err(Reason::TemplateError));
         assert_eq!(text(r#"[{"role":"assistant","tool_calls":[{"type":"custom"}]}]"#), Err(Reason::TemplateError));
         assert_eq!(text(r#"[{"role":"user","content":"\ud800"}]"#), Err(Reason::TemplateError));
-    }
-
-    #[test]
-    fn a_message_that_is_repeated_is_parsed_once_for_each_format() {
-        let (messages, keys) = (ByteCache::new(1 << 20), Keys::new());
-        let json = r#"{"role":"user","content":"a"}"#;
-        let spans = [keys.of(json.as_bytes())];
-        let remembered = Remembered { messages: &messages, keys: &keys, spans: &spans };
-        let read = |format| remembered.read(0, json, format).unwrap();
-        assert!(Arc::ptr_eq(&read(Format::Text), &read(Format::Text)));
-        assert_eq!(read(Format::Text).value.to_string(), "{'role': 'user', 'content': 'a'}");
-        let parts = "{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}";
-        assert_eq!(read(Format::Parts).value.to_string(), parts);
     }
 }

@@ -50,6 +50,45 @@ pub(super) fn loops_over_content(source: &str) -> bool {
     false
 }
 
+/// The texts that stand in quotes between `{{` or `{%` and their ends, each once: all words that the template can look for.
+pub(super) fn words(source: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut rest = source;
+    while let Some(at) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+        rest = &rest[at + 2..];
+        while let Some(next) = rest.chars().next().filter(|_| !rest.starts_with("}}") && !rest.starts_with("%}")) {
+            rest = &rest[next.len_utf8()..];
+            if matches!(next, '"' | '\'') {
+                let (word, behind) = quoted(rest, next);
+                words.push(word);
+                rest = behind;
+            }
+        }
+    }
+    words.sort_unstable();
+    words.dedup();
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The text up to `quote`, and what is behind it.
+fn quoted(source: &str, quote: char) -> (String, &str) {
+    let mut word = String::new();
+    let mut chars = source.chars();
+    while let Some(next) = chars.next().filter(|next| *next != quote) {
+        word.push(match next {
+            '\\' => match chars.next() {
+                Some('n') => '\n',
+                Some('t') => '\t',
+                Some('r') => '\r',
+                other => other.unwrap_or('\\'),
+            },
+            plain => plain,
+        });
+    }
+    (word, chars.as_str())
+}
+
 /// The text before the first block tag, what stands between `{%` and `%}`, and the text behind it.
 fn next_tag(source: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = source.split_once("{%")?;
@@ -65,6 +104,12 @@ mod tests {
     fn generation_tags_become_ifs_and_keep_their_trimming() {
         let source = "a{%- generation -%}b{% endgeneration %}c{% if generation %}{%";
         assert_eq!(without_generation_tags(source), "a{%- if true -%}b{% endif %}c{% if generation %}{%");
+    }
+
+    #[test]
+    fn words_are_what_stands_in_quotes_in_tags() {
+        let source = r#"it's {{ "a" ~ 'b\n' }} "no" {%- if 'c"d' in x['a'] and "\\" != '' -%}'{{ 'unclosed"#;
+        assert_eq!(words(source), ["\\", "a", "b\n", "c\"d", "unclosed"]);
     }
 
     #[test]

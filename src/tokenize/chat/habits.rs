@@ -1,0 +1,171 @@
+//! What a template does with the texts of messages, found out by trying.
+//!
+//! A template may trim a text, quote it, cut reasoning off it, or take it for a tool's answer. What it looks for stands
+//! in its source, so texts with each of its words are tried, and some that show what is done to every text. What remains
+//! is seen while serving: now and then a conversation is rendered as if nothing had been learned, and a difference ends it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use memchr::memmem::Finder;
+
+use super::skeleton::{Pieces, mark};
+use super::source;
+
+/// One in so many conversations is rendered in full and compared.
+const COMPARED_EVERY: u64 = 1024;
+
+/// Which texts stand in a prompt as they are.
+#[derive(Debug)]
+pub(super) struct Habits {
+    /// Texts with one of these may not.
+    acted_on: Box<[Finder<'static>]>,
+    prints_texts: AtomicBool,
+    filled: AtomicU64,
+}
+
+impl Habits {
+    /// Tries the template of `source`. `render` gives what it makes of messages with these roles and texts, if it takes
+    /// them. Some 200 short renderings.
+    pub(super) fn of(source: &str, render: impl Fn(&[(&str, &str)]) -> Option<String>) -> Self {
+        let trials: Vec<Trial> = CONVERSATIONS.iter().filter_map(|roles| Trial::new(roles, &render)).collect();
+        let stands = |text: &str| trials.iter().all(|trial| trial.shows(text, &render));
+        let prints_texts = !trials.is_empty() && every_kind_of_text().iter().all(|text| stands(text));
+        let mut acted_on = source::words(source);
+        acted_on.retain(|word| prints_texts && (is_marker(word) || !sentences(word).iter().all(|text| stands(text))));
+        // A text with a word has those that the word has.
+        let shortest = |word: &&String| !acted_on.iter().any(|other| other != *word && word.contains(other.as_str()));
+        let acted_on = acted_on.iter().filter(shortest).map(|word| Finder::new(word).into_owned()).collect();
+        Self { acted_on, prints_texts: prints_texts.into(), filled: AtomicU64::new(0) }
+    }
+
+    /// Whether `text` is one that is printed as it is.
+    pub(super) fn prints(&self, text: &str) -> bool {
+        let trimmed = |edge: Option<char>| edge.is_none_or(|edge| edge.is_whitespace() || edge.is_control());
+        let (first, last) = (text.chars().next(), text.chars().next_back());
+        self.prints_texts() && !trimmed(first) && !trimmed(last) && !self.acts_on(text)
+    }
+
+    fn acts_on(&self, text: &str) -> bool {
+        self.acted_on.iter().any(|word| word.find(text.as_bytes()).is_some())
+    }
+
+    /// Whether there are such texts.
+    pub(super) fn prints_texts(&self) -> bool {
+        self.prints_texts.load(Ordering::Relaxed)
+    }
+
+    /// A conversation was filled in. Whether it is one to be rendered, too.
+    pub(super) fn is_to_be_compared(&self) -> bool {
+        self.filled.fetch_add(1, Ordering::Relaxed).is_multiple_of(COMPARED_EVERY)
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_filled(&self) -> bool {
+        self.filled.load(Ordering::Relaxed) > 0
+    }
+
+    /// A conversation that was filled in was rendered, too. If it came to something else, all are rendered from now on.
+    pub(super) fn compared(&self, filled: &str, rendered: String) -> String {
+        if filled != rendered {
+            self.prints_texts.store(false, Ordering::Relaxed);
+            tracing::warn!(
+                "a chat template does more with a text than it did when it was tried: all chats are rendered"
+            );
+        }
+        rendered
+    }
+}
+
+/// Roles that templates take, those that take fewer included.
+const CONVERSATIONS: [&[&str]; 3] =
+    [&["system", "user", "assistant", "user", "assistant", "user"], &["user", "assistant", "user"], &["user"]];
+
+/// A conversation whose texts are exchanged.
+struct Trial {
+    roles: &'static [&'static str],
+    pieces: Pieces,
+}
+
+impl Trial {
+    /// `None` if the template does not take the roles, or does not print each text once.
+    fn new(roles: &'static [&'static str], render: &impl Fn(&[(&str, &str)]) -> Option<String>) -> Option<Self> {
+        let marks: Vec<String> = (0..roles.len()).map(mark).collect();
+        let messages: Vec<(&str, &str)> = roles.iter().copied().zip(marks.iter().map(String::as_str)).collect();
+        Some(Self { roles, pieces: Pieces::around_marks(&render(&messages)?, roles.len())? })
+    }
+
+    /// Whether `text` stands in the prompt as it is, said by everybody.
+    fn shows(&self, text: &str, render: &impl Fn(&[(&str, &str)]) -> Option<String>) -> bool {
+        let messages: Vec<(&str, &str)> = self.roles.iter().map(|role| (*role, text)).collect();
+        render(&messages).is_some_and(|rendered| rendered == self.pieces.filled(self.roles.iter().map(|_| text)))
+    }
+}
+
+/// Templates look for such words in pairs, one of which may be harmless alone.
+fn is_marker(word: &str) -> bool {
+    word.len() > 2 && word.contains(['<', '>', '[', ']', '|'])
+}
+
+/// Texts with a word at each place where a template may look for it; none with white space at its ends, which is never
+/// filled in.
+fn sentences(word: &str) -> Vec<String> {
+    let texts = [format!("x{word}x"), format!("x {word} x"), format!("{word}x"), format!("x{word}"), word.to_owned()];
+    texts.into_iter().filter(|text| !text.is_empty() && text.trim() == text).collect()
+}
+
+/// Texts that show what is done to every text: quoted, escaped, cut, read as a number.
+fn every_kind_of_text() -> [String; 5] {
+    let printable: String = (b'!'..=b'~').map(char::from).collect();
+    let long = "Lorem ipsum, dolor\n\n\tsit amet. ".repeat(500) + "end";
+    [printable, long, "İstanbul ǅ ß e\u{301} 漢字 👍🏽".to_owned(), "1.50".to_owned(), r#"{"a": [1, null]}"#.to_owned()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a template that prints roles and what `text` makes of texts, and has these words.
+    fn habits(words: &str, text: impl Fn(&str) -> String) -> Habits {
+        Habits::of(words, |messages| {
+            Some(messages.iter().map(|(role, said)| format!("<{role}>{}", text(said))).collect())
+        })
+    }
+
+    #[test]
+    fn texts_without_words_that_change_something_stand_as_they_are() {
+        let source = "{{ '</think>' ~ 'user' ~ 'stop' ~ '\\n' ~ '; ' }}";
+        let habits = habits(source, |text| text.trim().split("stop").next().unwrap().replace("; ", ", "));
+        for text in ["a", "the user\n\tsays: é </b>", "sto", "a;b"] {
+            assert!(habits.prints(text), "{text}");
+        }
+        for text in ["", " a", "a\n", "\u{1f}a", "a</think>b", "stop", "unstoppable", "a; b"] {
+            assert!(!habits.prints(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_template_that_changes_every_text_prints_none() {
+        let quoted = |text: &str| serde_json::to_string(text).unwrap();
+        let cut = |text: &str| text.chars().take(1000).collect();
+        let escaped = |text: &str| text.replace('<', "&lt;");
+        let lower = |text: &str| text.to_lowercase();
+        let said_twice = |text: &str| text.repeat(2);
+        let changes: [&dyn Fn(&str) -> String; 5] = [&quoted, &cut, &escaped, &lower, &said_twice];
+        for (at, change) in changes.iter().enumerate() {
+            assert!(!habits("", change).prints("a"), "{at}");
+        }
+        assert!(!Habits::of("", |_| None).prints("a"));
+        assert!(habits("", str::to_owned).prints("a"));
+    }
+
+    #[test]
+    fn a_difference_while_serving_ends_it() {
+        let habits = habits("", str::to_owned);
+        let compared = (0..=COMPARED_EVERY).filter(|_| habits.is_to_be_compared()).count();
+        assert_eq!(compared, 2);
+        assert_eq!(habits.compared("a", "a".to_owned()), "a");
+        assert!(habits.prints("a"));
+        assert_eq!(habits.compared("a", "b".to_owned()), "b");
+        assert!(!habits.prints("a"));
+    }
+}
