@@ -30,10 +30,10 @@ enum Behind {
 
 impl Spelling {
     fn of(block: Block, behind: Behind) -> Self {
-        let (digits, commas, spaces) = (block.is_digit().bits(), block.is(b',').bits(), block.is(b' ').bits());
+        let (digits, commas, spaces) = (block.is_digit(), block.is(b','), block.is(b' '));
         let behind_digits = digits << 1 | u64::from(matches!(behind, Behind::Digit | Behind::Zero));
         let behind_commas = commas << 1 | u64::from(behind == Behind::Comma);
-        let zeros = block.is(b'0').bits() & !behind_digits;
+        let zeros = block.is(b'0') & !behind_digits;
         let behind_zeros = zeros << 1 | u64::from(behind == Behind::Zero);
         let right = digits & !behind_zeros | commas & behind_digits | spaces & behind_commas;
         Self { digits, commas, zeros, wrong: !right }
