@@ -93,7 +93,12 @@ pub enum Content {
 impl Answer {
     /// All of the body, where it was small enough to be held back.
     pub fn whole(&self) -> Option<Bytes> {
-        self.rest.is_end_stream().then(|| self.first.clone().unwrap_or_default())
+        self.is_whole().then(|| self.first.clone().unwrap_or_default())
+    }
+
+    /// Whether nothing more of the body is to come.
+    pub fn is_whole(&self) -> bool {
+        self.rest.is_end_stream()
     }
 }
 

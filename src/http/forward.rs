@@ -189,6 +189,8 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
     let (attempt_began, decided) = (attempt.began, attempt.decision.take());
     let placement = attempt.answered().ok_or(GatewayError::NoSuchSlot)?;
     let decision = decision_headers(gateway, &placement);
+    // What is whole breaks no more. Of others it is reckoned now, since the request's body is let go.
+    let is_watched = !answer.is_whole() || gateway.guard.suspects_any();
     let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
     let ticket = Ticket {
         key: request.key,
@@ -197,7 +199,7 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
         worker,
         fleet: Arc::clone(&gateway.fleet),
         guard: Arc::clone(&gateway.guard),
-        fingerprint: gateway.guard.fingerprint(&request.outgoing),
+        fingerprint: is_watched.then(|| gateway.guard.fingerprint(&request.outgoing)),
         arrived: request.arrived,
         sent: attempt_began,
         counted: request.prompts.count().is_some(),

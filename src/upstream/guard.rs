@@ -46,9 +46,14 @@ impl Guard {
         Fingerprint(hash.finish())
     }
 
+    /// Whether any request is suspected. While none is, nobody needs a fingerprint but those under whom a worker may break.
+    pub fn suspects_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether workers broke under the request as often as they may. Costs nothing while no request has broken any lately.
     pub fn blocks(&self, outgoing: &Outgoing) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && {
+        self.suspects_any() && {
             let Fingerprint(request) = self.fingerprint(outgoing);
             let mut suspects = self.lock();
             let is_blocked = suspects.is_blocked(Instant::now(), request);
@@ -66,7 +71,7 @@ impl Guard {
 
     /// The request was answered.
     pub fn answered(&self, Fingerprint(request): Fingerprint) {
-        if self.count.load(Ordering::Relaxed) > 0 {
+        if self.suspects_any() {
             let mut suspects = self.lock();
             suspects.answered(request);
             self.count.store(suspects.len(), Ordering::Relaxed);
@@ -126,12 +131,13 @@ mod tests {
         let request = outgoing("/a", b"x".to_vec());
         let print = guard.fingerprint(&request);
         let now = (Instant::now(), Instant::now());
+        assert!(!guard.suspects_any());
         guard.broke(print, Slot(1), now);
-        assert!(!guard.blocks(&request));
+        assert!(guard.suspects_any() && !guard.blocks(&request));
         guard.broke(print, Slot(2), now);
         assert!(guard.blocks(&request) && !guard.blocks(&outgoing("/a", b"y".to_vec())));
         guard.answered(print);
-        assert!(!guard.blocks(&request));
+        assert!(!guard.suspects_any() && !guard.blocks(&request));
     }
 
     #[test]

@@ -44,8 +44,8 @@ pub struct Ticket {
     pub fleet: Arc<Fleet>,
     /// Whom it tells whether the worker survived it.
     pub guard: Arc<Guard>,
-    /// By what equal requests are known.
-    pub fingerprint: Fingerprint,
+    /// By what equal requests are known; none where no worker can break under it any more, and nothing is suspected.
+    pub fingerprint: Option<Fingerprint>,
     /// When it arrived.
     pub arrived: Instant,
     /// When it was sent to its worker.
@@ -226,7 +226,7 @@ impl Progress {
                 }
                 self.came(now, "ok", usage);
                 self.ticket.fleet.request_answered(&self.ticket.worker);
-                self.ticket.guard.answered(self.ticket.fingerprint);
+                self.ticket.fingerprint.iter().for_each(|print| self.ticket.guard.answered(*print));
                 self.note(Standing::Answered, usage.cached);
                 self.observe(now, Event::Finished { usage });
             }
@@ -239,7 +239,7 @@ impl Progress {
             Verdict::Failed(failure) => {
                 if failure.may_be_death() {
                     let Ticket { guard, fingerprint, worker, sent, .. } = &self.ticket;
-                    guard.broke(*fingerprint, worker.slot, (*sent, now));
+                    fingerprint.iter().for_each(|print| guard.broke(*print, worker.slot, (*sent, now)));
                 }
                 self.came(now, "broken", Usage::default());
                 let request = &*String::from_utf8_lossy(self.ticket.id.as_bytes());

@@ -29,11 +29,14 @@ enum Behind {
 }
 
 impl Spelling {
+    #[inline]
     fn of(block: Block, behind: Behind) -> Self {
-        let (digits, commas, spaces) = (block.is_digit().bits(), block.is(b',').bits(), block.is(b' ').bits());
+        let (digits, commas) = (block.is_digit(), block.is(b','));
+        // Most writers put none.
+        let spaces = if digits | commas == u64::MAX { 0 } else { block.is(b' ') };
         let behind_digits = digits << 1 | u64::from(matches!(behind, Behind::Digit | Behind::Zero));
         let behind_commas = commas << 1 | u64::from(behind == Behind::Comma);
-        let zeros = block.is(b'0').bits() & !behind_digits;
+        let zeros = block.is(b'0') & !behind_digits;
         let behind_zeros = zeros << 1 | u64::from(behind == Behind::Zero);
         let right = digits & !behind_zeros | commas & behind_digits | spaces & behind_commas;
         Self { digits, commas, zeros, wrong: !right }
@@ -70,18 +73,26 @@ pub(super) fn count_plain(list: &[u8]) -> Option<usize> {
 /// Gives the numbers at the beginning of `list` that are written so, and followed by a comma, to `take`. Returns how many bytes
 /// they are, with what parts the last of them from what is left.
 pub(super) fn plain(list: &[u8], take: &mut impl FnMut(&[u32])) -> usize {
-    let mut begin = 0;
+    let (mut begin, mut numbers) = (0, [0; BLOCK / 2]);
     loop {
-        let window = window(&list[begin..]);
-        let spelling = Spelling::of(Block::padded(&window), Behind::Comma);
+        let rest = &list[begin..];
+        let at_end;
+        let window = match rest.first_chunk() {
+            Some(window) => window,
+            None => {
+                at_end = padded(rest);
+                &at_end
+            }
+        };
+        let spelling = Spelling::of(Block::padded(window), Behind::Comma);
         // A space may be behind a comma, but what begins here is a number; and none has more digits than one step reads.
         let wrong = spelling.wrong | !spelling.digits & 1 | too_long(spelling.digits);
         let mut ends = spelling.commas & wrong.wrapping_sub(1) & !wrong;
         let Some(last) = (BLOCK - 1).checked_sub(places(ends.leading_zeros())) else { return begin };
         let mut starts = spelling.digits & !(spelling.digits << 1);
-        let (mut numbers, mut count) = ([0; BLOCK / 2], 0);
+        let mut count = 0;
         while ends != 0 {
-            numbers[count] = short_number(&window, places(starts.trailing_zeros()), places(ends.trailing_zeros()));
+            numbers[count] = short_number(window, places(starts.trailing_zeros()), places(ends.trailing_zeros()));
             count += 1;
             starts &= starts - 1;
             ends &= ends - 1;
@@ -98,28 +109,29 @@ pub(super) fn plain(list: &[u8], take: &mut impl FnMut(&[u32])) -> usize {
 /// A block, and a word behind it.
 type Window = [u8; BLOCK + DIGITS_MAX];
 
-/// The first bytes of `list`, and spaces behind them where it ends sooner.
-fn window(list: &[u8]) -> Window {
-    list.first_chunk().copied().unwrap_or_else(|| {
-        let mut window = [b' '; BLOCK + DIGITS_MAX];
-        window[..list.len()].copy_from_slice(list);
-        window
-    })
+/// The last bytes of a list, and spaces behind them.
+fn padded(rest: &[u8]) -> Window {
+    let mut window = [b' '; BLOCK + DIGITS_MAX];
+    window[..rest.len()].copy_from_slice(rest);
+    window
 }
 
 /// Where more digits begin than one step reads.
+#[inline]
 fn too_long(digits: u64) -> u64 {
     let two = digits & digits >> 1;
     let four = two & two >> 2;
     four & four >> 4 & digits >> DIGITS_MAX
 }
 
+#[inline]
 fn places(bits: u32) -> usize {
     usize::try_from(bits).unwrap_or(BLOCK)
 }
 
 /// The number whose one to eight digits are `window[from..end]`, without a branch for each of them: three multiplications, by
 /// Lemire, "Quickly parsing eight digits".
+#[inline]
 fn short_number(window: &Window, from: usize, end: usize) -> u32 {
     const ZEROS: u64 = u64::from_le_bytes([b'0'; DIGITS_MAX]);
     let word = window[from..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)) ^ ZEROS;

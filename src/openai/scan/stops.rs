@@ -1,64 +1,119 @@
-//! Where the strings of a JSON text end: 64 bytes at a glance, since code and prose have an escape in every line.
+//! Where the strings of a JSON text end: 64 bytes at a glance. What is behind a backslash is reckoned for all of them at once
+//! ([`Escaped`]), since code and prose have an escape in every line.
 
 use super::block::{BLOCK, Block};
 
-/// The places of quotes, backslashes and control characters, found block by block.
+/// Finds the ends of a text's strings, one behind the other; remembers the block where the last one ended.
 pub(super) struct Stops {
-    /// Where the block begins that was looked at last.
     from: usize,
-    /// Its places, the lowest bit first.
-    marks: u64,
+    block: Marks,
+}
+
+/// Places in a block, a bit for each.
+#[derive(Clone, Copy)]
+struct Marks {
+    /// Quotes and control characters: nothing else ends a string.
+    ends: u64,
+    backslashes: u64,
 }
 
 impl Stops {
     /// Nothing was looked at.
     pub(super) fn new() -> Self {
-        Self { from: usize::MAX, marks: 0 }
+        Self { from: usize::MAX, block: Marks { ends: 0, backslashes: 0 } }
     }
 
     /// The place of the quote that ends the string whose text begins at `at`, and whether it has escapes; always of the same
     /// `text`. `None` where there is no such quote, or before it a control character or an escape that is none.
     pub(super) fn end(&mut self, text: &[u8], at: usize) -> Option<(usize, bool)> {
-        let (mut at, mut escaped) = (at, false);
+        let mut from = at / BLOCK * BLOCK;
+        let mut block = if from == self.from { self.block } else { Marks::of(text, from)? };
+        let (mut inside, mut has_escapes, mut escaped) = (u64::MAX << (at % BLOCK), false, Escaped::default());
         loop {
-            let from = at / BLOCK * BLOCK;
-            if self.from != from {
-                self.look(text, from)?;
+            let escaped = escaped.by(block.backslashes & inside);
+            let ends = block.ends & inside & !escaped;
+            // All of them, unless the string ends here.
+            let before_end = !ends & ends.wrapping_sub(1);
+            if escaped & before_end != 0 {
+                has_escapes = true;
+                are_escapes(text, from, escaped & before_end)?;
             }
-            let mut marks = self.marks & (u64::MAX << (at % BLOCK));
-            at = from + BLOCK;
-            while marks != 0 {
-                let stop = from + usize::try_from(marks.trailing_zeros()).ok()?;
-                match text.get(stop)? {
-                    b'"' => return Some((stop, escaped)),
-                    b'\\' => escaped = true,
-                    _ => return None,
-                }
-                let behind = stop + escape(text.get(stop + 1..)?)?;
-                if behind >= from + BLOCK {
-                    at = behind;
-                    break;
-                }
-                marks &= u64::MAX << (behind - from);
+            if ends != 0 {
+                *self = Self { from, block };
+                let end = from + place(ends);
+                return (*text.get(end)? == b'"').then_some((end, has_escapes));
             }
+            from += BLOCK;
+            (block, inside) = (Marks::of(text, from)?, u64::MAX);
         }
-    }
-
-    fn look(&mut self, text: &[u8], from: usize) -> Option<()> {
-        let rest = text.get(from..).filter(|rest| !rest.is_empty())?;
-        let block = Block::padded(rest);
-        self.from = from;
-        self.marks = (block.is(b'"') | block.is(b'\\') | block.is_at_most(b' ' - 1)).bits();
-        Some(())
     }
 }
 
-/// How long the escape is that goes on with `behind`, its backslash included.
-fn escape(behind: &[u8]) -> Option<usize> {
-    match behind.first()? {
-        b'u' => behind.get(1..5)?.iter().all(u8::is_ascii_hexdigit).then_some(6),
-        byte => matches!(byte, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't').then_some(2),
+impl Marks {
+    /// Those of the block at `from`, if the text goes so far.
+    fn of(text: &[u8], from: usize) -> Option<Self> {
+        let rest = text.get(from..).filter(|rest| !rest.is_empty())?;
+        let block = Block::padded(rest);
+        Some(Self { ends: block.is_quote_or_control(), backslashes: block.is(b'\\') })
     }
+}
+
+/// Which characters of a string are behind a backslash that is not itself behind one.
+#[derive(Default)]
+struct Escaped {
+    /// The first bit, where the first character of the next block is.
+    next: u64,
+}
+
+impl Escaped {
+    /// Those of the next block, by its `backslashes`. Of a run of them every other one is escaped, and what follows the run
+    /// where its length is odd: a subtraction runs through all runs at once, as in simdjson.
+    fn by(&mut self, backslashes: u64) -> u64 {
+        const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+        if backslashes == 0 {
+            return std::mem::take(&mut self.next);
+        }
+        let begin = backslashes & !self.next;
+        let escaping_or_behind = (begin << 1 | ODD).wrapping_sub(begin) ^ ODD;
+        let escaped = escaping_or_behind ^ (backslashes | self.next);
+        self.next = (escaping_or_behind & backslashes) >> (BLOCK - 1);
+        escaped
+    }
+}
+
+/// Whether there is an escape wherever one of these characters behind a backslash is.
+fn are_escapes(text: &[u8], from: usize, mut escaped: u64) -> Option<()> {
+    let kind = |byte: &u8| KINDS[usize::from(*byte)];
+    while escaped != 0 {
+        let (byte, behind) = text.get(from + place(escaped)..)?.split_first()?;
+        let is_escape = kind(byte) & PLAIN != 0
+            || *byte == b'u' && behind.first_chunk::<4>()?.iter().fold(HEX, |all, byte| all & kind(byte)) != 0;
+        is_escape.then_some(())?;
+        escaped &= escaped - 1;
+    }
+    Some(())
+}
+
+/// Bytes that are an escape with nothing but their backslash.
+const PLAIN: u8 = 1;
+
+/// Hexadecimal digits.
+const HEX: u8 = 2;
+
+/// What each byte is of these.
+const KINDS: [u8; 256] = {
+    let (mut kinds, mut at, mut byte) = ([0; 256], 0, 0_u8);
+    while at < kinds.len() {
+        let is_plain = matches!(byte, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't');
+        kinds[at] = if is_plain { PLAIN } else { 0 } | if byte.is_ascii_hexdigit() { HEX } else { 0 };
+        (at, byte) = (at + 1, byte.wrapping_add(1));
+    }
+    kinds
+};
+
+/// The place of the lowest bit.
+fn place(bits: u64) -> usize {
+    usize::try_from(bits.trailing_zeros()).unwrap_or(BLOCK)
 }
 
 #[cfg(test)]
@@ -96,5 +151,51 @@ mod tests {
             }
             assert_eq!(end(&format!("{}\u{7f}é\"", "a".repeat(before)), 0), Some((before + 3, false)));
         }
+    }
+
+    /// The definition, character by character.
+    fn plain_end(text: &[u8], at: usize) -> Option<(usize, bool)> {
+        let (mut at, mut has_escapes) = (at, false);
+        loop {
+            let rest = text.get(at..)?;
+            at += match rest {
+                [b'"', ..] => return Some((at, has_escapes)),
+                [b'\\', b'u', hex @ ..] if hex.len() >= 4 && hex[..4].iter().all(u8::is_ascii_hexdigit) => 6,
+                [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => 2,
+                [b' '..=b'[' | b']'.., ..] => 1,
+                _ => return None,
+            };
+            has_escapes |= rest[0] == b'\\';
+        }
+    }
+
+    #[test]
+    fn a_string_ends_where_its_definition_says_so() {
+        // As many of each kind as it takes for whole strings, broken ones and long runs of backslashes to be common.
+        const PIECES: [&str; 24] = [
+            r"\", r"\", r"\\", r"\\\\\\", r"\n", r"\n", r#"\""#, r#"\""#, r"\u00e9", r"\uD83d", r"\/", "\"", "a", "n",
+            "u", "é", "0123", "of words", "of words", "of words", "{", "\u{7f}", "\n", "\0",
+        ];
+        let mut seed = 7_u64;
+        let mut chance = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(seed >> 33).unwrap() % below
+        };
+        let mut found = [0; 2];
+        for _ in 0..20_000 {
+            // Half of them have no pieces that break a string wherever they stand.
+            let kinds = PIECES.len() - 2 * chance(2);
+            let text: String = (0..1 + chance(60)).map(|_| PIECES[chance(kinds)]).collect();
+            let mut stops = Stops::new();
+            let mut at = 0;
+            // One string behind the other, as a scanner asks.
+            while at <= text.len() {
+                let expected = plain_end(text.as_bytes(), at);
+                assert_eq!(stops.end(text.as_bytes(), at), expected, "{text:?} from {at}");
+                found[usize::from(expected.is_some())] += 1;
+                at = expected.map_or(at, |(end, _)| end) + 1 + chance(3);
+            }
+        }
+        assert!(found.iter().all(|count| *count > 10_000), "{found:?}");
     }
 }
