@@ -4,7 +4,8 @@
 //! the same first parts. The name of a part is made of the name of what is before it and its own text. What is kept under
 //! that name is what the part came to: how many tokens the text has up to its end, the blocks that end in it, and the ids
 //! that are left over for the next block. So as long as parts are found no id is needed; a part that is not is encoded,
-//! and the text goes on from there.
+//! and the text goes on from there. A chat that goes on from a known one is taken up where that one was left ([`Seam`]), and
+//! what is before is not even looked at.
 
 use std::sync::Arc;
 
@@ -68,6 +69,22 @@ impl Progress {
         progress
     }
 
+    /// What `seam` was made of, where the text is the same up to there. `text_len` as for [`begin`](Self::begin).
+    pub(super) fn resumed(seam: &Seam, root: &Root, text_len: usize) -> Self {
+        let Place { at, key, tokens, blocks: known, rest } = &seam.place;
+        let mut progress = Self::begin(*key, root, rest, text_len);
+        progress.blocks.extend_from_slice(&seam.hashed.blocks[..*known]);
+        Self { at: *at, tokens: *tokens, found: *at, ..progress }
+    }
+
+    /// Where it is, if that is between the text's beginning and `end`.
+    pub(super) fn place_before(&self, end: usize) -> Option<Place> {
+        let Self { at, key, tokens, blocks, rest, .. } = self;
+        let place =
+            || Place { at: *at, key: *key, tokens: *tokens, blocks: blocks.len(), rest: rest.as_slice().into() };
+        (1..end).contains(at).then(place)
+    }
+
     /// Hashes the full blocks of `rest`, of which the first `known` ids are counted already, and keeps what is left over.
     fn hash_rest(&mut self, root: &Root, known: usize) {
         let new = u32::try_from(self.rest.len() - known).unwrap_or(u32::MAX);
@@ -91,6 +108,30 @@ impl Progress {
     }
 }
 
+/// A place in a text where one part ends and the next begins, whatever follows.
+pub(super) struct Place {
+    at: usize,
+    key: u128,
+    tokens: u32,
+    /// How many blocks end before it.
+    blocks: usize,
+    rest: Box<[TokenId]>,
+}
+
+/// Where a text that begins as this one did can be taken up: a conversation's next turn.
+pub(super) struct Seam {
+    pub(super) place: Place,
+    /// What the text came to.
+    pub(super) hashed: Arc<Hashed>,
+}
+
+impl Weigh for Seam {
+    /// The blocks may be kept for this alone.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.place.rest) + self.hashed.bytes()
+    }
+}
+
 /// What it takes to go on with a text.
 pub(super) struct Chain<'a> {
     pub(super) tokenizer: &'a ModelTokenizer,
@@ -99,8 +140,9 @@ pub(super) struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// Goes on with `text` until its end, which is `true`, or until `may`, which is asked before so many bytes are encoded,
-    /// none if a part was found, says no. Costs a hash and a look-up for a part that is found, its encoding for another.
+    /// Goes on with the parts of `text` that end before `until`, all of which is `true`, or until `may`, which is asked before
+    /// so many bytes are encoded, none if a part was found, says no. Costs a hash and a look-up for a part that is found, its
+    /// encoding for another.
     ///
     /// # Errors
     /// [`TokenizeError`] if a part cannot be encoded.
@@ -108,11 +150,15 @@ impl Chain<'_> {
         &self,
         text: &str,
         progress: &mut Progress,
+        until: usize,
         may: &mut dyn FnMut(usize) -> bool,
     ) -> Result<bool, TokenizeError> {
         let TokenizeShared { keys, parts, limits, .. } = self.shared;
         while progress.at < text.len() {
             let end = self.tokenizer.part_end(text, progress.at, limits.part_min);
+            if end >= until {
+                break;
+            }
             let part = &text[progress.at..end];
             let key = keys.join(progress.key, keys.of(part.as_bytes()));
             let found = parts.get(key);

@@ -34,7 +34,7 @@ mod traits;
 
 use messages::Message;
 use record::Variables;
-pub(super) use remembered::{Parsed, Remembered};
+pub(super) use remembered::{Joint, Parsed, Remembered, Rendered};
 pub(super) use skeleton::Skeleton;
 use traits::Traits;
 
@@ -154,7 +154,7 @@ impl ChatTemplate {
         chat: &ChatView<'_>,
         now: SystemTime,
         remembered: Option<&Remembered<'_>>,
-    ) -> Result<String, Reason> {
+    ) -> Result<Rendered, Reason> {
         if chat.chat_template.is_some() {
             return Err(Reason::RequestTemplate);
         }
@@ -166,11 +166,11 @@ impl ChatTemplate {
         let whole = |messages: &[Arc<Parsed>]| self.render_whole(chat, messages, traits, now);
         if chat.continue_final_message {
             let final_text = tag(&mut messages, traits)?;
-            return cut(whole(&messages)?, &final_text);
+            return cut(whole(&messages)?, &final_text).map(Rendered::from);
         }
         match remembered {
             Some(remembered) => remembered.prompt(&messages, &traits.habits, whole),
-            None => whole(&messages),
+            None => whole(&messages).map(Rendered::from),
         }
     }
 
@@ -218,9 +218,9 @@ impl ChatTemplate {
 }
 
 /// What a template writes. Its own string would begin with room for the template's text, and be moved each time that it is full.
-struct Rendered(String);
+struct Printed(String);
 
-impl io::Write for Rendered {
+impl io::Write for Printed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // The engine writes whole texts.
         self.0.push_str(from_utf8(bytes).map_err(io::Error::other)?);
@@ -234,9 +234,9 @@ impl io::Write for Rendered {
 
 /// What a template makes of its variables, with room for `capacity` bytes at first.
 fn print(environment: &Environment<'_>, name: &str, context: Value, capacity: usize) -> Result<String, Error> {
-    let mut rendered = Rendered(String::with_capacity(capacity));
-    environment.get_template(name)?.render_captured_to(context, &mut rendered)?;
-    Ok(rendered.0)
+    let mut printed = Printed(String::with_capacity(capacity));
+    environment.get_template(name)?.render_captured_to(context, &mut printed)?;
+    Ok(printed.0)
 }
 
 /// About how long the text will be: no longer than what it is made of, but for what the template says to each message.
@@ -305,7 +305,9 @@ mod tests {
         let body = format!(r#"{{"model":"m",{fields}}}"#);
         let view = RequestView::parse(Endpoint::Chat, body.as_bytes(), 4096).unwrap();
         let Input::Chat(chat) = &view.input else { panic!() };
-        template.render(chat, SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_225_524), None)
+        template
+            .render(chat, SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_225_524), None)
+            .map(|prompt| prompt.text)
     }
 
     fn render(source: &str, fields: &str) -> Result<String, Reason> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::byte_cache::ByteCache;
-use super::chain::{Hashed, Part};
+use super::chain::{Hashed, Part, Seam};
 use super::chat::{Parsed, Skeleton};
 use super::keys::Keys;
 use super::pool::Pool;
@@ -59,13 +59,14 @@ pub struct TokenizeShared {
     pub(super) keys: Keys,
     pub(super) parts: ByteCache<Part>,
     pub(super) requests: ByteCache<Hashed>,
+    pub(super) seams: ByteCache<Seam>,
     pub(super) messages: ByteCache<Parsed>,
     pub(super) skeletons: ByteCache<Skeleton>,
 }
 
 impl TokenizeShared {
     /// Nothing seen yet. A parsed message takes about four times the memory of the blocks that its text makes, so messages
-    /// and what stands round them get half of it.
+    /// get as much as parts.
     pub fn new(limits: TokenizeLimits) -> Self {
         let eighth = limits.cache_bytes / 8;
         Self {
@@ -74,13 +75,15 @@ impl TokenizeShared {
             keys: Keys::new(),
             parts: ByteCache::new(eighth * 3),
             requests: ByteCache::new(eighth),
-            messages: ByteCache::new(eighth / 4 * 15),
+            seams: ByteCache::new(eighth / 4 * 3),
+            messages: ByteCache::new(eighth * 3),
             skeletons: ByteCache::new(eighth / 4),
         }
     }
 
     /// Memory in use. Takes every lock in turn.
     pub fn cache_bytes(&self) -> usize {
-        self.parts.bytes() + self.requests.bytes() + self.messages.bytes() + self.skeletons.bytes()
+        let chats = self.messages.bytes() + self.skeletons.bytes() + self.seams.bytes();
+        self.parts.bytes() + self.requests.bytes() + chats
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Instant, SystemTime};
 
 use warmpath_core::blocks::Root;
 
-use super::chain::{Chain, Hashed, Progress};
-use super::chat::Remembered;
+use super::chain::{Chain, Hashed, Place, Progress, Seam};
+use super::chat::{Joint, Remembered};
 use super::model::{Frame, texts};
 use super::shared::TokenizeShared;
 use super::{ModelTokenizer, Prompts, Reason};
@@ -53,16 +53,23 @@ impl Tally {
 /// What a request comes to at once, or the work that is left.
 pub(super) enum Begun<'a> {
     Done(Prompts),
-    Left(Work<'a>),
+    Left(Box<Work<'a>>),
 }
+
+/// How many messages may be new in a conversation that goes on, before the last one: an answer, a few results of tools.
+const JOINTS_TRIED: usize = 8;
 
 /// Texts of which the first are done.
 pub(super) struct Work<'a> {
     texts: Vec<Cow<'a, str>>,
     done: Vec<Arc<Hashed>>,
     current: Option<Progress>,
-    /// The name under which the whole request is kept.
+    /// The name under which the whole request is kept, a chat.
     request: Option<u128>,
+    /// Where the chat can be taken up. Others can go on from the last of them, unless that is known.
+    joints: Vec<Joint>,
+    /// The last place before the last joint.
+    place: Option<Place>,
     special: bool,
     root: Root,
 }
@@ -79,9 +86,12 @@ impl Workplace {
         now: SystemTime,
     ) -> Result<Begun<'a>, Reason> {
         let special = view.add_special_tokens;
-        let work = |texts, request| Work { texts, done: Vec::new(), current: None, request, special, root: *root };
+        let work = |texts, request, joints| {
+            let (done, current, place) = (Vec::new(), None, None);
+            Begun::Left(Box::new(Work { texts, done, current, request, joints, place, special, root: *root }))
+        };
         let chat = match &view.input {
-            Input::Completion(prompt) => return Ok(Begun::Left(work(texts(prompt)?, None))),
+            Input::Completion(prompt) => return Ok(work(texts(prompt)?, None, Vec::new())),
             Input::Chat(chat) => chat,
         };
         let template = self.tokenizer.template.as_ref().ok_or(Reason::NoTemplate)?;
@@ -96,8 +106,8 @@ impl Workplace {
         }
         let TokenizeShared { keys, messages, skeletons, .. } = &*self.shared;
         let remembered = Remembered { messages, keys, spans: &spans, skeletons, variables };
-        let text = template.render(chat, now, Some(&remembered))?;
-        Ok(Begun::Left(work(vec![Cow::Owned(text)], Some(request))))
+        let prompt = template.render(chat, now, Some(&remembered))?;
+        Ok(work(vec![Cow::Owned(prompt.text)], Some(request), prompt.joints))
     }
 
     /// What the request comes to, if it is a chat that is known as a whole. O(bytes), 20 GB/s.
@@ -154,12 +164,23 @@ impl Work<'_> {
     pub(super) fn go(&mut self, at: &Workplace, may: &mut dyn FnMut(usize) -> bool) -> Result<Option<Prompts>, Reason> {
         let frame = if self.special { at.tokenizer.frame().cloned() } else { Some(Frame::default()) };
         let Some(frame) = frame else { return self.go_whole(at, may) };
-        while let Some(text) = self.texts.get(self.done.len()) {
-            let begin =
-                || Progress::begin(at.text_key(&self.root, self.special), &self.root, &frame.before, text.len());
-            let mut progress = self.current.take().unwrap_or_else(begin);
+        while let Some(len) = self.texts.get(self.done.len()).map(|text| text.len()) {
+            let mut progress = match self.current.take() {
+                Some(progress) => progress,
+                None => self.begin(at, &frame, len),
+            };
+            let text = &self.texts[self.done.len()];
             let chain = Chain { tokenizer: &at.tokenizer, shared: &at.shared, root: &self.root };
-            if !chain.advance(text, &mut progress, may).map_err(|_| Reason::TokenizerError)? {
+            let mut advance = |progress: &mut Progress, until: usize| {
+                chain.advance(text, progress, until, may).map_err(|_| Reason::TokenizerError)
+            };
+            // What is behind the last joint may be something else in the next turn.
+            let joint = self.joints.last().map_or(0, |joint| joint.at);
+            let before_joint = advance(&mut progress, joint)?;
+            if before_joint {
+                self.place = self.place.take().or_else(|| progress.place_before(joint));
+            }
+            if !before_joint || !advance(&mut progress, usize::MAX)? {
                 self.current = Some(progress);
                 return Ok(None);
             }
@@ -172,8 +193,27 @@ impl Work<'_> {
         }
         if let (Some(request), [hashed]) = (self.request, self.done.as_slice()) {
             at.shared.requests.insert(request, Arc::clone(hashed));
+            if let (Some(place), Some(joint)) = (self.place.take(), self.joints.last()) {
+                let seam = Seam { place, hashed: Arc::clone(hashed) };
+                at.shared.seams.insert(self.seam_key(at, joint), Arc::new(seam));
+            }
         }
         Ok(Some(Prompts::Hashed(std::mem::take(&mut self.done))))
+    }
+
+    /// The beginning of a text, or where a known conversation was left that it goes on from.
+    fn begin(&mut self, at: &Workplace, frame: &Frame, text_len: usize) -> Progress {
+        let tried = self.joints.iter().enumerate().rev().take(JOINTS_TRIED);
+        let known = |(place, joint)| Some((place, at.shared.seams.get(self.seam_key(at, joint))?));
+        let Some((place, seam)) = tried.map(known).find_map(|known| known) else {
+            return Progress::begin(at.text_key(&self.root, self.special), &self.root, &frame.before, text_len);
+        };
+        self.joints.drain(..=place);
+        Progress::resumed(&seam, &self.root, text_len)
+    }
+
+    fn seam_key(&self, at: &Workplace, joint: &Joint) -> u128 {
+        at.shared.keys.join(at.text_key(&self.root, self.special), joint.name)
     }
 
     /// The same where special tokens may be anywhere: each text as a whole, and nothing is kept.
@@ -192,9 +232,9 @@ impl Work<'_> {
     }
 
     /// The same work, with texts of its own.
-    pub(super) fn into_owned(self) -> Work<'static> {
+    pub(super) fn into_owned(self) -> Box<Work<'static>> {
         let texts = self.texts.into_iter().map(|text| Cow::Owned(text.into_owned())).collect();
-        Work { texts, ..self }
+        Box::new(Work { texts, ..self })
     }
 }
 

@@ -246,6 +246,44 @@ fn a_conversation_is_encoded_once_and_each_turn_only_by_what_is_new() {
 }
 
 #[test]
+fn a_conversation_goes_on_from_its_last_turn_even_if_its_parts_are_gone() {
+    let handle = handle(TokenizeLimits { cache_bytes: 2 << 20, ..TokenizeLimits::default() });
+    let turn = |role: &str, text: String| json!({"role": role, "content": text});
+    let begun =
+        |seed: usize, bytes: usize| vec![turn("system", prose(seed, bytes)), turn("user", prose(seed + 50, 700))];
+    let gone_on = |seed: usize, bytes: usize| {
+        let more = [turn("assistant", prose(seed + 60, 700)), turn("user", prose(seed + 70, 700))];
+        begun(seed, bytes).into_iter().chain(more).collect::<Vec<_>>()
+    };
+    let chat_with = |messages: Vec<Value>, variables: Value| {
+        let before = bytes(&handle).0;
+        let body = json!({"model": "m", "messages": messages, "chat_template_kwargs": variables});
+        let told = ask(&handle, Endpoint::Chat, &body, 16);
+        let body = body.to_string();
+        let mut view = RequestView::parse(Endpoint::Chat, body.as_bytes(), 4096).expect("the body is good");
+        let ids = PLAIN_MODEL.ids(&mut view, std::time::SystemTime::now()).expect("the template takes them");
+        assert_eq!(told, [blocks_of(&ids[0], 16)]);
+        bytes(&handle).0 - before
+    };
+    let chat = |messages| chat_with(messages, json!({}));
+    // Conversations of these forms are known then.
+    for seed in 0..4 {
+        chat(begun(seed, 300));
+        chat(gone_on(seed, 300));
+    }
+    assert!(chat(begun(9, 8_000)) > 8_000);
+    for seed in 0..900 {
+        ask(&handle, Endpoint::Completions, &json!({"model": "m", "prompt": prose(seed, 8_000)}), 16);
+    }
+    // The last part of the first text and the texts behind it.
+    let new = chat(gone_on(9, 8_000));
+    assert!(new < 5_000, "{new} bytes");
+    // The parts were let go: what has another form begins anew, up to those that were just made.
+    let anew = chat_with(gone_on(9, 8_000), json!({"other": 1}));
+    assert!(anew > 5_000, "{anew} bytes");
+}
+
+#[test]
 fn a_system_prompt_that_many_share_is_encoded_once() {
     let handle = handle(TokenizeLimits::default());
     let system = prose(1, 20_000);

@@ -20,6 +20,8 @@ pub(super) struct Habits {
     /// Texts with one of these may not.
     acted_on: Box<[Finder<'static>]>,
     prints_texts: AtomicBool,
+    /// Whether white space at the beginning of a text, and at its end, is taken off.
+    trims: [bool; 2],
     filled: AtomicU64,
 }
 
@@ -35,14 +37,16 @@ impl Habits {
         // A text with a word has those that the word has.
         let shortest = |word: &&String| !acted_on.iter().any(|other| other != *word && word.contains(other.as_str()));
         let acted_on = acted_on.iter().filter(shortest).map(|word| Finder::new(word).into_owned()).collect();
-        Self { acted_on, prints_texts: prints_texts.into(), filled: AtomicU64::new(0) }
+        let trims = [["\n\nx", "  x"], ["x\n\n", "x  "]].map(|texts| !texts.into_iter().all(stands));
+        Self { acted_on, prints_texts: prints_texts.into(), trims, filled: AtomicU64::new(0) }
     }
 
     /// Whether `text` is one that is printed as it is.
     pub(super) fn prints(&self, text: &str) -> bool {
+        let edges = [text.chars().next(), text.chars().next_back()];
         let trimmed = |edge: Option<char>| edge.is_none_or(|edge| edge.is_whitespace() || edge.is_control());
-        let (first, last) = (text.chars().next(), text.chars().next_back());
-        self.prints_texts() && !trimmed(first) && !trimmed(last) && !self.acts_on(text)
+        let is_trimmed = edges.into_iter().zip(self.trims).any(|(edge, trims)| trims && trimmed(edge));
+        self.prints_texts() && !text.is_empty() && !is_trimmed && !self.acts_on(text)
     }
 
     fn acts_on(&self, text: &str) -> bool {
@@ -76,9 +80,14 @@ impl Habits {
     }
 }
 
-/// Roles that templates take, those that take fewer included.
-const CONVERSATIONS: [&[&str]; 3] =
-    [&["system", "user", "assistant", "user", "assistant", "user"], &["user", "assistant", "user"], &["user"]];
+/// Roles as templates take them; some take fewer.
+const CONVERSATIONS: [&[&str]; 5] = [
+    &["system", "user", "assistant", "user", "assistant", "user"],
+    &["user", "assistant", "user"],
+    &["user", "assistant", "tool"],
+    &["user", "assistant"],
+    &["user"],
+];
 
 /// A conversation whose texts are exchanged.
 struct Trial {
@@ -106,8 +115,8 @@ fn is_marker(word: &str) -> bool {
     word.len() > 2 && word.contains(['<', '>', '[', ']', '|'])
 }
 
-/// Texts with a word at each place where a template may look for it; none with white space at its ends, which is never
-/// filled in.
+/// Texts with a word at each place where a template may look for it; none with white space at its ends, which is tried by
+/// itself.
 fn sentences(word: &str) -> Vec<String> {
     let texts = [format!("x{word}x"), format!("x {word} x"), format!("{word}x"), format!("x{word}"), word.to_owned()];
     texts.into_iter().filter(|text| !text.is_empty() && text.trim() == text).collect()
@@ -141,6 +150,18 @@ mod tests {
         for text in ["", " a", "a\n", "\u{1f}a", "a</think>b", "stop", "unstoppable", "a; b"] {
             assert!(!habits.prints(text), "{text}");
         }
+    }
+
+    #[test]
+    fn white_space_matters_at_the_end_that_is_trimmed() {
+        let printed = |habits: &Habits| ["a", " a", "a ", "\na\n", "\u{3000}a"].map(|text| habits.prints(text));
+        assert_eq!(printed(&habits("", str::to_owned)), [true; 5]);
+        assert_eq!(
+            printed(&habits("", |text| text.trim_start_matches('\n').to_owned())),
+            [true, false, true, false, false]
+        );
+        assert_eq!(printed(&habits("", |text| text.trim_end().to_owned())), [true, true, false, false, true]);
+        assert_eq!(printed(&habits("", |text| text.trim().to_owned())), [true, false, false, false, false]);
     }
 
     #[test]

@@ -18,10 +18,36 @@ pub(in crate::tokenize) struct Parsed {
     pub(super) value: Value,
     /// Its text, where the prompt differs from that of another message of the same form in it alone.
     pub(super) filling: Option<Value>,
-    /// Names all that the prompt has of it beside that text.
-    pub(super) form: Option<u128>,
+    /// Names it, and all that the prompt has of it beside that text; `None` if it was made up here.
+    names: Option<Names>,
     /// Memory that it takes, where it is kept.
     bytes: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Names {
+    whole: u128,
+    form: u128,
+}
+
+/// A chat's prompt.
+pub(in crate::tokenize) struct Rendered {
+    pub(in crate::tokenize) text: String,
+    /// Behind each text that was filled in but the last one, which is new in each chat.
+    pub(in crate::tokenize) joints: Vec<Joint>,
+}
+
+/// A place in a prompt, and a name for all that is before it.
+#[derive(Clone, Copy)]
+pub(in crate::tokenize) struct Joint {
+    pub(in crate::tokenize) at: usize,
+    pub(in crate::tokenize) name: u128,
+}
+
+impl From<String> for Rendered {
+    fn from(text: String) -> Self {
+        Self { text, joints: Vec::new() }
+    }
 }
 
 /// Messages of earlier requests, as turns of a conversation repeat them.
@@ -37,7 +63,7 @@ pub(in crate::tokenize) struct Remembered<'a> {
 
 impl From<Message> for Parsed {
     fn from(message: Message) -> Self {
-        Self { value: message.clone().into_value(), message, filling: None, form: None, bytes: 0 }
+        Self { value: message.clone().into_value(), message, filling: None, names: None, bytes: 0 }
     }
 }
 
@@ -61,7 +87,8 @@ impl Remembered<'_> {
             message.only_text(template).filter(|text| template.habits.prints(text.as_str().unwrap_or_default()));
         let role = || self.keys.join(self.keys.of(message.role().as_bytes()), template.number);
         let form = if filling.is_some() { role() } else { key };
-        let parsed = Parsed { bytes: message.bytes(), filling, form: Some(form), ..message.into() };
+        let parsed =
+            Parsed { bytes: message.bytes(), filling, names: Some(Names { whole: key, form }), ..message.into() };
         let parsed = Arc::new(parsed);
         self.messages.insert(key, Arc::clone(&parsed));
         Ok(parsed)
@@ -76,31 +103,43 @@ impl Remembered<'_> {
         messages: &[Arc<Parsed>],
         habits: &Habits,
         whole: impl Fn(&[Arc<Parsed>]) -> Result<String, Reason>,
-    ) -> Result<String, Reason> {
+    ) -> Result<Rendered, Reason> {
         let form = if habits.prints_texts() { self.form(messages) } else { None };
-        let Some(form) = form else { return whole(messages) };
+        let Some(form) = form else { return whole(messages).map(Rendered::from) };
         let skeleton = self.skeletons.get(form);
         if let Some(Skeleton::Known(pieces)) = skeleton.as_deref() {
-            let filled = pieces.filled(fillings(messages));
+            let text = pieces.filled(fillings(messages));
             return if habits.is_to_be_compared() {
-                Ok(habits.compared(&filled, whole(messages)?))
+                Ok(habits.compared(&text, whole(messages)?).into())
             } else {
-                Ok(filled)
+                Ok(Rendered { text, joints: self.joints(pieces, messages) })
             };
         }
         let text = whole(messages)?;
         let next = match skeleton.as_deref() {
             None => Skeleton::Met,
             Some(Skeleton::Met) => learned(messages, &text, whole),
-            Some(Skeleton::Known(_) | Skeleton::Unfit) => return Ok(text),
+            Some(Skeleton::Known(_) | Skeleton::Unfit) => return Ok(text.into()),
         };
         self.skeletons.insert(form, Arc::new(next));
-        Ok(text)
+        Ok(text.into())
+    }
+
+    fn joints(&self, pieces: &Pieces, messages: &[Arc<Parsed>]) -> Vec<Joint> {
+        let filled = messages.iter().filter_map(|message| Some((message.filling.as_ref()?.as_str()?, message.names?)));
+        let mut joint = Joint { at: 0, name: self.variables };
+        let behind = |(piece, (filling, names)): (&str, (&str, Names))| {
+            let before = self.keys.join(joint.name, self.keys.of(piece.as_bytes()));
+            joint = Joint { at: joint.at + piece.len() + filling.len(), name: self.keys.join(before, names.whole) };
+            joint
+        };
+        let places = messages.iter().filter(|message| message.filling.is_some()).count();
+        pieces.before_places().zip(filled).map(behind).take(places.saturating_sub(1)).collect()
     }
 
     /// Names what prompts of such messages have in common; `None` if one of them was made up here.
     fn form(&self, messages: &[Arc<Parsed>]) -> Option<u128> {
-        let join = |before, message: &Arc<Parsed>| Some(self.keys.join(before, message.form?));
+        let join = |before, message: &Arc<Parsed>| Some(self.keys.join(before, message.names?.form));
         messages.iter().try_fold(self.variables, join)
     }
 }
@@ -158,8 +197,9 @@ mod tests {
             let view = RequestView::parse(Endpoint::Chat, body.as_bytes(), 4096).unwrap();
             let Input::Chat(chat) = &view.input else { panic!() };
             let spans: Vec<u128> = chat.messages.iter().map(|raw| self.keys.of(raw.get().as_bytes())).collect();
-            [Some(self.of(&spans)), None]
-                .map(|remembered| template.render(chat, SystemTime::UNIX_EPOCH, remembered.as_ref()))
+            [Some(self.of(&spans)), None].map(|remembered| {
+                template.render(chat, SystemTime::UNIX_EPOCH, remembered.as_ref()).map(|prompt| prompt.text)
+            })
         }
     }
 
@@ -228,7 +268,7 @@ mod tests {
         fn prompts_are_what_the_template_makes_of_them(
             source in prop::sample::select(vec![REASONING, TURNS, PARTS, QUOTED, MOODS]),
             conversation in prop::collection::vec(message(), 1..6),
-            texts in prop::collection::vec(prop::sample::select(vec!["hi", "yes", "a </think> b", " no", "<think>"]), 24),
+            texts in prop::collection::vec(prop::sample::select(vec!["hi", "yes\n", "a </think> b", " no", "\n<think>"]), 24),
         ) {
             let (template, memory) = (ChatTemplate::new(source).unwrap(), Memory::new());
             for round in 0..4 {

@@ -64,14 +64,19 @@ impl Pieces {
     /// The pieces with `texts` between them, one for each place.
     pub(super) fn filled<'a>(&self, texts: impl Iterator<Item = &'a str> + Clone) -> String {
         let mut text = String::with_capacity(self.all.len() + texts.clone().map(str::len).sum::<usize>());
-        let mut from = 0;
-        for (end, filling) in self.ends.iter().zip(texts) {
-            text.push_str(self.piece(from..*end));
+        let last = self.ends.last().copied().unwrap_or_default();
+        for (piece, filling) in self.before_places().zip(texts) {
+            text.push_str(piece);
             text.push_str(filling);
-            from = *end;
         }
-        text.push_str(self.piece(from..self.all.len()));
+        text.push_str(self.piece(last..self.all.len()));
         text
+    }
+
+    /// The pieces before the places.
+    pub(super) fn before_places(&self) -> impl Iterator<Item = &str> {
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(from, end)| self.piece(from..*end))
     }
 
     fn piece(&self, range: Range<usize>) -> &str {
