@@ -33,6 +33,7 @@ mod front;
 mod guard;
 mod intake;
 mod listener;
+mod moment;
 mod refusal;
 mod room;
 mod section;
