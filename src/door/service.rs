@@ -111,11 +111,11 @@ impl Future for Call {
         };
         let open = this.open.take().expect("a future is not polled after it is ready");
         Poll::Ready(Ok(match answered {
-            Ok(mut response) => {
+            Ok(mut answered) => {
                 if open.course().must_end() {
-                    end_connection(&mut response);
+                    end_connection(&mut answered.response);
                 }
-                Answer::of(response, open)
+                Answer::of(answered, open)
             }
             Err(refusal) => {
                 let stopping = || last(GatewayError::Stopping, request_id::refused());
