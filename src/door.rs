@@ -18,8 +18,7 @@ use crate::telemetry::metrics::DoorMetrics;
 use census::Census;
 use course::Course;
 
-pub use answer::Deadline;
-pub use front::{Answering, Front};
+pub use front::{Answered, Answering, Front};
 pub use intake::{Intake, IntakeFault, read_whole};
 pub use listener::Listener;
 pub use room::Room;
@@ -33,6 +32,7 @@ mod front;
 mod guard;
 mod intake;
 mod listener;
+mod moment;
 mod refusal;
 mod room;
 mod section;

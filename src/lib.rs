@@ -23,6 +23,7 @@ pub mod openai;
 pub mod optimize;
 pub mod pem;
 pub mod queue;
+mod quiet;
 pub mod real;
 pub mod replay;
 pub mod report;

@@ -4,25 +4,21 @@
 //! and are closed before the server would close them. hyper's pooled client does the same at a higher price, and tells
 //! neither whether a connection was kept nor whether a byte of the answer came, which decides what may be tried again.
 
-use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, header};
 use http_body_util::Full;
-use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
 use crate::config::{Config, Timeouts};
 use crate::error::{BoxError, is_starved};
 use crate::shutdown::Tasks;
-use dial::{Dialled, dial};
+use connection::{Connection, Failed};
+use dial::dial;
 use idle::Idle;
 
 pub use ask::{Ask, AskError};
@@ -31,6 +27,7 @@ pub use site::{Site, SiteError};
 pub use tls::{ClientTls, TlsError, TlsFiles};
 
 mod ask;
+mod connection;
 mod dial;
 mod idle;
 mod inflow;
@@ -40,13 +37,6 @@ mod wire;
 
 /// Connections that are kept for one server at most; more are made where they are needed, and closed after use.
 const KEPT_MAX: usize = 1024;
-
-/// What is read of an answer before its client takes it, in bytes. It would grow to 400 KiB by itself, and lie idle for
-/// every client that is slow.
-const READ_AHEAD: usize = 16 * 1024;
-
-/// How long a kept connection may take to be ready: it is unless the server answered before it had the whole request.
-const READY_WITHIN: Duration = Duration::from_millis(20);
 
 /// Bounds on connections.
 #[derive(Clone, Copy, Debug)]
@@ -127,13 +117,6 @@ pub struct SendError {
     pub source: BoxError,
 }
 
-/// A connection on which nothing is under way, or just one exchange.
-struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    /// Whether a byte has come since the last request.
-    heard: Arc<AtomicBool>,
-}
-
 impl Links {
     /// Links whose connections are tasks of `tasks`.
     pub fn new(limits: LinkLimits, tls: ClientTls, tasks: Tasks) -> Self {
@@ -200,7 +183,9 @@ async fn sweep(shared: Weak<Shared>) {
         let now = Instant::now();
         shared.lock_known().retain(|link| match link.upgrade() {
             Some(link) => {
-                link.lock_kept().sweep(now);
+                // Closed when nobody is kept waiting by it.
+                let gone = link.lock_kept().sweep(now);
+                drop(gone);
                 true
             }
             None => false,
@@ -248,7 +233,9 @@ impl Link {
                 }
             }
         }
-        let mut connection = self.connect().await.map_err(|source| SendError { stage: stage_of(&source), source })?;
+        // In a box of its own: it is large, and seldom needed.
+        let connected = Box::pin(self.connect()).await;
+        let mut connection = connected.map_err(|source| SendError { stage: stage_of(&source), source })?;
         match connection.exchange(request).await {
             Ok(response) => Ok(self.flowing(connection, response)),
             Err(Failed { source, .. }) => Err(SendError { stage: broke(&source), source: source.into() }),
@@ -277,7 +264,7 @@ impl Link {
     }
 
     fn keep(&self, connection: Connection) {
-        if !connection.sender.is_closed() {
+        if connection.stands() {
             self.lock_kept().put(Instant::now(), connection);
         }
     }
@@ -288,11 +275,8 @@ impl Link {
 
     async fn connect(&self) -> Result<Connection, BoxError> {
         let connecting = async {
-            let Dialled { wire, heard } = dial(&self.authority, self.secure.as_ref(), &self.shared.tls).await?;
-            let (sender, connection) = Builder::new().max_buf_size(READ_AHEAD).handshake(TokioIo::new(wire)).await?;
-            // How it ends is told to whoever waits for an answer.
-            self.shared.tasks.spawn(async move { drop(connection.await) });
-            Ok(Connection { sender, heard })
+            let dialled = dial(&self.authority, self.secure.as_ref(), &self.shared.tls).await?;
+            Ok(Connection::over(dialled).await?)
         };
         timeout(self.shared.limits.connect, connecting).await.map_err(|_| "not in time")?
     }
@@ -306,37 +290,4 @@ fn stage_of(error: &BoxError) -> Stage {
 /// What became of an answer that had begun.
 fn broke(error: &hyper::Error) -> Stage {
     if error.is_parse_too_large() { Stage::TooLarge } else { Stage::Broken }
-}
-
-/// Why an exchange failed; with the request, if none of it was sent.
-struct Failed {
-    source: hyper::Error,
-    unsent: Option<Request<Full<Bytes>>>,
-}
-
-impl Connection {
-    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Response<hyper::body::Incoming>, Failed> {
-        self.heard.store(false, Ordering::Relaxed);
-        self.sender.try_send_request(request).await.map_err(|mut error| {
-            let unsent = error.take_message();
-            Failed { unsent, source: error.into_error() }
-        })
-    }
-
-    fn has_heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
-    }
-
-    /// Whether it can take a request. Waits only where the server answered before it had read the whole of the last one.
-    async fn is_ready(&mut self) -> bool {
-        let sender = &mut self.sender;
-        let at_once = poll_fn(|cx| match sender.poll_ready(cx) {
-            Poll::Ready(ready) => Poll::Ready(Some(ready.is_ok())),
-            Poll::Pending => Poll::Ready(None),
-        });
-        match at_once.await {
-            Some(ready) => ready,
-            None => matches!(timeout(READY_WITHIN, self.sender.ready()).await, Ok(Ok(()))),
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! Names of requests, by which their clients, their workers and the log know them.
 
 use std::fmt::Display;
+use std::io::{Cursor, Write};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,6 +12,9 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 
 /// The most of a client's own name.
 const LEN_MAX: usize = 128;
+
+/// The most of one of ours.
+const OWN_MAX: usize = 48;
 
 /// What the ids of this process begin with: it tells them from those of others, and of its own earlier lives.
 static RUN: LazyLock<String> = LazyLock::new(|| format!("wp-{:x}-", rand::random::<u32>()));
@@ -35,7 +39,10 @@ pub(crate) fn refused() -> HeaderValue {
 }
 
 fn named(name: impl Display) -> HeaderValue {
-    HeaderValue::try_from(format!("{}{name}", *RUN)).expect("digits and letters make a header")
+    let mut text = Cursor::new([0; OWN_MAX]);
+    write!(text, "{}{name}", *RUN).expect("there is room for all digits");
+    let len = usize::try_from(text.position()).unwrap_or(OWN_MAX);
+    HeaderValue::from_bytes(&text.get_ref()[..len]).expect("digits and letters make a header")
 }
 
 #[cfg(test)]

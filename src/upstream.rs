@@ -1,5 +1,6 @@
 //! Towards the workers: one attempt, from the request to the first data of the answer.
 
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -121,8 +122,8 @@ impl Upstream {
     /// [`GatewayError::Upstream`], always before the client has seen anything.
     pub async fn send(&self, worker: &Worker, outgoing: &Outgoing, way: Way) -> Result<Answer, GatewayError> {
         let until = Instant::now() + self.timeouts.first_byte;
-        let sent = timeout_at(until, worker.link.send(addressed(worker, outgoing), way)).await;
-        let Ok(sent) = sent else { return Err(failed(worker, Failure::Silent, None)) };
+        let sending = pin!(worker.link.send(addressed(worker, outgoing), way));
+        let Ok(sent) = timeout_at(until, sending).await else { return Err(failed(worker, Failure::Silent, None)) };
         let response = sent.map_err(|SendError { stage, source }| {
             let failure = match stage {
                 Stage::Connect => Failure::Connect,

@@ -12,6 +12,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::course::Open;
+use super::front::Answered;
 use super::stream::Pace;
 use crate::error::{BoxError, GatewayError, error_json};
 
@@ -24,11 +25,6 @@ const EVENTS: &[u8] = b"text/event-stream";
 /// The most that is handed on at once. HTTP takes whatever it is given, and keeps it; and with the last of it the answer ends,
 /// whether the client has it or not.
 const PIECE: usize = 16 * 1024;
-
-/// Until when an answer must have been given in full: an extension of responses whose bodies see to that while they are
-/// asked. The door sees to it while the client takes nothing.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline(pub std::time::Instant);
 
 /// See the module.
 pub(super) struct Answer {
@@ -52,14 +48,14 @@ enum State {
 
 impl Answer {
     /// `response` as it leaves.
-    pub(super) fn of(response: Response<Body>, open: Open) -> Response<Self> {
+    pub(super) fn of(Answered { response, until }: Answered, open: Open) -> Response<Self> {
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let begins =
             |value: &HeaderValue| value.as_bytes().get(..EVENTS.len()).map(|kind| kind.eq_ignore_ascii_case(EVENTS));
         let events = content_type.and_then(begins).unwrap_or(false);
         let pace = Pace::of_task();
-        if let Some(Deadline(deadline)) = response.extensions().get() {
-            let deadline = Instant::from_std(*deadline);
+        if let Some(until) = until {
+            let deadline = Instant::from_std(until);
             match &pace {
                 Some(pace) => pace.answer_until(deadline),
                 None => open.course().answer_until(deadline),
@@ -168,7 +164,7 @@ mod tests {
         let pieces =
             futures_util::stream::repeat_with(|| Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"data: a\n\n"))));
         let response = Response::builder().header(header::CONTENT_TYPE, kind).body(Body::new(StreamBody::new(pieces)));
-        Answer::of(response.unwrap(), course.begin()).into_body()
+        Answer::of(response.unwrap().into(), course.begin()).into_body()
     }
 
     #[derive(Default)]
@@ -230,7 +226,7 @@ mod tests {
     async fn a_large_frame_is_handed_on_in_pieces_and_the_request_stays_open_until_the_last() {
         let (course, limits) = (Course::new(Instant::now()), crate::door::DoorLimits::default());
         let whole = Bytes::from(vec![b'x'; 3 * PIECE + 1]);
-        let mut answer = Answer::of(Response::new(Body::from(whole.clone())), course.begin()).into_body();
+        let mut answer = Answer::of(Response::new(Body::from(whole.clone())).into(), course.begin()).into_body();
         assert_eq!(answer.size_hint().exact(), Some(3 * 16 * 1024 + 1));
         let mut given = Vec::new();
         for left in (0..4).rev() {

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::server::conn::{http1, http2};
@@ -19,6 +19,7 @@ use super::wire::{Socket, Wire};
 use super::{DoorLimits, House};
 use crate::alarm::Alarm;
 use crate::error::GatewayError;
+use crate::quiet::Bell;
 
 /// What HTTP/2 begins with (RFC 9113, 3.4); spoken without TLS by clients that know.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -221,6 +222,7 @@ async fn watch_over<C: Future<Output = hyper::Result<()>>>(
     limits: &DoorLimits,
 ) -> End {
     let mut alarm = Alarm::default();
+    let mut bell = Bell::default();
     let mut stopping = false;
     poll_fn(|cx| {
         course.watch(cx.waker());
@@ -228,7 +230,7 @@ async fn watch_over<C: Future<Output = hyper::Result<()>>>(
             stopping = true;
             stop(connection.as_mut());
         }
-        if let Poll::Ready(result) = connection.as_mut().poll(cx) {
+        if let Poll::Ready(result) = connection.as_mut().poll(&mut Context::from_waker(bell.of(cx.waker()))) {
             if let Err(error) = &result {
                 tracing::debug!(error = %error, "HTTP ended");
             }

@@ -9,6 +9,7 @@ use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
 use super::DoorLimits;
+use super::moment::Moment;
 use super::stream::Pace;
 
 /// What of an answer is given to HTTP/1 before what went before has left.
@@ -88,30 +89,6 @@ pub(super) enum Expiry {
     Late,
 }
 
-/// A time that may not be set: microseconds since the connection's beginning, and one.
-#[derive(Debug, Default)]
-pub(super) struct Moment(AtomicU64);
-
-impl Moment {
-    pub(super) fn set(&self, origin: Instant, now: Instant) {
-        let micros = u64::try_from(now.saturating_duration_since(origin).as_micros()).unwrap_or(u64::MAX - 1);
-        self.0.store(micros.saturating_add(1), Ordering::Relaxed);
-    }
-
-    pub(super) fn clear(&self) {
-        self.0.store(0, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
-    }
-
-    pub(super) fn get(&self, origin: Instant) -> Option<Instant> {
-        let micros = self.0.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(origin + Duration::from_micros(micros))
-    }
-}
-
 /// A request until its answer has ended, however that happens.
 pub(super) struct Open(Arc<Course>);
 
@@ -149,6 +126,11 @@ impl Course {
     /// without any counts.
     pub(super) fn multiplex(&self) {
         self.multiplexed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the connection speaks HTTP/2.
+    pub(super) fn is_multiplexed(&self) -> bool {
+        self.multiplexed.load(Ordering::Relaxed)
     }
 
     /// The clock of the first head begins anew: what came before was a handshake.
@@ -328,6 +310,11 @@ impl Course {
     /// Makes `waker` know of whatever is asked of the connection from now on.
     pub(super) fn watch(&self, waker: &std::task::Waker) {
         self.waker.register(waker);
+    }
+
+    /// Wakes the connection's task.
+    pub(super) fn wake(&self) {
+        self.waker.wake();
     }
 
     /// No further requests.

@@ -5,15 +5,48 @@ use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
+use axum::response::IntoResponse;
 use axum::routing::future::RouteFuture;
 use http::{Request, Response};
 use tower::Service as _;
 
+/// An answer.
+pub struct Answered {
+    /// What is said.
+    pub response: Response<Body>,
+    /// Until when all of it must have been given, if there is a limit. The body sees to that while it is asked, the door
+    /// while the client takes nothing.
+    pub until: Option<Instant>,
+}
+
 /// An answer in the making.
-pub type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+pub type Answering = Pin<Box<dyn Future<Output = Answered> + Send>>;
+
+/// The same, on the way through a router.
+#[derive(Clone, Copy)]
+struct Until(Instant);
+
+impl IntoResponse for Answered {
+    fn into_response(self) -> Response<Body> {
+        let Self { mut response, until } = self;
+        if let Some(until) = until {
+            response.extensions_mut().insert(Until(until));
+        }
+        response
+    }
+}
+
+impl From<Response<Body>> for Answered {
+    /// What has come through a router.
+    fn from(mut response: Response<Body>) -> Self {
+        let until = response.extensions_mut().remove().map(|Until(until)| until);
+        Self { response, until }
+    }
+}
 
 /// Takes a request, or lets it go on.
 type First = dyn Fn(Request<Body>) -> ControlFlow<Answering, Request<Body>> + Send + Sync;
@@ -58,12 +91,12 @@ pub(super) enum Handled {
 }
 
 impl Future for Handled {
-    type Output = Response<Body>;
+    type Output = Answered;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response<Body>> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
         match self.get_mut() {
             Self::First(answering) => answering.as_mut().poll(cx),
-            Self::Routed(routed) => Pin::new(routed).poll(cx).map(|Ok(response)| response),
+            Self::Routed(routed) => Pin::new(routed).poll(cx).map(|Ok(response)| response.into()),
         }
     }
 }

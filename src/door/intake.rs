@@ -60,7 +60,8 @@ where
     let mut first = Bytes::new();
     let mut whole = Vec::new();
     let mut len = 0;
-    loop {
+    // One whose length was announced says itself that it has ended.
+    while !body.is_end_stream() {
         let frame = timeout_at(start + intake.allowed(len), body.frame()).await.map_err(|_| IntakeFault::TooSlow)?;
         let Some(frame) = frame else { break };
         // Trailers are not for workers.

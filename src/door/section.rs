@@ -20,9 +20,15 @@ pub(super) struct Section {
 impl Section {
     /// Takes further bytes up to the empty line, and returns how many these are. O(bytes).
     pub(super) fn read(&mut self, bytes: &[u8]) -> usize {
+        self.read_lines(bytes, |_| {})
+    }
+
+    /// The same, and shows `see` what of each line that ends is among these bytes, without LF.
+    pub(super) fn read_lines(&mut self, bytes: &[u8], mut see: impl FnMut(&[u8])) -> usize {
         let mut begin = 0;
         self.is_whole = false;
         for end in memchr::memchr_iter(b'\n', bytes) {
+            see(&bytes[begin..end]);
             let before = end.checked_sub(1).map_or(self.last, |before| bytes[before]);
             let len = self.len + (end - begin) - usize::from(before == b'\r');
             self.is_bare |= before != b'\r';
@@ -55,26 +61,35 @@ impl Section {
     }
 }
 
-/// The length that a whole head plainly announces of what follows it; none of a body in chunks, or where lengths are told
-/// twice.
-pub(super) fn announced(head: &[u8]) -> Option<usize> {
-    let mut length = None;
-    for line in head.split(|byte| *byte == b'\n') {
+/// The length that a head plainly announces of what follows it.
+#[derive(Debug, Default)]
+pub(super) struct Announced {
+    length: Option<usize>,
+    /// Something about it is not plain.
+    is_odd: bool,
+}
+
+impl Announced {
+    /// Takes note of a line.
+    pub(super) fn see(&mut self, line: &[u8]) {
         // Few lines of a head begin so.
-        let Some(b'C' | b'c' | b'T' | b't') = line.first() else { continue };
-        let Some(colon) = memchr::memchr(b':', line) else { continue };
+        let Some(b'C' | b'c' | b'T' | b't') = line.first() else { return };
+        let Some(colon) = memchr::memchr(b':', line) else { return };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            return None;
-        }
-        if name.eq_ignore_ascii_case(b"content-length") {
-            if length.is_some() || !value.iter().all(u8::is_ascii_digit) {
-                return None;
-            }
-            length = Some(std::str::from_utf8(value).ok()?.parse().ok()?);
+            self.is_odd = true;
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            let digits = Some(value).filter(|value| value.iter().all(u8::is_ascii_digit));
+            let length = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+            self.is_odd |= length.is_none() || self.length.is_some();
+            self.length = length;
         }
     }
-    length
+
+    /// None of a body in chunks, or where lengths are told twice.
+    pub(super) fn length(&self) -> Option<usize> {
+        self.length.filter(|_| !self.is_odd)
+    }
 }
 
 #[cfg(test)]
@@ -133,7 +148,10 @@ mod tests {
             ("Content-Length: 99999999999999999999\r\n", None),
             ("Content-Length\r\n", None),
         ] {
-            assert_eq!(announced(format!("POST / HTTP/1.1\r\n{lines}\r\n").as_bytes()), length, "{lines:?}");
+            let mut announced = Announced::default();
+            let head = format!("POST / HTTP/1.1\r\n{lines}\r\n");
+            Section::default().read_lines(head.as_bytes(), |line| announced.see(line));
+            assert_eq!(announced.length(), length, "{lines:?}");
         }
     }
 }

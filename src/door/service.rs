@@ -16,6 +16,7 @@ use super::course::{Course, Open};
 use super::front::Handled;
 use super::guard::judge;
 use crate::error::GatewayError;
+use crate::quiet::quietly;
 use crate::request_id::{self, REQUEST_ID};
 
 /// What serves the requests of one connection.
@@ -61,10 +62,18 @@ impl hyper::body::Body for Heard {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if frame.is_none() || self.body.is_end_stream() {
-            self.course.end_body();
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Self { body, course } = self.get_mut();
+        let mut poll = || Pin::new(&mut *body).poll_frame(cx);
+        // In HTTP/1 taking the last piece leaves the connection nothing to do.
+        let (polled, called) = if course.is_multiplexed() { (poll(), false) } else { quietly(poll) };
+        let has_ended = matches!(polled, Poll::Ready(None)) || body.is_end_stream();
+        if called && !has_ended {
+            course.wake();
+        }
+        let frame = ready!(polled);
+        if has_ended {
+            course.end_body();
         }
         Poll::Ready(frame)
     }
@@ -102,11 +111,11 @@ impl Future for Call {
         };
         let open = this.open.take().expect("a future is not polled after it is ready");
         Poll::Ready(Ok(match answered {
-            Ok(mut response) => {
+            Ok(mut answered) => {
                 if open.course().must_end() {
-                    end_connection(&mut response);
+                    end_connection(&mut answered.response);
                 }
-                Answer::of(response, open)
+                Answer::of(answered, open)
             }
             Err(refusal) => {
                 let stopping = || last(GatewayError::Stopping, request_id::refused());

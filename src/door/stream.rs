@@ -10,7 +10,8 @@ use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 use tokio::time::Instant;
 
-use super::course::{Course, Moment, OVERTIME};
+use super::course::{Course, OVERTIME};
+use super::moment::Moment;
 use crate::alarm::Alarm;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::DoorMetrics;

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
 use super::course::{Course, Next};
-use super::section::{Section, announced};
+use super::section::{Announced, Section};
 use super::{DoorLimits, refusal};
 use crate::error::GatewayError;
 
@@ -172,14 +172,15 @@ impl Wire {
             (self.head, self.chunks) = (Section::default(), Section::default());
         }
         self.course.received();
-        let len = self.head.read(bytes);
+        let mut announced = Announced::default();
+        let len = self.head.read_lines(bytes, |line| announced.see(line));
         if self.head.is_bare() {
             self.course.note_bare_line();
         }
         if !begins || len == bytes.len() {
             return len;
         }
-        let body = announced(&bytes[..len]).unwrap_or(0).min(bytes.len() - len);
+        let body = announced.length().unwrap_or(0).min(bytes.len() - len);
         self.course.gave_with_head(u64::try_from(body).unwrap_or(u64::MAX));
         len + body
     }

@@ -12,7 +12,7 @@ use warmpath_core::observe::Side;
 use super::gateway::Gateway;
 use super::panics::caught;
 use super::sender::time_allowed;
-use crate::door::Deadline;
+use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
 use crate::request_id::{self, REQUEST_ID};
@@ -82,14 +82,12 @@ impl Arrival {
         &self,
         gateway: &Gateway,
         handled: impl Future<Output = Result<Response, GatewayError>>,
-    ) -> Response {
+    ) -> Answered {
         let handled = tokio::time::timeout_at(self.deadline.into(), caught(handled)).await;
-        let mut response = match handled.unwrap_or(Err(GatewayError::Deadline)) {
+        self.answered(match handled.unwrap_or(Err(GatewayError::Deadline)) {
             Ok(response) => response,
             Err(error) => self.failed(gateway, error),
-        };
-        self.answered(&mut response);
-        response
+        })
     }
 
     /// Counts and tells a failure.
@@ -113,27 +111,24 @@ impl Arrival {
     }
 
     /// Refused without a look at its body.
-    pub(super) fn refuse(self, gateway: &Gateway, error: GatewayError) -> Response {
+    pub(super) fn refuse(self, gateway: &Gateway, error: GatewayError) -> Answered {
         self.came(error.outcome());
-        let mut response = gateway.refuse(error);
-        self.answered(&mut response);
-        response
+        self.answered(gateway.refuse(error))
     }
 
     /// Answered at once, by the router itself.
-    pub(super) fn served(self, mut response: Response) -> Response {
+    pub(super) fn served(self, response: Response) -> Answered {
         self.came("ok");
-        self.answered(&mut response);
-        response
+        self.answered(response)
     }
 
     fn came(&self, outcome: &'static str) {
         self.access.iter().for_each(|access| access.outcome(outcome));
     }
 
-    fn answered(&self, response: &mut Response) {
+    fn answered(&self, mut response: Response) -> Answered {
         self.access.iter().for_each(|access| access.status(response.status().as_u16()));
         response.headers_mut().insert(REQUEST_ID, self.id.clone());
-        response.extensions_mut().insert(Deadline(self.deadline));
+        Answered { response, until: Some(self.deadline) }
     }
 }

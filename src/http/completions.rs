@@ -1,5 +1,6 @@
 //! The first half of a request's life: read, understand, tokenise. The second is [`forward`](super::forward).
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -17,6 +18,7 @@ use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::Gateway;
 use super::usage;
+use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
 use crate::openai::{Endpoint, Input, Prompt, RequestView, opening};
@@ -33,7 +35,7 @@ pub(super) const BYTES_PER_TOKEN: usize = 4;
 const CHARACTERS_PER_TOKEN: u32 = 4;
 
 /// The answer to a `POST` to one of the two generating routes.
-pub(super) async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> Response {
+pub(super) async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: Request) -> Answered {
     let name = match endpoint {
         Endpoint::Completions => "completions",
         Endpoint::Chat => "chat_completions",
@@ -42,8 +44,7 @@ pub(super) async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: R
     if let Err(error) = arrival.hurry(&gateway, request.headers()) {
         return arrival.refuse(&gateway, error);
     }
-    // In a box of its own, since the futures around it are moved several times, and this one is large.
-    let handled = Box::pin(handle(&gateway, endpoint, &arrival, request));
+    let handled = pin!(handle(&gateway, endpoint, &arrival, request));
     arrival.conclude(&gateway, handled).await
 }
 
@@ -75,7 +76,8 @@ pub(super) async fn understand(
     let seed = gateway.behaviour.index_seed;
     let root = destination.root(view.cache_salt.as_deref(), pool.block_size, seed);
     let prompts = if gateway.behaviour.reads_prompts {
-        pool.tokenizer.prompts(&body, &mut view, &root).await
+        // In a box of its own: it is large, and many requests do without.
+        Box::pin(pool.tokenizer.prompts(&body, &mut view, &root)).await
     } else {
         Prompts::Unread(estimate(&view, body.len()))
     };
@@ -118,19 +120,16 @@ pub(super) async fn understand(
 
 /// What goes to the worker: as it came, or with the body that asks for more.
 fn outgoing(parts: Parts, arrival: &Arrival, asking: Option<Bytes>, body: &Bytes) -> Outgoing {
-    let mut headers = end_to_end(parts.headers);
+    let is_asking = asking.is_some();
+    let body = asking.unwrap_or_else(|| body.clone());
+    let mut headers = end_to_end(parts.headers, &body);
     arrival.name(&mut headers);
-    if asking.is_some() {
+    if is_asking {
         // What is to be kept from the client must be readable.
         headers.remove(ACCEPT_ENCODING);
     }
     let path = parts.uri.into_parts().path_and_query;
-    Outgoing {
-        method: parts.method,
-        path: path.unwrap_or_else(|| PathAndQuery::from_static("/")),
-        headers,
-        body: asking.unwrap_or_else(|| body.clone()),
-    }
+    Outgoing { method: parts.method, path: path.unwrap_or_else(|| PathAndQuery::from_static("/")), headers, body }
 }
 
 /// What becomes of the answer on its way, and the body that makes the worker answer so, where it is not the client's.

@@ -1,6 +1,7 @@
 //! The second half of a request's life: place, send, relay; another worker where the first one fails before the client
 //! has seen anything.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -81,7 +82,9 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
         let mut attempt = Attempt::new(request, placed);
         let mut way = Way::Kept;
         let failed = loop {
-            let error = match retrying.attend(send(gateway, request, &attempt.worker, way)).await {
+            // In a box of its own: it is large, and the futures around it are moved about.
+            let sending = Box::pin(send(gateway, request, &attempt.worker, way));
+            let error = match retrying.attend(sending).await {
                 Ok(answer) => {
                     // Whatever comes now is no retry any more.
                     drop(retrying);
@@ -105,8 +108,10 @@ async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way
         GatewayError::Upstream { worker, failure, retry_after: None, source: None }
     };
     request.access.iter().for_each(|access| access.sent());
+    let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way));
     let answer = tokio::select! {
-        sent = gateway.upstream.send(worker, &request.outgoing, way) => sent?,
+        biased;
+        sent = &mut sending => sent?,
         () = worker.ejected() => return Err(failed(Failure::Ejected)),
     };
     match refused(gateway, request, worker, &answer) {

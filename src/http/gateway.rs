@@ -27,6 +27,9 @@ use crate::upstream::record::Recorder;
 /// Scratch buffers that are kept; more requests than this are seldom placed at one instant.
 const SCRATCHES: usize = 64;
 
+/// Buffers that wait for a placement.
+type Scratches = Vec<Box<Scratch>>;
+
 /// One gateway at work.
 pub struct Gateway {
     /// The workers.
@@ -51,7 +54,7 @@ pub struct Gateway {
     /// Who is told of every request that has ended, where spans are sent.
     pub exporter: Option<Exporter>,
     keys: Arc<AtomicU64>,
-    scratches: Arc<Mutex<Vec<Scratch>>>,
+    scratches: Arc<Mutex<Scratches>>,
 }
 
 /// How a gateway behaves.
@@ -169,7 +172,7 @@ impl Gateway {
         let pooled = self.scratches().pop();
         let mut scratch = pooled.unwrap_or_else(|| {
             // Equal seeds would make concurrent requests draw alike.
-            Scratch::new(self.behaviour.seed.wrapping_add(self.keys.load(Ordering::Relaxed))).aloud()
+            Box::new(Scratch::new(self.behaviour.seed.wrapping_add(self.keys.load(Ordering::Relaxed))).aloud())
         });
         let result = place(&mut scratch);
         let mut scratches = self.scratches();
@@ -179,7 +182,7 @@ impl Gateway {
         result
     }
 
-    fn scratches(&self) -> std::sync::MutexGuard<'_, Vec<Scratch>> {
+    fn scratches(&self) -> std::sync::MutexGuard<'_, Scratches> {
         self.scratches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -6,13 +6,14 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::arrival::Arrival;
 use super::destination::unknown_model;
 use super::gateway::Gateway;
+use crate::door::Answered;
 
 /// What the access log calls it.
 const ENDPOINT: &str = "models";
@@ -24,7 +25,7 @@ struct List<'a> {
 }
 
 /// Every model, every alias as a model of its own, and every adapter.
-pub async fn list(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
+pub async fn list(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Answered {
     let catalogue = gateway.fleet.catalogue();
     let data = catalogue.entries().iter().map(|entry| &entry.json).collect();
     let response = Json(List { object: "list", data }).into_response();
@@ -36,7 +37,7 @@ pub async fn one(
     State(gateway): State<Arc<Gateway>>,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
-) -> Response {
+) -> Answered {
     let arrival = Arrival::now(&gateway, &headers, ENDPOINT);
     // What cannot be decoded is nobody's name.
     let id = id.map(|Path(id)| id).unwrap_or_default();

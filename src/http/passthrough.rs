@@ -1,6 +1,7 @@
 //! Requests of which only the model is understood: they go to one of its workers by load, and pass as they came.
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -15,6 +16,7 @@ use super::completions::BYTES_PER_TOKEN;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::Gateway;
+use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::tokenize::Prompts;
 use crate::upstream::{Outgoing, end_to_end};
@@ -37,7 +39,7 @@ struct Fields<'a> {
 }
 
 /// Any path that has no handler of its own.
-pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) -> Answered {
     let path = request.uri().path();
     let is_passed = gateway.passthrough.iter().any(|passed| passed.covers(path));
     let mut arrival = Arrival::now(&gateway, request.headers(), if is_passed { "passed" } else { "refused" });
@@ -51,8 +53,7 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
     if let Err(error) = arrival.hurry(&gateway, request.headers()) {
         return arrival.refuse(&gateway, error);
     }
-    // In a box of its own, since the futures around it are moved several times, and this one is large.
-    let handled = Box::pin(handle(&gateway, &arrival, request));
+    let handled = pin!(handle(&gateway, &arrival, request));
     arrival.conclude(&gateway, handled).await
 }
 
@@ -66,7 +67,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     let senders = &gateway.behaviour.senders;
     let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
     let affinity = senders.session(&parts.headers, None);
-    let mut headers = end_to_end(parts.headers);
+    let mut headers = end_to_end(parts.headers, &body);
     arrival.name(&mut headers);
     let tokens = Tokens(u32::try_from(body.len() / bytes_per_token).unwrap_or(u32::MAX));
     let root = destination.root(None, pool.block_size, gateway.behaviour.index_seed);

@@ -1,7 +1,6 @@
 //! What becomes of a request whose attempt failed: `router-core` decides, this waits, counts and tells.
 
 use std::future::Future;
-use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
@@ -92,8 +91,7 @@ impl<'a> Retrying<'a> {
     }
 
     /// Waits for what becomes of an attempt. Once that is being served, the next retry has its turn.
-    pub(super) async fn attend<T>(&mut self, attempt: impl Future<Output = T>) -> T {
-        let mut attempt = pin!(attempt);
+    pub(super) async fn attend<T>(&mut self, mut attempt: impl Future<Output = T> + Unpin) -> T {
         if self.turn.is_some() {
             if let Ok(ended) = timeout(SETTLED, &mut attempt).await {
                 return ended;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::response::Response;
 use axum::routing::{any, get};
 use http::Method;
 
@@ -14,7 +13,7 @@ use super::arrival::Arrival;
 use super::desk::Desk;
 use super::gateway::Gateway;
 use super::{completions, models, passthrough};
-use crate::door::{Answering, Front};
+use crate::door::{Answered, Answering, Front};
 use crate::error::GatewayError;
 use crate::openai::Endpoint;
 
@@ -43,10 +42,10 @@ fn generating(desk: &Desk, request: Request) -> ControlFlow<Answering, Request> 
     ControlFlow::Break(Box::pin(completions::answer(desk.gateway(), endpoint, request)))
 }
 
-async fn only_post(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+async fn only_post(State(gateway): State<Arc<Gateway>>, request: Request) -> Answered {
     Arrival::now(&gateway, request.headers(), "refused").refuse(&gateway, GatewayError::Method { allow: "POST" })
 }
 
-async fn only_get(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
+async fn only_get(State(gateway): State<Arc<Gateway>>, request: Request) -> Answered {
     Arrival::now(&gateway, request.headers(), "refused").refuse(&gateway, GatewayError::Method { allow: "GET, HEAD" })
 }

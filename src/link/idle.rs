@@ -40,14 +40,14 @@ impl<T> Idle<T> {
         self.kept.push_back((now, entry));
     }
 
-    /// Lets go of what is too old. O(that).
-    pub(super) fn sweep(&mut self, now: Instant) {
-        while self.kept.front().is_some_and(|(since, _)| self.is_over(*since, now)) {
-            self.kept.pop_front();
-        }
+    /// Lets go of what is too old, and returns it. O(that).
+    pub(super) fn sweep(&mut self, now: Instant) -> Vec<(Instant, T)> {
+        let over = self.kept.iter().take_while(|(since, _)| self.is_over(*since, now)).count();
+        let gone = self.kept.drain(..over).collect();
         if self.kept.is_empty() {
             self.kept.shrink_to_fit();
         }
+        gone
     }
 
     fn is_over(&self, since: Instant, now: Instant) -> bool {
@@ -89,7 +89,8 @@ mod tests {
     #[test]
     fn sweeping_lets_go_of_what_is_too_old_only() {
         let (mut idle, start) = kept(&[0, 1, 2]);
-        idle.sweep(start + Duration::from_millis(5_500));
+        let gone = idle.sweep(start + Duration::from_millis(5_500));
+        assert_eq!(gone.iter().map(|(_, at)| *at).collect::<Vec<_>>(), [0, 1]);
         assert_eq!((idle.len(), idle.take(start + Duration::from_millis(5_500))), (1, Some(2)));
     }
 

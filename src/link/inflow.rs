@@ -8,7 +8,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::{Connection, Link};
+use super::Link;
+use super::connection::Connection;
+use crate::quiet::quietly;
 
 /// A body whose connection is kept when it has ended, and closed when it is dropped before.
 pub struct Inflow {
@@ -48,7 +50,13 @@ impl Body for Inflow {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        // What is taken makes room for more, which is seen to when nothing is left.
+        let mut frame = quietly(|| Pin::new(&mut this.body).poll_frame(cx)).0;
+        if let (true, Some(connection)) = (frame.is_pending(), &mut this.connection) {
+            connection.drive(cx);
+            frame = quietly(|| Pin::new(&mut this.body).poll_frame(cx)).0;
+        }
+        let frame = ready!(frame);
         match &frame {
             Some(Ok(_)) if !this.body.is_end_stream() => {}
             Some(Ok(_)) | None => this.ended(),

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -21,6 +21,15 @@ pub(super) struct Wire {
 pub(super) enum Stream {
     Plain(TcpStream),
     Secure(Box<TlsStream<TcpStream>>),
+}
+
+impl Drop for Wire {
+    /// Says goodbye where TLS wants it said, as far as that can be done at once.
+    fn drop(&mut self) {
+        if let Stream::Secure(stream) = &mut self.stream {
+            let _ = Pin::new(stream.as_mut()).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        }
+    }
 }
 
 /// Calls the same method of whichever stream it is.

@@ -3,6 +3,7 @@
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
 use http::{Method, StatusCode, response};
+use smallvec::SmallVec;
 
 /// How engines with several data-parallel ranks are told which one was chosen (vLLM).
 pub(super) const RANK: &str = "x-data-parallel-rank";
@@ -12,8 +13,6 @@ fn is_of_connection(name: &str) -> bool {
     matches!(
         name,
         "connection"
-            | "content-length"
-            | "host"
             | "keep-alive"
             | "proxy-authenticate"
             | "proxy-authorization"
@@ -26,9 +25,15 @@ fn is_of_connection(name: &str) -> bool {
 }
 
 /// A client's headers as a worker may see them: without those of the connection or for proxies, and without names that are
-/// ours.
-pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
+/// ours, and with the length of the body that goes there, if there is one. `Host` stays: the worker's own takes its place,
+/// and no room has to be made for it.
+pub fn end_to_end(mut headers: HeaderMap, body: &[u8]) -> HeaderMap {
     strip(&mut headers, |name| name == "expect" || is_ours(name));
+    if body.is_empty() {
+        headers.remove(header::CONTENT_LENGTH);
+    } else {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+    }
     headers
 }
 
@@ -46,7 +51,7 @@ fn is_told_by_us(name: &str) -> bool {
 pub(super) fn to_client(parts: &mut response::Parts, method: &Method, own: &Authority) {
     let is_bodiless = *method == Method::HEAD || parts.status == StatusCode::NOT_MODIFIED;
     let length = parts.headers.get(header::CONTENT_LENGTH).filter(|length| is_bodiless && is_number(length)).cloned();
-    strip(&mut parts.headers, is_told_by_us);
+    strip(&mut parts.headers, |name| matches!(name, "content-length" | "host") || is_told_by_us(name));
     if let Some(length) = length {
         parts.headers.insert(header::CONTENT_LENGTH, length);
     }
@@ -84,7 +89,8 @@ pub(super) fn is_media(headers: &HeaderMap, media: &str) -> bool {
 fn strip(headers: &mut HeaderMap, others: impl Fn(&str) -> bool) {
     let listed =
         headers.get_all(header::CONNECTION).iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let mut gone: Vec<HeaderName> = listed.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect();
+    let mut gone: SmallVec<[HeaderName; 4]> =
+        listed.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect();
     gone.extend(headers.keys().filter(|name| is_of_connection(name.as_str()) || others(name.as_str())).cloned());
     for name in gone {
         headers.remove(name);
@@ -102,7 +108,7 @@ mod tests {
 
     #[test]
     fn only_end_to_end_headers_pass() {
-        let passed = end_to_end(headers(&[
+        let sent = [
             ("authorization", "Bearer k"),
             ("connection", "close, x-hop"),
             ("x-hop", "1"),
@@ -119,15 +125,18 @@ mod tests {
             ("trailer", "x"),
             ("upgrade", "h2c"),
             ("proxy-authorization", "Basic eA=="),
-        ]));
-        assert_eq!(passed, headers(&[("authorization", "Bearer k"), ("x-custom", "2")]));
+        ];
+        let kept = [("authorization", "Bearer k"), ("x-custom", "2"), ("host", "router")];
+        assert_eq!(end_to_end(headers(&sent), b""), headers(&kept));
+        let framed = [&kept[..], &[("content-length", "2")]].concat();
+        assert_eq!(end_to_end(headers(&sent), b"{}"), headers(&framed), "of the body as it is");
     }
 
     #[test]
     fn what_a_connection_names_stays_behind_beside_bytes_that_are_no_text() {
         let mut odd = headers(&[("x-hop", "1"), ("x-custom", "2")]);
         odd.insert(header::CONNECTION, HeaderValue::from_bytes(b"\xff, X-Hop ,").unwrap());
-        assert_eq!(end_to_end(odd), headers(&[("x-custom", "2")]));
+        assert_eq!(end_to_end(odd, b""), headers(&[("x-custom", "2")]));
     }
 
     fn seen(status: u16, method: &Method, pairs: &[(&'static str, &'static str)]) -> HeaderMap {

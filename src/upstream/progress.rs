@@ -209,6 +209,11 @@ impl Progress {
         matches!(self.form, Form::Events(_))
     }
 
+    /// Whether it was told how the answer ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// The answer ended. Only the first call counts.
     pub fn end(&mut self, ending: Ending) {
         if std::mem::replace(&mut self.ended, true) {

@@ -12,8 +12,8 @@ use super::progress::{Ending, Progress};
 use crate::alarm::Alarm;
 use crate::error::{BoxError, error_json};
 
-/// Between an error event and the cut: hyper drops what it has not flushed as soon as a body fails, and flushes while the
-/// body has nothing.
+/// Between what is passed on last and the cut: hyper drops what it has not flushed as soon as a body fails, and flushes
+/// while the body has nothing.
 const LAST_WORDS: Duration = Duration::from_millis(10);
 
 /// Passes a worker's bytes on as they came. Back-pressure is `poll_frame` itself; dropping it cancels the worker's
@@ -32,7 +32,7 @@ pub struct Relay<B> {
 
 enum State {
     Passing,
-    /// The error event is out; the body must not end cleanly, or the client would take it for whole.
+    /// The error event is out, if it is a stream; the body must not end cleanly, or the client would take it for whole.
     Aborting(Abort),
     Done,
 }
@@ -67,7 +67,7 @@ impl<B: Body> Relay<B> {
     }
 
     /// The worker gives no more. A stream that is whole ends, with whatever its last event lacks; any other answer is cut.
-    fn abort(&mut self, why: Abort) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn abort(&mut self, why: Abort, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(missing) = self.progress.finish() {
             self.progress.end(Ending::Complete);
             self.state = State::Done;
@@ -79,12 +79,11 @@ impl<B: Body> Relay<B> {
             Abort::Idle => Ending::Silent,
             Abort::Deadline => Ending::Late,
         });
-        if !self.progress.is_stream() {
-            self.state = State::Done;
-            return Poll::Ready(Some(Err(why.into())));
-        }
         self.until = Instant::now() + LAST_WORDS;
         self.state = State::Aborting(why);
+        if !self.progress.is_stream() {
+            return self.part(why, cx);
+        }
         let code = match why {
             Abort::Broken => "upstream_broken",
             Abort::Idle => "upstream_idle",
@@ -94,6 +93,13 @@ impl<B: Body> Relay<B> {
         event.extend(error_json(&why.to_string(), "upstream_error", None, Some(code)));
         event.extend(b"\n\n");
         Poll::Ready(Some(Ok(Frame::data(event.into()))))
+    }
+
+    /// Cuts the answer once what came before has left.
+    fn part(&mut self, why: Abort, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        ready!(self.alarm.poll(self.until, cx));
+        self.state = State::Done;
+        Poll::Ready(Some(Err(why.into())))
     }
 
     /// Nobody polls a body again that says that it has ended, or one that never has anything. What a worker does after
@@ -119,7 +125,7 @@ impl<B> Drop for Relay<B> {
     /// A client that takes nothing is let go at the deadline without another look at the body.
     fn drop(&mut self) {
         let is_whole = self.progress.is_stream() && self.progress.may_end();
-        if !is_whole && Instant::now() >= self.deadline {
+        if !is_whole && !self.progress.has_ended() && Instant::now() >= self.deadline {
             self.progress.end(Ending::Late);
         }
     }
@@ -137,11 +143,7 @@ where
         let this = self.get_mut();
         match this.state {
             State::Done => return Poll::Ready(None),
-            State::Aborting(why) => {
-                ready!(this.alarm.poll(this.until, cx));
-                this.state = State::Done;
-                return Poll::Ready(Some(Err(why.into())));
-            }
+            State::Aborting(why) => return this.part(why, cx),
             State::Passing => {}
         }
         if let Some(first) = this.first.take() {
@@ -152,11 +154,11 @@ where
         let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
             ready!(this.alarm.poll(this.until, cx));
             let late = Instant::now() >= this.deadline;
-            return this.abort(if late { Abort::Deadline } else { Abort::Idle });
+            return this.abort(if late { Abort::Deadline } else { Abort::Idle }, cx);
         };
         match frame {
             // A client that is slow enough leaves always something to pass on.
-            Some(Ok(_)) if this.is_late(Instant::now()) => this.abort(Abort::Deadline),
+            Some(Ok(_)) if this.is_late(Instant::now()) => this.abort(Abort::Deadline, cx),
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
                     this.progress.on_data(data);
@@ -170,7 +172,7 @@ where
                 this.state = State::Done;
                 Poll::Ready(None)
             }
-            Some(Err(_)) | None => this.abort(Abort::Broken),
+            Some(Err(_)) | None => this.abort(Abort::Broken, cx),
         }
     }
 
