@@ -104,7 +104,8 @@ impl Remembered<'_> {
         habits: &Habits,
         whole: impl Fn(&[Arc<Parsed>]) -> Result<String, Reason>,
     ) -> Result<Rendered, Reason> {
-        let form = if habits.prints_texts() { self.form(messages) } else { None };
+        let is_fillable = habits.prints_texts() && fillings(messages).next().is_some();
+        let form = if is_fillable { self.form(messages) } else { None };
         let Some(form) = form else { return whole(messages).map(Rendered::from) };
         let skeleton = self.skeletons.get(form);
         if let Some(Skeleton::Known(pieces)) = skeleton.as_deref() {
