@@ -6,8 +6,8 @@
 //! `apply_chat_template`, which it calls.
 //!
 //! Placing needs no ids, but the hashes of full blocks and the number of tokens. So a text that begins like one that was
-//! seen before is not tokenised again up to where it differs (`chain`), a chat that is repeated is not even rendered
-//! (`work`), and messages that are repeated are not parsed.
+//! seen before is not tokenised again up to where it differs (`chain`), and a chat that is repeated is not even rendered
+//! (`work`). Of others, messages that are repeated are not parsed, and where their form is known nothing is rendered (`chat`).
 
 use std::sync::Arc;
 

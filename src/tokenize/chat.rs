@@ -87,7 +87,7 @@ impl ChatTemplate {
         Self::with_special_tokens(source, SpecialTokens::default())
     }
 
-    /// Compiles a template. About 0.3 ms.
+    /// Compiles a template, in 0.3 ms, and tries what it does with texts, some thousand times.
     ///
     /// # Errors
     /// [`TemplateError`] if it does not compile.

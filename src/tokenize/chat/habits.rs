@@ -27,7 +27,7 @@ pub(super) struct Habits {
 
 impl Habits {
     /// Tries the template of `source`. `render` gives what it makes of messages with these roles and texts, if it takes
-    /// them. Some 200 short renderings.
+    /// them. Some thousand short renderings.
     pub(super) fn of(source: &str, render: impl Fn(&[(&str, &str)]) -> Option<String>) -> Self {
         let trials: Vec<Trial> = CONVERSATIONS.iter().filter_map(|roles| Trial::new(roles, &render)).collect();
         let stands = |text: &str| trials.iter().all(|trial| trial.shows(text, &render));
