@@ -37,6 +37,7 @@ impl Scheduler {
         }
         recall(self.policy.history.as_deref(), request, workers.slots(), scratch);
         self.list_candidates(now, request, (workers, pool), scratch);
+        self.weigh_promises(request, workers, scratch);
         self.sent.correct(request, (workers, pool), scratch);
         let targets = pool.targets.iter().filter_map(|slot| workers.get(*slot));
         self.enrol(
@@ -64,8 +65,8 @@ impl Scheduler {
         }
     }
 
-    /// The one place where own account and engines' reports meet, and what is promised meets what is believed. Whether a
-    /// target has room is said by the own account alone: a stale report never keeps a request back.
+    /// The one place where own account and engines' reports meet. Whether a target has room is said by the own account
+    /// alone: a stale report never keeps a request back.
     fn list_candidates(
         &self,
         now: Instant,
@@ -73,33 +74,23 @@ impl Scheduler {
         (workers, pool): (&WorkerTable, &Pool),
         scratch: &mut Scratch,
     ) {
-        let Scratch { candidates, held, uncached, added, known, .. } = scratch;
+        let Scratch { candidates, held, added, known, .. } = scratch;
         let prompt_tokens = tokens_of(request);
-        let mut any_learned = false;
         candidates.clear();
         candidates.extend(pool.targets.iter().filter_map(|slot| workers.get(*slot)).map(|target| {
             let load = target.account.read();
             let beyond = target.account.beyond(now, self.half_life);
             let place = target.slot.index();
             let waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
-            let total_is_learned = target.limits.blocks.is_none();
-            any_learned |= total_is_learned;
-            // No promise is for more than a prompt has, so that what is not to be computed is promised.
-            let promised = prompt_tokens.saturating_sub(uncached[place]);
-            // Where nothing is promised, there is nothing to doubt: most of a large fleet.
-            let believed = match promised {
-                Tokens(0) => Believed::default(),
-                _ => self.tiers.believed(held[place], promised, target.trust.weight()),
-            };
             Candidate {
                 slot: target.slot,
                 standing: admission::standing(now, target, &load, request.avoid),
-                total_is_learned,
+                total_is_learned: target.limits.blocks.is_none(),
                 overlap: held[place],
-                cached_tokens: believed.all,
-                cached_on_device: believed.on_device,
-                cached_below: believed.below,
-                new_tokens: uncached[place].saturating_add(promised.saturating_sub(believed.all)),
+                cached_tokens: Tokens(0),
+                cached_on_device: Tokens(0),
+                cached_below: Tokens(0),
+                new_tokens: prompt_tokens,
                 active_blocks: Blocks(load.active_blocks.0.saturating_add(beyond.blocks.0)),
                 added_blocks: if self.needs.added_blocks { added[place] } else { Blocks(0) },
                 total_blocks: admission::total_blocks(target, &load),
@@ -111,8 +102,27 @@ impl Scheduler {
                 known: known.get(place).copied().unwrap_or_default(),
             }
         }));
-        if any_learned {
-            share_learned_sizes(candidates);
+        share_learned_sizes(candidates);
+    }
+
+    /// Says of each candidate what of the prompt it need not compute: what is promised, as far as that is believed.
+    fn weigh_promises(&self, request: &Request<'_>, workers: &WorkerTable, scratch: &mut Scratch) {
+        let Scratch { candidates, uncached, .. } = scratch;
+        let prompt_tokens = tokens_of(request);
+        for candidate in candidates.iter_mut() {
+            let uncached = uncached[candidate.slot.index()];
+            // No promise is for more than a prompt has, so that what is not to be computed is promised.
+            let promised = prompt_tokens.saturating_sub(uncached);
+            // Where nothing is promised, there is nothing to doubt: most of a large fleet.
+            if promised == Tokens(0) {
+                candidate.new_tokens = uncached;
+                continue;
+            }
+            let trust = workers.get(candidate.slot).map_or(0.0, |target| target.trust.weight());
+            let Believed { all, on_device, below } = self.tiers.believed(candidate.overlap, promised, trust);
+            (candidate.cached_tokens, candidate.cached_on_device, candidate.cached_below) = (all, on_device, below);
+            let doubted = promised.saturating_sub(candidate.cached_tokens);
+            candidate.new_tokens = uncached.saturating_add(doubted);
         }
     }
 }
@@ -120,9 +130,11 @@ impl Scheduler {
 /// Lets caches of which nobody tells the size be as large as the largest of the pool: each was seen to be as large as the
 /// most that was in use there, which says little of one that has just come, and engines of one model are mostly alike.
 fn share_learned_sizes(candidates: &mut [Candidate]) {
-    let largest = candidates.iter().map(|candidate| candidate.total_blocks).max().unwrap_or_default();
-    let learned = candidates.iter_mut().filter(|candidate| candidate.total_is_learned);
-    learned.for_each(|candidate| candidate.total_blocks = largest);
+    if candidates.iter().any(|candidate| candidate.total_is_learned) {
+        let largest = candidates.iter().map(|candidate| candidate.total_blocks).max().unwrap_or_default();
+        let learned = candidates.iter_mut().filter(|candidate| candidate.total_is_learned);
+        learned.for_each(|candidate| candidate.total_blocks = largest);
+    }
 }
 
 /// Tokens of all prompts.
