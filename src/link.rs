@@ -63,7 +63,6 @@ pub struct Links {
 struct Shared {
     limits: LinkLimits,
     tls: ClientTls,
-    tasks: Tasks,
     known: Mutex<Vec<Weak<Link>>>,
 }
 
@@ -118,12 +117,12 @@ pub struct SendError {
 }
 
 impl Links {
-    /// Links whose connections are tasks of `tasks`.
+    /// Links that `tasks` tidies up after.
     pub fn new(limits: LinkLimits, tls: ClientTls, tasks: Tasks) -> Self {
-        let shared = Arc::new(Shared { limits, tls, tasks, known: Mutex::default() });
-        shared.tasks.spawn(sweep(Arc::downgrade(&shared)));
+        let shared = Arc::new(Shared { limits, tls, known: Mutex::default() });
+        tasks.spawn(sweep(Arc::downgrade(&shared)));
         if shared.tls.has_files() {
-            shared.tasks.spawn(tls::keep_fresh(Arc::downgrade(&shared)));
+            tasks.spawn(tls::keep_fresh(Arc::downgrade(&shared)));
         }
         Self { shared }
     }

@@ -2,7 +2,7 @@
 //!
 //! Templates print most texts as they are. So conversations whose messages have the same roles, in the same order and
 //! under the same variables, differ in these texts alone, and what stands between them can be kept: a conversation that
-//! goes on has a form that others had before it. To fill it costs a copy of the texts, a hundredth of what the template
+//! goes on has a form that others had before it. To fill it costs a copy of the texts, a thirtieth of what the template
 //! takes. Which texts are printed as they are is found out beforehand ([`Habits`](super::habits::Habits)).
 
 use std::ops::Range;
