@@ -30,6 +30,7 @@ pub mod report;
 mod request_id;
 pub mod shutdown;
 pub mod sim;
+mod stride;
 pub mod telemetry;
 pub mod tokenize;
 pub mod tune;

@@ -33,6 +33,8 @@ mod pool;
 mod reason;
 pub mod remote;
 mod shared;
+mod word_ends;
+mod word_memory;
 mod work;
 
 pub use chain::Hashed;

@@ -12,9 +12,9 @@ use simdutf8::basic::from_utf8;
 use super::raw::Raw;
 use stops::Stops;
 
-mod block;
 mod ids;
 mod stops;
+mod text;
 
 /// Calls `member` with the name of each member of the object that `body` is, and the scanner before its value, which
 /// `member` must read. Returns `None` if the body is anything but one valid JSON object that nests at most `levels` deep.
@@ -205,6 +205,13 @@ impl<'a> Scanner<'a> {
             return serde_json::from_str(self.text.get(start..self.at)?).ok().map(Cow::Owned);
         }
         self.text.get(start + 1..self.at - 1).map(Cow::Borrowed)
+    }
+
+    /// The text of a string in JSON that was scanned before: it is not looked at as strictly again.
+    pub(crate) fn known_text(&mut self) -> Option<Cow<'a, str>> {
+        let (text, len) = text::text(self.text.get(self.at..)?)?;
+        self.at += len;
+        Some(text)
     }
 
     /// A string; whether it has escapes.

@@ -4,7 +4,7 @@
 pub(super) struct Awkward;
 
 /// Pieces that texts are put together from.
-const PIECES: [&str; 96] = [
+pub(super) const PIECES: [&str; 96] = [
     "a",
     "b",
     "Z",
@@ -133,7 +133,7 @@ const TEXTS: [&str; 24] = [
 
 /// Texts that are put together, and the pieces of each.
 const MIXED: u64 = 160;
-const PIECES_PER_TEXT: u64 = 40;
+pub(super) const PIECES_PER_TEXT: u64 = 40;
 
 impl Awkward {
     /// The corpus, with the tokenizer's `added` tokens in it. The same each time.

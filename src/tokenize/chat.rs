@@ -20,6 +20,7 @@ use simdutf8::basic::from_utf8;
 use super::Reason;
 use crate::openai::{ChatView, Raw};
 
+mod calls;
 mod date;
 mod habits;
 mod json;
@@ -212,7 +213,7 @@ impl ChatTemplate {
         }
         set("add_generation_prompt", Value::from(chat.add_generation_prompt));
         set("tools", chat.tools.map(tools::normalise).transpose()?.unwrap_or(Value::from(())));
-        set("messages", Value::from(messages.iter().map(|message| message.value.clone()).collect::<Vec<_>>()));
+        set("messages", Value::from(messages.iter().map(|message| message.value()).collect::<Vec<_>>()));
         Ok(Value::from_object(Variables { own, given, defaults: Arc::clone(&self.defaults) }))
     }
 }

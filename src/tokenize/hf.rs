@@ -13,6 +13,8 @@ use super::checked::{Checked, LiveCheck};
 use super::cuts::Cuts;
 use super::fast::FastTokenizer;
 use super::pipeline::Pipeline;
+use super::word_ends::WordEnds;
+use super::word_memory::WordMemory;
 use super::{ModelTokenizer, TokenizeError, Tokenizer};
 
 /// Bytes that a tokenizer's file may have; the largest in use have about 35 MB.
@@ -144,9 +146,9 @@ fn compared(
     (template, check_every): (Option<ChatTemplate>, Option<NonZeroU32>),
 ) -> Result<ModelTokenizer, LoadError> {
     let reference = HfTokenizer::from_json(path, json)?;
-    let fast = FastTokenizer::read(json).map(|fast| -> Box<dyn Tokenizer> { Box::new(fast) });
-    let has_fast = fast.is_some();
     let pipeline = Pipeline::read(json).ok();
+    let fast = FastTokenizer::read(json).map(|fast| remembering(fast, pipeline.as_ref().and_then(WordEnds::of)));
+    let has_fast = fast.is_some();
     let cuts = pipeline.as_ref().map_or_else(Cuts::none, |pipeline| Cuts::of(pipeline, turn_end));
     let added: Vec<&str> =
         pipeline.iter().flat_map(|pipeline| &pipeline.added_tokens).map(|token| &*token.content).collect();
@@ -169,6 +171,14 @@ fn compared(
     // Three short texts are encoded now and not with the first request.
     tokenizer.frame();
     Ok(tokenizer)
+}
+
+/// The tokenizer with a memory of words, where it is known how they end.
+fn remembering(fast: FastTokenizer, ends: Option<WordEnds>) -> Box<dyn Tokenizer> {
+    match ends {
+        Some(ends) => Box::new(WordMemory::new(fast, ends)),
+        None => Box::new(fast),
+    }
 }
 
 /// The parts of `tokenizer_config.json` that templates need.

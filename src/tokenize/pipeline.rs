@@ -55,7 +55,7 @@ pub(super) enum Words {
 }
 
 /// The patterns that were read, with what was found. Compared as strings: nothing is concluded from similarity.
-const PATTERNS: [(&str, Words); 6] = [
+pub(super) const PATTERNS: [(&str, Words); 6] = [
     // Qwen 2, 2.5 and 3.
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",

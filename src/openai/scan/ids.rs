@@ -2,7 +2,7 @@
 //! and a space. What each byte of a block is, is found out for all of them at once; anything else, valid or not, is left to who
 //! reads byte by byte.
 
-use super::block::{BLOCK, Block};
+use crate::stride::{STRIDE, Stride};
 
 /// The most digits of a number that is read in one step.
 const DIGITS_MAX: usize = 8;
@@ -30,7 +30,7 @@ enum Behind {
 
 impl Spelling {
     #[inline]
-    fn of(block: Block, behind: Behind) -> Self {
+    fn of(block: Stride, behind: Behind) -> Self {
         let (digits, commas) = (block.is_digit(), block.is(b','));
         // Most writers put none.
         let spaces = if digits | commas == u64::MAX { 0 } else { block.is(b' ') };
@@ -44,7 +44,7 @@ impl Spelling {
 
     /// What the next block begins behind.
     fn last(&self) -> Behind {
-        let is_last = |bits: u64| bits >> (BLOCK - 1) == 1;
+        let is_last = |bits: u64| bits >> (STRIDE - 1) == 1;
         match () {
             () if is_last(self.zeros) => Behind::Zero,
             () if is_last(self.digits) => Behind::Digit,
@@ -58,8 +58,8 @@ impl Spelling {
 pub(super) fn count_plain(list: &[u8]) -> Option<usize> {
     let ([b'0'..=b'9', ..], [.., b'0'..=b'9']) = (list, list) else { return None };
     let (mut commas, mut behind) = (0, Behind::Comma);
-    for bytes in list.chunks(BLOCK) {
-        let spelling = Spelling::of(Block::padded(bytes), behind);
+    for bytes in list.chunks(STRIDE) {
+        let spelling = Spelling::of(Stride::padded(bytes), behind);
         let padding = u64::MAX.checked_shl(u32::try_from(bytes.len()).ok()?).unwrap_or(0);
         if spelling.wrong & !padding != 0 {
             return None;
@@ -73,7 +73,7 @@ pub(super) fn count_plain(list: &[u8]) -> Option<usize> {
 /// Gives the numbers at the beginning of `list` that are written so, and followed by a comma, to `take`. Returns how many bytes
 /// they are, with what parts the last of them from what is left.
 pub(super) fn plain(list: &[u8], take: &mut impl FnMut(&[u32])) -> usize {
-    let (mut begin, mut numbers) = (0, [0; BLOCK / 2]);
+    let (mut begin, mut numbers) = (0, [0; STRIDE / 2]);
     loop {
         let rest = &list[begin..];
         let at_end;
@@ -84,11 +84,11 @@ pub(super) fn plain(list: &[u8], take: &mut impl FnMut(&[u32])) -> usize {
                 &at_end
             }
         };
-        let spelling = Spelling::of(Block::padded(window), Behind::Comma);
+        let spelling = Spelling::of(Stride::padded(window), Behind::Comma);
         // A space may be behind a comma, but what begins here is a number; and none has more digits than one step reads.
         let wrong = spelling.wrong | !spelling.digits & 1 | too_long(spelling.digits);
         let mut ends = spelling.commas & wrong.wrapping_sub(1) & !wrong;
-        let Some(last) = (BLOCK - 1).checked_sub(places(ends.leading_zeros())) else { return begin };
+        let Some(last) = (STRIDE - 1).checked_sub(places(ends.leading_zeros())) else { return begin };
         let mut starts = spelling.digits & !(spelling.digits << 1);
         let mut count = 0;
         while ends != 0 {
@@ -107,11 +107,11 @@ pub(super) fn plain(list: &[u8], take: &mut impl FnMut(&[u32])) -> usize {
 }
 
 /// A block, and a word behind it.
-type Window = [u8; BLOCK + DIGITS_MAX];
+type Window = [u8; STRIDE + DIGITS_MAX];
 
 /// The last bytes of a list, and spaces behind them.
 fn padded(rest: &[u8]) -> Window {
-    let mut window = [b' '; BLOCK + DIGITS_MAX];
+    let mut window = [b' '; STRIDE + DIGITS_MAX];
     window[..rest.len()].copy_from_slice(rest);
     window
 }
@@ -126,7 +126,7 @@ fn too_long(digits: u64) -> u64 {
 
 #[inline]
 fn places(bits: u32) -> usize {
-    usize::try_from(bits).unwrap_or(BLOCK)
+    usize::try_from(bits).unwrap_or(STRIDE)
 }
 
 /// The number whose one to eight digits are `window[from..end]`, without a branch for each of them: three multiplications, by

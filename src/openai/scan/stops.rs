@@ -1,7 +1,7 @@
 //! Where the strings of a JSON text end: 64 bytes at a glance. What is behind a backslash is reckoned for all of them at once
 //! ([`Escaped`]), since code and prose have an escape in every line.
 
-use super::block::{BLOCK, Block};
+use crate::stride::{STRIDE, Stride};
 
 /// Finds the ends of a text's strings, one behind the other; remembers the block where the last one ended.
 pub(super) struct Stops {
@@ -26,9 +26,9 @@ impl Stops {
     /// The place of the quote that ends the string whose text begins at `at`, and whether it has escapes; always of the same
     /// `text`. `None` where there is no such quote, or before it a control character or an escape that is none.
     pub(super) fn end(&mut self, text: &[u8], at: usize) -> Option<(usize, bool)> {
-        let mut from = at / BLOCK * BLOCK;
+        let mut from = at / STRIDE * STRIDE;
         let mut block = if from == self.from { self.block } else { Marks::of(text, from)? };
-        let (mut inside, mut has_escapes, mut escaped) = (u64::MAX << (at % BLOCK), false, Escaped::default());
+        let (mut inside, mut has_escapes, mut escaped) = (u64::MAX << (at % STRIDE), false, Escaped::default());
         loop {
             let escaped = escaped.by(block.backslashes & inside);
             let ends = block.ends & inside & !escaped;
@@ -43,7 +43,7 @@ impl Stops {
                 let end = from + place(ends);
                 return (*text.get(end)? == b'"').then_some((end, has_escapes));
             }
-            from += BLOCK;
+            from += STRIDE;
             (block, inside) = (Marks::of(text, from)?, u64::MAX);
         }
     }
@@ -53,7 +53,7 @@ impl Marks {
     /// Those of the block at `from`, if the text goes so far.
     fn of(text: &[u8], from: usize) -> Option<Self> {
         let rest = text.get(from..).filter(|rest| !rest.is_empty())?;
-        let block = Block::padded(rest);
+        let block = Stride::padded(rest);
         Some(Self { ends: block.is_quote_or_control(), backslashes: block.is(b'\\') })
     }
 }
@@ -76,7 +76,7 @@ impl Escaped {
         let begin = backslashes & !self.next;
         let escaping_or_behind = (begin << 1 | ODD).wrapping_sub(begin) ^ ODD;
         let escaped = escaping_or_behind ^ (backslashes | self.next);
-        self.next = (escaping_or_behind & backslashes) >> (BLOCK - 1);
+        self.next = (escaping_or_behind & backslashes) >> (STRIDE - 1);
         escaped
     }
 }
@@ -113,7 +113,7 @@ const KINDS: [u8; 256] = {
 
 /// The place of the lowest bit.
 fn place(bits: u64) -> usize {
-    usize::try_from(bits.trailing_zeros()).unwrap_or(BLOCK)
+    usize::try_from(bits.trailing_zeros()).unwrap_or(STRIDE)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use memchr::memmem::Finder;
+use memchr::{memchr, memchr_iter};
 
 use super::skeleton::{Pieces, mark};
 use super::source;
@@ -18,7 +19,7 @@ const COMPARED_EVERY: u64 = 1024;
 #[derive(Debug)]
 pub(super) struct Habits {
     /// Texts with one of these may not.
-    acted_on: Box<[Finder<'static>]>,
+    acted_on: Words,
     prints_texts: AtomicBool,
     /// Whether white space at the beginning of a text, and at its end, is taken off.
     trims: [bool; 2],
@@ -36,7 +37,7 @@ impl Habits {
         acted_on.retain(|word| prints_texts && (is_marker(word) || !sentences(word).iter().all(|text| stands(text))));
         // A text with a word has those that the word has.
         let shortest = |word: &&String| !acted_on.iter().any(|other| other != *word && word.contains(other.as_str()));
-        let acted_on = acted_on.iter().filter(shortest).map(|word| Finder::new(word).into_owned()).collect();
+        let acted_on = Words::new(acted_on.iter().filter(shortest).map(String::as_bytes));
         let trims = [["\n\nx", "  x"], ["x\n\n", "x  "]].map(|texts| !texts.into_iter().all(stands));
         Self { acted_on, prints_texts: prints_texts.into(), trims, filled: AtomicU64::new(0) }
     }
@@ -46,11 +47,7 @@ impl Habits {
         let edges = [text.chars().next(), text.chars().next_back()];
         let trimmed = |edge: Option<char>| edge.is_none_or(|edge| edge.is_whitespace() || edge.is_control());
         let is_trimmed = edges.into_iter().zip(self.trims).any(|(edge, trims)| trims && trimmed(edge));
-        self.prints_texts() && !text.is_empty() && !is_trimmed && !self.acts_on(text)
-    }
-
-    fn acts_on(&self, text: &str) -> bool {
-        self.acted_on.iter().any(|word| word.find(text.as_bytes()).is_some())
+        self.prints_texts() && !text.is_empty() && !is_trimmed && !self.acted_on.any_in(text.as_bytes())
     }
 
     /// Whether there are such texts.
@@ -115,6 +112,38 @@ fn is_marker(word: &str) -> bool {
     word.len() > 2 && word.contains(['<', '>', '[', ']', '|'])
 }
 
+/// Words that texts are searched for.
+#[derive(Debug)]
+enum Words {
+    /// All have a sign, `<` mostly, at the place that is told with each: it is enough to look where a text has it.
+    Around(u8, Box<[(usize, Box<[u8]>)]>),
+    Any(Box<[Finder<'static>]>),
+}
+
+impl Words {
+    fn new<'a>(words: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
+        let mut signs = words.clone().next().unwrap_or_default().iter().copied().filter(u8::is_ascii_punctuation);
+        let around = |sign: u8| -> Option<Self> {
+            let placed = words.clone().map(|word| Some((memchr(sign, word)?, Box::from(word))));
+            Some(Self::Around(sign, placed.collect::<Option<_>>()?))
+        };
+        let shared = signs.find_map(around);
+        shared.unwrap_or_else(|| Self::Any(words.map(|word| Finder::new(word).into_owned()).collect()))
+    }
+
+    fn any_in(&self, text: &[u8]) -> bool {
+        match self {
+            Self::Around(sign, words) => memchr_iter(*sign, text).any(|at| {
+                let begins = |(place, word): &(usize, Box<[u8]>)| {
+                    at.checked_sub(*place).is_some_and(|from| text[from..].starts_with(word))
+                };
+                words.iter().any(begins)
+            }),
+            Self::Any(words) => words.iter().any(|word| word.find(text).is_some()),
+        }
+    }
+}
+
 /// Texts with a word at each place where a template may look for it; none with white space at its ends, which is tried by
 /// itself.
 fn sentences(word: &str) -> Vec<String> {
@@ -150,6 +179,22 @@ mod tests {
         for text in ["", " a", "a\n", "\u{1f}a", "a</think>b", "stop", "unstoppable", "a; b"] {
             assert!(!habits.prints(text), "{text}");
         }
+    }
+
+    #[test]
+    fn words_are_found_wherever_they_are() {
+        let words = |words: &[&'static str]| Words::new(words.iter().copied().map(str::as_bytes));
+        let [around, behind, any] = [&["</think>", "a<b"][..], &["</a>", "b>"], &["[b]", "stop"]].map(words);
+        assert!(matches!((&around, &behind, &any), (Words::Around(b'<', _), Words::Around(b'>', _), Words::Any(_))));
+        for text in ["</think>", "x</think>y", "<</think>", "a<b", "< a<b", "a<a<b"] {
+            assert!(around.any_in(text.as_bytes()), "{text}");
+        }
+        for text in ["", "<", "a<", "<b", "</think", "think>", "<a<"] {
+            assert!(!around.any_in(text.as_bytes()), "{text}");
+        }
+        assert!(behind.any_in(b"x>b>") && behind.any_in(b"</a>") && !behind.any_in(b"/a> b <"));
+        assert!(any.any_in(b"unstoppable") && any.any_in(b"[b]") && !any.any_in(b"[stp]"));
+        assert!(!words(&[]).any_in(b"<"));
     }
 
     #[test]

@@ -19,11 +19,13 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
+use super::calls::tool_calls;
 use super::memory::heap_bytes;
 use super::record::Record;
 use super::remembered::{Parsed, Remembered};
 use super::traits::Traits;
 use crate::openai::Raw;
+use crate::openai::scan::members;
 use crate::tokenize::Reason;
 
 /// What a template expects of `content`.
@@ -104,6 +106,9 @@ pub(super) fn normalise(
 
 impl Message {
     pub(super) fn read(json: &str, format: Format) -> Result<Self, Reason> {
+        if let Some(message) = Self::read_plain(json, format) {
+            return Ok(message);
+        }
         let raw: Value = serde_json::from_str(json).map_err(|_| Reason::TemplateError)?;
         let role = text(&raw, "role").ok_or(Reason::TemplateError)?;
         let content = content(&raw, &role, format)?;
@@ -122,6 +127,27 @@ impl Message {
             message.keep("tools", given(&raw, "tools"));
         }
         Ok(message)
+    }
+
+    /// A message of a role and a text, as nearly all are: read without a value for each of its parts.
+    fn read_plain(json: &str, format: Format) -> Option<Self> {
+        let (mut role, mut content) = (None, None);
+        members(json.as_bytes(), 1, |name, scanner| {
+            let field = match name {
+                "role" => &mut role,
+                "content" => &mut content,
+                _ => return None,
+            };
+            // Of a field that occurs twice the last one counts; that is left to others.
+            field.replace(scanner.known_text()?).is_none().then_some(())
+        })?;
+        let (role, content) = (role?, content?);
+        let is_rewritten = match &*role {
+            "system" => content.starts_with(BILLING_HEADER),
+            "tool" => format == Format::Parts,
+            _ => false,
+        };
+        (!is_rewritten).then(|| Self::plain(&role, &content, format))
     }
 
     /// Memory that it takes together with what templates see of it, which shares its values.
@@ -313,64 +339,6 @@ fn wrap(part: &Value, text: Value) -> Value {
     Value::from_pairs(pairs)
 }
 
-/// `None` for an empty list.
-fn tool_calls(calls: &Value) -> Result<Option<Value>, Reason> {
-    if calls.kind() != ValueKind::Seq {
-        return Err(Reason::TemplateError);
-    }
-    let calls: Result<Vec<Value>, Reason> =
-        calls.try_iter().map_err(|_| Reason::TemplateError)?.map(|call| tool_call(&call)).collect();
-    let calls = calls?;
-    Ok(if calls.is_empty() { None } else { Some(Value::from(calls)) })
-}
-
-fn tool_call(call: &Value) -> Result<Value, Reason> {
-    let kind = given(call, "type");
-    let function = given(call, "function").filter(|function| function.kind() == ValueKind::Map);
-    let (Some(function), true) = (function, kind.is_none_or(|kind| kind.as_str() == Some("function"))) else {
-        return Err(Reason::TemplateError);
-    };
-    let arguments = match given(&function, "arguments") {
-        Some(arguments) if arguments.kind() == ValueKind::Map => arguments,
-        Some(arguments) => arguments
-            .as_str()
-            .and_then(|json| serde_json::from_str::<Value>(json).ok())
-            .filter(|parsed| parsed.kind() == ValueKind::Map)
-            .unwrap_or_else(empty),
-        None => empty(),
-    };
-    let function =
-        ordered(
-            &function,
-            &["arguments", "name"],
-            |key, value| {
-                if key == "arguments" { Some(arguments.clone()) } else { value }
-            },
-        );
-    Ok(ordered(
-        call,
-        &["id", "function", "type"],
-        |key, value| {
-            if key == "function" { Some(function.clone()) } else { value }
-        },
-    ))
-}
-
-fn empty() -> Value {
-    Value::from_pairs(Vec::<(Value, Value)>::new())
-}
-
-/// A map with `first` in front, in that order, as `replace` gives them, and its other entries behind.
-fn ordered(map: &Value, first: &[&str], replace: impl Fn(&str, Option<Value>) -> Option<Value>) -> Value {
-    let mut pairs: Vec<(Value, Value)> = Vec::new();
-    for key in first {
-        let value = map.get_attr(key).ok().filter(|value| !value.is_undefined());
-        pairs.extend(replace(key, value).map(|value| (Value::from(*key), value)));
-    }
-    pairs.extend(entries(map).into_iter().filter(|(key, _)| key.as_str().is_none_or(|key| !first.contains(&key))));
-    Value::from_pairs(pairs)
-}
-
 pub(super) fn entries(map: &Value) -> Vec<(Value, Value)> {
     let keys = map.try_iter().into_iter().flatten();
     keys.filter_map(|key| map.get_item(&key).ok().map(|value| (key, value))).collect()
@@ -398,7 +366,7 @@ mod tests {
     fn shown(messages: &str, template: &str) -> Result<String, Reason> {
         let raw: Vec<Raw<'_>> = serde_json::from_str(messages).unwrap();
         let messages = normalise(&raw, &Traits::of("default", template, |_, _| None), None)?;
-        let values: Vec<Value> = messages.iter().map(|parsed| parsed.value.clone()).collect();
+        let values: Vec<Value> = messages.iter().map(|parsed| parsed.value()).collect();
         let options = minijinja::value::Kwargs::from_iter(Vec::<(String, Value)>::new());
         Ok(tojson(&Value::from(values), options).unwrap())
     }
@@ -417,6 +385,33 @@ mod tests {
             r#"{"role": "user", "content": "a\nb\nc\nd\ne"}]"#
         );
         assert_eq!(text(messages).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_plain_message_is_read_as_any_other() {
+        let contents = [
+            r#""a\n\u00e9\"b""#,
+            r#""""#,
+            r#""x-anthropic-billing-header: 1\nc""#,
+            "null",
+            r#"[{"type":"text","text":"a"}]"#,
+        ];
+        for role in ["system", "user", "assistant", "tool", "developer", "us\\u0065r"] {
+            for content in contents {
+                let plain = format!(r#"{{ "role" : "{role}", "content":{content}}}"#);
+                // What nobody knows is not handed on, but is no plain message.
+                let other = format!(r#"{{"x":1,"role":"{role}","content":{content}}}"#);
+                let twice = format!(r#"{{"content":"b","role":"{role}","content":{content}}}"#);
+                for template in ["", "{% for part in message.content %}"] {
+                    let [plain, other, twice] =
+                        [plain.as_str(), &other, &twice].map(|json| shown(&format!("[{json}]"), template));
+                    assert_eq!((&plain, &twice), (&other, &other), "{role} {content}");
+                }
+                let is_plain = Message::read_plain(&plain, Format::Text).is_some();
+                assert_eq!(is_plain, content.starts_with('"') && !(role == "system" && content.contains("x-a")));
+                assert!(Message::read_plain(&other, Format::Text).is_none());
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Messages of earlier requests, and what conversations of one form have in common.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use minijinja::Value;
 
@@ -15,7 +15,8 @@ use crate::tokenize::keys::Keys;
 /// A message that is ready for templates. Values share what they are made of, so it is cloned for each rendering cheaply.
 pub(in crate::tokenize) struct Parsed {
     pub(super) message: Message,
-    pub(super) value: Value,
+    /// What templates see of it, from when one sees it: where a prompt is filled in none does.
+    value: OnceLock<Value>,
     /// Its text, where the prompt differs from that of another message of the same form in it alone.
     pub(super) filling: Option<Value>,
     /// Names it, and all that the prompt has of it beside that text; `None` if it was made up here.
@@ -63,7 +64,14 @@ pub(in crate::tokenize) struct Remembered<'a> {
 
 impl From<Message> for Parsed {
     fn from(message: Message) -> Self {
-        Self { value: message.clone().into_value(), message, filling: None, names: None, bytes: 0 }
+        Self { message, value: OnceLock::new(), filling: None, names: None, bytes: 0 }
+    }
+}
+
+impl Parsed {
+    /// The message as the template sees it.
+    pub(super) fn value(&self) -> Value {
+        self.value.get_or_init(|| self.message.clone().into_value()).clone()
     }
 }
 
@@ -315,8 +323,8 @@ mod tests {
             .map(|source| Traits::of("default", source, |_, _| None));
         let read = |template| memory.of(&spans).read(0, json, template).unwrap();
         assert!(Arc::ptr_eq(&read(&text), &read(&text)));
-        assert_eq!(read(&text).value.to_string(), "{'role': 'user', 'content': 'a'}");
+        assert_eq!(read(&text).value().to_string(), "{'role': 'user', 'content': 'a'}");
         let listed = "{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}";
-        assert_eq!(read(&parts).value.to_string(), listed);
+        assert_eq!(read(&parts).value().to_string(), listed);
     }
 }
