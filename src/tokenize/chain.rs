@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use warmpath_core::blocks::{Root, step};
 use warmpath_core::ids::{SequenceHash, TokenId};
 
@@ -33,16 +34,17 @@ impl Weigh for Hashed {
     }
 }
 
-/// What one part came to.
+/// What one part came to. Ids that are left over are fewer than a block has, mostly 16.
 pub(super) struct Part {
     tokens: u32,
     blocks: Box<[SequenceHash]>,
-    rest: Box<[TokenId]>,
+    rest: SmallVec<[TokenId; 16]>,
 }
 
 impl Weigh for Part {
     fn bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.blocks) + size_of_val(&*self.rest)
+        let rest = if self.rest.spilled() { size_of_val(&*self.rest) } else { 0 };
+        size_of::<Self>() + size_of_val(&*self.blocks) + rest
     }
 }
 

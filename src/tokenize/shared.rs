@@ -35,12 +35,12 @@ pub struct TokenizeLimits {
 }
 
 impl Default for TokenizeLimits {
-    /// 64 MiB of memory; parts of 2 KiB; 640 KiB, 16 KiB and 0.5 ms inline; 4 MiB at most (a million tokens of natural text); two jobs,
+    /// 64 MiB of memory; parts of 4 KiB; 640 KiB, 16 KiB and 0.5 ms inline; 4 MiB at most (a million tokens of natural text); two jobs,
     /// 64 waiting, 250 ms.
     fn default() -> Self {
         Self {
             cache_bytes: 64 << 20,
-            part_min: 2 << 10,
+            part_min: 4 << 10,
             inline_body_max: 640 << 10,
             inline_part_max: 16 << 10,
             inline_time_max: Duration::from_micros(500),
