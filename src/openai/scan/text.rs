@@ -9,7 +9,7 @@ use crate::stride::{STRIDE, Stride};
 /// what is between two escapes, of which texts have one in every line, is copied at once.
 pub(super) fn text(json: &str) -> Option<(Cow<'_, str>, usize)> {
     let inside = json.strip_prefix('"')?;
-    let (mut text, mut from, mut behind) = (String::new(), 0, 0);
+    let (mut text, mut from, mut behind) = (Vec::new(), 0, 0);
     for (number, stride) in inside.as_bytes().chunks(STRIDE).enumerate() {
         let mut stops = Stride::padded(stride).is_either(b'"', b'\\');
         while stops != 0 {
@@ -19,18 +19,21 @@ pub(super) fn text(json: &str) -> Option<(Cow<'_, str>, usize)> {
             if at < behind {
                 continue;
             }
-            let before = inside.get(from..at)?;
+            let before = inside.as_bytes().get(from..at)?;
             let Some(escaped) = escaped(&inside.as_bytes()[at..]) else {
-                let text = if from == 0 { Cow::Borrowed(before) } else { Cow::Owned(text + before) };
-                return Some((text, at + 2));
+                if from == 0 {
+                    return Some((Cow::Borrowed(inside.get(..at)?), at + 2));
+                }
+                text.extend_from_slice(before);
+                return Some((Cow::Owned(String::from_utf8(text).ok()?), at + 2));
             };
             if from == 0 {
                 // The last member of a message is its text.
                 text.reserve(inside.len());
             }
-            text.push_str(before);
+            text.extend_from_slice(before);
             match escaped {
-                Escaped::Plain(char) => text.push(char::from(char)),
+                Escaped::Plain(byte) => text.push(byte),
                 // A character by its number, or two of them: rare, but with clients that write ASCII only.
                 Escaped::Other => return by_serde(json),
             }

@@ -115,32 +115,55 @@ fn is_marker(word: &str) -> bool {
 /// Words that texts are searched for.
 #[derive(Debug)]
 enum Words {
-    /// All have a sign, `<` mostly, at the place that is told with each: it is enough to look where a text has it.
-    Around(u8, Box<[(usize, Box<[u8]>)]>),
+    /// All have a sign, `<` mostly: it is enough to look where a text has it.
+    Around(Sign),
     Any(Box<[Finder<'static>]>),
+}
+
+/// A sign, and words that have it at the place that is told with each.
+#[derive(Debug)]
+struct Sign {
+    sign: u8,
+    words: Box<[(usize, Box<[u8]>)]>,
+    /// What stands behind the sign in them. Most signs of a text are none of theirs.
+    next: Box<[u8]>,
 }
 
 impl Words {
     fn new<'a>(words: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
         let mut signs = words.clone().next().unwrap_or_default().iter().copied().filter(u8::is_ascii_punctuation);
-        let around = |sign: u8| -> Option<Self> {
-            let placed = words.clone().map(|word| Some((memchr(sign, word)?, Box::from(word))));
-            Some(Self::Around(sign, placed.collect::<Option<_>>()?))
-        };
-        let shared = signs.find_map(around);
-        shared.unwrap_or_else(|| Self::Any(words.map(|word| Finder::new(word).into_owned()).collect()))
+        let around = signs.find_map(|sign| Sign::of(sign, words.clone()));
+        let any = || Self::Any(words.map(|word| Finder::new(word).into_owned()).collect());
+        around.map_or_else(any, Self::Around)
     }
 
     fn any_in(&self, text: &[u8]) -> bool {
         match self {
-            Self::Around(sign, words) => memchr_iter(*sign, text).any(|at| {
-                let begins = |(place, word): &(usize, Box<[u8]>)| {
-                    at.checked_sub(*place).is_some_and(|from| text[from..].starts_with(word))
-                };
-                words.iter().any(begins)
-            }),
+            Self::Around(sign) => sign.any_in(text),
             Self::Any(words) => words.iter().any(|word| word.find(text).is_some()),
         }
+    }
+}
+
+impl Sign {
+    /// `None` unless all of `words` have it, and something behind it.
+    fn of<'a>(sign: u8, words: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
+        let placed = words.map(|word| Some((memchr(sign, word)?, Box::from(word))));
+        let words: Box<[(usize, Box<[u8]>)]> = placed.collect::<Option<_>>()?;
+        let mut next: Vec<u8> =
+            words.iter().map(|(place, word)| word.get(place + 1).copied()).collect::<Option<_>>()?;
+        next.sort_unstable();
+        next.dedup();
+        Some(Self { sign, words, next: next.into() })
+    }
+
+    fn any_in(&self, text: &[u8]) -> bool {
+        memchr_iter(self.sign, text).any(|at| {
+            let begins = |(place, word): &(usize, Box<[u8]>)| {
+                at.checked_sub(*place).is_some_and(|from| text[from..].starts_with(word))
+            };
+            text.get(at + 1).is_some_and(|next| self.next.contains(next)) && self.words.iter().any(begins)
+        })
     }
 }
 
@@ -184,15 +207,17 @@ mod tests {
     #[test]
     fn words_are_found_wherever_they_are() {
         let words = |words: &[&'static str]| Words::new(words.iter().copied().map(str::as_bytes));
-        let [around, behind, any] = [&["</think>", "a<b"][..], &["</a>", "b>"], &["[b]", "stop"]].map(words);
-        assert!(matches!((&around, &behind, &any), (Words::Around(b'<', _), Words::Around(b'>', _), Words::Any(_))));
+        let [around, second, any] = [&["</think>", "a<b"][..], &["</a>", "b/c"], &["[b]", "stop"]].map(words);
+        assert!(matches!((&around, &any), (Words::Around(Sign { sign: b'<', .. }), Words::Any(_))));
+        assert!(matches!(&second, Words::Around(Sign { sign: b'/', .. })));
         for text in ["</think>", "x</think>y", "<</think>", "a<b", "< a<b", "a<a<b"] {
             assert!(around.any_in(text.as_bytes()), "{text}");
         }
         for text in ["", "<", "a<", "<b", "</think", "think>", "<a<"] {
             assert!(!around.any_in(text.as_bytes()), "{text}");
         }
-        assert!(behind.any_in(b"x>b>") && behind.any_in(b"</a>") && !behind.any_in(b"/a> b <"));
+        assert!(second.any_in(b"x/b/c") && second.any_in(b"</a>") && !second.any_in(b"/a> b/"));
+        assert!(matches!(words(&["a>", "b>c"]), Words::Any(_)), "nothing behind the sign");
         assert!(any.any_in(b"unstoppable") && any.any_in(b"[b]") && !any.any_in(b"[stp]"));
         assert!(!words(&[]).any_in(b"<"));
     }
