@@ -1,7 +1,7 @@
 //! The ids of words, remembered in front of a tokenizer.
 //!
 //! Nearly all words of a text were seen before. A text is taken apart where words end ([`WordEnds`]); the ids of a word that
-//! is known are copied, which takes some thirty instructions, and the tokenizer is asked for the others. It is asked only
+//! is known are copied, which takes some eighty instructions in all, and the tokenizer is asked for the others. It is asked only
 //! so often, though: where most words are new, as in random characters, the rest of a text is encoded as a whole, as it
 //! would be without this. Memory is bounded, and threads do not wait for one another: who finds it locked does without.
 
@@ -263,7 +263,7 @@ impl Told {
     /// Adds the first `count` of `ids`, if there is room.
     #[inline]
     fn add(&mut self, ids: &[u32; WORD_IDS_MAX], count: usize) -> bool {
-        // All four at once: the next ones lie over those that are none.
+        // All that a word may have, at once: the next ones lie over those that are none.
         let Some(place) = self.ids.get_mut(self.count..).and_then(|rest| rest.first_chunk_mut()) else { return false };
         *place = *ids;
         self.count += count;
