@@ -37,7 +37,10 @@ pub(crate) async fn ask(client: &reqwest::Client, url: &str, prompt: &str) -> Sa
     let body = json!({"model": "m", "prompt": prompt, "stream": true, "max_tokens": 60});
     let mut answer = client.post(url).json(&body).send().await.expect("the gateway answers");
     if answer.status() != 200 {
-        return Saw::Refused(answer.status().as_u16());
+        let status = answer.status().as_u16();
+        // Whose refusal it is: a balancer has pages of its own.
+        println!("{status}: {}", answer.text().await.unwrap_or_default());
+        return Saw::Refused(status);
     }
     let mut text = String::new();
     let clean = loop {
