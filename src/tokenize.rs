@@ -35,6 +35,7 @@ pub mod remote;
 mod shared;
 mod word_ends;
 mod word_memory;
+mod word_table;
 mod work;
 
 pub use chain::Hashed;

@@ -14,7 +14,7 @@
 //! added token has inside is no end of a word.
 
 use super::pipeline::{Pipeline, Words};
-use crate::stride::{STRIDE, Stride};
+use crate::stride::{STRIDE, Stride, place};
 
 // What may begin a word, by what stands before it.
 const BEHIND_WORD: u8 = 1;
@@ -90,8 +90,7 @@ impl WordEnds {
             let lowest = perhaps & perhaps.wrapping_neg();
             perhaps ^= lowest;
             let rule = if behind_line & lowest == 0 { BEHIND_WORD } else { BEHIND_LINE };
-            let byte = usize::try_from(lowest.trailing_zeros()).ok().and_then(|place| bytes.get(place));
-            if byte.is_some_and(|byte| self.behind[usize::from(*byte)] & rule != 0) {
+            if bytes.get(place(lowest)).is_some_and(|byte| self.behind[usize::from(*byte)] & rule != 0) {
                 ends |= lowest;
             }
         }

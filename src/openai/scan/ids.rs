@@ -2,7 +2,7 @@
 //! and a space. What each byte of a block is, is found out for all of them at once; anything else, valid or not, is left to who
 //! reads byte by byte.
 
-use crate::stride::{STRIDE, Stride};
+use crate::stride::{STRIDE, Stride, place};
 
 /// The most digits of a number that is read in one step.
 const DIGITS_MAX: usize = 8;
@@ -88,11 +88,13 @@ pub(super) fn plain(list: &[u8], take: &mut impl FnMut(&[u32])) -> usize {
         // A space may be behind a comma, but what begins here is a number; and none has more digits than one step reads.
         let wrong = spelling.wrong | !spelling.digits & 1 | too_long(spelling.digits);
         let mut ends = spelling.commas & wrong.wrapping_sub(1) & !wrong;
-        let Some(last) = (STRIDE - 1).checked_sub(places(ends.leading_zeros())) else { return begin };
+        let Some(last) = (STRIDE - 1).checked_sub(usize::try_from(ends.leading_zeros()).unwrap_or(STRIDE)) else {
+            return begin;
+        };
         let mut starts = spelling.digits & !(spelling.digits << 1);
         let mut count = 0;
         while ends != 0 {
-            numbers[count] = short_number(window, places(starts.trailing_zeros()), places(ends.trailing_zeros()));
+            numbers[count] = short_number(window, place(starts), place(ends));
             count += 1;
             starts &= starts - 1;
             ends &= ends - 1;
@@ -122,11 +124,6 @@ fn too_long(digits: u64) -> u64 {
     let two = digits & digits >> 1;
     let four = two & two >> 2;
     four & four >> 4 & digits >> DIGITS_MAX
-}
-
-#[inline]
-fn places(bits: u32) -> usize {
-    usize::try_from(bits).unwrap_or(STRIDE)
 }
 
 /// The number whose one to eight digits are `window[from..end]`, without a branch for each of them: three multiplications, by

@@ -1,7 +1,7 @@
 //! Where the strings of a JSON text end: 64 bytes at a glance. What is behind a backslash is reckoned for all of them at once
 //! ([`Escaped`]), since code and prose have an escape in every line.
 
-use crate::stride::{STRIDE, Stride};
+use crate::stride::{STRIDE, Stride, place};
 
 /// Finds the ends of a text's strings, one behind the other; remembers the block where the last one ended.
 pub(super) struct Stops {
@@ -110,11 +110,6 @@ const KINDS: [u8; 256] = {
     }
     kinds
 };
-
-/// The place of the lowest bit.
-fn place(bits: u64) -> usize {
-    usize::try_from(bits.trailing_zeros()).unwrap_or(STRIDE)
-}
 
 #[cfg(test)]
 mod tests {

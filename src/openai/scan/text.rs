@@ -2,64 +2,55 @@
 
 use std::borrow::Cow;
 
-use crate::stride::{STRIDE, Stride};
+use crate::stride::{STRIDE, Stride, place};
 
 /// The text of the JSON string that `json` begins with, and how long the string is, quotes and all. What JSON forbids inside
 /// of strings is not looked for. `None` where the string does not end, or half a surrogate pair stands alone. O(string);
 /// what is between two escapes, of which texts have one in every line, is copied at once.
 pub(super) fn text(json: &str) -> Option<(Cow<'_, str>, usize)> {
     let inside = json.strip_prefix('"')?;
-    let (mut text, mut from, mut behind) = (Vec::new(), 0, 0);
-    for (number, stride) in inside.as_bytes().chunks(STRIDE).enumerate() {
+    let bytes = inside.as_bytes();
+    let (mut text, mut from) = (Vec::new(), 0);
+    for (number, stride) in bytes.chunks(STRIDE).enumerate() {
         let mut stops = Stride::padded(stride).is_either(b'"', b'\\');
         while stops != 0 {
-            let at = number * STRIDE + usize::try_from(stops.trailing_zeros()).ok()?;
+            let at = number * STRIDE + place(stops);
             stops &= stops - 1;
-            // Of two backslashes the second is what the first one escapes, and so may quotes be.
-            if at < behind {
+            // What a backslash escapes may be another one, or a quote.
+            if at < from {
                 continue;
             }
-            let before = inside.as_bytes().get(from..at)?;
-            let Some(escaped) = escaped(&inside.as_bytes()[at..]) else {
+            if bytes[at] == b'"' {
                 if from == 0 {
                     return Some((Cow::Borrowed(inside.get(..at)?), at + 2));
                 }
-                text.extend_from_slice(before);
+                text.extend_from_slice(&bytes[from..at]);
                 return Some((Cow::Owned(String::from_utf8(text).ok()?), at + 2));
-            };
+            }
+            // A character by its number, or two of them: rare, but with clients that write ASCII only.
+            let Some(escaped) = bytes.get(at + 1).and_then(|byte| escaped(*byte)) else { return by_serde(json) };
             if from == 0 {
                 // The last member of a message is its text.
                 text.reserve(inside.len());
             }
-            text.extend_from_slice(before);
-            match escaped {
-                Escaped::Plain(byte) => text.push(byte),
-                // A character by its number, or two of them: rare, but with clients that write ASCII only.
-                Escaped::Other => return by_serde(json),
-            }
-            (from, behind) = (at + 2, at + 2);
+            text.extend_from_slice(&bytes[from..at]);
+            text.push(escaped);
+            from = at + 2;
         }
     }
     None
 }
 
-/// What a backslash and the character behind it stand for.
-enum Escaped {
-    Plain(u8),
-    Other,
-}
-
-/// `None` at a quote.
-fn escaped(rest: &[u8]) -> Option<Escaped> {
-    let (b'\\', behind) = rest.split_first()? else { return None };
-    Some(match behind.first() {
-        Some(b'n') => Escaped::Plain(b'\n'),
-        Some(b't') => Escaped::Plain(b'\t'),
-        Some(b'r') => Escaped::Plain(b'\r'),
-        Some(b'b') => Escaped::Plain(8),
-        Some(b'f') => Escaped::Plain(12),
-        Some(plain @ (b'"' | b'\\' | b'/')) => Escaped::Plain(*plain),
-        _ => Escaped::Other,
+/// What a backslash makes of the byte behind it, if that is one byte.
+fn escaped(byte: u8) -> Option<u8> {
+    Some(match byte {
+        b'n' => b'\n',
+        b't' => b'\t',
+        b'r' => b'\r',
+        b'b' => 8,
+        b'f' => 12,
+        b'"' | b'\\' | b'/' => byte,
+        _ => return None,
     })
 }
 
@@ -91,7 +82,7 @@ mod tests {
             pieces in prop::collection::vec(
                 select(vec![
                     "a", "é", "字", "\\n", "\\t", "\\r", "\\b", "\\f", "\\\"", "\\\\", "\\/", "\\u00e9", "\\ud83d\\ude00",
-                    "\\ud83d", "\\u0000", "n", "u00e9",
+                    "\\ud83d", "\\u0000", "n", "u00e9", "sixty-one bytes, so that what follows lies across two strides",
                 ]),
                 0..12,
             ),

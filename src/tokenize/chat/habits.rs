@@ -19,7 +19,7 @@ const COMPARED_EVERY: u64 = 1024;
 #[derive(Debug)]
 pub(super) struct Habits {
     /// Texts with one of these may not.
-    acted_on: Words,
+    acted_on: ActedOn,
     prints_texts: AtomicBool,
     /// Whether white space at the beginning of a text, and at its end, is taken off.
     trims: [bool; 2],
@@ -37,7 +37,7 @@ impl Habits {
         acted_on.retain(|word| prints_texts && (is_marker(word) || !sentences(word).iter().all(|text| stands(text))));
         // A text with a word has those that the word has.
         let shortest = |word: &&String| !acted_on.iter().any(|other| other != *word && word.contains(other.as_str()));
-        let acted_on = Words::new(acted_on.iter().filter(shortest).map(String::as_bytes));
+        let acted_on = ActedOn::new(acted_on.iter().filter(shortest).map(String::as_bytes));
         let trims = [["\n\nx", "  x"], ["x\n\n", "x  "]].map(|texts| !texts.into_iter().all(stands));
         Self { acted_on, prints_texts: prints_texts.into(), trims, filled: AtomicU64::new(0) }
     }
@@ -114,7 +114,7 @@ fn is_marker(word: &str) -> bool {
 
 /// Words that texts are searched for.
 #[derive(Debug)]
-enum Words {
+enum ActedOn {
     /// All have a sign, `<` mostly: it is enough to look where a text has it.
     Around(Sign),
     Any(Box<[Finder<'static>]>),
@@ -129,7 +129,7 @@ struct Sign {
     next: Box<[u8]>,
 }
 
-impl Words {
+impl ActedOn {
     fn new<'a>(words: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
         let mut signs = words.clone().next().unwrap_or_default().iter().copied().filter(u8::is_ascii_punctuation);
         let around = signs.find_map(|sign| Sign::of(sign, words.clone()));
@@ -206,10 +206,10 @@ mod tests {
 
     #[test]
     fn words_are_found_wherever_they_are() {
-        let words = |words: &[&'static str]| Words::new(words.iter().copied().map(str::as_bytes));
+        let words = |words: &[&'static str]| ActedOn::new(words.iter().copied().map(str::as_bytes));
         let [around, second, any] = [&["</think>", "a<b"][..], &["</a>", "b/c"], &["[b]", "stop"]].map(words);
-        assert!(matches!((&around, &any), (Words::Around(Sign { sign: b'<', .. }), Words::Any(_))));
-        assert!(matches!(&second, Words::Around(Sign { sign: b'/', .. })));
+        assert!(matches!((&around, &any), (ActedOn::Around(Sign { sign: b'<', .. }), ActedOn::Any(_))));
+        assert!(matches!(&second, ActedOn::Around(Sign { sign: b'/', .. })));
         for text in ["</think>", "x</think>y", "<</think>", "a<b", "< a<b", "a<a<b"] {
             assert!(around.any_in(text.as_bytes()), "{text}");
         }
@@ -217,7 +217,7 @@ mod tests {
             assert!(!around.any_in(text.as_bytes()), "{text}");
         }
         assert!(second.any_in(b"x/b/c") && second.any_in(b"</a>") && !second.any_in(b"/a> b/"));
-        assert!(matches!(words(&["a>", "b>c"]), Words::Any(_)), "nothing behind the sign");
+        assert!(matches!(words(&["a>", "b>c"]), ActedOn::Any(_)), "nothing behind the sign");
         assert!(any.any_in(b"unstoppable") && any.any_in(b"[b]") && !any.any_in(b"[stp]"));
         assert!(!words(&[]).any_in(b"<"));
     }
