@@ -3,9 +3,9 @@
 
     scripts/deploy/metrics-exist.py [METRICS.txt]
 
-The router's metrics are those declared in src/telemetry/metrics.rs, under the prefix `warmpath`. With the text of a
-/metrics, what that shows must be declared, too. It also sees that every alert has a severity, all annotations, a section
-in the runbook, and tests in which it fires and is silent.
+The router's metrics are those declared in src/telemetry/metrics/definitions.rs, under the prefix `warmpath`. With the text
+of a /metrics, what that shows must be declared, too. It also sees that every alert has a severity, all annotations, a
+section in the runbook, and tests in which it fires and is silent.
 """
 import json
 import pathlib
@@ -19,8 +19,8 @@ LABELS = re.compile(r"\{[^{}]*\}")
 
 def declared():
     """Names of all series that the code can make."""
-    text = (ROOT / "src/telemetry/metrics.rs").read_text()
-    found = re.findall(r'^    [A-Z_]+ = "([a-z_]+)", Kind::(\w+)', text, re.M)
+    text = (ROOT / "src/telemetry/metrics/definitions.rs").read_text()
+    found = re.findall(r'^ +[A-Z_]+ = "([a-z_]+)", Kind::(\w+)', text, re.M)
     names = set()
     for name, kind in found:
         ends = ("_bucket", "_sum", "_count") if kind == "Histogram" else ("",)
@@ -65,7 +65,7 @@ def alert_faults():
 def main():
     known = declared()
     if len(known) < 50:
-        sys.exit("src/telemetry/metrics.rs is not read right: too few metrics are declared")
+        sys.exit("src/telemetry/metrics/definitions.rs is not read right: too few metrics are declared")
     faults, uses = [], 0
     for where, expression in expressions():
         for name in NAME.findall(LABELS.sub("", expression)):

@@ -1,4 +1,4 @@
-//! Every metric: its name, kind, labels and help. Handles live in structs; nobody looks a metric up by name twice.
+//! What is measured, as handles in structs: nobody looks a metric up by name twice. Each is defined in `definitions`.
 //!
 //! Labels are bounded: models and workers are configured names (at most 64 and 1 024, the rest is `other`), reasons are
 //! enums.
@@ -14,6 +14,7 @@ use crate::real::{real, real_len};
 use crate::shutdown::Restarts;
 pub use belief::Belief;
 pub use config::ConfigMetrics;
+use definitions::*;
 pub use door::DoorMetrics;
 use histogram::Histograms;
 pub use model::ModelMetrics;
@@ -21,12 +22,14 @@ use process::ProcessMetrics;
 pub use queue::QueueMetrics;
 use reasons::Reasons;
 pub use record::RecordMetrics;
+pub use reference::reference;
 pub use spans::SpanMetrics;
 pub use tokenizer::TokenizerFigures;
 pub use worker::WorkerMetrics;
 
 mod belief;
 mod config;
+mod definitions;
 pub mod door;
 mod histogram;
 mod model;
@@ -34,129 +37,15 @@ mod process;
 mod queue;
 mod reasons;
 mod record;
+mod reference;
 mod shadow;
 mod spans;
 mod tokenizer;
 mod worker;
 
-const LATENCY_BOUNDS: [f64; 14] =
-    [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0];
-const TTFT_BOUNDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
-/// Of costs in any unit, shares as well as tokens.
-const REGRET_BOUNDS: [f64; 10] = [0.0, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0];
-
 /// The most values of the labels `model` and `worker`.
 const MODELS_MAX: usize = 64;
 const WORKERS_MAX: usize = 1024;
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram(&'static [f64]),
-}
-
-/// One metric, without its prefix.
-struct Definition {
-    name: &'static str,
-    kind: Kind,
-    help: &'static str,
-}
-
-macro_rules! definitions {
-    ($($constant:ident = $name:literal, $kind:expr, $help:literal;)*) => {
-        $(const $constant: Definition = Definition { name: $name, kind: $kind, help: $help };)*
-        const ALL: &[Definition] = &[$($constant),*];
-    };
-}
-
-definitions! {
-    REQUESTS = "requests_total", Kind::Counter, "Requests answered, by model and outcome.";
-    RETRIES = "retries_total", Kind::Counter, "Attempts on another worker, by reason.";
-    FALLBACK = "fallback_total", Kind::Counter, "Placements that the policy left to the fallback, by reason.";
-    SHADOW_PLACEMENTS = "shadow_placements_total", Kind::Counter, "Placements by the policy, by whether a shadow policy agrees: agrees, differs or no_choice.";
-    SHADOW_REGRET = "shadow_regret", Kind::Histogram(&REGRET_BOUNDS), "What a shadow policy's choice costs more than the cheapest, by the policy and in its unit.";
-    UNTOKENIZED = "untokenized_total", Kind::Counter, "Requests whose token ids could not be had, by reason.";
-    TOKENIZED = "tokenized_bytes_total", Kind::Counter, "Text of prompts, by what became of it: repeated, found or encoded.";
-    TOKEN_HITS = "token_cache_hit_ratio", Kind::Gauge, "Share of the text that did not have to be encoded, last five minutes.";
-    TOKEN_BYTES = "token_cache_bytes", Kind::Gauge, "Memory for what was tokenized before, of all models together.";
-    TOKEN_CHECKS = "tokenizer_checks_total", Kind::Counter, "Prompts compared with the reference tokenizer, by result.";
-    TOKEN_FAST = "tokenizer_fast", Kind::Gauge, "1 while the fast tokenizer is used, 0 while the reference is.";
-    TOKEN_CUTS = "tokenizer_cuts", Kind::Gauge, "1 while texts are cut where that is safe, 0 while they are not.";
-    QUEUE_LENGTH = "queue_length", Kind::Gauge, "Requests that wait for a worker, by class.";
-    QUEUE_WAIT = "queue_wait_seconds", Kind::Histogram(&TTFT_BOUNDS), "How long those waited that were admitted after a wait.";
-    QUEUE_REFUSALS = "queue_refusals_total", Kind::Counter, "Requests that the queue did not take or keep, by reason.";
-    ROUTING_LATENCY = "routing_latency_seconds", Kind::Histogram(&LATENCY_BOUNDS), "Time to hash, match, score and reserve.";
-    TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its first token, of streams: other answers have no first token of their own.";
-    DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the request's arrival to its end.";
-    BALANCE = "load_balance_score", Kind::Gauge, "Deviation of the workers' kv_load over its mean.";
-    HIT_RATE = "kv_hit_rate", Kind::Gauge, "Predicted overlap over prompt tokens, last five minutes; as reported where prompts are not read.";
-    KV_LOAD = "kv_load", Kind::Gauge, "Blocks in flight over the blocks of the worker's cache.";
-    PLACED = "placed_requests_total", Kind::Counter, "Requests that the router chose the worker for.";
-    IN_FLIGHT = "in_flight_requests", Kind::Gauge, "Requests sent to the worker and not finished.";
-    PREFILL = "prefill_tokens_in_flight", Kind::Gauge, "Uncached prompt tokens of requests without a first token.";
-    WORKER_STATE = "worker_state", Kind::Gauge, "1 for what the worker is: active, draining, ejected or down.";
-    UP = "worker_up", Kind::Gauge, "1 while the worker may be chosen.";
-    PROMPT_TOKENS = "prompt_tokens_total", Kind::Counter, "Prompt tokens sent to the worker: cached_tokens_total as predicted over these is the hit rate that was promised.";
-    PROMPT_REPORTED = "prompt_tokens_reported_total", Kind::Counter, "Prompt tokens of answers that told their usage: cached_tokens_total as reported over these is the hit rate that engines had.";
-    CACHED_TOKENS = "cached_tokens_total", Kind::Counter, "Cached prompt tokens, as predicted and as reported.";
-    PREDICTIONS = "predictions_total", Kind::Counter, "Requests whose cached tokens were reported: exact, over or under.";
-    PREDICTION_ERROR = "prediction_error_tokens_total", Kind::Counter, "Tokens by which predicted and reported cached tokens differ.";
-    TOKEN_PARITY = "token_parity_total", Kind::Counter, "Prompts whose tokens the engine counted too: equal or differs.";
-    TRUST_WEIGHT = "trust_weight", Kind::Gauge, "What a block is worth that the worker's view promises, from 0 to 1.";
-    TRUST_REASON = "trust_reason", Kind::Gauge, "1 while the worker's view is doubted for this reason.";
-    ENGINE_RUNNING = "engine_requests_running", Kind::Gauge, "Running requests as the engine last said.";
-    ENGINE_WAITING = "engine_requests_waiting", Kind::Gauge, "Waiting requests as the engine last said.";
-    ENGINE_USAGE = "engine_kv_usage", Kind::Gauge, "Share of its cache in use as the engine last said.";
-    ENGINE_AGE = "engine_metrics_age_seconds", Kind::Gauge, "Time since the engine's metrics were read, or since it joined where they never were.";
-    ENGINE_REPORTS = "engine_load_reports_total", Kind::Counter, "Bridges' reports of the engine's load, by outcome.";
-    ENGINE_SCRAPES = "engine_scrapes_total", Kind::Counter, "Attempts to read the engine's metrics, by outcome.";
-    EVENTS = "kv_events_total", Kind::Counter, "KV-cache events, by what became of them.";
-    EVENT_GAPS = "kv_event_gaps_total", Kind::Counter, "Losses of events that emptied a worker's view.";
-    EVENT_RESTARTS = "kv_event_restarts_total", Kind::Counter, "Engine restarts seen in its events.";
-    REPAIRS = "kv_view_repairs_total", Kind::Counter, "Repairs of a worker's view, by how they ended.";
-    SUSPECT = "kv_view_suspect", Kind::Gauge, "1 while something is thought to be missing in the worker's view.";
-    COLD = "kv_view_cold", Kind::Gauge, "1 while the view lacks what was said before a loss, or cannot be read.";
-    EVENTS_HELD = "kv_events_held", Kind::Gauge, "Event batches that wait for others.";
-    EVENT_LAG = "kv_event_lag_seconds", Kind::Histogram(&TTFT_BOUNDS), "From the engine's time stamp to the index.";
-    INDEX_BLOCKS = "index_blocks", Kind::Gauge, "Blocks that the index holds for the worker.";
-    INDEX_BYTES = "index_bytes", Kind::Gauge, "Heap of the prefix index, the engines' own names for blocks included.";
-    INDEX_WORKER_BYTES = "index_worker_bytes", Kind::Gauge, "Heap of the worker's own names for blocks in the index.";
-    INDEX_SHED = "index_shed_entries_total", Kind::Counter, "Entries that the index let go to make room for others.";
-    CREDIT = "in_flight_credit_blocks", Kind::Gauge, "Blocks that count as cached because the worker was sent them, before its events come.";
-    INDEX_REFUSED = "index_refused_blocks_total", Kind::Counter, "Blocks not remembered because the index was full.";
-    HISTORY_UNITS = "history_units", Kind::Gauge, "What approx_tree (tokens, characters) or approx_lru (blocks) remembers.";
-    HISTORY_SWEPT = "history_swept_units", Kind::Gauge, "The same before and after the last sweep that found too much.";
-    HISTORY_EVICTED = "history_evicted_units_total", Kind::Counter, "What was evicted from it, least recently used first.";
-    RESTORED = "index_restored_blocks_total", Kind::Counter, "Blocks of the worker that were read from the file of the run before.";
-    UNMATCHED = "kv_event_unmatched_topics_total", Kind::Counter, "Messages of engines that connected to us whose topic names no worker.";
-    CONNECTIONS = "client_connections", Kind::Gauge, "Connections of clients, by listener.";
-    CONNECTIONS_OPENED = "client_connections_opened_total", Kind::Counter, "Connections of clients that were accepted.";
-    CONNECTIONS_CLOSED = "client_connections_closed_total", Kind::Counter, "Connections of clients that ended, by reason.";
-    CONNECTIONS_REFUSED = "client_connections_refused_total", Kind::Counter, "Connections that were turned away, by reason.";
-    ACCEPT_FAILURES = "accept_failures_total", Kind::Counter, "Connections that could not be accepted, by reason.";
-    STREAMS_RESET = "client_streams_reset_total", Kind::Counter, "Streams of HTTP/2 that were reset, by reason.";
-    HANDSHAKE_FAILURES = "tls_handshake_failures_total", Kind::Counter, "TLS handshakes that failed, by reason.";
-    CERTIFICATE_READS = "tls_certificate_reads_total", Kind::Counter, "Times that a changed certificate was read: renewed or refused.";
-    CERTIFICATE_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Kind::Gauge, "When the certificate in use expires, since 1970.";
-    RESTARTS = "task_restarts_total", Kind::Counter, "Background tasks that panicked and began again, by task.";
-    LOG_DROPPED = "log_lines_dropped_total", Kind::Counter, "Lines of the log that came faster than they could be written.";
-    RECORDED = "recorded_requests_total", Kind::Counter, "Finished requests that were to be recorded, by what became of them.";
-    TRACED = "traced_requests_total", Kind::Counter, "Requests whose spans were to be sent, by what became of them.";
-    CONFIG_RELOADS = "config_reloads_total", Kind::Counter, "Times that a changed configuration took effect.";
-    CONFIG_FAILURES = "config_reload_failures_total", Kind::Counter, "Times that a configuration was read that cannot be followed.";
-    CONFIG_LOADED = "config_last_reload_success_timestamp_seconds", Kind::Gauge, "When the configuration in effect was read, since 1970.";
-    CONFIG_SUCCESSFUL = "config_last_reload_successful", Kind::Gauge, "1 unless the configuration that was read last cannot be followed.";
-    CONFIG_HASH = "config_hash", Kind::Gauge, "The first 32 bits of the hash of the file that was followed last: equal for equal files. What of it waits for a restart is counted by config_restart_pending.";
-    CONFIG_WAITING = "config_restart_pending", Kind::Gauge, "Keys that the file has changed and that wait for a restart.";
-    DISCOVERY_FAULTS = "discovery_faults", Kind::Gauge, "What is wrong with a source of workers, counted: 0 while it is well.";
-    BUS_UP = "event_bus_up", Kind::Gauge, "0 while a bus that workers' events come over is not connected, or none of the engines' own sockets is.";
-    BUILD = "build_info", Kind::Gauge, "1, with the version of the program.";
-    PROCESS_CPU = "process_cpu_seconds_total", Kind::Counter, "Processor time of the process, in user mode and in the kernel.";
-    PROCESS_MEMORY = "process_resident_memory_bytes", Kind::Gauge, "Memory of the process that is in RAM.";
-    PROCESS_FILES = "process_open_fds", Kind::Gauge, "Descriptors that the process has open.";
-    PROCESS_FILES_MAX = "process_max_fds", Kind::Gauge, "Descriptors that it may have open.";
-}
 
 /// The registry of one gateway, and the handles that have no worker or model.
 #[derive(Clone)]
@@ -237,7 +126,7 @@ impl Metrics {
             registry.histograms.write(&mut series);
         }
         let mut text = String::new();
-        for definition in ALL {
+        for definition in GROUPS.iter().flat_map(|group| group.metrics) {
             let name = format!("{}_{}", self.registry.prefix, definition.name);
             let Some(lines) = series.get(&name) else { continue };
             let (help, kind) = (definition.help, definition.kind.word());
@@ -318,17 +207,6 @@ impl Metrics {
 
 const METADATA: Metadata<'static> = Metadata::new("warmpath", Level::INFO, None);
 
-impl Kind {
-    /// The exposition's word for it.
-    fn word(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram(_) => "histogram",
-        }
-    }
-}
-
 /// The metrics of an exposition by name, each with the lines of its series. There are no help lines: none was described.
 fn families(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split("\n\n").filter_map(|family| {
@@ -344,7 +222,13 @@ impl Registry {
         Self { prefix: prefix.to_owned(), handle: recorder.handle(), recorder, histograms: Histograms::default() }
     }
 
+    /// The one place where series get their names, so the one that holds declared labels to those that are given.
     fn key(&self, definition: &Definition, labels: Vec<Label>) -> Key {
+        debug_assert!(
+            definition.takes(labels.iter().map(Label::key)),
+            "{}: not its labels: {labels:?}",
+            definition.name
+        );
         Key::from_parts(format!("{}_{}", self.prefix, definition.name), labels)
     }
 

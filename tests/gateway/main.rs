@@ -25,6 +25,7 @@ mod cuts;
 mod discovery;
 mod doctor;
 mod doctor_buses;
+mod documented;
 mod door;
 mod door_tls;
 mod drain;
