@@ -1,4 +1,4 @@
-//! The simulated engine behind a socket: OpenAI's HTTP, vLLM's events and metrics.
+//! The simulated engine behind a socket: OpenAI's HTTP and SGLang's own, vLLM's events and metrics.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -25,6 +25,7 @@ mod answer;
 mod api;
 mod driver;
 mod exposition;
+mod native;
 mod ranks;
 mod voice;
 mod wire;

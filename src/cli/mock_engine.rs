@@ -27,6 +27,10 @@ use crate::telemetry;
 
 /// A simulated engine: an engine's cache and vLLM's scheduler in scaled real time, behind OpenAI's HTTP and with vLLM's events and
 /// metrics. It answers with made-up tokens.
+///
+/// It serves `POST /v1/completions`, `/v1/chat/completions`, `/tokenize` and SGLang's `/generate`, `GET /v1/models`, `/health`,
+/// `/version` and `/metrics`. `POST /reset_prefix_cache` empties its cache, `/restart` has it begin anew, and `/faults` makes events,
+/// answers or metrics go wrong.
 #[derive(Debug, Args)]
 pub struct MockEngineArgs {
     /// Where to listen.

@@ -1,4 +1,4 @@
-//! An answer in the making: the streams of its sequences as OpenAI's chunks, or as one document.
+//! An answer in the making: the streams of its sequences as chunks, or as one document.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,15 +6,18 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
-use warmpath_core::ids::TokenId;
 
 use super::Shared;
 use super::driver::{Command, Commands};
 use super::ranks::{Seat, Seated};
-use crate::openai::{Endpoint, RequestView};
-use crate::sim::{FinishReason, RequestId, TokenOut};
+use crate::sim::{RequestId, TokenOut};
+pub(super) use native::Native;
+pub(super) use openai::OpenAi;
+
+mod native;
+mod openai;
 
 /// One sequence's tokens. Dropping it before its end aborts the sequence: the client has left.
 pub(super) struct Part {
@@ -39,108 +42,46 @@ impl Drop for Part {
     }
 }
 
-/// What all chunks of an answer share.
-#[derive(Clone)]
-pub(super) struct Answer {
-    endpoint: Endpoint,
-    id: String,
-    model: String,
-    include_usage: bool,
-    prompt_tokens: usize,
-    cached_tokens: usize,
-    completion_tokens: usize,
-    sequences: usize,
+/// The form of an answer, and what it has come to.
+pub(super) enum Answer {
+    /// OpenAI's.
+    OpenAi(OpenAi),
+    /// SGLang's own.
+    Native(Native),
 }
 
 impl Answer {
-    pub(super) fn new(
-        endpoint: Endpoint,
-        name: &str,
-        model: &str,
-        view: &RequestView<'_>,
-        prompts: &[Vec<TokenId>],
-    ) -> Self {
-        let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
-        let n = usize::try_from(view.n).unwrap_or(1);
-        Self {
-            endpoint,
-            id: format!("{prefix}-{name}"),
-            model: model.to_owned(),
-            include_usage: view.include_usage,
-            prompt_tokens: prompts.iter().map(Vec::len).sum(),
-            cached_tokens: 0,
-            completion_tokens: 0,
-            sequences: prompts.len() * n,
+    /// One more token, as a stream tells it.
+    fn chunk(&mut self, index: usize, text: &str, token: &TokenOut) -> Value {
+        match self {
+            Answer::OpenAi(answer) => answer.chunk(index, text, token),
+            Answer::Native(answer) => answer.chunk(index, text, token),
         }
     }
 
-    fn usage(&self) -> Value {
-        json!({
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        })
-    }
-
-    fn envelope(&self, object: &str, choices: Value) -> Value {
-        json!({"id": self.id, "object": object, "created": 0, "model": self.model, "choices": choices})
-    }
-
-    fn chunk(&self, index: usize, text: &str, token: &TokenOut) -> Value {
-        let finish = token.finished.map(reason);
-        match self.endpoint {
-            Endpoint::Completions => {
-                let choice = json!({"index": index, "text": text, "logprobs": null, "finish_reason": finish});
-                self.envelope("text_completion", json!([choice]))
-            }
-            Endpoint::Chat => {
-                let mut delta = json!({ "content": text });
-                if token.index == 0 {
-                    delta["role"] = "assistant".into();
-                }
-                let choice = json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": finish});
-                self.envelope("chat.completion.chunk", json!([choice]))
-            }
+    /// What comes behind the last token of a stream, before `[DONE]`.
+    fn last(&self) -> Option<Value> {
+        match self {
+            Answer::OpenAi(answer) => answer.last(),
+            Answer::Native(_) => None,
         }
     }
 
-    /// The whole answer, of texts and the reasons why they ended.
-    pub(super) fn whole(&self, all: All) -> Value {
-        let choices = all.texts.iter().enumerate().map(|(index, (text, finish))| match self.endpoint {
-            Endpoint::Completions => {
-                json!({"index": index, "text": text, "logprobs": null, "finish_reason": finish})
-            }
-            Endpoint::Chat => {
-                let message = json!({"role": "assistant", "content": text});
-                json!({"index": index, "message": message, "logprobs": null, "finish_reason": finish})
-            }
-        });
-        let object = if self.endpoint == Endpoint::Chat { "chat.completion" } else { "text_completion" };
-        let mut document = self.envelope(object, choices.collect());
-        document["usage"] = all.usage;
-        document
-    }
-
-    fn count(&mut self, token: &TokenOut) {
-        self.completion_tokens += 1;
-        if let Some(first) = token.first {
-            self.cached_tokens += first.cached_tokens;
+    /// One more token, to be told with all others.
+    fn keep(&mut self, index: usize, text: &str, token: &TokenOut) {
+        match self {
+            Answer::OpenAi(answer) => answer.keep(index, text, token),
+            Answer::Native(answer) => answer.keep(index, text, token),
         }
     }
-}
 
-fn reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Length => "length",
-        FinishReason::Stop => "stop",
+    /// All that was kept.
+    fn whole(&self) -> Value {
+        match self {
+            Answer::OpenAi(answer) => answer.whole(),
+            Answer::Native(answer) => answer.whole(),
+        }
     }
-}
-
-/// The texts of all sequences, and what they cost.
-pub(super) struct All {
-    texts: Vec<(String, Option<&'static str>)>,
-    usage: Value,
 }
 
 /// A streamed answer.
@@ -152,28 +93,25 @@ pub(super) struct Answering {
 }
 
 /// What comes after the last token.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Tail {
-    Usage,
+    Last,
     Done,
     End,
 }
 
 impl Answering {
     pub(super) fn new(shared: Arc<Shared>, answer: Answer, parts: Vec<Part>) -> Self {
-        let tail = if answer.include_usage { Tail::Usage } else { Tail::Done };
-        Self { shared, answer, parts, tail }
+        Self { shared, answer, parts, tail: Tail::Last }
     }
 
-    /// Waits for every token.
-    pub(super) async fn all(mut self) -> All {
-        let mut texts = vec![(String::new(), None); self.answer.sequences];
+    /// The whole answer, once every token is there.
+    pub(super) async fn whole(mut self) -> Value {
         while let Some((index, token)) = std::future::poll_fn(|cx| self.poll_token(cx)).await {
-            self.answer.count(&token);
-            texts[index].0 += &self.shared.voice.text(token.token);
-            texts[index].1 = token.finished.map(reason);
+            let text = self.shared.voice.text(token.token);
+            self.answer.keep(index, &text, &token);
         }
-        All { texts, usage: self.answer.usage() }
+        self.answer.whole()
     }
 
     /// The next token of any sequence; none when all have ended.
@@ -202,18 +140,12 @@ impl Body for Answering {
         let Poll::Ready(token) = this.poll_token(cx) else { return Poll::Pending };
         let event = match (token, this.tail) {
             (Some((index, token)), _) => {
-                this.answer.count(&token);
                 let text = this.shared.voice.text(token.token);
                 this.answer.chunk(index, &text, &token).to_string()
             }
-            (None, Tail::Usage) => {
+            (None, Tail::Last) => {
                 this.tail = Tail::Done;
-                let object = match this.answer.endpoint {
-                    Endpoint::Chat => "chat.completion.chunk",
-                    Endpoint::Completions => "text_completion",
-                };
-                let mut chunk = this.answer.envelope(object, json!([]));
-                chunk["usage"] = this.answer.usage();
+                let Some(chunk) = this.answer.last() else { return Pin::new(this).poll_frame(cx) };
                 chunk.to_string()
             }
             (None, Tail::Done) => {

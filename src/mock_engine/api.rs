@@ -1,4 +1,4 @@
-//! The engine's HTTP: what vLLM answers, as far as routers and their tests care.
+//! The engine's HTTP: what vLLM answers, and SGLang's own endpoint, as far as routers and their tests care.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -17,8 +17,9 @@ use warmpath_core::ids::TokenId;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Shared;
-use super::answer::{Answer, Answering, Part};
+use super::answer::{Answer, Answering, Native, OpenAi, Part};
 use super::driver::{Command, NotQueued, Submission};
+use super::native::{Asked, as_completion};
 use super::ranks::Seat;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::ReplayFault;
@@ -41,6 +42,7 @@ pub(super) fn routes(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat_completions))
+        .route("/generate", post(generate_natively))
         .route("/v1/models", get(models))
         .route("/health", get(|| async { StatusCode::OK }))
         .route("/version", get(version))
@@ -158,15 +160,32 @@ async fn tokenize(State(shared): State<Arc<Shared>>, body: Bytes) -> Response {
     }
 }
 
+/// In whose words the answer is wanted.
+enum Form {
+    OpenAi(Endpoint),
+    Native(Asked),
+}
+
 async fn completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Response {
-    generate(shared, Endpoint::Completions, &headers, body).await
+    generate(shared, Form::OpenAi(Endpoint::Completions), &headers, body).await
 }
 
 async fn chat_completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Response {
-    generate(shared, Endpoint::Chat, &headers, body).await
+    generate(shared, Form::OpenAi(Endpoint::Chat), &headers, body).await
 }
 
-async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, body: Bytes) -> Response {
+async fn generate_natively(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> Response {
+    match as_completion(&body) {
+        Ok((completion, asked)) => generate(shared, Form::Native(asked), &headers, completion).await,
+        Err(fault) => refuse(StatusCode::BAD_REQUEST, &fault),
+    }
+}
+
+async fn generate(shared: Arc<Shared>, form: Form, headers: &HeaderMap, body: Bytes) -> Response {
+    let endpoint = match form {
+        Form::OpenAi(endpoint) => endpoint,
+        Form::Native(_) => Endpoint::Completions,
+    };
     let mut view = match RequestView::parse(endpoint, &body, ITEMS_MAX) {
         Ok(view) => view,
         Err(fault) => return refuse(StatusCode::BAD_REQUEST, &fault.message),
@@ -192,14 +211,17 @@ async fn generate(shared: Arc<Shared>, endpoint: Endpoint, headers: &HeaderMap, 
         return refuse(StatusCode::INTERNAL_SERVER_ERROR, "a fault that was asked for");
     }
     let name = headers.get("x-request-id").and_then(|id| id.to_str().ok()).map_or(number.to_string(), str::to_owned);
-    let answer = Answer::new(endpoint, &name, &shared.model, &view, &prompts);
+    let answer = match form {
+        Form::OpenAi(_) => Answer::OpenAi(OpenAi::new(endpoint, &name, &shared.model, &view, &prompts)),
+        Form::Native(asked) => Answer::Native(Native::new(&asked, &name, view.n, &prompts)),
+    };
     let submitted = submit((seat, shared.longest), &view, prompts, number).await;
     match submitted {
         Ok(parts) if view.stream => {
             let body = Body::new(Answering::new(shared, answer, parts));
             ([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], body).into_response()
         }
-        Ok(parts) => Json(answer.whole(Answering::new(shared, answer.clone(), parts).all().await)).into_response(),
+        Ok(parts) => Json(Answering::new(shared, answer, parts).whole().await).into_response(),
         Err(error @ NotQueued::Refused(_)) => refuse(StatusCode::BAD_REQUEST, &error.to_string()),
         Err(error) => refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     }

@@ -30,6 +30,7 @@ use warmpath_indexer::view::ViewSettings;
 use crate::fleet::value_of;
 
 mod metrics;
+mod native;
 
 /// One engine and its events.
 struct Bench {
