@@ -7,7 +7,7 @@ use arc_swap::ArcSwapOption;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use serde::Serialize;
 use warmpath_indexer::concurrent::ConcurrentIndex;
@@ -89,24 +89,35 @@ pub fn state(admin: &Admin) -> serde_json::Value {
     serde_json::json!({"health": (admin.health)(), "workers": workers::rows(admin)})
 }
 
+/// The paths of the admin port.
+fn table() -> [(&'static str, MethodRouter<Arc<Admin>>); 14] {
+    [
+        ("/livez", get(|| async { "ok\n" })),
+        ("/readyz", get(ready)),
+        ("/healthz", get(health)),
+        ("/metrics", get(metrics)),
+        ("/api/v1/workers", get(workers::list)),
+        ("/api/v1/workers/{id}/{action}", post(duty::act).fallback(duty::wrong_method)),
+        ("/api/v1/decisions", get(decisions::list)),
+        ("/api/v1/decisions/{id}", get(decisions::one)),
+        ("/api/v1/explain", post(decisions::dry)),
+        ("/api/v1/history", get(decisions::history)),
+        ("/api/v1/bus", get(bus::show)),
+        ("/", get(page::show)),
+        ("/api/v1/config", get(settings::show)),
+        ("/api/v1/reload", post(settings::reload)),
+    ]
+}
+
+/// What it answers.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    table().into_iter().map(|(path, _)| path)
+}
+
 /// The admin port.
 pub fn routes(admin: Arc<Admin>) -> Router {
-    Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .route("/healthz", get(health))
-        .route("/metrics", get(metrics))
-        .route("/api/v1/workers", get(workers::list))
-        .route("/api/v1/workers/{id}/{action}", post(duty::act).fallback(duty::wrong_method))
-        .route("/api/v1/decisions", get(decisions::list))
-        .route("/api/v1/decisions/{id}", get(decisions::one))
-        .route("/api/v1/explain", post(decisions::dry))
-        .route("/api/v1/history", get(decisions::history))
-        .route("/api/v1/bus", get(bus::show))
-        .route("/", get(page::show))
-        .route("/api/v1/config", get(settings::show))
-        .route("/api/v1/reload", post(settings::reload))
-        .with_state(admin)
+    let routes = table().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
+    routes.with_state(admin)
 }
 
 async fn ready(State(admin): State<Arc<Admin>>) -> Response {

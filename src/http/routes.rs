@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::routing::{any, get};
+use axum::routing::{MethodRouter, any, get};
 use http::Method;
 
 use super::arrival::Arrival;
@@ -20,15 +20,25 @@ use crate::openai::Endpoint;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 
+/// The paths of the data port, but for those that are passed through.
+fn table() -> [(&'static str, MethodRouter<Desk>); 4] {
+    [
+        (COMPLETIONS, any(only_post)),
+        (CHAT_COMPLETIONS, any(only_post)),
+        ("/v1/models", get(models::list).fallback(only_get)),
+        ("/v1/models/{*id}", get(models::one).fallback(only_get)),
+    ]
+}
+
+/// What it answers by itself.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    table().into_iter().map(|(path, _)| path)
+}
+
 /// The data port.
 pub fn data(desk: Desk) -> Front {
-    let others = Router::new()
-        .route(COMPLETIONS, any(only_post))
-        .route(CHAT_COMPLETIONS, any(only_post))
-        .route("/v1/models", get(models::list).fallback(only_get))
-        .route("/v1/models/{*id}", get(models::one).fallback(only_get))
-        .fallback(any(passthrough::pass))
-        .with_state(desk.clone());
+    let own = table().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
+    let others = own.fallback(any(passthrough::pass)).with_state(desk.clone());
     Front::with_first(others, move |request| generating(&desk, request))
 }
 

@@ -50,6 +50,7 @@ mod meddler;
 mod models;
 mod nats;
 mod nats_source;
+mod openapi;
 mod page;
 mod pyzmq;
 mod queue;
