@@ -35,6 +35,7 @@ pub mod tap;
 pub mod top;
 pub mod trace;
 pub mod tune;
+pub mod worker;
 
 /// A KV-cache-aware request router for LLM fleets.
 #[derive(Debug, Parser)]
@@ -75,6 +76,9 @@ enum Command {
     Tap(Box<tap::TapArgs>),
     /// Show the fleet live in the terminal: workers, figures over time, decisions.
     Top(Box<top::TopArgs>),
+    /// Take a worker out of a running router, and in again: drain, eject, resets.
+    #[command(subcommand)]
+    Worker(Box<worker::WorkerCommand>),
     /// Fit the timing of simulated engines to a real one, from one prefill and one decode.
     Calibrate(Box<calibrate::CalibrateArgs>),
     /// Look at KV-cache events.
@@ -113,6 +117,7 @@ impl Cli {
             Command::Explain(args) => args.run(),
             Command::Tap(args) => args.run(),
             Command::Top(args) => args.run(),
+            Command::Worker(command) => command.run(),
             Command::Calibrate(args) => args.run(),
             Command::Events(command) => command.run(),
             Command::Completions(args) => args.run(),

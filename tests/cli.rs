@@ -85,6 +85,8 @@ fn every_command_tells_its_options() {
             ],
         ),
         (&["top", "--help"], &["--admin", "--token", "--interval", "--once", "--json"]),
+        (&["worker", "--help"], &["drain", "undrain", "eject", "reset-breaker", "reset-cache", "Exit codes"]),
+        (&["worker", "drain", "--help"], &["<ID>", "--wait", "--admin", "--token", "--json"]),
         (&["events", "--help"], &["decode"]),
         (&["events", "decode", "--help"], &["--format", "msgpack", "json"]),
         (

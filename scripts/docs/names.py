@@ -53,7 +53,7 @@ def helps(router):
     found = {}
     for name in re.findall(r"^  ([a-z-]+) ", told().split("Commands:")[1].split("Options:")[0], re.M):
         text = told(name) if name != "help" else ""
-        for inner in re.findall(r"^  ([a-z]+) ", text.partition("Commands:")[2].partition("Options:")[0], re.M):
+        for inner in re.findall(r"^  ([a-z-]+) ", text.partition("Commands:")[2].partition("Options:")[0], re.M):
             text += told(name, inner) if inner != "help" else ""
         found[name] = set(OPTION.findall(text))
     return found

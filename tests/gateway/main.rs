@@ -51,6 +51,7 @@ mod models;
 mod nats;
 mod nats_source;
 mod openapi;
+mod operators;
 mod page;
 mod pyzmq;
 mod queue;
