@@ -107,6 +107,8 @@ fn every_command_tells_its_options() {
                 "--speedup",
                 "--tokenizer",
                 "--seed",
+                "/generate",
+                "/faults",
             ],
         ),
     ] {

@@ -27,11 +27,8 @@ use crate::telemetry;
 
 /// A simulated engine: an engine's cache and vLLM's scheduler in scaled real time, behind OpenAI's HTTP and with vLLM's events and
 /// metrics. It answers with made-up tokens.
-///
-/// It serves `POST /v1/completions`, `/v1/chat/completions`, `/tokenize` and SGLang's `/generate`, `GET /v1/models`, `/health`,
-/// `/version` and `/metrics`. `POST /reset_prefix_cache` empties its cache, `/restart` has it begin anew, and `/faults` makes events,
-/// answers or metrics go wrong.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
 pub struct MockEngineArgs {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:8001")]
@@ -97,6 +94,12 @@ pub struct MockEngineArgs {
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
+
+const AFTER: &str = "\
+It serves POST /v1/completions, /v1/chat/completions, /tokenize and SGLang's /generate, GET /v1/models, /health, /version and
+/metrics. POST /reset_prefix_cache empties its cache, /restart has it begin anew, and /faults makes events, answers or
+metrics go wrong: {\"drop\", \"duplicate\", \"reorder\", \"errors\": shares from 0 to 1, \"delay_ms\", \"stale_metrics\": true or
+false, \"replay\": \"whole\", \"refused\" or \"missing_start\"}; what is left out goes right.";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Encoding {

@@ -50,8 +50,8 @@ pub struct WorkerArgs {
 pub struct DrainArgs {
     #[command(flatten)]
     worker: WorkerArgs,
-    /// Come back when none of the router's requests is in flight on it any more: at the latest after this time, with exit
-    /// code 1 if there still are some. It goes on draining then.
+    /// Come back when none of the router's requests is in flight on it any more: at the latest after this time (10m unless
+    /// said otherwise), with exit code 1 if there still are some. It goes on draining then.
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10m", value_parser = period)]
     wait: Option<Duration>,
 }
