@@ -29,6 +29,7 @@ mod census;
 mod connection;
 mod course;
 mod front;
+mod gathered;
 mod guard;
 mod intake;
 mod listener;

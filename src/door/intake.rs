@@ -7,6 +7,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
+use super::gathered::Gathered;
 use super::room::Room;
 
 /// Before a body must be as fast as it should: connections start slowly.
@@ -58,7 +59,7 @@ where
     }
     let mut held = room.hold();
     let mut first = Bytes::new();
-    let mut whole = Vec::new();
+    let mut whole = Gathered::new();
     let mut len = 0;
     // One whose length was announced says itself that it has ended.
     while !body.is_end_stream() {
@@ -70,7 +71,7 @@ where
         if len > intake.bytes_max {
             return Err(IntakeFault::TooLarge);
         }
-        if whole.is_empty() && first.is_empty() {
+        if whole.len() == 0 && first.is_empty() {
             first = data;
             if !held.grow_to(first.len()) {
                 return Err(IntakeFault::NoRoom);
@@ -83,12 +84,12 @@ where
             if !held.grow_to(capacity) {
                 return Err(IntakeFault::NoRoom);
             }
-            whole.reserve_exact(capacity - whole.len());
+            whole.grow_to(capacity).map_err(|_| IntakeFault::NoRoom)?;
         }
-        whole.extend_from_slice(&std::mem::take(&mut first));
-        whole.extend_from_slice(&data);
+        whole.push(&std::mem::take(&mut first));
+        whole.push(&data);
     }
-    Ok(held.keep(if whole.is_empty() { first } else { Bytes::from(whole) }))
+    Ok(held.keep(if whole.len() == 0 { first } else { whole.whole() }))
 }
 
 /// Room for `more` bytes behind `begun`, so that a long body is seldom moved: twice as much as there is, but no more than
