@@ -60,7 +60,9 @@ pub struct Point {
     pub requests: u64,
     /// Promised over prompt tokens.
     pub hit_rate: Option<f64>,
-    /// Mean time to first token.
+    /// First tokens that were seen: of streams.
+    pub first_tokens: u64,
+    /// Mean time to them.
     pub ttft_ms: Option<f64>,
     /// The longest.
     pub ttft_max_ms: Option<u32>,
@@ -190,6 +192,7 @@ impl Sums {
             at_ms,
             requests: self.requests,
             hit_rate: share(self.overlap, self.prompt),
+            first_tokens: self.first_tokens,
             ttft_ms: share(self.ttft_ms, self.first_tokens),
             ttft_max_ms: self.ttft_max_ms,
             requests_max_over_mean: (self.requests > 0).then(|| real(most) / mean),

@@ -112,7 +112,7 @@ impl Progress {
 
 /// A place in a text where one part ends and the next begins, whatever follows.
 pub(super) struct Place {
-    at: usize,
+    pub(super) at: usize,
     key: u128,
     tokens: u32,
     /// How many blocks end before it.
@@ -139,10 +139,12 @@ pub(super) struct Chain<'a> {
     pub(super) tokenizer: &'a ModelTokenizer,
     pub(super) shared: &'a TokenizeShared,
     pub(super) root: &'a Root,
+    /// Bytes of the text that are known and left out.
+    pub(super) behind: usize,
 }
 
 impl Chain<'_> {
-    /// Goes on with the parts of `text` that end before `until`, all of which is `true`, or until `may`, which is asked before
+    /// Goes on with the parts of `text`, of which what is [`behind`](Self::behind) is given, that end before `until`, all of which is `true`, or until `may`, which is asked before
     /// so many bytes are encoded, none if a part was found, says no. Costs a hash and a look-up for a part that is found, its
     /// encoding for another.
     ///
@@ -156,12 +158,13 @@ impl Chain<'_> {
         may: &mut dyn FnMut(usize) -> bool,
     ) -> Result<bool, TokenizeError> {
         let TokenizeShared { keys, parts, limits, .. } = self.shared;
-        while progress.at < text.len() {
-            let end = self.tokenizer.part_end(text, progress.at, limits.part_min);
-            if end >= until {
+        while progress.at < self.behind + text.len() {
+            let begin = progress.at - self.behind;
+            let end = self.tokenizer.part_end(text, begin, limits.part_min);
+            if self.behind + end >= until {
                 break;
             }
-            let part = &text[progress.at..end];
+            let part = &text[begin..end];
             let key = keys.join(progress.key, keys.of(part.as_bytes()));
             let found = parts.get(key);
             if !may(if found.is_some() { 0 } else { part.len() }) {
@@ -177,7 +180,7 @@ impl Chain<'_> {
                 self.encode(part, key, progress)?;
             }
             progress.key = key;
-            progress.at = end;
+            progress.at = self.behind + end;
         }
         Ok(true)
     }

@@ -35,7 +35,7 @@ mod traits;
 
 use messages::Message;
 use record::Variables;
-pub(super) use remembered::{Joint, Parsed, Remembered, Rendered};
+pub(super) use remembered::{Filling, Joint, Parsed, Remembered, Rendered};
 pub(super) use skeleton::Skeleton;
 use traits::Traits;
 
@@ -167,11 +167,11 @@ impl ChatTemplate {
         let whole = |messages: &[Arc<Parsed>]| self.render_whole(chat, messages, traits, now);
         if chat.continue_final_message {
             let final_text = tag(&mut messages, traits)?;
-            return cut(whole(&messages)?, &final_text).map(Rendered::from);
+            return cut(whole(&messages)?, &final_text).map(Rendered::Whole);
         }
         match remembered {
-            Some(remembered) => remembered.prompt(&messages, &traits.habits, whole),
-            None => whole(&messages).map(Rendered::from),
+            Some(remembered) => remembered.prompt(messages, &traits.habits, whole),
+            None => whole(&messages).map(Rendered::Whole),
         }
     }
 
@@ -306,9 +306,7 @@ mod tests {
         let body = format!(r#"{{"model":"m",{fields}}}"#);
         let view = RequestView::parse(Endpoint::Chat, body.as_bytes(), 4096).unwrap();
         let Input::Chat(chat) = &view.input else { panic!() };
-        template
-            .render(chat, SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_225_524), None)
-            .map(|prompt| prompt.text)
+        template.render(chat, SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_225_524), None).map(Rendered::text)
     }
 
     fn render(source: &str, fields: &str) -> Result<String, Reason> {

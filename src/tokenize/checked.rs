@@ -156,14 +156,14 @@ impl LiveCheck {
         Some(Self { every, seen: AtomicU64::new(0), queue, course })
     }
 
-    /// Takes a prompt along if it is its turn and the thread is idle. Copies the text then, else costs an addition.
-    pub(super) fn offer(&self, text: &str, special: bool, root: &Root, hashed: &Arc<Hashed>) {
+    /// Takes a prompt along if it is its turn and the thread is idle. Asks for the text then, else costs an addition.
+    pub(super) fn offer(&self, text: impl FnOnce() -> String, special: bool, root: &Root, hashed: &Arc<Hashed>) {
         let number = self.seen.fetch_add(1, Ordering::Relaxed);
         if !number.is_multiple_of(u64::from(self.every.get())) || self.course.reference_only() {
             return;
         }
-        let sample = || Sample { text: text.to_owned(), special, root: *root, hashed: Arc::clone(hashed) };
-        if text.len() > SAMPLE_BYTES_MAX || self.queue.try_send(sample()).is_err() {
+        let sample = || Sample { text: text(), special, root: *root, hashed: Arc::clone(hashed) };
+        if hashed.bytes > SAMPLE_BYTES_MAX || self.queue.try_send(sample()).is_err() {
             self.course.compared(Compared::Skipped);
         }
     }
@@ -290,7 +290,10 @@ mod tests {
         let (queue, samples) = sync_channel(1);
         let every = NonZeroU32::new(3).unwrap();
         let live = LiveCheck { every, seen: AtomicU64::new(0), queue, course: Arc::default() };
-        let offer = |text: &str| live.offer(text, true, &root(), &sample(text, &[]).hashed);
+        let offer = |text: &str| {
+            let hashed = Arc::new(Hashed { bytes: text.len(), ..Hashed::default() });
+            live.offer(|| text.to_owned(), true, &root(), &hashed);
+        };
         ["a", "b", "c", "d", "e", "f"].into_iter().for_each(offer);
         assert_eq!(samples.recv().unwrap().text, "a");
         assert_eq!(live.course.comparisons(), [0, 0, 1], "the fourth found the first");

@@ -76,7 +76,7 @@ impl ModelTokenizer {
             Input::Completion(_) => Err(Reason::Embeddings),
             Input::Chat(chat) => {
                 let template = self.template.as_ref().ok_or(Reason::NoTemplate)?;
-                Ok(vec![self.encode(&template.render(chat, now, None)?.text, view)?])
+                Ok(vec![self.encode(&template.render(chat, now, None)?.text(), view)?])
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 use warmpath_core::blocks::Root;
 
 use super::chain::{Chain, Hashed, Place, Progress, Seam};
-use super::chat::{Joint, Remembered};
+use super::chat::{Filling, Joint, Remembered, Rendered};
 use super::model::{Frame, texts};
 use super::shared::TokenizeShared;
 use super::{ModelTokenizer, Prompts, Reason};
@@ -66,6 +66,9 @@ pub(super) struct Work<'a> {
     current: Option<Progress>,
     /// The name under which the whole request is kept, a chat.
     request: Option<u128>,
+    /// What its text is made of, where its form is known, and how much of it is known and was left out.
+    filling: Option<Filling>,
+    left_out: usize,
     /// Where the chat can be taken up. Others can go on from the last of them, unless that is known.
     joints: Vec<Joint>,
     /// The last place before the last joint.
@@ -86,12 +89,20 @@ impl Workplace {
         now: SystemTime,
     ) -> Result<Begun<'a>, Reason> {
         let special = view.add_special_tokens;
-        let work = |texts, request, joints| {
-            let (done, current, place) = (Vec::new(), None, None);
-            Begun::Left(Box::new(Work { texts, done, current, request, joints, place, special, root: *root }))
+        let work = |texts, request| Work {
+            texts,
+            done: Vec::new(),
+            current: None,
+            request,
+            filling: None,
+            left_out: 0,
+            joints: Vec::new(),
+            place: None,
+            special,
+            root: *root,
         };
         let chat = match &view.input {
-            Input::Completion(prompt) => return Ok(work(texts(prompt)?, None, Vec::new())),
+            Input::Completion(prompt) => return Ok(Begun::Left(Box::new(work(texts(prompt)?, None)))),
             Input::Chat(chat) => chat,
         };
         let template = self.tokenizer.template.as_ref().ok_or(Reason::NoTemplate)?;
@@ -106,8 +117,12 @@ impl Workplace {
         }
         let TokenizeShared { keys, messages, skeletons, .. } = &*self.shared;
         let remembered = Remembered { messages, keys, spans: &spans, skeletons, variables };
-        let prompt = template.render(chat, now, Some(&remembered))?;
-        Ok(work(vec![Cow::Owned(prompt.text)], Some(request), prompt.joints))
+        Ok(Begun::Left(Box::new(match template.render(chat, now, Some(&remembered))? {
+            Rendered::Whole(text) => work(vec![Cow::Owned(text)], Some(request)),
+            Rendered::Filled(filling, joints) => {
+                Work { filling: Some(filling), joints, ..work(Vec::new(), Some(request)) }
+            }
+        })))
     }
 
     /// What the request comes to, if it is a chat that is known as a whole. O(bytes), 20 GB/s.
@@ -164,13 +179,15 @@ impl Work<'_> {
     pub(super) fn go(&mut self, at: &Workplace, may: &mut dyn FnMut(usize) -> bool) -> Result<Option<Prompts>, Reason> {
         let frame = if self.special { at.tokenizer.frame().cloned() } else { Some(Frame::default()) };
         let Some(frame) = frame else { return self.go_whole(at, may) };
-        while let Some(len) = self.texts.get(self.done.len()).map(|text| text.len()) {
-            let mut progress = match self.current.take() {
-                Some(progress) => progress,
-                None => self.begin(at, &frame, len),
+        self.take_up(at);
+        while let Some(text) = self.texts.get(self.done.len()) {
+            let begin = || {
+                let key = at.text_key(&self.root, self.special);
+                Progress::begin(key, &self.root, &frame.before, text.len())
             };
-            let text = &self.texts[self.done.len()];
-            let chain = Chain { tokenizer: &at.tokenizer, shared: &at.shared, root: &self.root };
+            let mut progress = self.current.take().unwrap_or_else(begin);
+            let Workplace { tokenizer, shared, .. } = at;
+            let chain = Chain { tokenizer, shared, root: &self.root, behind: self.left_out };
             let mut advance = |progress: &mut Progress, until: usize| {
                 chain.advance(text, progress, until, may).map_err(|_| Reason::TokenizerError)
             };
@@ -187,7 +204,8 @@ impl Work<'_> {
             at.tally.add(&at.tally.found, progress.found, progress.encoded);
             let hashed = Arc::new(progress.finish(&self.root, &frame.behind));
             if let Some(live) = &at.tokenizer.live {
-                live.offer(text, self.special, &self.root, &hashed);
+                let whole = || self.filling.as_ref().map_or_else(|| text.to_string(), |filling| filling.behind(0));
+                live.offer(whole, self.special, &self.root, &hashed);
             }
             self.done.push(hashed);
         }
@@ -201,15 +219,18 @@ impl Work<'_> {
         Ok(Some(Prompts::Hashed(std::mem::take(&mut self.done))))
     }
 
-    /// The beginning of a text, or where a known conversation was left that it goes on from.
-    fn begin(&mut self, at: &Workplace, frame: &Frame, text_len: usize) -> Progress {
-        let tried = self.joints.iter().enumerate().rev().take(JOINTS_TRIED);
-        let known = |(place, joint)| Some((place, at.shared.seams.get(self.seam_key(at, joint))?));
-        let Some((place, seam)) = tried.map(known).find_map(|known| known) else {
-            return Progress::begin(at.text_key(&self.root, self.special), &self.root, &frame.before, text_len);
-        };
-        self.joints.drain(..=place);
-        Progress::resumed(&seam, &self.root, text_len)
+    /// Puts the text of a chat of a known form together, from where a known conversation was left that it goes on from.
+    fn take_up(&mut self, at: &Workplace) {
+        let Some(filling) = self.filling.as_ref().filter(|_| self.texts.is_empty()) else { return };
+        let mut tried = self.joints.iter().enumerate().rev().take(JOINTS_TRIED);
+        let known = |(number, joint)| Some((number, at.shared.seams.get(self.seam_key(at, joint))?));
+        let Some((number, seam)) = tried.find_map(known) else { return self.texts.push(Cow::Owned(filling.behind(0))) };
+        let known = self.joints.partition_point(|joint| joint.at <= seam.place.at);
+        self.left_out = known.checked_sub(1).map_or(0, |last| self.joints[last].at);
+        let text = filling.behind(known);
+        self.current = Some(Progress::resumed(&seam, &self.root, self.left_out + text.len()));
+        self.texts.push(Cow::Owned(text));
+        self.joints.drain(..=number);
     }
 
     fn seam_key(&self, at: &Workplace, joint: &Joint) -> u128 {
@@ -218,6 +239,9 @@ impl Work<'_> {
 
     /// The same where special tokens may be anywhere: each text as a whole, and nothing is kept.
     fn go_whole(&mut self, at: &Workplace, may: &mut dyn FnMut(usize) -> bool) -> Result<Option<Prompts>, Reason> {
+        if let Some(filling) = self.filling.take() {
+            self.texts.push(Cow::Owned(filling.behind(0)));
+        }
         while let Some(text) = self.texts.get(self.done.len()) {
             if !may(text.len()) {
                 return Ok(None);

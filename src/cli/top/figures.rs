@@ -48,11 +48,11 @@ pub(super) fn clock(ms: u64) -> String {
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// The mean of a figure over the last minute, by requests where `weighed`.
-pub(super) fn recent(points: &[Point], figure: fn(&Point) -> Option<f64>, weighed: bool) -> Option<f64> {
+/// The mean of a figure over the last minute, each point with its weight.
+pub(super) fn recent(points: &[Point], figure: fn(&Point) -> Option<f64>, weight_of: fn(&Point) -> f64) -> Option<f64> {
     let (mut sum, mut weight) = (0.0, 0.0);
     for point in &points[points.len().saturating_sub(RECENT)..] {
-        let by = if weighed { point.requests } else { 1.0 };
+        let by = weight_of(point);
         if let Some(value) = figure(point) {
             sum += value * by;
             weight += by;
@@ -107,11 +107,11 @@ mod tests {
     fn the_last_minute_is_twelve_points() {
         let mut told = points(&[100.0, 1.0, 3.0]);
         (told[1].ttft_ms, told[2].ttft_ms) = (Some(10.0), Some(20.0));
-        assert_eq!(recent(&told, |point| point.ttft_ms, true), Some(17.5));
-        assert_eq!(recent(&told, |point| point.ttft_ms, false), Some(15.0));
-        assert_eq!(recent(&told, |point| point.hit_rate, true), None);
+        assert_eq!(recent(&told, |point| point.ttft_ms, |point| point.requests), Some(17.5));
+        assert_eq!(recent(&told, |point| point.ttft_ms, |_| 1.0), Some(15.0));
+        assert_eq!(recent(&told, |point| point.hit_rate, |_| 1.0), None);
         let long = points(&[vec![100.0], vec![1.0; 12]].concat());
-        assert_eq!(recent(&long, |point| Some(point.requests), false), Some(1.0));
+        assert_eq!(recent(&long, |point| Some(point.requests), |_| 1.0), Some(1.0));
     }
 
     #[test]

@@ -171,15 +171,16 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, picture: &Picture) {
     let points = history.points.split_last().map_or(&[][..], |(_, points)| points);
     let requests: fn(&Point) -> Option<f64> = |point| Some(point.requests);
     let each_second = |requests: f64| requests * 1000.0 / crate::real::real(history.step_ms.max(1));
-    let rate = recent(points, requests, false).map(each_second);
+    let by_requests: fn(&Point) -> f64 = |point| point.requests;
+    let rate = recent(points, requests, |_| 1.0).map(each_second);
     let hit_rate: fn(&Point) -> Option<f64> = |point| point.hit_rate;
     let ttft: fn(&Point) -> Option<f64> = |point| point.ttft_ms;
     let balance: fn(&Point) -> Option<f64> = |point| point.requests_max_over_mean;
     let figures: [Figure; 4] = [
-        ("hit rate", percent(recent(points, hit_rate, true), 1), hit_rate),
-        ("first token", span(recent(points, ttft, true).map(|ms| ms / 1000.0)), ttft),
+        ("hit rate", percent(recent(points, hit_rate, by_requests), 1), hit_rate),
+        ("first token", span(recent(points, ttft, |point| point.first_tokens).map(|ms| ms / 1000.0)), ttft),
         ("requests", rate.map_or_else(|| "–".to_owned(), |rate| format!("{rate:.1} /s")), requests),
-        ("balance", short(recent(points, balance, true)), balance),
+        ("balance", short(recent(points, balance, by_requests)), balance),
     ];
     let columns: [Rect; 4] = Layout::horizontal([Constraint::Fill(1); 4]).spacing(2).areas(area);
     for ((name, value, figure), area) in figures.into_iter().zip(columns) {

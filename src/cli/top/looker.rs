@@ -102,6 +102,7 @@ pub(super) struct History {
 pub(super) struct Point {
     pub(super) requests: f64,
     pub(super) hit_rate: Option<f64>,
+    pub(super) first_tokens: f64,
     pub(super) ttft_ms: Option<f64>,
     pub(super) requests_max_over_mean: Option<f64>,
 }

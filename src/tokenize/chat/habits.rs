@@ -103,7 +103,8 @@ impl Trial {
     /// Whether `text` stands in the prompt as it is, said by everybody.
     fn shows(&self, text: &str, render: &impl Fn(&[(&str, &str)]) -> Option<String>) -> bool {
         let messages: Vec<(&str, &str)> = self.roles.iter().map(|role| (*role, text)).collect();
-        render(&messages).is_some_and(|rendered| rendered == self.pieces.filled(self.roles.iter().map(|_| text)))
+        render(&messages)
+            .is_some_and(|rendered| rendered == self.pieces.filled_behind(0, self.roles.iter().map(|_| text)))
     }
 }
 

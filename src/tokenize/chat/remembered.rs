@@ -32,10 +32,17 @@ struct Names {
 }
 
 /// A chat's prompt.
-pub(in crate::tokenize) struct Rendered {
-    pub(in crate::tokenize) text: String,
-    /// Behind each text that was filled in but the last one, which is new in each chat.
-    pub(in crate::tokenize) joints: Vec<Joint>,
+pub(in crate::tokenize) enum Rendered {
+    /// Its text.
+    Whole(String),
+    /// Of a form that is known. A joint is behind each text that was filled in but the last one, which is new in each chat.
+    Filled(Filling, Vec<Joint>),
+}
+
+/// A prompt of which as much is put together as is asked for.
+pub(in crate::tokenize) struct Filling {
+    pieces: Arc<Pieces>,
+    messages: Vec<Arc<Parsed>>,
 }
 
 /// A place in a prompt, and a name for all that is before it.
@@ -45,9 +52,20 @@ pub(in crate::tokenize) struct Joint {
     pub(in crate::tokenize) name: u128,
 }
 
-impl From<String> for Rendered {
-    fn from(text: String) -> Self {
-        Self { text, joints: Vec::new() }
+impl Rendered {
+    /// All of it.
+    pub(in crate::tokenize) fn text(self) -> String {
+        match self {
+            Self::Whole(text) => text,
+            Self::Filled(filling, _) => filling.behind(0),
+        }
+    }
+}
+
+impl Filling {
+    /// What is behind the first `joints` joints. O(it).
+    pub(in crate::tokenize) fn behind(&self, joints: usize) -> String {
+        self.pieces.filled_behind(joints, fillings(&self.messages).skip(joints))
     }
 }
 
@@ -108,30 +126,31 @@ impl Remembered<'_> {
     /// Those of `whole`.
     pub(super) fn prompt(
         &self,
-        messages: &[Arc<Parsed>],
+        messages: Vec<Arc<Parsed>>,
         habits: &Habits,
         whole: impl Fn(&[Arc<Parsed>]) -> Result<String, Reason>,
     ) -> Result<Rendered, Reason> {
-        let is_fillable = habits.prints_texts() && fillings(messages).next().is_some();
-        let form = if is_fillable { self.form(messages) } else { None };
-        let Some(form) = form else { return whole(messages).map(Rendered::from) };
+        let is_fillable = habits.prints_texts() && fillings(&messages).next().is_some();
+        let form = if is_fillable { self.form(&messages) } else { None };
+        let Some(form) = form else { return whole(&messages).map(Rendered::Whole) };
         let skeleton = self.skeletons.get(form);
         if let Some(Skeleton::Known(pieces)) = skeleton.as_deref() {
-            let text = pieces.filled(fillings(messages));
+            let joints = self.joints(pieces, &messages);
+            let filling = Filling { pieces: Arc::clone(pieces), messages };
             return if habits.is_to_be_compared() {
-                Ok(habits.compared(&text, whole(messages)?).into())
+                Ok(Rendered::Whole(habits.compared(&filling.behind(0), whole(&filling.messages)?)))
             } else {
-                Ok(Rendered { text, joints: self.joints(pieces, messages) })
+                Ok(Rendered::Filled(filling, joints))
             };
         }
-        let text = whole(messages)?;
+        let text = whole(&messages)?;
         let next = match skeleton.as_deref() {
             None => Skeleton::Met,
-            Some(Skeleton::Met) => learned(messages, &text, whole),
-            Some(Skeleton::Known(_) | Skeleton::Unfit) => return Ok(text.into()),
+            Some(Skeleton::Met) => learned(&messages, &text, whole),
+            Some(Skeleton::Known(_) | Skeleton::Unfit) => return Ok(Rendered::Whole(text)),
         };
         self.skeletons.insert(form, Arc::new(next));
-        Ok(text.into())
+        Ok(Rendered::Whole(text))
     }
 
     fn joints(&self, pieces: &Pieces, messages: &[Arc<Parsed>]) -> Vec<Joint> {
@@ -170,7 +189,8 @@ fn learned(messages: &[Arc<Parsed>], text: &str, whole: impl Fn(&[Arc<Parsed>]) 
     };
     let marked: Vec<Arc<Parsed>> = messages.iter().map(&mut marked).collect();
     let pieces = whole(&marked).ok().and_then(|rendered| Pieces::around_marks(&rendered, places));
-    pieces.filter(|pieces| pieces.filled(fillings(messages)) == text).map_or(Skeleton::Unfit, Skeleton::Known)
+    let pieces = pieces.filter(|pieces| pieces.filled_behind(0, fillings(messages)) == text);
+    pieces.map_or(Skeleton::Unfit, |pieces| Skeleton::Known(Arc::new(pieces)))
 }
 
 #[cfg(test)]
@@ -207,7 +227,7 @@ mod tests {
             let Input::Chat(chat) = &view.input else { panic!() };
             let spans: Vec<u128> = chat.messages.iter().map(|raw| self.keys.of(raw.get().as_bytes())).collect();
             [Some(self.of(&spans)), None].map(|remembered| {
-                template.render(chat, SystemTime::UNIX_EPOCH, remembered.as_ref()).map(|prompt| prompt.text)
+                template.render(chat, SystemTime::UNIX_EPOCH, remembered.as_ref()).map(Rendered::text)
             })
         }
     }

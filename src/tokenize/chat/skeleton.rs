@@ -6,6 +6,7 @@
 //! takes. Which texts are printed as they are is found out beforehand ([`Habits`](super::habits::Habits)).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::tokenize::byte_cache::Weigh;
 
@@ -15,7 +16,7 @@ pub(in crate::tokenize) enum Skeleton {
     /// One conversation. Most forms that came once do not come again, so nothing was learned.
     Met,
     /// Its texts stand as they are between these pieces.
-    Known(Pieces),
+    Known(Arc<Pieces>),
     /// They do not.
     Unfit,
 }
@@ -31,7 +32,7 @@ pub(in crate::tokenize) struct Pieces {
 impl Weigh for Skeleton {
     fn bytes(&self) -> usize {
         let more = match self {
-            Self::Known(pieces) => pieces.all.len() + size_of_val(&*pieces.ends),
+            Self::Known(pieces) => size_of::<Pieces>() + pieces.all.len() + size_of_val(&*pieces.ends),
             Self::Met | Self::Unfit => 0,
         };
         size_of::<Self>() + more
@@ -61,11 +62,12 @@ impl Pieces {
         whole.then(|| Self { all: all.into(), ends: ends.into() })
     }
 
-    /// The pieces with `texts` between them, one for each place.
-    pub(super) fn filled<'a>(&self, texts: impl Iterator<Item = &'a str> + Clone) -> String {
-        let mut text = String::with_capacity(self.all.len() + texts.clone().map(str::len).sum::<usize>());
+    /// The pieces behind the first `places` places, with `texts` between them, one for each place that is left.
+    pub(super) fn filled_behind<'a>(&self, places: usize, texts: impl Iterator<Item = &'a str> + Clone) -> String {
+        let begin = places.checked_sub(1).map_or(0, |last| self.ends[last]);
+        let mut text = String::with_capacity(self.all.len() - begin + texts.clone().map(str::len).sum::<usize>());
         let last = self.ends.last().copied().unwrap_or_default();
-        for (piece, filling) in self.before_places().zip(texts) {
+        for (piece, filling) in self.before_places().skip(places).zip(texts) {
             text.push_str(piece);
             text.push_str(filling);
         }
@@ -96,11 +98,15 @@ mod tests {
 
     #[test]
     fn texts_take_the_places_of_marks() {
-        let filled =
-            |rendered: &str, texts: &[&str]| pieces(rendered, texts.len()).unwrap().filled(texts.iter().copied());
+        let filled = |rendered: &str, texts: &[&str]| {
+            pieces(rendered, texts.len()).unwrap().filled_behind(0, texts.iter().copied())
+        };
         assert_eq!(filled("a<0>b<1>", &["x", "é"]), "axbé");
         assert_eq!(filled("<0><1>c", &["", "y"]), "yc");
         assert_eq!(filled("alone", &[]), "alone");
+        let behind =
+            |places: usize| pieces("a<0>b<1>c", 2).unwrap().filled_behind(places, ["x", "y"].into_iter().skip(places));
+        assert_eq!([0, 1, 2].map(behind), ["axbyc", "byc", "c"]);
     }
 
     #[test]

@@ -32,6 +32,7 @@ fn picture() -> Picture {
         Point {
             requests: at,
             hit_rate: Some(0.5),
+            first_tokens: at,
             ttft_ms: (at >= 60.0).then_some(100.0),
             requests_max_over_mean: Some(1.0 + at / 119.0),
         }
