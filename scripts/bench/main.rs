@@ -18,6 +18,11 @@ mod tokens;
 use std::process::ExitCode;
 
 use arguments::Arguments;
+use mimalloc::MiMalloc;
+
+/// The program's, so that a decision costs here what it costs there.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let done = match Arguments::parse(std::env::args().skip(1)) {

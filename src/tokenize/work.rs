@@ -225,9 +225,10 @@ impl Work<'_> {
         let mut tried = self.joints.iter().enumerate().rev().take(JOINTS_TRIED);
         let known = |(number, joint)| Some((number, at.shared.seams.get(self.seam_key(at, joint))?));
         let Some((number, seam)) = tried.find_map(known) else { return self.texts.push(Cow::Owned(filling.behind(0))) };
-        let known = self.joints.partition_point(|joint| joint.at <= seam.place.at);
-        self.left_out = known.checked_sub(1).map_or(0, |last| self.joints[last].at);
-        let text = filling.behind(known);
+        // The seam is a little before its joint, where a part ends.
+        let before = self.joints.partition_point(|joint| joint.at <= seam.place.at);
+        self.left_out = before.checked_sub(1).map_or(0, |last| self.joints[last].at);
+        let text = filling.behind(before);
         self.current = Some(Progress::resumed(&seam, &self.root, self.left_out + text.len()));
         self.texts.push(Cow::Owned(text));
         self.joints.drain(..=number);
