@@ -33,6 +33,10 @@ const REMEMBERED: f64 = 100.0;
 /// What is kept of the longest answer in one piece when another has ended.
 const LONGEST_KEPT: f64 = 0.99;
 
+/// What the time to the end is taken for at least before a request has ended, in ms: so soon, streams would seem to lose all
+/// that they have by a ms, and nobody would part from a worker that holds anything.
+const UNENDED_MS: f64 = 10_000.0;
+
 /// Tokens and requests closer together than this, in ms, come together: from one step of the engine, in one burst.
 const ONE_STEP_MS: f64 = 1.0;
 
@@ -202,10 +206,12 @@ impl Reading<'_> {
         (self.state.end_to_end.get() - self.state.ttft.get()).max(0.0)
     }
 
-    /// Mean time to first token over mean time to the end; 0 before a request has ended.
+    /// Mean time to first token over mean time to the end; 0 before a first token. Before a request has ended, whose answers
+    /// may take half a minute in a fleet that has just begun, the time to the end is what the first has taken so far.
     pub fn first_share(&self) -> f64 {
-        let end_to_end = self.state.end_to_end.get();
-        if end_to_end > 0.0 { (self.state.ttft.get() / end_to_end).min(1.0) } else { 0.0 }
+        let ended = self.state.end_to_end.get();
+        let end_to_end = if ended > 0.0 { ended } else { self.now.max(UNENDED_MS) };
+        (self.state.ttft.get() / end_to_end).min(1.0)
     }
 }
 
@@ -447,6 +453,18 @@ mod tests {
         assert!(near(1.0 / reading.arrivals(), 50.0, 0.1), "{}", 1.0 / reading.arrivals());
         // All of them were one token.
         assert!((reading.first_share() - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn before_a_request_has_ended_it_takes_as_long_as_it_has_so_far() {
+        let world = World::new();
+        let share = |ms: f64| world.0.read(world.1 + Duration::from_secs_f64(ms / 1e3)).first_share();
+        world.place(0.0, 1, 0, 1_000);
+        assert_eq!(share(100.0), 0.0, "no first token");
+        world.tell(200.0, 1, 0, Event::FirstToken);
+        assert_eq!([200.0, 5_000.0, 10_000.0, 40_000.0].map(share), [0.02, 0.02, 0.02, 0.005]);
+        world.tell(50_000.0, 1, 0, Event::Finished { usage: Usage::default() });
+        assert_eq!([50_000.0, 90_000.0].map(share), [0.004; 2]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::rates::{Outlook, Rates, Reading, Regulars, Work};
 use crate::shape::Shape;
 use crate::units::{Blocks, Tier};
 
-/// `wait + own + more·busy·(min(λ, 8λᵣ)·(wait + own/2) + κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step − copy`
+/// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + full·κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step − copy`
 /// in ms, lowest wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to
@@ -19,12 +19,14 @@ use crate::units::{Blocks, Tier};
 /// computed lose what is left of it: half, on average. In a ms these are `λ`, an equal share of all arrivals, but no more
 /// than eight times `λᵣ`, as many as came there last: a worker that nobody goes to has nobody to make wait. Each of the
 /// `decoding` streams loses it, too, to which a ms is worth less: `κ`, mean time to first token over mean time to the end, halved,
-/// since they get a token with every step meanwhile. Both count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow
-/// with the share `ρ` of its time that it is, since whoever comes later goes elsewhere while it is not, and is one of many
-/// to be held up once it is. The regulars, those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is
-/// busy or not: each loses `more`, or what it would have `saved` here, if that is less, since then it does go. `step` is
-/// what those lose whose first tokens come from the same step, times `1 − ρ`: the rest of the time somebody else would fill
-/// it. `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
+/// since they get a token with every step meanwhile. Those who come later count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as
+/// queues grow with the share `ρ` of its time in which it computes prompts, since they go elsewhere while it does not, and are
+/// some of many to be held up while it does. Streams count as far as it is `full`: the same of the larger of that share and
+/// the one of its blocks or slots that are taken, since who decodes for longer keeps these from others, which makes no queue
+/// of prompts longer. The regulars, those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is busy or
+/// not: each loses `more`, or what it would have `saved` here, if that is less, since then it does go. `step` is what those
+/// lose whose first tokens come from the same step, times what that larger share leaves: the rest of the time somebody else
+/// would fill it. `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
 /// `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest, not below 0. Who parted `n` times
 /// from what is held where this one does will do so about as often again, and gain each time what this one does; at most the
 /// copy is free. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are
@@ -58,7 +60,7 @@ pub struct Toll {
 /// What a ms is worth that others lose by a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Worth {
-    /// Of what makes others wait, as far as they cannot avoid it.
+    /// Of what makes those wait who come later, as far as they cannot avoid it.
     busy: f64,
     /// How many would arrive at each worker in a ms, if all had equally many.
     arrivals: f64,
@@ -114,11 +116,17 @@ impl Worth {
     fn now(reading: &Reading<'_>, candidates: &[Candidate]) -> Self {
         let workers = f64::from(u32::try_from(serving(candidates).count().max(1)).unwrap_or(u32::MAX));
         let arrivals = reading.arrivals() / workers;
-        let room: f64 = serving(candidates).map(known_fullness).sum();
-        let share = (arrivals * reading.mean_request_ms()).max(room / workers).min(BUSIEST);
-        let busy = share / (1.0 - share);
-        Self { busy, arrivals, stall: busy * reading.first_share() / 2.0, step: 1.0 - share }
+        let fullness: f64 = serving(candidates).map(known_fullness).sum();
+        let busy = (arrivals * reading.mean_request_ms()).min(BUSIEST);
+        let full = busy.max(fullness / workers).min(BUSIEST);
+        let stall = odds(full) * reading.first_share() / 2.0;
+        Self { busy: odds(busy), arrivals, stall, step: 1.0 - full }
     }
+}
+
+/// `share / (1 − share)`.
+fn odds(share: f64) -> f64 {
+    share / (1.0 - share)
 }
 
 /// How full it is by what is known: a cache of which only the most that was in use is known is full by no count.
@@ -130,7 +138,7 @@ fn known_fullness(candidate: &Candidate) -> f64 {
 /// of arrivals, as if many would be held up there, and stay idle beside busy ones for that.
 const GROWTH_MAX: f64 = 8.0;
 
-/// The share of its time that a fleet is busy at most: beyond, what is estimated is too rough to tell how much more others lose.
+/// How busy or full a fleet is at most: beyond, what is estimated is too rough to tell how much more others lose.
 const BUSIEST: f64 = 0.95;
 
 impl Predicted {
@@ -330,23 +338,31 @@ mod tests {
     }
 
     #[test]
-    fn what_others_lose_counts_as_far_as_the_fleet_is_busy() {
+    fn what_others_lose_counts_as_far_as_the_fleet_is_busy_or_full() {
         let (policy, start) = (Predicted::default(), origin());
         // A request of 1 000 tokens, 50 ms by the prior, every 100 ms: each of two workers is busy a quarter of the time.
         for key in 0..5 {
             place(&policy, start + Duration::from_millis(100 * key), key, 0, 1_000);
         }
-        let reading = policy.rates.read(start);
+        tell(&policy, start + Duration::from_millis(400), 0, 0, Event::FirstToken);
+        let reading = policy.rates.read(start + Duration::from_secs(20));
         let worth = |taken| {
             let candidate = Candidate { active_blocks: Blocks(taken), ..idle(0, 0) };
-            let Worth { busy, arrivals, .. } = Worth::now(&reading, &[candidate, candidate]);
-            busy * arrivals
+            Worth::now(&reading, &[candidate, candidate])
         };
         let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12, "{value}, not {expected}");
-        close(worth(0), 0.005 * 0.25 / 0.75);
-        // What is fuller counts: the cache, here. It is never taken to be busier than it can be told.
-        close(worth(800), 0.005 * 0.8 / 0.2);
-        close(worth(1_000), 0.005 * 0.95 / 0.05);
+        // Those who come later wait for what is computed, whatever is taken of the caches.
+        for taken in [0, 800, 1_000] {
+            close(worth(taken).busy * worth(taken).arrivals, 0.005 * 0.25 / 0.75);
+        }
+        close(worth(0).step, 0.75);
+        // Streams keep what is fuller from others: the cache, here. It is never taken to be fuller than it can be told.
+        // The first token came after 400 ms, which is a fiftieth of the 20 s that the first request has taken so far.
+        let stall = |share: f64| share / (1.0 - share) * 0.02 / 2.0;
+        for (taken, share) in [(0, 0.25), (800, 0.8), (1_000, 0.95)] {
+            close(worth(taken).stall, stall(share));
+            close(worth(taken).step, 1.0 - share);
+        }
     }
 
     #[test]
