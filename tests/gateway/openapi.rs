@@ -236,14 +236,16 @@ async fn methods_and_tokens_are_as_documented() {
 }
 
 /// What an operation is asked: a body, a stream, a chat, or nothing but its path.
-const COMPLETION: &str =
-    r#"{"model": "m", "prompt": "a prompt that is longer than a block of tokens", "max_tokens": 2}"#;
+const COMPLETION: &str = r#"{"model": "m", "prompt": "a prompt that is longer than a block of tokens", "max_tokens": 2, "prompt_cache_key": "s"}"#;
 const STREAM: &str = r#"{"model": "m", "prompt": "a prompt", "max_tokens": 2, "stream": true}"#;
 const CHAT: &str = r#"{"model": "m", "messages": [{"role": "user", "content": "a prompt"}], "max_tokens": 2}"#;
 const NATIVE: &str = r#"{"text": "a prompt", "sampling_params": {"max_new_tokens": 2}}"#;
 const STRANGE: &str = r#"{"model": "none", "prompt": "x"}"#;
 const EMPTY: &str = r#"{"model": "m"}"#;
 const NOTHING: &str = "";
+
+/// A decision that was made beside the session's last worker.
+const SECOND_OF_A_SESSION: &str = "/api/v1/decisions/2";
 
 /// Operations, addresses, what is asked there, and the status of the answer, in this order.
 const ASKED: &[(&str, &str, &str, u16)] = &[
@@ -267,6 +269,7 @@ const ASKED: &[(&str, &str, &str, u16)] = &[
     ("decisions", "/api/v1/decisions", NOTHING, 200),
     ("decisions", "/api/v1/decisions?limit=many", NOTHING, 400),
     ("decision", "/api/v1/decisions/1", NOTHING, 200),
+    ("decision", SECOND_OF_A_SESSION, NOTHING, 200),
     ("decision", "/api/v1/decisions/none", NOTHING, 404),
     ("explain", "/api/v1/explain", CHAT, 200),
     ("explain", "/api/v1/explain", STRANGE, 404),
@@ -291,8 +294,8 @@ const ASKED: &[(&str, &str, &str, u16)] = &[
 #[tokio::test]
 async fn real_answers_are_as_documented() {
     let document = Document::read();
-    let shadow = "routing: {shadow: [approx_tree]}\nengines: {metrics_interval: 100ms}";
-    let fleet = fleet().engines(2).config(shadow).start().await;
+    let config = "routing: {shadow: [approx_tree], sessions: {weight: 0.2}}\nengines: {metrics_interval: 100ms}";
+    let fleet = fleet().engines(2).config(config).start().await;
     for _ in 0..2 {
         assert_eq!(fleet.post_bytes("/v1/completions", COMPLETION.into()).await.status, 200);
     }
@@ -308,6 +311,8 @@ async fn real_answers_are_as_documented() {
         asked.insert(name);
         faults.extend(document.judge(operation, answer).await);
     }
+    let second: Value = fleet.ask(true, &Method::GET, SECOND_OF_A_SESSION, NOTHING).await.json().await.unwrap();
+    assert!(second["question"]["kept"].is_object(), "{second}");
     let answer = fleet.ask(true, &Method::POST, "/api/v1/reload", NOTHING).await;
     faults.extend(document.judge(named("reload"), answer).await);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
