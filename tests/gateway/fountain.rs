@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use warmpath::shutdown::Tasks;
 
-use crate::scripted::{event, until};
+use crate::scripted::event;
 
 /// How much flows.
 #[derive(Clone, Copy)]
@@ -67,7 +67,16 @@ impl Fountain {
 
     /// Waits until so many streams are open and nothing more is taken of any.
     pub(crate) async fn blocked(&self, streams: u64) {
-        until("all streams are open", || self.open() == streams).await;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.open() != streams {
+            assert!(
+                Instant::now() < deadline,
+                "{} of {streams} streams are open, {} have begun",
+                self.open(),
+                self.begun()
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
         loop {
             let before = self.written();
             tokio::time::sleep(Duration::from_millis(300)).await;
