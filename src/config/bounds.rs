@@ -133,7 +133,7 @@ impl Default for Health {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
-            connect: Period::seconds(1),
+            connect: Period::milliseconds(1_500),
             header_read: Period::seconds(10),
             client_idle: Period::seconds(75),
             client_stall: Period::seconds(60),

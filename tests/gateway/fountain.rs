@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use warmpath::shutdown::Tasks;
 
 use crate::scripted::event;
@@ -36,7 +36,10 @@ struct State {
 
 impl Fountain {
     pub(crate) async fn start(flow: Flow) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // It shares a thread with its clients: hundreds may come before it accepts one, where 128 would be let wait.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let listener = socket.listen(1024).unwrap();
         let address = listener.local_addr().unwrap();
         let (begun, open, written) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let (state, tasks) = (Arc::new(State { flow, begun, open, written }), Tasks::new());

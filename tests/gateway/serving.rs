@@ -148,5 +148,10 @@ impl Drop for Serving {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.config);
+        if std::thread::panicking() {
+            // What it said of a test that fails, but for the line of each request.
+            let told = self.logged();
+            told.iter().filter(|line| !line.contains(" access: ")).for_each(|line| eprintln!("{line}"));
+        }
     }
 }
