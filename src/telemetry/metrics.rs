@@ -41,6 +41,7 @@ mod reference;
 mod shadow;
 mod spans;
 mod tokenizer;
+mod words;
 mod worker;
 
 /// The most values of the labels `model` and `worker`.
@@ -222,11 +223,20 @@ impl Registry {
         Self { prefix: prefix.to_owned(), handle: recorder.handle(), recorder, histograms: Histograms::default() }
     }
 
-    /// The one place where series get their names, so the one that holds declared labels to those that are given.
+    /// The one place where series get their names, so the one that holds labels and their words to what is
+    /// declared.
     fn key(&self, definition: &Definition, labels: Vec<Label>) -> Key {
         debug_assert!(
             definition.takes(labels.iter().map(Label::key)),
             "{}: not its labels: {labels:?}",
+            definition.name
+        );
+        debug_assert!(
+            labels.iter().all(|label| {
+                let words = words::Words::of(definition.name, label.key());
+                words.is_none_or(|words| words.has(label.value()))
+            }),
+            "{}: a word that is not told: {labels:?}",
             definition.name
         );
         Key::from_parts(format!("{}_{}", self.prefix, definition.name), labels)

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use warmpath_core::queue::Lane;
 
 use super::definitions::{GROUPS, Group, Kind, RANK};
+use super::words::{WORDS, Words};
 use super::{MODELS_MAX, WORKERS_MAX};
 
 /// What names begin with unless `metrics.prefix` says otherwise.
@@ -13,7 +14,7 @@ const PREFIX: &str = "warmpath";
 const HEAD: &str = "\
 # Metrics
 
-<!-- Made of src/telemetry/metrics/definitions.rs; a test holds it to the code, and writes it with UPDATE=1. -->
+<!-- Made of src/telemetry/metrics/definitions.rs and words.rs; a test holds it to the code, and writes it with UPDATE=1. -->
 
 `GET /metrics` on the admin port gives them in the text format of Prometheus. Names begin with `metrics.prefix`, which is
 `warmpath` unless the configuration says otherwise. A series shows once there is something to tell: a counter of failures
@@ -66,11 +67,7 @@ fn meanings() -> Vec<(String, String, String)> {
         row("listener", "`data` or `admin`", "2"),
         row("policy", "the names of `routing.shadow`", "as many as there are policies"),
         row("version", "that of the program", "1"),
-        (
-            names.join(", "),
-            "words of the code, which a metric's line explains where they are few".into(),
-            "fixed".into(),
-        ),
+        (names.join(", "), "words of the code, which are told below the metrics that have them".into(), "fixed".into()),
     ]
 }
 
@@ -97,6 +94,17 @@ fn table(text: &mut String, group: &Group) {
         let bounds: Vec<String> = bounds.iter().map(f64::to_string).collect();
         let _ = write!(text, "\nBounds of `{PREFIX}_{}`: {}.\n", metric.name, bounds.join(", "));
     }
+    let is_ours = |words: &&Words| group.metrics.iter().any(|metric| words.of.contains(&metric.name));
+    WORDS.iter().filter(is_ours).for_each(|words| told(text, words));
+}
+
+/// What each word of a label tells.
+fn told(text: &mut String, Words { of, label, all }: &Words) {
+    let metrics: Vec<String> = of.iter().map(|metric| format!("`{PREFIX}_{metric}`")).collect();
+    let _ = write!(text, "\n| `{label}` of {} | |\n|---|---|\n", metrics.join(", "));
+    for (word, meaning) in *all {
+        let _ = writeln!(text, "| `{word}` | {meaning} |");
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +113,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::tokenize::Reason;
 
     /// `UPDATE=1` writes it anew.
     #[test]
@@ -128,6 +137,34 @@ mod tests {
             assert_eq!(text.matches(&format!("\n| `{PREFIX}_{}` | ", metric.name)).count(), 1, "{}", metric.name);
             assert!(!metric.help.contains(['|', '\n', '<', '\\']), "{}: {}", metric.name, metric.help);
         }
+    }
+
+    #[test]
+    fn every_word_is_told_once_and_every_label_of_words_has_some() {
+        let metrics = || GROUPS.iter().flat_map(|group| group.metrics);
+        for metric in metrics() {
+            for label in others().into_iter().filter(|label| metric.labels.contains(label)) {
+                assert!(Words::of(metric.name, label).is_some(), "{}: {label}", metric.name);
+            }
+        }
+        for Words { of, label, all } in WORDS {
+            let has = |name: &str| metrics().any(|metric| metric.name == name && metric.labels.contains(label));
+            assert!(of.iter().all(|name| has(name)), "{of:?} have no {label}");
+            let distinct: BTreeSet<&str> = all.iter().map(|(word, _)| *word).collect();
+            assert_eq!(distinct.len(), all.len(), "{of:?}: {label}");
+            assert!(all.iter().all(|(_, meaning)| !meaning.contains(['|', '\n', '<', '\\'])), "{of:?}: {label}");
+        }
+    }
+
+    /// Where the code has lists of them.
+    #[test]
+    fn words_are_those_of_the_code() {
+        let told = |metric: &str, label: &str| -> BTreeSet<&str> {
+            Words::of(metric, label).unwrap().all.iter().map(|(word, _)| *word).collect()
+        };
+        let untokenized: BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.label()).collect();
+        assert_eq!(told("untokenized_total", "reason"), untokenized);
+        assert_eq!(told("trust_reason", "reason"), warmpath_core::trust::Reason::LABELS.into());
     }
 
     #[test]
