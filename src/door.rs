@@ -133,6 +133,7 @@ impl Door {
     /// many connections were left.
     pub fn cut(&self) -> usize {
         self.close();
+        self.house.metrics.cut();
         self.house.census.each(Course::cut)
     }
 }

@@ -197,8 +197,9 @@ impl<'a> RequestView<'a> {
         if cache_salt.as_deref() == Some("") {
             return Err(BadRequest::field("cache_salt", "`cache_salt` must not be empty"));
         }
+        let stream_options = field::shaped("stream_options", b'{', fields.stream_options)?;
         let stream_options: Option<StreamOptions> =
-            field::value("stream_options", "an object with the boolean `include_usage`", fields.stream_options)?;
+            field::value("stream_options", "an object with the boolean `include_usage`", stream_options)?;
         let max_tokens = field::count("max_tokens", fields.max_tokens)?;
         let max_completion_tokens = field::count("max_completion_tokens", fields.max_completion_tokens)?;
         let (input, max_tokens) = match endpoint {

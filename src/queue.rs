@@ -362,8 +362,7 @@ impl Drop for Waiter<'_> {
         if now() >= self.deadline {
             self.gate.metrics.queue.left("expired");
         } else {
-            self.gate.metrics.queue.left("client_left");
-            self.gate.metrics.request("client_left");
+            self.gate.metrics.queue.left(self.gate.metrics.given_up());
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod hit_rate;
 pub mod metrics;
 pub mod otlp;
 pub mod panics;
+pub mod parting;
 pub mod spans;
 pub mod trace_context;
 

@@ -1,12 +1,13 @@
 //! What is wrong with a request's head that HTTP's reader takes, so that no two servers on a request's way can read it
 //! differently: one that is addressed to nobody or to two, to another host than its target, or to a tunnel.
 //!
-//! The framing needs no look: the body is read whole and framed anew for the worker, whatever the client framed it with.
+//! The framing needs hardly a look: the body is read whole and framed anew for the worker, whatever the client framed it with;
+//! only codings beside chunks would be lost by that.
 //! The reader refuses what is ambiguous, but for two leniencies of its own: of `Content-Length` beside chunks only the
 //! chunks count and the connection ends, and a `Content-Length` that is repeated counts once. A third, lines that end in LF
 //! alone, the wire sees.
 
-use http::header::HOST;
+use http::header::{HOST, TRANSFER_ENCODING};
 use http::{Method, Request, Version};
 
 use super::DoorLimits;
@@ -29,7 +30,7 @@ pub(super) fn judge<B>(request: &Request<B>, limits: &DoorLimits) -> Result<(), 
     if request.version() == Version::HTTP_2 && is_large(request, limits) {
         return Err(GatewayError::HeadTooLarge { bytes: limits.header_bytes, fields: limits.headers });
     }
-    match address(request) {
+    match address(request).or_else(|| coding(request)) {
         Some(fault) => Err(GatewayError::bad_request(fault, None)),
         None => Ok(()),
     }
@@ -64,6 +65,14 @@ fn address<B>(request: &Request<B>) -> Option<&'static str> {
         (Some(_), None) if request.version() == Version::HTTP_11 => Some("the request has no `Host`"),
         _ => None,
     }
+}
+
+/// What is wrong with how the request's body is coded on its way.
+fn coding<B>(request: &Request<B>) -> Option<&'static str> {
+    let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
+    let (coding, second) = (codings.next()?, codings.next());
+    let is_chunked = second.is_none() && coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    (!is_chunked).then_some("`Transfer-Encoding` may be `chunked` and nothing else")
 }
 
 /// A name or an address, and perhaps a port (RFC 3986, 3.2.2, 3.2.3); nobody's name and password.

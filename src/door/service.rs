@@ -32,6 +32,7 @@ impl hyper::service::Service<Request<Incoming>> for Attendant {
 
     fn call(&self, request: Request<Incoming>) -> Call {
         let open = Some(self.course.begin());
+        let id = request_id::given(request.headers());
         let judged = match self.course.had_bare_line() {
             true => Err(GatewayError::bad_request("a line of the request's head ends in LF alone, not in CRLF", None)),
             false => judge(&request, &self.house.limits),
@@ -44,11 +45,10 @@ impl hyper::service::Service<Request<Incoming>> for Attendant {
             }
             Err(error) => {
                 self.house.metrics.bad_head(error.outcome());
-                let id = request_id::given_or(request.headers(), request_id::refused);
-                State::Refused(Some(last(error, id)))
+                State::Refused(Some(last(error, id.clone())))
             }
         };
-        Call { open, state }
+        Call { open, id, state }
     }
 }
 
@@ -90,6 +90,8 @@ impl hyper::body::Body for Heard {
 /// One request until its answer begins.
 pub(super) struct Call {
     open: Option<Open>,
+    /// The client's own name for it.
+    id: Option<HeaderValue>,
     state: State,
 }
 
@@ -118,7 +120,7 @@ impl Future for Call {
                 Answer::of(answered, open)
             }
             Err(refusal) => {
-                let stopping = || last(GatewayError::Stopping, request_id::refused());
+                let stopping = || last(GatewayError::Stopping, this.id.take());
                 Answer::last(refusal.unwrap_or_else(stopping), open)
             }
         }))
@@ -126,9 +128,9 @@ impl Future for Call {
 }
 
 /// An answer after which the connection ends: what follows on it may not be what it seems.
-fn last(error: GatewayError, id: HeaderValue) -> Response<Body> {
+fn last(error: GatewayError, id: Option<HeaderValue>) -> Response<Body> {
     let mut response = error.into_response::<Body>();
-    response.headers_mut().insert(REQUEST_ID, id);
+    response.headers_mut().insert(REQUEST_ID, id.unwrap_or_else(request_id::refused));
     end_connection(&mut response);
     response
 }

@@ -40,7 +40,9 @@ impl Arrival {
         let mut arrival = Self::unlogged(gateway, headers);
         let wanted = (gateway.behaviour.logs_access, gateway.exporter.as_ref());
         let trace = arrival.trace.as_ref();
-        arrival.access = trace.and_then(|trace| Access::begin(arrival.at, endpoint, (&arrival.id, trace), wanted));
+        arrival.access = trace.and_then(|trace| {
+            Access::begin(arrival.at, endpoint, (&arrival.id, trace), wanted, &gateway.metrics.parting)
+        });
         arrival
     }
 
@@ -48,7 +50,7 @@ impl Arrival {
     pub(super) fn unlogged(gateway: &Gateway, headers: &HeaderMap) -> Self {
         let (key, at) = (gateway.next_key(), Instant::now());
         let exports = gateway.exporter.is_some();
-        let id = request_id::given_or(headers, || request_id::numbered(key.0));
+        let id = request_id::given(headers).unwrap_or_else(|| request_id::numbered(key.0));
         let trace = (exports || gateway.behaviour.logs_access)
             .then(|| TraceContext::of(headers, exports, gateway.behaviour.sample));
         let deadline = at + gateway.behaviour.total_timeout;

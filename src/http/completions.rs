@@ -122,7 +122,7 @@ pub(super) async fn understand(
 fn outgoing(parts: Parts, arrival: &Arrival, asking: Option<Bytes>, body: &Bytes) -> Outgoing {
     let is_asking = asking.is_some();
     let body = asking.unwrap_or_else(|| body.clone());
-    let mut headers = end_to_end(parts.headers, &body);
+    let mut headers = end_to_end(parts.headers, &parts.method, &body);
     arrival.name(&mut headers);
     if is_asking {
         // What is to be kept from the client must be readable.

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response};
 use warmpath_core::blocks::Root;
 use warmpath_core::ids::RequestKey;
 use warmpath_core::observe::{Event, Observation, Side};
@@ -170,7 +171,7 @@ impl Drop for Attempt<'_> {
         // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
         let side = if at >= *deadline { Side::Worker } else { self.side };
         if side == Side::Client {
-            pool.metrics.request("client_left");
+            pool.metrics.given_up();
         }
         if let Some(decision) = &self.decision {
             let standing = if side == Side::Client { Standing::GivenUp } else { Standing::Failed };
@@ -187,8 +188,11 @@ impl Drop for Attempt<'_> {
 
 fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<Response, GatewayError> {
     let request = attempt.request;
-    if !answer.parts.status.is_success() && answer.parts.status != StatusCode::NOT_MODIFIED {
-        return refusal(gateway, attempt, answer);
+    let status = answer.parts.status;
+    let error =
+        (!status.is_success() && status != StatusCode::NOT_MODIFIED).then(|| blame(gateway, &mut attempt, status));
+    if let (Some(_), Some(body)) = (error, answer.whole()) {
+        return Ok(refusal(gateway, attempt, answer.parts, body));
     }
     let worker = Arc::clone(&attempt.worker);
     let (attempt_began, decided) = (attempt.began, attempt.decision.take());
@@ -218,13 +222,7 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
         decision: decided,
         access: request.access.clone(),
     };
-    let form = match (answer.content, request.relayed) {
-        (Content::Refusal, _) | (Content::Events, Relayed::Events | Relayed::EventsButUsage) => {
-            Form::Events(SseScanner::default())
-        }
-        (_, Relayed::Unread) => Form::Unread,
-        _ => Form::Whole(answer.whole()),
-    };
+    let form = form(&answer, request.relayed, error);
     let is_stream = answer.content != Content::Other;
     let progress = Progress::new(placement.reservation, ticket, form);
     let idle = gateway.upstream.timeouts().idle;
@@ -238,8 +236,23 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
     if is_stream {
         pass_at_once(response.headers_mut());
     }
+    if error.is_some() {
+        discourage(&mut response);
+    }
     response.headers_mut().extend(decision);
     Ok(response)
+}
+
+/// How an answer is to be looked at: an error that is not all here against whoever's fault it is.
+fn form(answer: &Answer, relayed: Relayed, error: Option<Side>) -> Form {
+    match (answer.content, relayed) {
+        _ if let Some(side) = error => Form::Error(side),
+        (Content::Refusal, _) | (Content::Events, Relayed::Events | Relayed::EventsButUsage) => {
+            Form::Events(SseScanner::default())
+        }
+        (_, Relayed::Unread) => Form::Unread,
+        _ => Form::Whole(answer.whole()),
+    }
 }
 
 /// Keeps proxies from holding back or keeping a stream, unless its worker has said what they may.
@@ -256,32 +269,35 @@ fn recording(gateway: &Gateway, request: &Understood) -> Option<Box<Recording>> 
     recorder.recording(request.arrived, &pool.model, pool.block_size.get(), &prompts)
 }
 
-/// Passes on what a worker says that will not serve the request: the client's fault or its own, never worth a retry. Only 500
-/// tells against the worker: others say what it cannot do, and it is alive.
-fn refusal(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<Response, GatewayError> {
-    let is_fault = answer.parts.status == StatusCode::INTERNAL_SERVER_ERROR;
+/// Whose fault it is that a worker does not serve a request: the client's or its own, never worth a retry. Only 500 tells
+/// against the worker: others say what it cannot do, and it is alive.
+fn blame(gateway: &Gateway, attempt: &mut Attempt<'_>, status: StatusCode) -> Side {
+    let is_fault = status == StatusCode::INTERNAL_SERVER_ERROR;
     attempt.side = if is_fault { Side::Worker } else { Side::Router };
     if is_fault {
         gateway.fleet.request_failed(&attempt.worker, Failure::ServerError);
-    } else if !answer.parts.status.is_server_error() {
+    } else if !status.is_server_error() {
         gateway.fleet.request_answered(&attempt.worker);
     }
+    attempt.side
+}
+
+/// Passes such an error on, of which all is here.
+fn refusal(gateway: &Gateway, attempt: Attempt<'_>, parts: response::Parts, body: Bytes) -> Response {
     let decision = attempt.placement.as_ref().map(|placement| decision_headers(gateway, placement));
-    let body = answer.whole().ok_or_else(|| GatewayError::Upstream {
-        worker: attempt.worker.id.clone(),
-        failure: Failure::Broken,
-        retry_after: None,
-        source: Some("its error is too long".into()),
-    })?;
     attempt.request.pool.metrics.request("worker_refused");
     attempt.request.access.iter().for_each(|access| access.outcome("worker_refused"));
-    let mut response = Response::from_parts(answer.parts, Body::from(body));
-    if is_fault && !response.headers().contains_key(SHOULD_RETRY) {
-        // A prompt that breaks one engine would break the next: what the router does not do, clients had better not do.
+    let mut response = Response::from_parts(parts, Body::from(body));
+    discourage(&mut response);
+    response.headers_mut().extend(decision.into_iter().flatten());
+    response
+}
+
+/// A prompt that breaks one engine would break the next: what the router does not do, clients had better not do.
+fn discourage(response: &mut Response) {
+    if response.status() == StatusCode::INTERNAL_SERVER_ERROR && !response.headers().contains_key(SHOULD_RETRY) {
         Retry::Never.tell(response.headers_mut());
     }
-    response.headers_mut().extend(decision.into_iter().flatten());
-    Ok(response)
 }
 
 /// What the client may know of the decision: nothing, unless it is configured.

@@ -67,7 +67,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     let senders = &gateway.behaviour.senders;
     let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
     let affinity = senders.session(&parts.headers, None);
-    let mut headers = end_to_end(parts.headers, &body);
+    let mut headers = end_to_end(parts.headers, &parts.method, &body);
     arrival.name(&mut headers);
     let tokens = Tokens(u32::try_from(body.len() / bytes_per_token).unwrap_or(u32::MAX));
     let root = destination.root(None, pool.block_size, gateway.behaviour.index_seed);

@@ -88,8 +88,14 @@ fn class(priority: i64) -> Class {
 /// How long the request may take: `total`, or less if the client says so.
 pub(super) fn time_allowed(headers: &HeaderMap, total: Duration) -> Result<Duration, GatewayError> {
     let Some(value) = headers.get(TIMEOUT) else { return Ok(total) };
-    let millis = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    let millis: u64 = millis.ok_or_else(|| {
+    let digits = value
+        .to_str()
+        .map(str::trim)
+        .ok()
+        .filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
+    // More than a number of 64 bits is longer than any time.
+    let millis = digits.map(|digits| digits.parse().unwrap_or(u64::MAX));
+    let millis = millis.ok_or_else(|| {
         let message = format!("`{TIMEOUT}` must be a whole number of milliseconds");
         GatewayError::bad_request(message, Some(TIMEOUT.as_str()))
     })?;
@@ -161,6 +167,7 @@ mod tests {
         let allowed = |value| time_allowed(&headers(&[("x-request-timeout-ms", value)]), Duration::from_secs(60)).ok();
         let millis = |millis| Some(Duration::from_millis(millis));
         assert_eq!([allowed("250"), allowed("0"), allowed("90000")], [millis(250), millis(0), millis(60_000)]);
+        assert_eq!(allowed("99999999999999999999"), millis(60_000));
         assert_eq!([allowed("-1"), allowed("1.5"), allowed("soon"), allowed("")], [None; 4]);
         assert_eq!(time_allowed(&HeaderMap::new(), Duration::from_secs(60)).ok(), millis(60_000));
     }

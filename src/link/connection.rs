@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tokio::task::coop::unconstrained;
 use tokio::time::timeout;
 
 use super::dial::Dialled;
-use super::wire::Wire;
+use super::wire::{Signs, Wire};
 use crate::quiet::quietly;
 
 /// What is read of an answer before its client takes it, in bytes. It would grow to 400 KiB by itself, and lie idle for
@@ -36,8 +36,8 @@ pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     /// What reads and writes; none once it has ended.
     driver: Option<Box<http1::Connection<TokioIo<Wire>, Full<Bytes>>>>,
-    /// Whether a byte has come since the last request.
-    heard: Arc<AtomicBool>,
+    /// Whether a byte has come since the last request, and whether the server still listens.
+    signs: Arc<Signs>,
 }
 
 /// Why an exchange failed; with the request, if none of it was sent.
@@ -47,9 +47,9 @@ pub(super) struct Failed {
 }
 
 impl Connection {
-    pub(super) async fn over(Dialled { wire, heard }: Dialled) -> hyper::Result<Self> {
+    pub(super) async fn over(Dialled { wire, signs }: Dialled) -> hyper::Result<Self> {
         let (sender, driver) = Builder::new().max_buf_size(READ_AHEAD).handshake(TokioIo::new(wire)).await?;
-        Ok(Self { sender, driver: Some(Box::new(driver)), heard })
+        Ok(Self { sender, driver: Some(Box::new(driver)), signs })
     }
 
     /// Reads and writes what can be. How the connection ends is told to whoever waits for an answer.
@@ -66,7 +66,7 @@ impl Connection {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> impl Future<Output = Result<Response<Incoming>, Failed>> {
-        self.heard.store(false, Ordering::Relaxed);
+        self.signs.heard.store(false, Ordering::Relaxed);
         // Wakes whoever drove the connection last, if anybody.
         let (answer, _) = quietly(|| self.sender.try_send_request(request));
         async move {
@@ -84,12 +84,12 @@ impl Connection {
     }
 
     pub(super) fn has_heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
+        self.signs.heard.load(Ordering::Relaxed)
     }
 
     /// Whether it can be kept, as far as is known.
     pub(super) fn stands(&self) -> bool {
-        self.driver.is_some() && !self.sender.is_closed()
+        self.driver.is_some() && !self.sender.is_closed() && !self.signs.deaf.load(Ordering::Relaxed)
     }
 
     /// Whether it can take a request. Waits only where the server answered before it had read the whole of the last one.

@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
@@ -11,13 +10,13 @@ use tokio_rustls::TlsConnector;
 
 use super::bare;
 use super::tls::ClientTls;
-use super::wire::{Stream, Wire};
+use super::wire::{Signs, Stream, Wire};
 use crate::error::BoxError;
 
-/// A connected wire, and how it tells that bytes have come.
+/// A connected wire, and what it tells.
 pub(super) struct Dialled {
     pub(super) wire: Wire,
-    pub(super) heard: Arc<AtomicBool>,
+    pub(super) signs: Arc<Signs>,
 }
 
 /// Connects to the first address of `authority` that takes the connection. How long that may take is for the caller to
@@ -42,8 +41,8 @@ pub(super) async fn dial(
             Stream::Secure(Box::new(connector.connect(name.clone(), tcp).await?))
         }
     };
-    let heard = Arc::new(AtomicBool::new(false));
-    Ok(Dialled { wire: Wire { stream, heard: Arc::clone(&heard) }, heard })
+    let signs = Arc::<Signs>::default();
+    Ok(Dialled { wire: Wire { stream, signs: Arc::clone(&signs) }, signs })
 }
 
 /// What the kernel holds of an answer before it is read, in bytes, which it doubles: workers must not write megabytes

@@ -1,4 +1,5 @@
-//! The body of an answer, and with it the connection that it comes over.
+//! The body of an answer, and with it the connection that it comes over. Its trailers stay behind: they are no data, nobody has
+//! asked for them, and a body that hands them on is taken to have ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,6 +31,16 @@ impl Inflow {
         inflow
     }
 
+    fn next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        // What is taken makes room for more, which is seen to when nothing is left.
+        let mut frame = quietly(|| Pin::new(&mut self.body).poll_frame(cx)).0;
+        if let (true, Some(connection)) = (frame.is_pending(), &mut self.connection) {
+            connection.drive(cx);
+            frame = quietly(|| Pin::new(&mut self.body).poll_frame(cx)).0;
+        }
+        frame
+    }
+
     fn ended(&mut self) {
         self.has_ended = true;
         if let Some(connection) = self.connection.take() {
@@ -50,13 +61,12 @@ impl Body for Inflow {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = self.get_mut();
-        // What is taken makes room for more, which is seen to when nothing is left.
-        let mut frame = quietly(|| Pin::new(&mut this.body).poll_frame(cx)).0;
-        if let (true, Some(connection)) = (frame.is_pending(), &mut this.connection) {
-            connection.drive(cx);
-            frame = quietly(|| Pin::new(&mut this.body).poll_frame(cx)).0;
+        let mut frame = ready!(this.next(cx));
+        while let Some(Ok(trailers)) = &frame
+            && !trailers.is_data()
+        {
+            frame = ready!(this.next(cx));
         }
-        let frame = ready!(frame);
         match &frame {
             Some(Ok(_)) if !this.body.is_end_stream() => {}
             Some(Ok(_)) | None => this.ended(),

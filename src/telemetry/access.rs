@@ -10,6 +10,7 @@ use warmpath_core::observe::Usage;
 use warmpath_core::units::Tokens;
 
 use super::otlp::Exporter;
+use super::parting::Parting;
 use super::trace_context::TraceContext;
 
 /// The target of its lines, by which logs are filtered.
@@ -25,6 +26,7 @@ pub struct Access {
     endpoint: &'static str,
     logs: bool,
     exporter: Option<Exporter>,
+    parting: Parting,
     line: Mutex<Line>,
 }
 
@@ -108,12 +110,14 @@ impl Access {
         endpoint: &'static str,
         (request, trace): (&HeaderValue, &TraceContext),
         (logs, exporter): (bool, Option<&Exporter>),
+        parting: &Parting,
     ) -> Option<Arc<Self>> {
         let logs = logs && tracing::enabled!(target: TARGET, tracing::Level::INFO);
         let exporter = exporter.filter(|_| trace.place().is_some());
         (logs || exporter.is_some()).then(|| {
             let (request, trace, exporter) = (request.clone(), trace.clone(), exporter.cloned());
-            Arc::new(Self { began, request, trace, endpoint, logs, exporter, line: Mutex::default() })
+            let (parting, line) = (parting.clone(), Mutex::default());
+            Arc::new(Self { began, request, trace, endpoint, logs, exporter, parting, line })
         })
     }
 
@@ -145,7 +149,7 @@ impl Access {
         self.line().status = Some(status);
     }
 
-    /// What became of it, as `requests_total` counts it. Without a word the client has left.
+    /// What became of it, as `requests_total` counts it. Without a word it was given up: [`Parting`].
     pub fn outcome(&self, outcome: &'static str) {
         self.line().outcome = Some(outcome);
     }
@@ -174,7 +178,7 @@ impl Drop for Access {
             model,
             prompt,
             status: line.status,
-            outcome: line.outcome.unwrap_or("client_left"),
+            outcome: line.outcome.unwrap_or_else(|| self.parting.outcome()),
             attempts: line.attempts,
             chosen: line.chosen,
             first_token: line.first_token,
@@ -261,7 +265,8 @@ mod tests {
             let trace = HeaderMap::from_iter([(super::super::trace_context::TRACEPARENT, trace.parse().unwrap())]);
             let (id, trace) = (HeaderValue::from_static("r 1"), TraceContext::of(&trace, false, 1.0));
             let began = Instant::now();
-            let access = Access::begin(began, "chat", (&id, &trace), (true, None)).expect("somebody listens");
+            let access = Access::begin(began, "chat", (&id, &trace), (true, None), &Parting::default())
+                .expect("somebody listens");
             request(&access, began);
         };
         if json {
@@ -326,7 +331,7 @@ mod tests {
         let trace = TraceContext::of(&HeaderMap::new(), false, 1.0);
         let id = HeaderValue::from_static("x");
         tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || {
-            assert!(Access::begin(Instant::now(), "chat", (&id, &trace), (true, None)).is_none());
+            assert!(Access::begin(Instant::now(), "chat", (&id, &trace), (true, None), &Parting::default()).is_none());
         });
     }
 }

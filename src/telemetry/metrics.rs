@@ -12,6 +12,7 @@ use warmpath_core::ids::Rank;
 
 use crate::real::{real, real_len};
 use crate::shutdown::Restarts;
+use crate::telemetry::parting::Parting;
 pub use belief::Belief;
 pub use config::ConfigMetrics;
 use definitions::*;
@@ -66,6 +67,8 @@ pub struct Metrics {
     pub index_refused: Counter,
     /// Entries that the index let go.
     pub index_shed: Counter,
+    /// Why requests end that nobody waits for any more.
+    pub parting: Parting,
     retries: Reasons,
     fallbacks: Reasons,
     untokenized: Reasons,
@@ -106,6 +109,7 @@ impl Metrics {
             index_bytes,
             index_refused,
             index_shed,
+            parting: Parting::default(),
         }
     }
 

@@ -83,6 +83,8 @@ pub enum Form {
     Whole(Option<Bytes>),
     /// Anything: it passes unread, ends when it ends, and its times are nobody's first token.
     Unread,
+    /// An error that is too long to be whole before it goes on: it passes unread, and tells against this side.
+    Error(Side),
 }
 
 /// How an answer ended.
@@ -104,7 +106,7 @@ pub enum Ending {
 enum Verdict {
     /// The work was done.
     Answered,
-    /// The engine said that the request is at fault.
+    /// The engine said that it does not serve the request.
     Refused,
     /// The worker failed.
     Failed(Failure),
@@ -151,7 +153,7 @@ impl Progress {
                     self.observe(now, Event::Progress { tokens });
                 }
             }
-            Form::Whole(_) | Form::Unread => {}
+            Form::Whole(_) | Form::Unread | Form::Error(_) => {}
         }
     }
 
@@ -160,7 +162,7 @@ impl Progress {
     pub fn may_end(&self) -> bool {
         match &self.form {
             Form::Events(scanner) => scanner.seen().done || self.refuses(),
-            Form::Whole(_) | Form::Unread => true,
+            Form::Whole(_) | Form::Unread | Form::Error(_) => true,
         }
     }
 
@@ -181,7 +183,7 @@ impl Progress {
     fn told(&self) -> Option<ErrorEvent> {
         match &self.form {
             Form::Events(scanner) => scanner.seen().error,
-            Form::Whole(_) | Form::Unread => None,
+            Form::Whole(_) | Form::Unread | Form::Error(_) => None,
         }
     }
 
@@ -192,6 +194,7 @@ impl Progress {
 
     fn verdict(&self, ending: Ending) -> Verdict {
         match ending {
+            Ending::Complete if matches!(self.form, Form::Error(_)) => Verdict::Refused,
             Ending::Complete => match self.told().map(ErrorEvent::failure) {
                 None => Verdict::Answered,
                 Some(None) => Verdict::Refused,
@@ -237,9 +240,16 @@ impl Progress {
             }
             Verdict::Refused => {
                 self.came(now, "worker_refused", Usage::default());
-                self.ticket.fleet.request_answered(&self.ticket.worker);
+                let side = match self.form {
+                    // The fleet was told of the worker when its head came.
+                    Form::Error(side) => side,
+                    _ => {
+                        self.ticket.fleet.request_answered(&self.ticket.worker);
+                        Side::Router
+                    }
+                };
                 self.note(Standing::Failed, None);
-                self.observe(now, Event::Failed { side: Side::Router });
+                self.observe(now, Event::Failed { side });
             }
             Verdict::Failed(failure) => {
                 if failure.may_be_death() {
@@ -259,7 +269,8 @@ impl Progress {
                 self.observe(now, Event::Failed { side: Side::Router });
             }
             Verdict::ClientLeft => {
-                self.came(now, "client_left", Usage::default());
+                let outcome = self.ticket.pool.metrics.given_up();
+                self.ticket.access.iter().for_each(|access| access.ended(now, outcome, Usage::default()));
                 self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Client });
             }
@@ -270,7 +281,7 @@ impl Progress {
         match &self.form {
             Form::Events(scanner) => scanner.seen().usage.as_deref().map(usage::read).unwrap_or_default(),
             Form::Whole(document) => document.as_deref().map(usage::read).unwrap_or_default(),
-            Form::Unread => Usage::default(),
+            Form::Unread | Form::Error(_) => Usage::default(),
         }
     }
 
@@ -278,7 +289,7 @@ impl Progress {
     fn output(&self, usage: Usage) -> u32 {
         let events = match &self.form {
             Form::Events(scanner) => scanner.seen().events,
-            Form::Whole(_) | Form::Unread => 1,
+            Form::Whole(_) | Form::Unread | Form::Error(_) => 1,
         };
         usage.completion.map_or(events, |tokens| tokens.0)
     }

@@ -18,7 +18,8 @@ static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage
 /// What every error object has somewhere.
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+/// What a stream may begin with.
+pub(super) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// A scanner without I/O. Frames may cut the stream anywhere; lines end as in the standard (WHATWG HTML, 9.2.5): with CR,
 /// LF or both.
@@ -178,9 +179,25 @@ impl Told {
         self.error.is_some() || says_so(&self.object) || says_so(&self.r#type)
     }
 
+    /// The status that it stands for: a number, be it in a text, or else what its kind says.
     fn code(&self) -> Option<u16> {
-        let inner = self.error.as_ref().and_then(|error| error.get("code"));
-        inner.or(self.code.as_ref()).and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok())
+        let inner = |key| self.error.as_ref().and_then(|error| error.get(key));
+        let number = |code: &Value| code.as_u64().or_else(|| code.as_str()?.parse().ok());
+        let code = inner("code").or(self.code.as_ref()).and_then(number).and_then(|code| u16::try_from(code).ok());
+        code.or_else(|| status_of(inner("type").or(self.r#type.as_ref())?.as_str()?))
+    }
+}
+
+/// The status of a kind of error that tells of the request: by OpenAI's and Anthropic's names, and vLLM's.
+fn status_of(kind: &str) -> Option<u16> {
+    match kind {
+        "invalid_request_error" | "BadRequestError" => Some(400),
+        "authentication_error" => Some(401),
+        "permission_error" => Some(403),
+        "not_found_error" | "NotFoundError" => Some(404),
+        "request_too_large" => Some(413),
+        "rate_limit_error" => Some(429),
+        _ => None,
     }
 }
 
@@ -252,6 +269,17 @@ mod tests {
         assert_eq!(error("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"x\"}}\n\n"), first(None));
         assert_eq!(error("event: error\ndata: out of memory\n\n"), first(None));
         assert_eq!(error("\u{feff}data: {\"error\":{\"code\":503}}\n\n"), first(Some(503)));
+        for (told, code) in [
+            (r#"{"error":{"code":"400"}}"#, Some(400)),
+            (r#"{"error":{"type":"invalid_request_error","code":"context_length_exceeded"}}"#, Some(400)),
+            (r#"{"type":"error","error":{"type":"rate_limit_error"}}"#, Some(429)),
+            (r#"{"object":"error","type":"BadRequestError","code":null}"#, Some(400)),
+            (r#"{"error":{"type":"invalid_request_error","code":503}}"#, Some(503)),
+            (r#"{"type":"error","error":{"type":"overloaded_error"}}"#, None),
+            (r#"{"error":{"code":"-1"}}"#, None),
+        ] {
+            assert_eq!(error(&format!("data: {told}\n\n")), first(code), "{told}");
+        }
         assert_eq!(error("data: {\"choices\":[{\"text\":\"\\\"error\\\": no\"}]}\n\n"), None);
         assert_eq!(error("event: error\n\ndata: {\"choices\":[]}\n\n"), None);
     }

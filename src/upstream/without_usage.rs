@@ -5,9 +5,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use memchr::{memchr_iter, memmem};
+use memchr::{memchr2_iter, memmem};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+
+use super::sse::BYTE_ORDER_MARK;
 
 /// The longest event that is put together from several pieces; a longer one passes unread.
 const EVENT_MAX: usize = 256 * 1024;
@@ -17,8 +19,6 @@ const EVENT_MAX: usize = 256 * 1024;
 pub struct WithoutUsage<B> {
     inner: B,
     cut: Cut,
-    /// What follows once what was kept has been handed on.
-    next: Option<Frame<Bytes>>,
 }
 
 /// The cutting without I/O.
@@ -61,14 +61,23 @@ impl Cut {
     }
 }
 
-/// The length of the first event with the empty line that ends it, if it is whole.
+/// The length of the first event with the empty line that ends it, if it is whole. Lines end with CR, LF or both.
 fn event_len(bytes: &[u8]) -> Option<usize> {
-    let mut line = 0;
-    for end in memchr_iter(b'\n', bytes) {
-        if matches!(&bytes[line..end], b"" | b"\r") {
-            return Some(end + 1);
+    let (mut line, mut before_ended_in_both) = (0, false);
+    for end in memchr2_iter(b'\n', b'\r', bytes) {
+        // The LF of both.
+        if end < line {
+            continue;
         }
-        line = end + 1;
+        let is_cr = bytes[end] == b'\r';
+        let in_both = is_cr && bytes.get(end + 1) == Some(&b'\n');
+        let next = end + 1 + usize::from(in_both);
+        if end == line {
+            // An LF may be on its way, where the line before had one.
+            let is_cut = is_cr && next == bytes.len() && before_ended_in_both && !in_both;
+            return (!is_cut).then_some(next);
+        }
+        (line, before_ended_in_both) = (next, in_both);
     }
     None
 }
@@ -77,7 +86,9 @@ fn is_usage(event: &[u8]) -> bool {
     if memmem::find(event, b"\"usage\"").is_none() {
         return false;
     }
-    let mut payloads = event.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:"));
+    let event = event.strip_prefix(BYTE_ORDER_MARK).unwrap_or(event);
+    let lines = event.split(|byte| matches!(byte, b'\n' | b'\r'));
+    let mut payloads = lines.filter_map(|line| line.strip_prefix(b"data:"));
     let (Some(payload), None) = (payloads.next(), payloads.next()) else { return false };
     let chunk: Result<Chunk, _> = serde_json::from_slice(payload);
     chunk.is_ok_and(|chunk| chunk.choices.is_empty() && chunk.usage.is_some())
@@ -86,7 +97,7 @@ fn is_usage(event: &[u8]) -> bool {
 impl<B> WithoutUsage<B> {
     /// A body that passes `inner` on.
     pub fn new(inner: B) -> Self {
-        Self { inner, cut: Cut::default(), next: None }
+        Self { inner, cut: Cut::default() }
     }
 }
 
@@ -97,39 +108,29 @@ impl<B: Body<Data = Bytes> + Unpin> Body for WithoutUsage<B> {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.get_mut();
         loop {
-            if let Some(next) = this.next.take() {
-                return Poll::Ready(Some(Ok(next)));
-            }
-            let end = match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => {
-                        let passed = this.cut.pass(data);
-                        if !passed.is_empty() {
-                            return Poll::Ready(Some(Ok(Frame::data(passed))));
-                        }
-                        // Nobody polls a body again that says that it has ended.
-                        if !this.is_end_stream() {
-                            continue;
-                        }
-                        None
+            match ready!(Pin::new(&mut this.inner).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    let passed = this.cut.pass(frame.into_data().unwrap_or_default());
+                    if !passed.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(passed))));
                     }
-                    Err(trailers) => Some(trailers),
-                },
+                    // Nobody polls a body again that says that it has ended.
+                    if this.is_end_stream() {
+                        return Poll::Ready(None);
+                    }
+                }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => None,
-            };
-            // An event that nothing ends passes as it is.
-            let held = std::mem::take(&mut this.cut.held);
-            if held.is_empty() {
-                return Poll::Ready(end.map(Ok));
+                None => {
+                    // An event that nothing ends passes as it is.
+                    let held = std::mem::take(&mut this.cut.held);
+                    return Poll::Ready((!held.is_empty()).then(|| Ok(Frame::data(held.into()))));
+                }
             }
-            this.next = end;
-            return Poll::Ready(Some(Ok(Frame::data(held.into()))));
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.cut.held.is_empty() && self.next.is_none() && self.inner.is_end_stream()
+        self.cut.held.is_empty() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -142,8 +143,6 @@ mod tests {
     use std::collections::VecDeque;
     use std::convert::Infallible;
 
-    use http::HeaderMap;
-
     use super::*;
 
     const BEFORE: &str = ": ping\r\n\r\ndata: {\"choices\":[{\"text\":\"é🦀 \\\"usage\\\"\"}],\"usage\":null}\r\n\r\n\
@@ -151,69 +150,74 @@ mod tests {
     const USAGE: &str = "event: x\ndata:{\"choices\":[ ],\"usage\":{\"prompt_tokens\":1}}\r\n\r\n";
     const AFTER: &str = "data: [DONE]\n\n";
 
-    /// Pieces, and trailers or nothing behind them.
-    struct Pieces(VecDeque<Bytes>, Option<HeaderMap>);
+    struct Pieces(VecDeque<Bytes>);
 
     impl Body for Pieces {
         type Data = Bytes;
         type Error = Infallible;
 
         fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-            let piece = self.0.pop_front().map(Frame::data);
-            let frame = piece.or_else(|| self.1.take().map(Frame::trailers));
-            Poll::Ready(frame.map(Ok))
+            Poll::Ready(self.0.pop_front().map(|piece| Ok(Frame::data(piece))))
         }
 
         fn is_end_stream(&self) -> bool {
-            self.0.is_empty() && self.1.is_none()
+            self.0.is_empty()
         }
     }
 
-    /// What comes out of these pieces, as hyper reads a body, and how many trailers.
-    fn passed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, trailers: Option<HeaderMap>) -> (Vec<u8>, usize) {
+    /// What comes out of these pieces, as hyper reads a body.
+    fn passed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
         let pieces = pieces.into_iter().map(Bytes::copy_from_slice).collect();
-        let mut body = WithoutUsage::new(Pieces(pieces, trailers));
-        let (mut out, mut trailing) = (Vec::new(), 0);
+        let mut body = WithoutUsage::new(Pieces(pieces));
+        let mut out = Vec::new();
         while !body.is_end_stream() {
             let mut cx = Context::from_waker(std::task::Waker::noop());
             let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut cx) else { break };
-            match frame.into_data() {
-                Ok(data) => {
-                    assert!(!data.is_empty());
-                    out.extend_from_slice(&data);
-                }
-                Err(_) => trailing += 1,
-            }
+            let data = frame.into_data().unwrap();
+            assert!(!data.is_empty());
+            out.extend_from_slice(&data);
         }
-        (out, trailing)
+        out
     }
 
     /// R15.
     #[test]
     fn wherever_a_stream_is_cut_the_one_chunk_is_missing_and_nothing_else() {
-        let stream = [BEFORE, USAGE, AFTER].concat().into_bytes();
-        let expected = [BEFORE, AFTER].concat().into_bytes();
-        for first in 0..=stream.len() {
-            for second in (first..=stream.len()).step_by(7) {
-                let pieces = [&stream[..first], &stream[first..second], &stream[second..]];
-                assert_eq!(passed(pieces, None).0, expected, "cut at {first} and {second}");
+        let as_it_is = |text: &str| text.to_owned();
+        let ending_in = |end: &'static str| move |text: &str| text.replace("\r\n", "\n").replace('\n', end);
+        let forms: [&dyn Fn(&str) -> String; 4] = [&as_it_is, &ending_in("\n"), &ending_in("\r\n"), &ending_in("\r")];
+        for form in forms {
+            let stream = form(&[BEFORE, USAGE, AFTER].concat()).into_bytes();
+            let expected = form(&[BEFORE, AFTER].concat()).into_bytes();
+            for first in 0..=stream.len() {
+                for second in (first..=stream.len()).step_by(7) {
+                    let pieces = [&stream[..first], &stream[first..second], &stream[second..]];
+                    assert_eq!(passed(pieces), expected, "cut at {first} and {second}");
+                }
             }
+            assert_eq!(passed(stream.chunks(1)), expected);
         }
-        assert_eq!(passed(stream.chunks(1), None).0, expected);
+        let marked = ["\u{feff}data: {\"choices\":[],\"usage\":{}}\n\n", AFTER].concat();
+        assert_eq!(passed([marked.as_bytes()]), AFTER.as_bytes());
+    }
+
+    #[test]
+    fn an_event_passes_as_soon_as_it_is_whole_however_its_lines_end() {
+        for event in ["data: {}\n\n", "data: {}\r\r", "data: {}\r\n\r\n", ": ping\rdata: {}\r\r", "\r"] {
+            assert_eq!(Cut::default().pass(Bytes::from_static(event.as_bytes())), event, "{event:?}");
+        }
     }
 
     #[test]
     fn only_the_first_is_cut_out() {
         let stream = [USAGE, AFTER, USAGE].concat().into_bytes();
-        assert_eq!(passed(stream.chunks(5), None).0, [AFTER, USAGE].concat().as_bytes());
+        assert_eq!(passed(stream.chunks(5)), [AFTER, USAGE].concat().as_bytes());
     }
 
     #[test]
     fn what_nothing_ends_passes_as_it_is() {
         for stream in ["data: [DONE]\n", "data: {\"choices\":[],\"usage\":{}}\n", "x", "\n", "data: a\n\ndata: b"] {
-            assert_eq!(passed(stream.as_bytes().chunks(3), None), (stream.as_bytes().to_vec(), 0), "{stream:?}");
-            let trailers = Some(HeaderMap::new());
-            assert_eq!(passed(stream.as_bytes().chunks(3), trailers), (stream.as_bytes().to_vec(), 1), "{stream:?}");
+            assert_eq!(passed(stream.as_bytes().chunks(3)), stream.as_bytes(), "{stream:?}");
         }
     }
 

@@ -99,6 +99,32 @@ async fn a_request_that_still_waits_when_the_grace_is_over_is_503() {
     until("the worker is let go", || worker.hangups() == 1).await;
 }
 
+/// It keeps its client's name, and is not taken for one whose client has left, as is a stream that is cut.
+#[tokio::test]
+async fn what_the_router_gives_up_when_it_stops_is_its_own_doing() {
+    let named = |name: &str| streamed_text().replacen("\r\n", &format!("\r\nx-request-id: {name}\r\n"), 1);
+    let worker = Scripted::start(vec![Step::Hold]).await;
+    let mut serving = Serving::start("given-up", worker.address, "timeouts: {shutdown_grace: 300ms}");
+    let mut waits = connect(serving.data).await;
+    waits.write_all(named("waits").as_bytes()).await.unwrap();
+    worker.asked(1).await;
+    worker.plays(vec![head(), piece(event("a")), Step::Hold]);
+    let mut flows = connect(serving.data).await;
+    flows.write_all(named("flows").as_bytes()).await.unwrap();
+    worker.asked(2).await;
+    serving.signal("TERM");
+    let answer = crate::raw::answer(&mut waits).await.unwrap();
+    assert!(answer.status == 503 && answer.head.contains("x-request-id: waits\r\n"), "{answer:?}");
+    assert!(until_closed(&mut flows).await.0.contains("shutting_down"));
+    serving.ended(Duration::from_secs(10)).await;
+    let logged = serving.logged();
+    for name in ["waits", "flows"] {
+        let of = |line: &&String| line.contains(" access: ") && line.contains(&format!("request=\"{name}\""));
+        let line = logged.iter().find(of).unwrap_or_else(|| panic!("{name}: {logged:?}"));
+        assert!(line.contains("outcome=\"shutting_down\""), "{line}");
+    }
+}
+
 /// R16 with a real process and a real signal: streams that end within the grace all finish, and it ends with 0.
 async fn r16(name: &str, streams: u32, longest: Duration) {
     let worker = Fountain::start(Flow::Drops(longest / streams)).await;

@@ -68,6 +68,7 @@ mod routing;
 mod scripted;
 mod sdk;
 mod sdk_faults;
+mod seldom;
 mod serving;
 mod sidecar;
 mod simulated;

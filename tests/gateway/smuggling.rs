@@ -90,6 +90,7 @@ fn refused() -> Vec<(u16, Case)> {
         bad(case("an enormous length", "Content-Length: 99999999999999999999999\r\n", "{}")),
         bad(case("no length in it", "Content-Length: \r\n", "{}")),
         bad(case("an unknown encoding", "Transfer-Encoding: xchunked\r\n", &chunks("0\r\n\r\n"))),
+        bad(case("a coding beneath the chunks", "Transfer-Encoding: gzip, chunked\r\n", &chunks("0\r\n\r\n"))),
         bad(case("chunks that come first", "Transfer-Encoding: chunked, identity\r\n", &chunks("0\r\n\r\n"))),
         bad(case("another encoding behind", &format!("{CHUNKED}Transfer-Encoding: gzip\r\n"), &chunks("0\r\n\r\n"))),
         bad(head("chunks in HTTP/1.0", "POST /v1/completions HTTP/1.0", CHUNKED)),
@@ -177,6 +178,7 @@ async fn what_is_ambiguous_is_refused_in_words_and_reaches_nobody() {
     }
     let expected = [
         ("`Host` is not valid", 1),
+        ("`Transfer-Encoding` may be `chunked` and nothing else", 1),
         ("a line of the request's head ends in LF alone, not in CRLF", 2),
         ("method not allowed", 1),
         ("the request body could not be read", 6),

@@ -70,6 +70,13 @@ impl DoorMetrics {
         self.count(&ACCEPT_FAILURES, "reason", reason);
     }
 
+    /// Every request is cut off. Only clients' requests are counted, not operators'.
+    pub fn cut(&self) {
+        if let Some(handles) = self.0.as_ref().filter(|handles| handles.listener == DATA) {
+            handles.metrics.parting.cut();
+        }
+    }
+
     /// A request was refused for its head. Only clients' requests are counted, not operators'.
     pub fn bad_head(&self, outcome: &'static str) {
         if let Some(handles) = self.0.as_ref().filter(|handles| handles.listener == DATA) {

@@ -43,6 +43,13 @@ impl ModelMetrics {
         self.metrics.restarts(task)
     }
 
+    /// A request was given up before its end. Returns the outcome.
+    pub fn given_up(&self) -> &'static str {
+        let outcome = self.metrics.parting.outcome();
+        self.request(outcome);
+        outcome
+    }
+
     /// A request ended.
     pub fn request(&self, outcome: &'static str) {
         self.requests.count(outcome);

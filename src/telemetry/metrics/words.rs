@@ -101,6 +101,7 @@ pub(super) const WORDS: &[Words] = &[
             ("displaced", "something more urgent took its place"),
             ("expired", "no worker was free in time"),
             ("client_left", "the client left while it waited"),
+            ("shutting_down", "the router was told to stop, and did not wait any longer"),
         ],
     },
     Words {
