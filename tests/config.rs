@@ -243,6 +243,13 @@ fn secrets_come_from_the_environment_and_from_files() {
 }
 
 #[test]
+fn a_secret_of_two_lines_opens_nothing_and_is_refused() {
+    let file = Scratch::new("two-lines", b"one\ntwo\n");
+    let text = format!("{FLEET}listen: {{admin_token: '${{file:{}}}'}}\n", file.0.display());
+    assert_eq!(faults(&text, &[]), ["3:23: a header's value is made of visible ASCII characters and spaces"]);
+}
+
+#[test]
 fn clients_certificates_open_the_admin_port_as_a_token_does_and_their_paths_start_from_the_file() {
     let tls = "{certificate: a.pem, key: /keys/a.key, client_authorities: ca.pem}";
     let config = config(&format!("{FLEET}listen: {{admin: '0.0.0.0:9090', admin_tls: {tls}}}\n"), &[]);

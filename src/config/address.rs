@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use http::Uri;
 use http::uri::Scheme;
+use http::{HeaderValue, Uri};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// The root of an HTTP server: `http://HOST`, `https://HOST:PORT` and the like, without path, query or credentials.
@@ -126,6 +126,32 @@ impl<'de> Deserialize<'de> for Secret {
         let text = String::deserialize(deserializer)?;
         if text.is_empty() { Err(de::Error::custom("a secret must not be empty")) } else { Ok(Self(text)) }
     }
+}
+
+/// Secrets that stand in headers: with one that cannot, the router would not start, or nobody could show it.
+pub(super) fn sent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
+    struct Sent(Secret);
+
+    impl<'de> Deserialize<'de> for Sent {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let secret = Secret::deserialize(deserializer)?;
+            header_value(&secret).map_err(de::Error::custom)?;
+            Ok(Self(secret))
+        }
+    }
+
+    Ok(Option::<Sent>::deserialize(deserializer)?.map(|Sent(secret)| secret))
+}
+
+/// A secret as a header's value.
+///
+/// # Errors
+/// When it can be none, in words that do not show it.
+pub(super) fn header_value(secret: &Secret) -> Result<HeaderValue, &'static str> {
+    let mut value = HeaderValue::try_from(secret.expose())
+        .map_err(|_| "a header's value is made of visible ASCII characters and spaces")?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Reads an address to listen at, in place of serde's own message, which names no example.

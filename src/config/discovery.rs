@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::address::{BaseUrl, Secret};
+use super::address::{BaseUrl, Secret, sent};
 use super::fleet::{self, EventSource};
 use super::kubernetes::KubernetesSource;
 use super::place::Spanned;
@@ -58,6 +58,7 @@ pub struct DnsSource {
     /// The `name` of the model that they serve; needed where there are several.
     pub model: Option<Spanned<String>>,
     /// See `workers`.
+    #[serde(deserialize_with = "sent")]
     pub api_key: Option<Secret>,
     /// See `workers`.
     pub dp_ranks: Spanned<NonZeroU16>,
@@ -89,6 +90,7 @@ pub struct NatsSource {
     /// How long a worker counts as present after it was last heard of.
     pub lease: Period,
     /// Sent to registered workers as `Authorization: Bearer …`.
+    #[serde(deserialize_with = "sent")]
     pub api_key: Option<Secret>,
 }
 

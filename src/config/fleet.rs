@@ -8,7 +8,7 @@ use warmpath_core::ids::WorkerId;
 use warmpath_core::units::BlockSize;
 use warmpath_core::workers::Role;
 
-use super::address::{BaseUrl, Secret};
+use super::address::{BaseUrl, Secret, sent};
 use super::endpoint::ZmqEndpoint;
 use super::place::Spanned;
 
@@ -55,7 +55,7 @@ pub struct Worker {
     /// The `name` of the model that it serves.
     pub model: Spanned<String>,
     /// Sent as `Authorization: Bearer …` in place of the client's header.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "sent")]
     pub api_key: Option<Secret>,
     /// Data-parallel ranks behind the address, each a routing target of its own.
     #[serde(default = "one")]

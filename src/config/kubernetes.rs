@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Config;
-use super::address::{BaseUrl, Secret};
+use super::address::{BaseUrl, Secret, sent};
 use super::check::Rules;
 use super::fleet::{self, EventSource};
 use super::place::Spanned;
@@ -48,6 +48,7 @@ pub struct KubernetesSource {
     /// The `name` of the model that they serve; needed where there are several.
     pub model: Option<Spanned<String>>,
     /// See `workers`.
+    #[serde(deserialize_with = "sent")]
     pub api_key: Option<Secret>,
     /// See `workers`.
     pub dp_ranks: Spanned<NonZeroU16>,

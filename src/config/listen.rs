@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::address::{Secret, socket};
+use super::address::{Secret, sent, socket};
 use super::passthrough::{self, PassedPath};
 use super::place::Spanned;
 use super::tls::Tls;
@@ -24,6 +24,7 @@ pub struct Listen {
     /// What its clients are shown.
     pub admin_tls: Tls,
     /// Asked for as `Authorization: Bearer …` on the admin port.
+    #[serde(deserialize_with = "sent")]
     pub admin_token: Option<Secret>,
     /// Whether answers carry `x-warmpath-worker`, `x-warmpath-overlap-tokens` and `x-warmpath-decision`. They tell
     /// clients what others have asked before, so they are off by default.

@@ -9,7 +9,7 @@ use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 use warmpath_core::cost::Share;
 
-use super::address::Secret;
+use super::address::{Secret, header_value};
 use super::place::Spanned;
 use super::queue::HeaderField;
 
@@ -98,10 +98,7 @@ impl TryFrom<Secret> for SentValue {
     type Error = &'static str;
 
     fn try_from(secret: Secret) -> Result<Self, &'static str> {
-        let value = HeaderValue::try_from(secret.expose());
-        let mut value = value.map_err(|_| "a header's value is made of visible ASCII characters and spaces")?;
-        value.set_sensitive(true);
-        Ok(Self(value))
+        header_value(&secret).map(Self)
     }
 }
 

@@ -95,6 +95,7 @@ impl Engine {
         Self {
             link: link_to(links, url),
             base: url.to_string(),
+            // A configuration with a key that can be in no header is refused before.
             authorization: key.and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok()),
             tells_rank: worker.dp_ranks.value.get() > 1,
             presets: presets.to_vec(),

@@ -157,6 +157,18 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ("limits: {connections_per_address: 0}", &["3:35: must be at least 1, got 0"]),
     ("timeouts: {client_idle: 0s}", &["3:25: a duration is at least 1ms and at most 168h, got `0s`"]),
     ("listen: {admin_token: ''}", &["3:23: a secret must not be empty"]),
+    (
+        "listen: {admin_token: \"two\\nlines\"}",
+        &["3:23: a header's value is made of visible ASCII characters and spaces"],
+    ),
+    (
+        "discovery: {dns: {api_key: \"a\\u0001\"}, kubernetes: {api_key: \"a\\rb\"}, nats: {api_key: \"b\\n\"}}",
+        &[
+            "3:28: a header's value is made of visible ASCII characters and spaces",
+            "3:62: a header's value is made of visible ASCII characters and spaces",
+            "3:87: a header's value is made of visible ASCII characters and spaces",
+        ],
+    ),
     ("listen: {admin_token: [a]}", &["3:23: expected text, got a list"]),
     (
         "metrics: {prefix: 9lives}",
@@ -211,6 +223,10 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
 /// Whole fleets.
 pub(crate) const BROKEN_FLEETS: &[(&str, &[&str])] = &[
     ("workers: [{id: a, url: 'http://a', model: m}]", &["1:43: no model is named `m`"]),
+    (
+        "models: [{name: m}]\nworkers: [{id: a, url: 'http://a', model: m, api_key: \"ab\\ncd\"}]",
+        &["2:55: a header's value is made of visible ASCII characters and spaces"],
+    ),
     (
         "models: [{name: llama}]\nworkers: [{id: a, url: 'http://a', model: lama}]",
         &["2:43: no model is named `lama`, did you mean `llama`?"],
