@@ -58,6 +58,8 @@ pub struct Point {
     pub at_ms: u64,
     /// Decisions.
     pub requests: u64,
+    /// Tokens of their prompts: by these, hit rates of several points are weighed.
+    pub prompt_tokens: u64,
     /// Promised over prompt tokens.
     pub hit_rate: Option<f64>,
     /// First tokens that were seen: of streams.
@@ -191,6 +193,7 @@ impl Sums {
         Point {
             at_ms,
             requests: self.requests,
+            prompt_tokens: self.prompt,
             hit_rate: share(self.overlap, self.prompt),
             first_tokens: self.first_tokens,
             ttft_ms: share(self.ttft_ms, self.first_tokens),

@@ -170,7 +170,7 @@ fn the_last_minutes_are_summed_by_step_and_by_model() {
     assert_eq!(all, 3);
     // Whoever runs this at the turn of an hour sees two steps.
     if last.requests == 3 {
-        assert_eq!((last.hit_rate, last.first_tokens), (Some(0.5), 2));
+        assert_eq!((last.prompt_tokens, last.hit_rate, last.first_tokens), (48, Some(0.5), 2));
         assert_eq!((last.ttft_ms, last.ttft_max_ms), (Some(40.0), Some(50)));
         assert_eq!(last.requests_max_over_mean, Some(4.0));
     }

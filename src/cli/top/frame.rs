@@ -177,7 +177,7 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, picture: &Picture) {
     let ttft: fn(&Point) -> Option<f64> = |point| point.ttft_ms;
     let balance: fn(&Point) -> Option<f64> = |point| point.requests_max_over_mean;
     let figures: [Figure; 4] = [
-        ("hit rate", percent(recent(points, hit_rate, by_requests), 1), hit_rate),
+        ("hit rate", percent(recent(points, hit_rate, |point| point.prompt_tokens), 1), hit_rate),
         ("first token", span(recent(points, ttft, |point| point.first_tokens).map(|ms| ms / 1000.0)), ttft),
         ("requests", rate.map_or_else(|| "–".to_owned(), |rate| format!("{rate:.1} /s")), requests),
         ("balance", short(recent(points, balance, by_requests)), balance),

@@ -101,6 +101,7 @@ pub(super) struct History {
 #[serde(default)]
 pub(super) struct Point {
     pub(super) requests: f64,
+    pub(super) prompt_tokens: f64,
     pub(super) hit_rate: Option<f64>,
     pub(super) first_tokens: f64,
     pub(super) ttft_ms: Option<f64>,

@@ -31,6 +31,7 @@ fn picture() -> Picture {
         let at = f64::from(at);
         Point {
             requests: at,
+            prompt_tokens: 100.0 * at,
             hit_rate: Some(0.5),
             first_tokens: at,
             ttft_ms: (at >= 60.0).then_some(100.0),
@@ -127,6 +128,16 @@ q quit  tab pane  j/k select  d drain  u undrain  e eject  r breaker  ? help";
     assert_eq!(color(44, 12), Color::Yellow);
     assert!(buffer[(1, 7)].modifier.contains(Modifier::REVERSED), "what is selected");
     assert!(!buffer[(1, 8)].modifier.contains(Modifier::REVERSED));
+}
+
+/// Many short prompts that hit beside a long one that does not.
+#[test]
+fn the_hit_rate_is_of_prompt_tokens_not_of_steps_or_requests() {
+    let of = |requests, prompt_tokens, hit_rate| Point { requests, prompt_tokens, hit_rate, ..Point::default() };
+    let mut told = picture();
+    told.history.points = vec![of(8.0, 80.0, Some(1.0)), of(1.0, 1000.0, Some(0.0)), Point::default()];
+    let all = printed(&mut State::new(told), 120);
+    assert!(all.contains("\nhit rate 7.4 % "), "{all}");
 }
 
 #[test]
