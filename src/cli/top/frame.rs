@@ -153,7 +153,10 @@ fn heading(state: &State) -> Paragraph<'static> {
 fn troubles(state: &State) -> String {
     let Picture { health, config, .. } = &state.picture;
     let mut all: Vec<String> = state.fault.iter().cloned().collect();
-    all.extend(health.degraded.iter().chain(&health.off_duty).cloned());
+    // Why nobody is served comes first; what it says may be among the rest, too.
+    all.extend(health.not_ready.clone());
+    let is_new = |trouble: &&String| health.not_ready.as_ref() != Some(*trouble);
+    all.extend(health.degraded.iter().filter(is_new).chain(&health.off_duty).cloned());
     all.extend(config.last_reload.iter().flat_map(|reload| reload.faults.iter().cloned()));
     if !config.needs_restart.is_empty() {
         let keys: Vec<&str> = config.needs_restart.iter().map(|change| change.key.as_str()).collect();

@@ -52,6 +52,7 @@ pub(super) struct Health {
     pub(super) degraded: Vec<String>,
     pub(super) off_duty: Vec<String>,
     pub(super) ready: bool,
+    pub(super) not_ready: Option<String>,
     pub(super) version: String,
 }
 

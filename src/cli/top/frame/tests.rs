@@ -268,6 +268,18 @@ fn questions_answers_and_faults_are_seen() {
     );
 }
 
+/// Where no worker was found, nothing is degraded and nobody is off duty.
+#[test]
+fn why_nobody_is_served_comes_first_and_once() {
+    let why = "nobody serves `m`: no worker was found";
+    let mut told = picture();
+    told.health = Health { not_ready: Some(why.to_owned()), status: "ok".to_owned(), ..Health::default() };
+    let second = |told: Picture| live(&mut State::new(told), (80, 24)).0.swap_remove(1);
+    assert_eq!(second(told.clone()), why);
+    told.health.degraded = vec!["the disk is full".to_owned(), why.to_owned()];
+    assert_eq!(second(told), format!("{why}; the disk is full"));
+}
+
 #[test]
 fn help_lies_over_the_rest() {
     let mut state = State::new(picture());
