@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The Mooncake conversation trace.
 const TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/mooncake-conversation.jsonl.gz");
@@ -71,6 +71,31 @@ document.getElementById('seen').textContent = JSON.stringify({
   dark: matchMedia('(prefers-color-scheme: dark)').matches, width: innerWidth });
 </script>"#;
 
+/// The status page, which has its figures from the admin port.
+const STATUS: &str = include_str!("../src/http/admin/page.html");
+
+/// Tells what the page's own functions make of what they are given.
+const GIVEN: &str = r#"<pre id="seen"></pre><script>
+{
+const told = {};
+const point = (requests, prompt_tokens, hit_rate) =>
+  ({at_ms: 0, requests, prompt_tokens, hit_rate, first_tokens: 0, ttft_ms: null, requests_max_over_mean: null});
+tiles({step_ms: 5000, points: [point(8, 80, 1), point(8, 80, 1), point(0, 0, null), point(1, 1000, 0), point(0, 0, null)]});
+const tile = document.querySelector('.tile');
+told.hit_rate = tile.querySelector('.big').textContent;
+told.lines = [...tile.querySelectorAll('polyline')].map(line => line.getAttribute('points'));
+told.areas = tile.querySelectorAll('polygon').length;
+const lines = more => {
+  health({status: 'ok', ready: false, degraded: [], off_duty: [], not_ready: null, version: '1', ...more});
+  return [...document.querySelectorAll('#troubles li')].map(line => line.textContent);
+};
+told.unserved = lines({not_ready: 'nobody', off_duty: ['w: draining']});
+told.once = lines({not_ready: 'nobody', degraded: ['disk', 'nobody']});
+told.well = lines({ready: true});
+document.getElementById('seen').textContent = JSON.stringify(told);
+}
+</script>"#;
+
 /// A folder that goes with the test.
 struct Folder(PathBuf);
 
@@ -108,6 +133,25 @@ fn seen(browser: &str, folder: &Path, page: &Path, width: u32, dark: bool) -> Va
     let (told, _) = told.unwrap_or_else(|| panic!("{browser}: {}", String::from_utf8_lossy(&output.stderr)));
     let told = told.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
     serde_json::from_str(&told).expect("the script tells in JSON")
+}
+
+#[test]
+fn the_status_page_shows_what_it_is_told() {
+    let Ok(browser) = std::env::var("WARMPATH_TEST_BROWSER") else {
+        eprintln!("SKIPPED: WARMPATH_TEST_BROWSER names no browser");
+        return;
+    };
+    let folder = Folder(std::env::temp_dir().join(format!("warmpath-status-{}", std::process::id())));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let page = folder.0.join("status.html");
+    std::fs::write(&page, STATUS.replace("</body>", &format!("{GIVEN}</body>"))).unwrap();
+    let told = seen(&browser, &folder.0, &page, 1300, false);
+    assert_eq!(told["hit_rate"], "13.8 %", "160 of 1160 tokens");
+    // Two points, a gap, and one alone.
+    let lines = ["0.00,4.74 40.00,4.74 40.00,4.74", "120.00,39.00 120.00,39.00"];
+    assert_eq!((&told["lines"], &told["areas"]), (&json!(lines), &json!(2)));
+    assert_eq!(told["unserved"], json!(["nobody", "w: draining"]));
+    assert_eq!((&told["once"], &told["well"]), (&json!(["nobody", "disk"]), &json!([])));
 }
 
 #[test]
