@@ -92,7 +92,12 @@ const lines = more => {
 told.unserved = lines({not_ready: 'nobody', off_duty: ['w: draining']});
 told.once = lines({not_ready: 'nobody', degraded: ['disk', 'nobody']});
 told.well = lines({ready: true});
-document.getElementById('seen').textContent = JSON.stringify(told);
+window.fetch = async () => ({status: 401});
+const refused = sent => { token = sent; return ask('/').catch(error => error.message); };
+refused('').then(message => { told.missing = message; return refused('x'); }).then(message => {
+  told.wrong = message;
+  document.getElementById('seen').textContent = JSON.stringify(told);
+});
 }
 </script>"#;
 
@@ -152,6 +157,8 @@ fn the_status_page_shows_what_it_is_told() {
     assert_eq!((&told["lines"], &told["areas"]), (&json!(lines), &json!(2)));
     assert_eq!(told["unserved"], json!(["nobody", "w: draining"]));
     assert_eq!((&told["once"], &told["well"]), (&json!(["nobody", "disk"]), &json!([])));
+    assert_eq!(told["missing"], "an admin token is needed: press Token");
+    assert_eq!(told["wrong"], "the token is not that of listen.admin_token: press Token");
 }
 
 #[test]

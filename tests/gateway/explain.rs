@@ -104,6 +104,13 @@ async fn who_has_no_token_learns_nothing() {
     let url = format!("http://{}/api/v1/explain", fleet.app.admin_address());
     let asked = fleet.client.post(&url).body("{}").send().await.unwrap();
     assert_eq!(asked.status(), 401);
+    let wrong = "the token that was sent is not that of `listen.admin_token`";
+    let asked = fleet.client.post(&url).bearer_auth("secret2").body("{}").send().await.unwrap();
+    assert_eq!((asked.status().as_u16(), asked.text().await.unwrap()), (401, format!("{wrong}\n")));
+    let drain = format!("http://{}/api/v1/workers/engine-1/drain", fleet.app.admin_address());
+    let asked = fleet.client.post(&drain).bearer_auth("secret2").send().await.unwrap();
+    let said: Value = asked.json().await.unwrap();
+    assert_eq!(said, json!({"error": {"message": wrong, "code": 401}}));
     let asked = fleet.client.post(&url).bearer_auth("secret").json(&body(&[97, 98])).send().await.unwrap();
     assert_eq!(asked.status(), 200);
 }

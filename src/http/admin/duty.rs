@@ -51,8 +51,7 @@ pub(super) async fn act(
 ) -> Response {
     let shown: String = id.chars().take(128).collect();
     let answer = match (guard::may_change(&admin, &headers), Action::named(&name)) {
-        (Err(guard::Refusal::Token), _) => (StatusCode::UNAUTHORIZED, guard::Refusal::Token.message().to_owned()),
-        (Err(refusal), _) => (StatusCode::FORBIDDEN, refusal.message().to_owned()),
+        (Err(refusal), _) => (refusal.status(), refusal.message().to_owned()),
         (Ok(()), None) => (
             StatusCode::NOT_FOUND,
             "unknown action (known: drain, undrain, eject, reset_breaker, reset_cache)".to_owned(),

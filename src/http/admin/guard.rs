@@ -13,11 +13,16 @@ use serde_json::json;
 
 use super::Admin;
 
+/// What whoever sent another token is told: who hears that one is missing looks in the wrong place.
+const WRONG: &str = "the token that was sent is not that of `listen.admin_token`";
+
 /// Why a change is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The token is missing or wrong.
+    /// The token is missing.
     Token,
+    /// One was sent, and it is another.
+    WrongToken,
     /// The request was addressed to another name.
     Host,
     /// It comes from another page.
@@ -29,8 +34,17 @@ impl Refusal {
     pub(super) fn message(self) -> &'static str {
         match self {
             Refusal::Token => "an admin token is needed: `Authorization: Bearer …`",
+            Refusal::WrongToken => WRONG,
             Refusal::Host => "without an admin token, changes must be addressed to an IP address or to `localhost`",
             Refusal::Origin => "changes from another site's page are refused",
+        }
+    }
+
+    /// The status of the answer.
+    pub(super) fn status(self) -> StatusCode {
+        match self {
+            Refusal::Token | Refusal::WrongToken => StatusCode::UNAUTHORIZED,
+            Refusal::Host | Refusal::Origin => StatusCode::FORBIDDEN,
         }
     }
 }
@@ -44,29 +58,28 @@ pub(super) fn may_change(admin: &Admin, headers: &HeaderMap) -> Result<(), Refus
 pub(super) fn change_refused(admin: &Admin, headers: &HeaderMap) -> Option<Response> {
     let refusal = may_change(admin, headers).err()?;
     Some(match refusal {
-        Refusal::Token => challenge(),
+        Refusal::Token | Refusal::WrongToken => challenge(refusal),
         Refusal::Host | Refusal::Origin => {
             let body = json!({"error": {"message": refusal.message(), "code": 403}});
-            (StatusCode::FORBIDDEN, Json(body)).into_response()
+            (refusal.status(), Json(body)).into_response()
         }
     })
 }
 
 /// What whoever has no token is told; none for whoever needs none or has it.
 pub(super) fn refusal(admin: &Admin, headers: &HeaderMap) -> Option<Response> {
-    (!is_given(admin.token.get().as_deref().map(String::as_str), headers)).then(challenge)
+    given(admin.token.get().as_deref().map(String::as_str), headers).err().map(challenge)
 }
 
 /// What whoever has no token is told.
-fn challenge() -> Response {
+fn challenge(refusal: Refusal) -> Response {
     let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-    (StatusCode::UNAUTHORIZED, challenge, "an admin token is needed\n").into_response()
+    let said = if refusal == Refusal::WrongToken { WRONG } else { "an admin token is needed" };
+    (refusal.status(), challenge, format!("{said}\n")).into_response()
 }
 
 fn judge(token: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
-    if !is_given(token, headers) {
-        return Err(Refusal::Token);
-    }
+    given(token, headers)?;
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let host = text(header::HOST).unwrap_or_default();
     if token.is_none() && !is_local_name(host) {
@@ -92,10 +105,15 @@ fn is_local_name(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
 }
 
-fn is_given(token: Option<&str>, headers: &HeaderMap) -> bool {
-    let Some(token) = token else { return true };
+/// Whether the token that is asked for, if any, was sent.
+fn given(token: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(token) = token else { return Ok(()) };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    given.is_some_and(|given| equal_in_constant_time(given, token.as_bytes()))
+    match given {
+        None => Err(Refusal::Token),
+        Some(given) if equal_in_constant_time(given, token.as_bytes()) => Ok(()),
+        Some(_) => Err(Refusal::WrongToken),
+    }
 }
 
 /// Compares secrets without telling by the time where they differ.
@@ -125,7 +143,11 @@ mod tests {
     fn a_token_that_is_asked_for_must_be_right() {
         let host = (header::HOST, "router.example:9090");
         assert_eq!(judged(Some("t"), std::slice::from_ref(&host)), Err(Refusal::Token));
-        assert_eq!(judged(Some("t"), &[host.clone(), (header::AUTHORIZATION, "Bearer x")]), Err(Refusal::Token));
+        for (sent, refusal) in
+            [("Bearer x", Refusal::WrongToken), ("Bearer ", Refusal::WrongToken), ("Basic t", Refusal::Token)]
+        {
+            assert_eq!(judged(Some("t"), &[host.clone(), (header::AUTHORIZATION, sent)]), Err(refusal), "{sent}");
+        }
         assert_eq!(judged(Some("t"), &[host, (header::AUTHORIZATION, "Bearer t")]), Ok(()));
     }
 
