@@ -12,10 +12,10 @@ const HEAD: &str = "\
 
 <!-- Made by `warmpath schema --markdown`; a test holds it to the code. -->
 
-One YAML file in which every key but `models` and `workers` has a default. [`config/warmpath.yaml`](../config/warmpath.yaml)
-is the same as a file to start from; `warmpath schema` is the same for editors
-(`# yaml-language-server: $schema=warmpath.schema.json`). `warmpath check FILE` names every fault with its line and column,
-`warmpath config show` every value in effect and who said so, `warmpath plan OLD NEW` what a change would do.
+One YAML file in which every key but `models` and `workers` has a default; `workers` may be left out where `discovery` finds
+them. [`config/warmpath.yaml`](../config/warmpath.yaml) is the same as a file to start from; `warmpath schema` is the same for
+editors (`# yaml-language-server: $schema=warmpath.schema.json`). `warmpath check FILE` names every fault with its line and
+column, `warmpath config show` every value in effect and who said so, `warmpath plan OLD NEW` what a change would do.
 
 Any value can come from outside: `${env:NAME}` is an environment variable, `${file:PATH}` the text of a file, `$${` a literal
 `${`, and a variable such as `WARMPATH__LISTEN__DATA` or `WARMPATH__WORKERS__0__API_KEY` overrides the key of that name;

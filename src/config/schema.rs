@@ -12,7 +12,7 @@ use super::{Config, remarks};
 /// A fleet that says no more than it must.
 const LEAST: &str = "models: [{name: m}]\nworkers: [{id: w, url: 'http://h:1', model: m}]\n";
 
-/// What must be given, beyond which everything has a default.
+/// What must be given, beyond which everything has a default; of the first two see [`answerers`].
 const REQUIRED: &[&str] = &[
     "models",
     "workers",
@@ -25,6 +25,10 @@ const REQUIRED: &[&str] = &[
     "engines.presets[].waiting",
     "engines.presets[].usage",
 ];
+
+/// Text in the place of a number, a choice or the like: what it refers to is one. (Of a schema's keywords each is for one
+/// type: a pattern is for text, bounds are for numbers.)
+const REFERENCE: &str = r"\$\{(env|file):[^}]+\}";
 
 /// All that is known of one key.
 pub(super) struct Known {
@@ -45,10 +49,16 @@ pub fn schema() -> Value {
         let mut head = Map::new();
         head.insert("$schema".to_owned(), "https://json-schema.org/draft/2020-12/schema".into());
         head.insert("title".to_owned(), "Warmpath's configuration".into());
+        head.insert("anyOf".to_owned(), answerers());
         head.extend(std::mem::take(map));
         *map = head;
     }
     schema
+}
+
+/// Somebody must answer: workers of the file, each of a model that it names, or whoever is found.
+fn answerers() -> Value {
+    json!([{"required": ["models", "workers"]}, {"required": ["discovery"]}])
 }
 
 /// Every key, sections included, in the order of the sections.
@@ -103,10 +113,13 @@ fn of_shape(shape: &Shape, key: &str, default: Option<&Value>, remarks: &BTreeMa
         Form::Named(value) => {
             json!({"type": "object", "additionalProperties": of_shape(value, &format!("{key}[]"), None, remarks)})
         }
-        Form::Choice(names) => json!({"enum": names}),
-        Form::Flag => json!({"type": "boolean"}),
-        Form::Integer { least, most } => json!({"type": "integer", "minimum": bound(*least), "maximum": bound(*most)}),
-        Form::Number => json!({"type": "number"}),
+        Form::Choice(names) => json!({"anyOf": [{"enum": names}, {"type": "string", "pattern": REFERENCE}]}),
+        Form::Flag => json!({"type": ["boolean", "string"], "pattern": REFERENCE}),
+        Form::Integer { least, most } => {
+            let (least, most) = (bound(*least), bound(*most));
+            json!({"type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": REFERENCE})
+        }
+        Form::Number => json!({"type": ["number", "string"], "pattern": REFERENCE}),
         // Names may look like numbers: what YAML takes them for does not matter.
         Form::Text => json!({"type": ["string", "number", "boolean"]}),
     };
@@ -122,8 +135,8 @@ fn of_shape(shape: &Shape, key: &str, default: Option<&Value>, remarks: &BTreeMa
             map.insert("type".to_owned(), kinds.into());
         }
     }
-    if let (true, Some(Value::Array(names))) = (shape.nullable, map.get_mut("enum")) {
-        names.push(Value::Null);
+    if let (true, Some(Value::Array(ways))) = (shape.nullable, map.get_mut("anyOf")) {
+        ways.push(json!({"type": "null"}));
     }
     let rules = shape.rules.iter().cloned();
     let words: Vec<String> = remarks.get(key).cloned().into_iter().chain(rules).collect();
@@ -152,7 +165,7 @@ fn section(
         let path = below(key, name);
         let value = default.and_then(|value| value.get(name));
         properties.insert((*name).to_owned(), of_shape(shape, &path, value, remarks));
-        if REQUIRED.contains(&path.as_str()) {
+        if REQUIRED.contains(&path.as_str()) && !key.is_empty() {
             required.push(*name);
         }
     }
@@ -170,7 +183,10 @@ fn bound(number: i128) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::config::Reading;
 
     #[test]
     fn a_key_tells_its_type_its_default_its_reason_and_when_it_takes_effect() {
@@ -178,7 +194,7 @@ mod tests {
         let alpha = &schema["properties"]["routing"]["properties"]["kv"]["properties"]["alpha"];
         assert_eq!(
             *alpha,
-            json!({"type": ["number", "null"], "default": 0.3, "x-reload": "live", "description":
+            json!({"type": ["number", "string", "null"], "pattern": REFERENCE, "default": 0.3, "x-reload": "live", "description":
                 "While loads are balanced: low, so that cached prefixes decide.\na share must be from 0 to 1"})
         );
         let worker = &schema["properties"]["workers"]["items"];
@@ -186,9 +202,40 @@ mod tests {
         assert_eq!(worker["properties"]["max_num_seqs"]["default"], 256);
         assert_eq!(worker["properties"]["capacity_blocks"]["minimum"], 1);
         assert_eq!(worker["additionalProperties"], false);
-        assert_eq!(schema["properties"]["usage"]["enum"], json!(["as_asked", "always"]));
+        let usage = json!([{"enum": ["as_asked", "always"]}, {"type": "string", "pattern": REFERENCE}]);
+        assert_eq!(schema["properties"]["usage"]["anyOf"], usage);
+        let events = worker["properties"]["events"]["anyOf"].as_array().unwrap();
+        assert_eq!(events.last(), Some(&json!({"type": "null"})));
         assert_eq!(schema["properties"]["listen"]["properties"]["data"]["x-reload"], "restart");
-        assert_eq!(schema["required"], json!(["models", "workers"]));
+    }
+
+    #[test]
+    fn a_reference_stands_for_a_value_of_any_type() {
+        let schema = schema();
+        let text = "{models: [{name: m}], workers: [{id: w, url: 'http://h:1', model: m, max_num_seqs: '${env:N}'}],\n\
+                    listen: {routing_headers: '${env:YES}'}, routing: {policy: '${env:POLICY}', kv: {alpha: '${env:HALF}'}}}";
+        let variables = [("N", "64"), ("YES", "true"), ("POLICY", "logit"), ("HALF", "0.5")];
+        let reading = Reading::of_text("f", text.to_owned(), Path::new(""), &variables.into_iter().collect());
+        assert_eq!(reading.faults, []);
+        for key in [
+            "workers/items/properties/max_num_seqs",
+            "listen/properties/routing_headers",
+            "routing/properties/kv/properties/alpha",
+        ] {
+            let schema = schema.pointer(&format!("/properties/{key}")).unwrap();
+            assert!(schema["type"].as_array().unwrap().contains(&"string".into()), "{key}");
+            assert_eq!(schema["pattern"], REFERENCE, "{key}");
+        }
+    }
+
+    /// What the schema asks for at the top is what reading asks for.
+    #[test]
+    fn workers_need_not_be_given_where_they_are_found() {
+        assert_eq!((schema()["anyOf"].clone(), schema()["required"].clone()), (answerers(), Value::Null));
+        let fine = |text: &str| Config::parse("f", text.to_owned()).is_ok();
+        assert!(fine(LEAST) && fine("discovery: {file: {path: workers.yaml}}\n"));
+        assert!(fine("models: [{name: m}]\ndiscovery: {dns: {name: workers}}\n"));
+        assert!(!fine("models: [{name: m}]\n") && !fine("workers: [{id: w, url: 'http://h:1', model: m}]\n"));
     }
 
     /// What the list of required keys says is what reading says.
