@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use misuse::told;
 
@@ -98,6 +98,12 @@ enum Command {
 }
 
 impl Cli {
+    /// What this process was asked for. Ends the process where that is nothing that can be done.
+    pub fn of_process() -> Self {
+        let asked = with_negative_numbers(Self::command()).get_matches();
+        Self::from_arg_matches(&asked).unwrap_or_else(|error| error.format(&mut Self::command()).exit())
+    }
+
     /// Does what was asked.
     ///
     /// # Errors
@@ -129,6 +135,15 @@ impl Cli {
     }
 }
 
+/// The same commands, whose options take `-1` for a value: what is wrong with it is for their bounds to say.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes = |arg: clap::Arg| {
+        let is_option = !arg.is_positional() && arg.get_action().takes_values();
+        if is_option { arg.allow_negative_numbers(true) } else { arg }
+    };
+    command.mut_args(takes).mut_subcommands(with_negative_numbers)
+}
+
 /// Prints on standard output.
 ///
 /// # Errors
@@ -153,12 +168,10 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_commands_are_well_formed() {
-        Cli::command().debug_assert();
+        with_negative_numbers(Cli::command()).debug_assert();
     }
 }

@@ -3,7 +3,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use mimalloc::MiMalloc;
 use warmpath::cli::{Cli, told};
 
@@ -13,7 +12,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     warmpath::telemetry::panics::say_briefly();
-    match Cli::parse().run() {
+    match Cli::of_process().run() {
         Ok(code) => code,
         Err(error) => told(&error),
     }
