@@ -34,8 +34,8 @@ pub struct DemoArgs {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: u16,
     /// Replay only the first requests of the slice.
-    #[arg(long, value_name = "N")]
-    requests: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    requests: Option<u32>,
     /// How much faster than recorded requests arrive.
     #[arg(long, default_value_t = DemoOptions::default().speed, value_parser = number::above_zero)]
     speed: f64,
@@ -54,7 +54,7 @@ impl DemoArgs {
             bus: self.bus.clone(),
             workers: usize::from(self.workers),
             cache_blocks: self.cache_blocks,
-            requests: self.requests,
+            requests: self.requests.map(|requests| usize::try_from(requests).unwrap_or(usize::MAX)),
             speed: self.speed,
             seed: self.seed,
             policies: self.policy.clone(),

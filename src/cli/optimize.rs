@@ -75,7 +75,7 @@ impl OptimizeArgs {
         self.check()?;
         let (rows, html) = (Output::asked(self.csv.as_deref())?, Output::asked(self.html.as_deref())?);
         let over_time = Output::beside(self.csv.as_deref(), "time.csv")?;
-        let trace = self.input.read()?;
+        let trace = self.input.asking()?;
         let plan = Plan {
             block_size: trace.block_size,
             capacities: self.capacity_blocks.clone(),

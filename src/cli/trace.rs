@@ -83,6 +83,11 @@ impl Input {
         self.form.read(&self.trace)
     }
 
+    /// The same where it asks for something: of a trace that does not, all figures would be 0.
+    pub(super) fn asking(&self) -> anyhow::Result<Trace> {
+        self.form.asking(&self.trace)
+    }
+
     /// Its requests in order of their arrival, and the size of its blocks.
     pub(super) fn requests(&self) -> anyhow::Result<(Vec<TraceRequest>, BlockSize)> {
         self.form.requests(&self.trace)
@@ -133,12 +138,18 @@ impl TraceForm {
         Ok(trace)
     }
 
+    fn asking(&self, named: &str) -> anyhow::Result<Trace> {
+        let trace = self.read(named)?;
+        let asks = trace.requests.iter().any(|request| request.access() != Access::Write);
+        ensure!(asks, "{named} has no requests");
+        Ok(trace)
+    }
+
     /// Its requests in order of their arrival, without what was only written to a cache, and the size of its blocks.
     pub(super) fn requests(&self, named: &str) -> anyhow::Result<(Vec<TraceRequest>, BlockSize)> {
-        let mut trace = self.read(named)?;
+        let mut trace = self.asking(named)?;
         trace.requests.retain(|request| request.access() != Access::Write);
         trace.requests.sort_by_key(|request| request.at_ms);
-        ensure!(!trace.requests.is_empty(), "{named} has no requests");
         let size = BlockSize::new(trace.block_size).filter(|size| BLOCK_SIZES.contains(&i64::from(size.get())));
         let wrong = || format!("{named}: a block must have 1 to 65536 tokens, got {}", trace.block_size);
         Ok((trace.requests, size.with_context(wrong)?))

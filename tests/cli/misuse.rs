@@ -72,6 +72,7 @@ const CALLS: &[(&str, &str)] = &[
         "warmpath: cannot read no/file: No such file",
     ),
     ("bridge BRIDGE --engine URL --nats NATS --metric-names no/file", "warmpath: --metric-names no/file: No such file"),
+    ("demo --requests 0", "'--requests <N>': 0 is not in 1.."),
     ("demo --workers -1", "'--workers <WORKERS>': -1 is not in 1..=64"),
     ("demo --speed 0", "'--speed <SPEED>': must be a number above 0"),
     ("plan GOOD GOOD --trace no/file", "warmpath: no/file: cannot be read: No such file"),

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{Configuration, GOOD, stderr, stdout, warmpath};
+use super::{Configuration, GOOD, stderr, stdout, warmpath, with_input};
 
 /// As the router's `record` writes it: 40 requests that share 128 tokens, in blocks of 16.
 fn recorded() -> Configuration {
@@ -89,6 +89,15 @@ fn a_run_that_fails_leaves_no_file_that_it_has_made() {
     let page = std::env::temp_dir().join(format!("warmpath-cli-{}-none.html", std::process::id()));
     let output = warmpath(&["replay", "--trace", "no/file", "--html", page.to_str().unwrap()]);
     assert_eq!((output.status.code(), page.exists()), (Some(2), false));
+}
+
+#[test]
+fn a_trace_that_asks_for_nothing_has_no_figures() {
+    for command in [&["optimize"][..], &["replay"], &["tune", "--policy", "kv"]] {
+        let output = with_input(&[command, &["--trace", "-"]].concat(), "");
+        let told = (output.status.code(), stdout(&output), stderr(&output));
+        assert_eq!(told, (Some(1), "", "warmpath: - has no requests\n"), "{command:?}");
+    }
 }
 
 #[test]
