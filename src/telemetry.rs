@@ -1,7 +1,8 @@
 //! Logs and metrics.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
@@ -30,6 +31,34 @@ const LINES_WAITING: usize = 16_384;
 /// How many lines found no room, where lines wait.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
+/// How many lines were not taken where they are written to, as by a disk that is full.
+static UNWRITTEN: AtomicU64 = AtomicU64::new(0);
+
+/// Counts what cannot be written: whoever is to write it behind the requests passes over it without a word.
+struct Counting<W> {
+    writer: W,
+    unwritten: &'static AtomicU64,
+}
+
+impl<W: Write> Write for Counting<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    /// A whole line.
+    fn write_all(&mut self, line: &[u8]) -> io::Result<()> {
+        let written = self.writer.write_all(line);
+        if written.is_err() {
+            self.unwritten.fetch_add(1, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
 /// Starts logging to standard error, line by line. Only the first call in a process counts.
 pub fn log_to_stderr(format: LogFormat, level: Level) {
     log(format, level, LevelFilter::OFF, io::stderr);
@@ -39,15 +68,16 @@ pub fn log_to_stderr(format: LogFormat, level: Level) {
 /// Nobody waits for these lines to be written; what waits when the guard is dropped is written then.
 pub fn log_with_requests(format: LogFormat, level: Level) -> WorkerGuard {
     let lines = NonBlockingBuilder::default().buffered_lines_limit(LINES_WAITING).lossy(true).thread_name("log");
-    let (writer, guard) = lines.finish(io::stderr());
+    let (writer, guard) = lines.finish(Counting { writer: io::stderr(), unwritten: &UNWRITTEN });
     DROPPED.get_or_init(|| writer.error_counter());
     log(format, level, LevelFilter::INFO, writer);
     guard
 }
 
-/// Lines of the log that were dropped since they came faster than they could be written.
+/// Lines of the log that were lost: they came faster than they could be written, or could not be written at all.
 pub fn lines_dropped() -> u64 {
-    DROPPED.get().map_or(0, |dropped| u64::try_from(dropped.dropped_lines()).unwrap_or(u64::MAX))
+    let dropped = DROPPED.get().map_or(0, |dropped| u64::try_from(dropped.dropped_lines()).unwrap_or(u64::MAX));
+    dropped.saturating_add(UNWRITTEN.load(Ordering::Relaxed))
 }
 
 fn log<W>(format: LogFormat, level: Level, requests: LevelFilter, writer: W)
@@ -65,5 +95,20 @@ where
     };
     if started.is_err() {
         tracing::debug!("logging was started before");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_not_taken_are_counted() {
+        static UNWRITTEN: AtomicU64 = AtomicU64::new(0);
+        let mut room = [0; 8];
+        let mut counting = Counting { writer: &mut room[..], unwritten: &UNWRITTEN };
+        let taken: Vec<bool> =
+            ["one\n", "two\n", "three\n"].map(|line| counting.write_all(line.as_bytes()).is_ok()).to_vec();
+        assert_eq!((taken, UNWRITTEN.load(Ordering::Relaxed)), (vec![true, true, false], 1));
     }
 }

@@ -23,9 +23,15 @@ async fn r33_a_full_disk_costs_nobody_an_answer() {
         assert_eq!(exchange(serving.data, post("{").as_bytes()).await.unwrap().status, 400);
     }
     let deadline = Instant::now() + Duration::from_secs(5);
-    while value_of(&serving.metrics().await, "warmpath_recorded_requests_total", "outcome=\"failed\"") < 50.0 {
-        assert!(Instant::now() < deadline, "what cannot be recorded is not counted");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let lost = [
+        ("warmpath_recorded_requests_total", "outcome=\"failed\"", 50.0),
+        ("warmpath_log_lines_dropped_total", "", 100.0),
+    ];
+    for (name, labels, lost) in lost {
+        while value_of(&serving.metrics().await, name, labels) < lost {
+            assert!(Instant::now() < deadline, "{name} does not count what cannot be written");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
     let metrics = serving.metrics().await;
     let restarts: Vec<&str> = metrics.lines().filter(|line| line.starts_with("warmpath_task_restarts_total")).collect();

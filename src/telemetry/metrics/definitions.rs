@@ -178,6 +178,6 @@ definitions! {
         PROCESS_FILES = "process_open_fds", Kind::Gauge, [], "Descriptors that the process has open.";
         PROCESS_FILES_MAX = "process_max_fds", Kind::Gauge, [], "Descriptors that it may have open.";
         RESTARTS = "task_restarts_total", Kind::Counter, ["task"], "Background tasks that panicked and began again, by task.";
-        LOG_DROPPED = "log_lines_dropped_total", Kind::Counter, [], "Lines of the log that came faster than they could be written.";
+        LOG_DROPPED = "log_lines_dropped_total", Kind::Counter, [], "Lines of the log that were lost: they came faster than they could be written, or could not be written at all.";
     }
 }
