@@ -74,6 +74,12 @@ pub fn log_with_requests(format: LogFormat, level: Level) -> WorkerGuard {
     guard
 }
 
+/// Whether what is written here is to have colours: on a terminal that has them, for somebody who has not asked for none.
+pub fn has_colours(output: &impl IsTerminal) -> bool {
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !is_plain && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb") && output.is_terminal()
+}
+
 /// Lines of the log that were lost: they came faster than they could be written, or could not be written at all.
 pub fn lines_dropped() -> u64 {
     let dropped = DROPPED.get().map_or(0, |dropped| u64::try_from(dropped.dropped_lines()).unwrap_or(u64::MAX));
@@ -90,7 +96,7 @@ where
     // Of a line that cannot be written nothing is said: that would be written to the same place, and panic.
     let layer = fmt::layer().with_writer(writer).log_internal_errors(false);
     let started = match format {
-        LogFormat::Text => lines.with(layer.with_ansi(io::stderr().is_terminal())).try_init(),
+        LogFormat::Text => lines.with(layer.with_ansi(has_colours(&io::stderr()))).try_init(),
         LogFormat::Json => lines.with(layer.json().flatten_event(true)).try_init(),
     };
     if started.is_err() {

@@ -86,19 +86,13 @@ impl DoctorArgs {
         if self.json {
             say(format_args!("{}\n", serde_json::to_string_pretty(&report)?))?;
         } else {
-            say(format_args!("{}", report.table(std::io::stdout().is_terminal() && has_colours())))?;
+            say(format_args!("{}", report.table(telemetry::has_colours(&std::io::stdout()))))?;
         }
         if report.ok == 0 && report.failed == 0 {
             eprintln!("warmpath: nothing could be examined");
         }
         Ok(if report.failed == 0 && report.ok > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
-}
-
-/// Whether a terminal is to be shown colours.
-fn has_colours() -> bool {
-    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !is_plain && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
 /// Whoever does not see it loses nothing.

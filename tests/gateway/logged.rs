@@ -1,6 +1,7 @@
 //! What is written into the log, and how often.
 
 use std::io::{self, Write};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::fleet::{TestFleet, fleet};
 use crate::nats::NatsServer;
 use crate::scripted::until;
+use crate::sdk::python;
 
 /// What this thread has logged, for as long as its guard lives. Tests that read it run on one thread.
 #[derive(Clone, Default)]
@@ -46,6 +48,39 @@ impl<'a> MakeWriter<'a> for Lines {
     fn make_writer(&'a self) -> Self {
         self.clone()
     }
+}
+
+/// Runs a command on a terminal of its own until it has logged a line, and prints what it said.
+const ON_A_TERMINAL: &str = r#"
+import os, pty, signal, sys
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+said = b""
+while b"\n" not in said.partition(b"INFO")[2]:
+    said += os.read(terminal, 65536)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+sys.stdout.buffer.write(said)
+"#;
+
+#[test]
+fn a_log_has_colours_on_a_terminal_that_has_them_unless_somebody_wants_none() {
+    let config = std::env::temp_dir().join(format!("warmpath-colours-{}.yaml", std::process::id()));
+    let text = "listen: {data: '127.0.0.1:0', admin: '127.0.0.1:0'}\nmodels: [{name: m}]\n\
+                workers: [{id: w, url: 'http://127.0.0.1:9', model: m}]\n";
+    std::fs::write(&config, text).unwrap();
+    for (terminal, no_color, is_coloured) in
+        [("xterm", "", true), ("xterm", "1", false), ("dumb", "", false), ("dumb", "1", false)]
+    {
+        let mut command = Command::new(python());
+        command.args(["-c", ON_A_TERMINAL, env!("CARGO_BIN_EXE_warmpath"), "serve", "--config"]).arg(&config);
+        let output = command.env("TERM", terminal).env("NO_COLOR", no_color).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(said.contains('\u{1b}'), is_coloured, "TERM={terminal} NO_COLOR={no_color}: {said:?}");
+    }
+    std::fs::remove_file(&config).unwrap();
 }
 
 async fn reload(fleet: &TestFleet, origin: Option<&str>) -> u16 {
