@@ -16,8 +16,8 @@ mod warnings;
 
 /// Reads the configuration as `serve` does. Exits 0 and sums it up on standard output; 1 with each fault as a line
 /// `FILE:line:column: message` on standard error; 2 if the file cannot be read. What it names and `serve` could not use (files,
-/// certificates), a policy that goes by caches of which nobody tells, and a port that is open to the network are lines
-/// `FILE:line:column: warning: message`, and change the exit code with `--strict` only.
+/// certificates), a policy that goes by caches of which nobody tells, workers that are one engine, and a port that is open to
+/// the network are lines `FILE:line:column: warning: message`, and change the exit code with `--strict` only.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// The configuration.

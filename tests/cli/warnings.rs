@@ -42,6 +42,22 @@ fn what_serve_could_not_use_is_a_warning_and_fails_where_that_is_asked_for() {
 }
 
 #[test]
+fn workers_that_are_the_same_engine_are_warned_of() {
+    let text = "models: [{name: m}]\nrouting: {policy: approx_tree}\nworkers:\n\
+                - {id: a, url: 'http://w:1', model: m, dp_ranks: 2}\n\
+                - {id: b, url: 'http://W:1/', model: m, dp_start_rank: 1}\n\
+                - {id: c, url: 'http://w:1', model: m, dp_start_rank: 2, dp_ranks: 2}\n\
+                - {id: d, url: 'http://w:2', model: m}\n";
+    let config = Configuration::new("twins", text);
+    let expected = format!(
+        "{}:5:16: warning: http://W:1 is that of `a`, too: what one of them is sent, the load of the other does not show\n",
+        config.path()
+    );
+    let output = warmpath(&["check", config.path()]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), &*expected));
+}
+
+#[test]
 fn nothing_is_said_of_what_is_whole() {
     for text in [
         "models: [{name: m}]\nworkers: [{id: w, url: 'http://w:1', model: m}]\nrouting: {policy: approx_tree}\n",

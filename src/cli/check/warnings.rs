@@ -6,7 +6,7 @@ use std::path::Path;
 
 use warmpath_core::policy::PolicyName;
 
-use crate::config::{Config, EventSource, Fault, Reading, Tls as TlsConfig, TokenizerSource};
+use crate::config::{Config, EventSource, Fault, Reading, Tls as TlsConfig, TokenizerSource, Worker};
 use crate::door::{Tls, TlsFiles};
 use crate::link;
 use crate::telemetry::metrics::DoorMetrics;
@@ -17,6 +17,7 @@ pub(super) fn warnings(config: &Config, reading: &Reading, name: &str) -> Vec<Fa
     let mut warn = |key: &str, message: String| found.push(reading.at(name, key, &message));
     files(config, &mut warn);
     certificates(config, &mut warn);
+    twins(config, &mut warn);
     knowledge(config, &mut warn);
     openness(config, &mut warn);
     found.sort_by(|a, b| a.place.cmp(&b.place));
@@ -76,6 +77,31 @@ fn certificates(config: &Config, warn: &mut impl FnMut(&str, String)) {
     let key = if files.authorities.is_some() { "upstream_tls.authorities" } else { "upstream_tls.certificate" };
     if let Err(error) = link::ClientTls::load(files) {
         warn(key, error.to_string());
+    }
+}
+
+/// Workers at one address are the same engine: each would know half of its load. Only ranks may share one.
+fn twins(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    let address = |worker: &Worker| worker.url.to_string().to_ascii_lowercase();
+    let ranks = |worker: &Worker| {
+        let first = u32::from(worker.dp_start_rank);
+        first..first + u32::from(worker.dp_ranks.get())
+    };
+    for (at, worker) in config.workers.iter().enumerate() {
+        let meets = |other: &&Worker| {
+            let (these, those) = (ranks(worker), ranks(other));
+            address(other) == address(worker) && these.start < those.end && those.start < these.end
+        };
+        if let Some(first) = config.workers[..at].iter().find(meets) {
+            let url = &worker.url.value;
+            let first = &first.id.value;
+            warn(
+                &format!("workers.{at}.url"),
+                format!(
+                    "{url} is that of `{first}`, too: what one of them is sent, the load of the other does not show"
+                ),
+            );
+        }
     }
 }
 
