@@ -6,6 +6,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 
 pub use format::Format;
+use serde::Deserialize;
 
 use crate::sim::fleet::unnamed_block;
 
@@ -355,6 +356,17 @@ fn token(block: u64, place: u32, vocabulary: u32) -> u32 {
     u32::try_from(hash).expect("less than a u32")
 }
 
+/// What a line says.
+///
+/// # Errors
+/// What is wrong with it. Where it stands is for others to say: to a reader of JSON every line is the first.
+fn read_json<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, String> {
+    serde_json::from_slice(line).map_err(|error| {
+        let said = error.to_string();
+        said.rsplit_once(" at line ").map_or(said.as_str(), |(fault, _)| fault).to_owned()
+    })
+}
+
 /// A name as it is kept: none where it is empty.
 ///
 /// # Errors
@@ -376,7 +388,11 @@ mod tests {
     #[test]
     fn a_bad_line_is_named_by_its_number() {
         let error = read(format!("{LINE}\n{{\"timestamp\":1}}\n").as_bytes()).unwrap_err().to_string();
-        assert!(error.starts_with("line 3: missing field `input_length`"), "{error}");
+        assert_eq!(error, "line 3: missing field `input_length`");
+        let error = read(format!("{LINE}{}", LINE.replace(":5,", ":\"5\",")).as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, "line 2: invalid type: string \"5\", expected u32");
+        let error = read(b"{\"timestamp\"").unwrap_err().to_string();
+        assert_eq!(error, "line 1: EOF while parsing an object");
     }
 
     #[test]

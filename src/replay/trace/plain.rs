@@ -32,7 +32,7 @@ struct Line {
 
 impl Lines for Plain {
     fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String> {
-        let line: Line = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let line: Line = super::read_json(text)?;
         if line.block_size == Some(0) {
             return Err("`block_size` must be above 0".to_owned());
         }

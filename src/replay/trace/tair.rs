@@ -57,7 +57,7 @@ impl Schema {
 
 impl Lines for Schema {
     fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String> {
-        let line: Line = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let line: Line = super::read_json(text)?;
         let at_ms = match (line.timestamp_us, line.timestamp_ns) {
             (Some(us), _) => us / 1_000,
             (None, Some(ns)) => ns / 1_000_000,

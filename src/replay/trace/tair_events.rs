@@ -55,7 +55,7 @@ impl Events {
 
 impl Lines for Events {
     fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String> {
-        let mut line: Line = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let mut line: Line = super::read_json(text)?;
         let session = line.write_session_id.take();
         let session = || session.clone().ok_or("missing field `write_session_id`");
         match line.kind.as_str() {
