@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use bytes::Bytes;
 use clap::Args;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -112,6 +113,16 @@ impl AdminPort {
         self.ask(ask).await
     }
 
+    /// The same for a change; none where it is so already.
+    pub(super) async fn change<T: DeserializeOwned>(&self, path: &[&str]) -> anyhow::Result<Option<T>> {
+        let mut ask = self.question(path, &[])?;
+        ask.method = Method::POST;
+        match self.answered(ask).await? {
+            (StatusCode::CONFLICT, _) => Ok(None),
+            answer => self.read(answer).map(Some),
+        }
+    }
+
     fn question(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Ask> {
         let mut url = self.admin.clone();
         match url.path_segments_mut() {
@@ -129,12 +140,19 @@ impl AdminPort {
     }
 
     async fn ask<T: DeserializeOwned>(&self, ask: Ask) -> anyhow::Result<T> {
-        let admin = &self.admin;
+        self.read(self.answered(ask).await?)
+    }
+
+    async fn answered(&self, ask: Ask) -> anyhow::Result<(StatusCode, Bytes)> {
         let answer = self.link.ask(&ask, PATIENCE, ANSWER_MAX).await;
-        let (status, body) = answer.map_err(|error| {
-            let said = remedy(&error, admin, &self.files);
+        answer.map_err(|error| {
+            let said = remedy(&error, &self.admin, &self.files);
             anyhow::Error::new(error).context(said)
-        })?;
+        })
+    }
+
+    fn read<T: DeserializeOwned>(&self, (status, body): (StatusCode, Bytes)) -> anyhow::Result<T> {
+        let admin = &self.admin;
         if !status.is_success() {
             let told: Option<Value> = serde_json::from_slice(&body).ok();
             let message = told.as_ref().and_then(|told| told["error"]["message"].as_str().map(str::to_owned));

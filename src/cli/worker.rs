@@ -65,7 +65,7 @@ until it is unset, the worker leaves or is described anew, or the router restart
 
 --json: the answer of POST /api/v1/workers/{id}/…, {\"worker\", \"state\"}; with --wait also `in_flight`.
 
-Exit codes: 0 done, 1 refused, not reached, or not drained in time, 2 wrong use.";
+Exit codes: 0 done, or so already, 1 refused, not reached, or not drained in time, 2 wrong use.";
 
 /// What is read of `GET /api/v1/workers`.
 #[derive(Deserialize)]
@@ -123,16 +123,20 @@ impl WorkerCommand {
 
 impl AdminPort {
     async fn act(&self, id: &str, action: &str) -> anyhow::Result<Value> {
-        self.post(&["api", "v1", "workers", id, action], Vec::new()).await
+        let told = self.change(&["api", "v1", "workers", id, action]).await?;
+        // Whoever asks again, as scripts do, has what was asked for.
+        let state = match action {
+            "drain" => "draining",
+            "undrain" => "active",
+            _ => "ejected",
+        };
+        Ok(told.unwrap_or_else(|| json!({"worker": id, "state": state})))
     }
 
-    /// Drains it, if it is not drained already, and comes back when it has nothing in flight.
+    /// Drains it, and comes back when it has nothing in flight.
     async fn drained(&self, id: &str, patience: Duration) -> anyhow::Result<Value> {
         let start = Instant::now();
-        // Whoever gave up waiting may ask again, and is not told that it drains already.
-        if !self.ranks(id).await?.iter().any(|rank| rank.condition == "draining") {
-            self.act(id, "drain").await?;
-        }
+        self.act(id, "drain").await?;
         loop {
             let ranks = self.ranks(id).await?;
             let state = ranks.first().map_or("gone", |rank| rank.condition.as_str());
