@@ -128,9 +128,11 @@ impl Fleet {
         self.pools.load().get(model).cloned()
     }
 
-    /// Every pool.
+    /// Every pool, in the order of the models' names: what is told of them is told in the same order each time.
     pub fn pools(&self) -> impl Iterator<Item = Arc<PoolState>> {
-        self.pools.load().values().cloned().collect::<Vec<_>>().into_iter()
+        let mut pools: Vec<_> = self.pools.load().values().cloned().collect();
+        pools.sort_unstable_by(|one, other| one.model.cmp(&other.model));
+        pools.into_iter()
     }
 
     /// These pools take the places of those of the same models, for the requests to come; others stay.

@@ -88,3 +88,21 @@ pub(super) fn tell_on_signal(admin: Arc<Admin>, tasks: &Tasks) -> Result<(), Sta
     });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::build;
+    use crate::config::Config;
+    use crate::telemetry::metrics::Metrics;
+
+    #[tokio::test]
+    async fn models_are_told_of_in_the_order_of_their_names() {
+        let models = ["f", "b", "h", "a", "e", "c", "g", "d"].map(|name| format!("{{name: {name}}}")).join(", ");
+        let text = format!("models: [{models}]\nworkers: [{{id: w, url: 'http://w:1', model: a}}]\n");
+        let config = Config::parse("f", text).unwrap();
+        let fleet = build::fleet(&config, &Metrics::new("w"), &Tasks::new());
+        let told: Vec<String> = fleet.pools().filter_map(|pool| untokenized(&pool)).collect();
+        assert!(told.len() == 8 && told.is_sorted(), "{told:?}");
+    }
+}

@@ -102,6 +102,7 @@ fn the_last_ones_are_kept_and_found_newest_first() {
     let decisions = &world.decisions;
     assert_eq!((decisions.last(), decisions.find(&all()).len()), (250, 100));
     assert_eq!(numbers(&decisions.find(&Filter { limit: 3, ..all() })), [250, 249, 248]);
+    assert!(decisions.find(&Filter { limit: 0, ..all() }).is_empty());
     assert_eq!(numbers(&decisions.find(&Filter { after: 247, ..all() })), [250, 249, 248]);
     let part = |part: &str| Filter { request: Some(part.to_owned()), ..all() };
     assert_eq!(numbers(&decisions.find(&part("-17"))), [179, 178, 177, 176, 175, 174, 173, 172, 171, 170]);

@@ -60,7 +60,7 @@ fn filter(uri: &Uri) -> Result<Filter, String> {
             "worker" => filter.worker = Some(value),
             "request" => filter.request = Some(value),
             "after" => filter.after = number()?,
-            "limit" => filter.limit = usize::try_from(number()?).unwrap_or(LIMIT_MAX).clamp(1, LIMIT_MAX),
+            "limit" => filter.limit = usize::try_from(number()?).unwrap_or(LIMIT_MAX).min(LIMIT_MAX),
             _ => return Err("unknown filter (known: model, worker, request, after, limit)".to_owned()),
         }
     }
@@ -111,4 +111,17 @@ pub(super) async fn dry(State(admin): State<Arc<Admin>>, request: Request) -> Re
 
 fn said(status: StatusCode, message: &str) -> Response {
     (status, Json(json!({"error": {"message": message, "code": status.as_u16()}}))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_kept_whatever_it_is_and_has_a_most() {
+        for (asked, limit) in [("", 100), ("?limit=0", 0), ("?limit=1", 1), ("?limit=1001", 1_000)] {
+            let uri = format!("/api/v1/decisions{asked}").parse().unwrap();
+            assert_eq!(filter(&uri).map(|filter| filter.limit), Ok(limit), "{asked}");
+        }
+    }
 }
