@@ -22,6 +22,9 @@ const LINE_MAX: u64 = 4 * 1024 * 1024;
 const IDS_MAX: usize = 1 << 18;
 /// Ids in a trace: 2 GiB of them.
 const IDS_TOTAL_MAX: usize = 1 << 28;
+/// The latest time, in ms: 278 years, and so long after 1970. Times are counted as real numbers, which have steps: much
+/// later a token would take no time, and a replay no end.
+const AT_MAX: u64 = 1 << 43;
 /// The longest name of a model, session, tenant or class.
 const NAME_MAX: usize = 256;
 
@@ -356,6 +359,15 @@ fn token(block: u64, place: u32, vocabulary: u32) -> u32 {
     u32::try_from(hash).expect("less than a u32")
 }
 
+/// A time as it is kept.
+///
+/// # Errors
+/// It is too late.
+fn at(ms: u64) -> Result<u64, String> {
+    let wrong = || format!("a time of {ms} ms, {AT_MAX} are allowed: it may be in another unit");
+    (ms <= AT_MAX).then_some(ms).ok_or_else(wrong)
+}
+
 /// What a line says.
 ///
 /// # Errors
@@ -393,6 +405,27 @@ mod tests {
         assert_eq!(error, "line 2: invalid type: string \"5\", expected u32");
         let error = read(b"{\"timestamp\"").unwrap_err().to_string();
         assert_eq!(error, "line 1: EOF while parsing an object");
+    }
+
+    #[test]
+    fn a_time_that_is_later_than_any_is_refused_in_every_form() {
+        for (format, line) in [
+            (Format::Mooncake, r#"{"timestamp":MS,"input_length":5,"output_length":1,"hash_ids":[1]}"#),
+            (Format::Bailian, r#"{"timestamp":MSe-3,"input_length":5,"output_length":1,"hash_ids":[1]}"#),
+            (Format::TairOptimizer, r#"{"timestamp_us":MS000,"keys":[1],"type":"get"}"#),
+            (Format::TairEvents, r#"{"type":"GetCacheLocation","trigger_time_us":MS000,"keys":[1]}"#),
+            (
+                Format::TairEvents,
+                r#"{"type":"StartWriteCache","trigger_time_us":MS000,"keys":[1],"write_session_id":"s"}"#,
+            ),
+        ] {
+            let options = Options { format: Some(format), ..Options::default() };
+            let read = |ms: u64| Trace::read(line.replace("MS", &ms.to_string()).as_bytes(), &options);
+            assert!(read(AT_MAX).is_ok(), "{format}");
+            let expected =
+                format!("line 1: a time of {} ms, {AT_MAX} are allowed: it may be in another unit", AT_MAX + 1);
+            assert_eq!(read(AT_MAX + 1).unwrap_err().to_string(), expected, "{format}");
+        }
     }
 
     #[test]

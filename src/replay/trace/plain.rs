@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde::{Deserialize, Serialize};
 
-use super::{About, Access, Heard, Lines, TraceRequest, name};
+use super::{About, Access, Heard, Lines, TraceRequest, at, name};
 
 /// Every line stands for itself.
 pub(super) struct Plain;
@@ -51,7 +51,7 @@ impl Lines for Plain {
             access,
         };
         requests.push(TraceRequest {
-            at_ms: line.timestamp,
+            at_ms: at(line.timestamp)?,
             input_length: line.input_length,
             output_length: line.output_length,
             hash_ids: line.hash_ids,

@@ -59,8 +59,8 @@ impl Lines for Schema {
     fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String> {
         let line: Line = super::read_json(text)?;
         let at_ms = match (line.timestamp_us, line.timestamp_ns) {
-            (Some(us), _) => us / 1_000,
-            (None, Some(ns)) => ns / 1_000_000,
+            (Some(us), _) => super::at(us / 1_000)?,
+            (None, Some(ns)) => super::at(ns / 1_000_000)?,
             (None, None) => return Err("neither `timestamp_us` nor `timestamp_ns`".to_owned()),
         };
         let access = match line.kind.as_deref() {

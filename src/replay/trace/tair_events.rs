@@ -44,7 +44,7 @@ impl Events {
         let hash_ids = ids(line.keys, &line.tokens, self.block);
         let tenant = super::name(line.source, "source")?;
         Ok(TraceRequest {
-            at_ms: line.trigger_time_us / 1_000,
+            at_ms: super::at(line.trigger_time_us / 1_000)?,
             input_length: tokens_of(hash_ids.len(), self.block),
             output_length: 0,
             hash_ids,
@@ -70,7 +70,7 @@ impl Lines for Events {
             "FinishWriteCache" => {
                 // A log may begin between the two.
                 let Some(mut write) = self.open.remove(&session()?) else { return Ok(Heard::Ignored) };
-                write.at_ms = line.trigger_time_us / 1_000;
+                write.at_ms = super::at(line.trigger_time_us / 1_000)?;
                 if let Some(mask) = &line.success_block {
                     keep(&mut write.hash_ids, mask)?;
                     write.input_length = tokens_of(write.hash_ids.len(), self.block);
