@@ -2,6 +2,7 @@
 //! here knows a bus, a clock or an index; the task that owns the repair does what it says.
 
 mod doubt;
+mod replay;
 mod step;
 
 use std::time::Instant;
@@ -10,6 +11,7 @@ use warmpath_core::trust::ViewState;
 
 use crate::feed::{Action, HoldMax, Patience, Position, Stamp, Verdict, WorkerFeed};
 use doubt::{BACK_OFF, back_off};
+use replay::{Asked, Bare};
 pub use step::{AskId, Cold, Emptied, Outcome, Repaired, ReplayEnd, Step, Want};
 
 /// What a source can do.
@@ -35,35 +37,6 @@ struct Doubt {
     replayed: u64,
     /// How it would end now.
     outcome: Outcome,
-}
-
-/// A replay that was asked for and has not ended.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    id: AskId,
-    from: u64,
-    /// The highest number that its first batch may have, so that nothing is missing, and it is seen to be of the process
-    /// that the view is of: without epochs it has to overlap with what was applied.
-    need: u64,
-    next_before: u64,
-    /// When the source was heard last.
-    heard: Instant,
-    /// Whether it began early enough.
-    reached: bool,
-    /// Whether something of it looked like a dead process's.
-    outdated: bool,
-    /// The highest number in it.
-    highest: Option<u64>,
-    /// Whether nobody wants to know any more.
-    void: bool,
-}
-
-impl Asked {
-    /// Whether all that a process has said, asked for from the beginning, ends before the end of the view: the view is of
-    /// another process, since within one numbers only rise.
-    fn is_of_a_younger(&self) -> bool {
-        self.from == 0 && self.highest.is_some_and(|highest| highest.saturating_add(1) < self.next_before)
-    }
 }
 
 /// A snapshot that was asked for.
@@ -93,6 +66,8 @@ pub struct Repair<T> {
     doubt: Option<Doubt>,
     cold: Option<Cold>,
     asked: Option<Asked>,
+    /// What it brought that only its end can place.
+    bare: Bare<T>,
     /// The last question's name.
     last_id: AskId,
     snapshot: Option<Awaited>,
@@ -122,6 +97,7 @@ impl<T> Repair<T> {
             doubt: None,
             cold: None,
             asked: None,
+            bare: Bare::default(),
             last_id: AskId::default(),
             snapshot: None,
             snapshot_retry: None,
@@ -231,97 +207,6 @@ impl<T> Repair<T> {
             Verdict::Gap { .. } => self.gap(now),
             Verdict::Full if self.retry.is_some() => self.lose(Cold::Overflow, now),
             Verdict::Full | Verdict::Hold | Verdict::Duplicate => {}
-        }
-        self.finish(now, steps);
-    }
-
-    /// A batch that was asked for by this question.
-    pub fn replayed(
-        &mut self,
-        id: AskId,
-        stamp: Stamp,
-        (item, bytes): (T, usize),
-        now: Instant,
-        steps: &mut Vec<Step<T>>,
-    ) {
-        if self.quarantine.is_some() {
-            return;
-        }
-        let asked = self.asked.filter(|asked| asked.id == id);
-        if self.feed.judge(&stamp, || false) == Verdict::Restart {
-            self.feed.push(stamp, (item, bytes), |_| false, now, &mut self.actions);
-            self.restarted(now);
-            // An answer that begins at the beginning is just what would be asked for now.
-            if let (0, Some(asked)) = (stamp.seq, asked) {
-                let highest = Some(stamp.seq);
-                self.asked =
-                    Some(Asked { need: 0, next_before: 0, heard: now, reached: true, void: false, highest, ..asked });
-                self.suspect(now);
-            }
-        } else if let Some(mut asked) = asked.filter(|asked| !asked.void) {
-            asked.heard = now;
-            asked.highest = asked.highest.max(Some(stamp.seq));
-            let outdated = self.feed.is_outdated(&stamp);
-            asked.outdated |= outdated;
-            asked.reached |= stamp.seq <= asked.need && !outdated;
-            self.asked = Some(asked);
-            if !outdated {
-                self.fill(asked, stamp, (item, bytes), now);
-            }
-        }
-        self.finish(now, steps);
-    }
-
-    /// One batch of the answer that is being waited for.
-    fn fill(&mut self, asked: Asked, stamp: Stamp, (item, bytes): (T, usize), now: Instant) {
-        if let Some(doubt) = &mut self.doubt {
-            doubt.replayed += 1;
-        }
-        if stamp.seq < self.feed.next_seq() {
-            return;
-        }
-        if !asked.reached {
-            if self.snapshot_can_be_asked(now) {
-                return self.lose(Cold::HistoryGone, now);
-            }
-            self.pass_to(stamp.seq, Cold::HistoryGone);
-            self.asked = Some(Asked { reached: true, ..asked });
-        }
-        if stamp.seq == self.feed.next_seq() {
-            self.feed.take(stamp, item, &mut self.actions);
-            if let Some(doubt) = &mut self.doubt
-                && doubt.outcome == Outcome::Whole
-            {
-                doubt.outcome = Outcome::Replayed;
-            }
-        } else {
-            // A hole in the answer: what is in it is asked for again.
-            self.feed.push(stamp, (item, bytes), |_| false, now, &mut self.actions);
-        }
-    }
-
-    /// Nothing more comes of this replay.
-    pub fn replay_ended(&mut self, (id, end): (AskId, ReplayEnd), now: Instant, steps: &mut Vec<Step<T>>) {
-        let Some(asked) = self.asked.take_if(|asked| asked.id == id) else { return };
-        let doubt = self.doubt.filter(|doubt| !asked.void && !doubt.gone);
-        if let Some(doubt) = doubt {
-            let (complete, next) = (self.feed.is_complete(), self.feed.next_seq());
-            if end == ReplayEnd::Whole && !self.feed.has_epoch() && asked.is_of_a_younger() {
-                // Its clock was set back, or its batches would have told.
-                self.begin_anew(now);
-                steps.push(Step::Clear(Emptied::Restarted));
-            } else if complete && (asked.reached || next == 0 || self.feed.has_epoch()) {
-                self.settle(now);
-            } else if !asked.reached && asked.from > 0 {
-                // A process that is new has not come that far yet.
-                self.doubt = Some(Doubt { from_start: true, ..doubt });
-            } else if next == asked.next_before {
-                if asked.outdated {
-                    // Perhaps it was not: clocks are set back.
-                    self.feed.forget_dead();
-                }
-                self.failed(now);
-            }
         }
         self.finish(now, steps);
     }

@@ -14,6 +14,13 @@ pub struct Stamp {
     pub ts: Option<f64>,
 }
 
+impl Stamp {
+    /// Whether nothing but the number tells one life from the next.
+    pub fn is_bare(&self) -> bool {
+        self.epoch.is_none() && self.ts.is_none()
+    }
+}
+
 /// How far a stream was applied: what a view that is written down needs, so that the stream goes on where it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Position {

@@ -170,6 +170,7 @@ impl<T> Repair<T> {
         let from = if doubt.from_start { 0 } else { need };
         let id = self.new_id();
         let (reached, outdated, void) = (false, false, false);
+        self.bare.clear();
         self.asked =
             Some(Asked { id, from, need, next_before: next, heard: now, reached, outdated, highest: None, void });
         Some(Want::Replay { id, from })

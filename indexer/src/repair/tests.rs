@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::feed::HoldMax;
 
+mod bare;
 mod restarts;
 
 const REPLAYS: Means = Means { patience: Patience::NONE, replays: true, snapshots: false };
