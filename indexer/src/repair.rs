@@ -31,6 +31,8 @@ struct Doubt {
     since: Instant,
     /// Whether replays cannot help: what is missing is gone.
     gone: bool,
+    /// Whether nothing is: the view began empty, and a snapshot would fill it.
+    better: bool,
     /// Whether the next replay is to begin at the beginning: one from where the view ends found nothing.
     from_start: bool,
     /// Batches that were sent again because of it.
@@ -177,8 +179,9 @@ impl<T> Repair<T> {
                 if let Some(awaited) = &mut self.snapshot {
                     awaited.outrun = true;
                 }
-                if let (true, Some(_), Some(doubt)) = (self.means.snapshots, self.cold, &mut self.doubt) {
-                    doubt.gone = true;
+                if let Some(doubt) = &mut self.doubt {
+                    doubt.better = false;
+                    doubt.gone |= self.means.snapshots && self.cold.is_some();
                 }
             } else {
                 self.unproven = self.feed.is_started();
@@ -256,13 +259,19 @@ impl<T> Repair<T> {
         }
         self.snapshot_failures += 1;
         self.snapshot_retry = Some(now + back_off(self.snapshot_failures));
-        let gone = self.doubt.is_some_and(|doubt| doubt.gone);
-        if self.means.replays && !awaited.begun {
+        if awaited.begun {
+            self.lose(Cold::HistoryGone, now);
+        } else if self.doubt.take_if(|doubt| doubt.better).is_some() {
+            // It has all that came since it began.
+            self.failures = 0;
+            self.feed.go_on(&mut self.actions);
+            if !self.feed.is_complete() {
+                self.gap(now);
+            }
+        } else if self.means.replays {
             if let Some(doubt) = &mut self.doubt {
                 doubt.gone = false;
             }
-        } else if awaited.begun || gone {
-            self.lose(Cold::HistoryGone, now);
         } else {
             // Where what came meanwhile follows what was applied, nothing was missed.
             let before = self.feed.next_seq();

@@ -36,7 +36,8 @@ impl<T> Repair<T> {
 
     /// From now on something may be missing.
     pub(super) fn suspect(&mut self, now: Instant) {
-        let new = Doubt { since: now, gone: false, from_start: false, replayed: 0, outcome: Outcome::Whole };
+        let new =
+            Doubt { since: now, gone: false, better: false, from_start: false, replayed: 0, outcome: Outcome::Whole };
         self.doubt.get_or_insert(new);
         self.unproven = false;
         self.feed.pause();
@@ -202,7 +203,7 @@ impl<T> Repair<T> {
         if self.wants_better(now) {
             self.suspect(now);
             if let Some(doubt) = &mut self.doubt {
-                doubt.gone = true;
+                (doubt.gone, doubt.better) = (true, true);
             }
         }
         self.finish(now, steps);

@@ -4,6 +4,7 @@ use super::*;
 use crate::feed::HoldMax;
 
 mod bare;
+mod cold;
 mod restarts;
 
 const REPLAYS: Means = Means { patience: Patience::NONE, replays: true, snapshots: false };
