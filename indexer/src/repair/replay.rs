@@ -148,6 +148,12 @@ impl<T> Repair<T> {
         if let (true, Some(highest)) = (overflowed, self.asked.and_then(|asked| asked.highest)) {
             self.feed.note_seen(highest);
         }
+        let (position, asked) = (self.feed.position(), self.asked.filter(|asked| asked.reached && !asked.void));
+        if position.epoch.is_none() && position.newest.is_none() && asked.is_some() {
+            // What came live since, out of its order, is of this life for certain.
+            self.feed.go_on(&mut self.actions);
+            self.feed.pause();
+        }
     }
 
     /// One batch of the answer that is being waited for.

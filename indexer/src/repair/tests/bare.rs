@@ -52,6 +52,13 @@ fn a_batch_that_nobody_has_is_asked_for_ever_later_and_given_up() {
 }
 
 #[test]
+fn a_batch_that_comes_after_its_time_closes_the_gap() {
+    let mut bench = Bench::of_bare(REPLAYS, 5);
+    assert_eq!((bench.bare(6), bench.bare(5)), (vec![again(4), View(Suspect)], vec![]));
+    assert_eq!(bench.answered([0, 1, 2, 3, 4, 6, 5]), vec![Apply(5), Apply(6), View(Current)]);
+}
+
+#[test]
 fn a_dead_life_in_an_answer_fills_no_gap_of_the_next() {
     let mut bench = Bench::of_bare(REPLAYS, 5);
     assert_eq!(bench.bare(0), vec![Clear(Emptied::Restarted), Apply(0)]);
