@@ -55,6 +55,8 @@ pub struct EventTask {
     restored: bool,
     /// Whether a batch came without a number: nothing would tell what was missed while no router ran.
     unnumbered: bool,
+    /// Whether a batch told its life and its number: from then on, what does not is of somebody else.
+    numbered: bool,
     refusals: Refusals,
     /// Whether it is being worked on; if so when work begins, it has panicked.
     at_work: bool,
@@ -92,6 +94,7 @@ impl EventTask {
             warming: None,
             restored: false,
             unnumbered: false,
+            numbered: false,
             refusals: Refusals::default(),
             at_work: false,
         }
@@ -209,6 +212,7 @@ impl EventTask {
             }
         };
         self.note_numbering(message);
+        self.numbered |= message.is_numbered();
         self.source.course.accepted();
         self.note_rejected(&batch, now);
         let duplicates = self.repair.feed().counts().duplicates;
@@ -232,11 +236,13 @@ impl EventTask {
                 return Err(Refusal::OtherWorker(event.worker_id.as_str().chars().take(64).collect()));
             }
             self.check_rank(&event.batch)?;
+            self.check_numbering(message)?;
             let stamp = Stamp { seq: event.event_id, epoch: None, ts: None };
             return Ok((stamp, event.batch));
         }
         let batch = decode(&message.payload).map_err(Refusal::Undecodable)?;
         self.check_rank(&batch)?;
+        self.check_numbering(message)?;
         // A bus that numbers nothing is taken to lose nothing.
         let seq = message.seq.unwrap_or_else(|| self.repair.feed().next_seq());
         Ok((Stamp { seq, epoch: message.epoch, ts: batch.ts }, batch))
@@ -248,6 +254,11 @@ impl EventTask {
             Some(says) if says != is.0 => Err(Refusal::OtherRank { says, is }),
             _ => Ok(()),
         }
+    }
+
+    /// Between numbered batches, one without would take the place of the next.
+    fn check_numbering(&self, message: &Message) -> Result<(), Refusal> {
+        if self.numbered && !message.is_numbered() { Err(Refusal::Unnumbered) } else { Ok(()) }
     }
 
     /// Those events of a batch that could not be understood.

@@ -17,16 +17,19 @@ pub(super) enum Refusal {
     OtherWorker(String),
     /// It says that it is from another rank.
     OtherRank { says: u32, is: Rank },
+    /// It lacks its number or its epoch, which the worker's other messages have.
+    Unnumbered,
     /// One of its events cannot be understood; the others are taken.
     Rejected(Rejected),
 }
 
-/// What is told apart in the log: as many as there are faults that the decoders know, and two.
+/// What is told apart in the log: as many as there are faults that the decoders know, and three.
 #[derive(PartialEq, Eq, Hash)]
 enum Kind {
     Undecodable(Discriminant<DecodeError>),
     OtherWorker,
     OtherRank,
+    Unnumbered,
     Rejected(Discriminant<DecodeError>),
 }
 
@@ -36,6 +39,7 @@ impl Refusal {
             Self::Undecodable(error) => Kind::Undecodable(discriminant(error)),
             Self::OtherWorker(_) => Kind::OtherWorker,
             Self::OtherRank { .. } => Kind::OtherRank,
+            Self::Unnumbered => Kind::Unnumbered,
             Self::Rejected(rejected) => Kind::Rejected(discriminant(&rejected.reason)),
         }
     }
@@ -44,7 +48,7 @@ impl Refusal {
     pub(super) fn outcome(&self) -> &'static str {
         match self {
             Self::Undecodable(_) => "undecodable",
-            Self::OtherWorker(_) | Self::OtherRank { .. } => "foreign",
+            Self::OtherWorker(_) | Self::OtherRank { .. } | Self::Unnumbered => "foreign",
             Self::Rejected(_) => "rejected",
         }
     }
@@ -57,6 +61,9 @@ impl fmt::Display for Refusal {
             Self::OtherWorker(says) => write!(f, "its batches name the worker `{says}`"),
             Self::OtherRank { says, is } => {
                 write!(f, "its batches are of rank {says}, not {}: `dp_start_rank`, `dp_ranks`?", is.0)
+            }
+            Self::Unnumbered => {
+                write!(f, "a batch lacks number or epoch, which others have: does somebody else publish for it?")
             }
             Self::Rejected(Rejected { index, reason, .. }) => write!(f, "event {index} of a batch: {reason}"),
         }

@@ -21,6 +21,13 @@ pub struct Message {
     pub epoch: Option<u64>,
 }
 
+impl Message {
+    /// Whether the bus tells where it stands, restarts or not.
+    pub fn is_numbered(&self) -> bool {
+        self.seq.is_some() && self.epoch.is_some()
+    }
+}
+
 /// Something that a source tells.
 #[derive(Clone, Debug)]
 pub enum Heard {

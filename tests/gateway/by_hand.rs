@@ -30,10 +30,14 @@ impl Bench {
     }
 
     async fn publish(&self, worker: u32, number: Option<(u64, u64)>, payload: Vec<u8>) {
+        let numbers = number.map(|(epoch, seq)| [("Warmpath-Epoch", epoch), ("Warmpath-Seq", seq)]);
+        self.publish_with(worker, numbers.as_ref().map_or(&[], |numbers| numbers), payload).await;
+    }
+
+    async fn publish_with(&self, worker: u32, numbers: &[(&str, u64)], payload: Vec<u8>) {
         let mut headers = async_nats::HeaderMap::new();
-        if let Some((epoch, seq)) = number {
-            headers.insert("Warmpath-Epoch", epoch.to_string().as_str());
-            headers.insert("Warmpath-Seq", seq.to_string().as_str());
+        for (name, number) in numbers {
+            headers.insert(*name, number.to_string().as_str());
         }
         let subject = format!("warmpath.kv.m.engine-{worker}.0");
         self.bus.publish_with_headers(subject, headers, payload.into()).await.unwrap();
@@ -200,6 +204,28 @@ async fn a_batch_of_another_rank_is_refused_and_counted() {
     }
     bench.until_blocks(1, 8.0).await;
     assert_eq!(bench.events(1, "undecodable").await, 0.0);
+}
+
+/// Where batches have numbers, one without is somebody else's, and takes the place of none.
+#[tokio::test]
+async fn r22_a_batch_without_numbers_among_others_with_is_refused() {
+    let bench = Bench::start().await;
+    for seq in 0..3 {
+        bench.publish(1, Some((5, seq)), batch(None, vec![stored(100 * u32::try_from(seq).unwrap(), 1)])).await;
+    }
+    let stray = batch(None, vec![stored(5000, 4)]);
+    let json = json!({"worker_id": "engine-1", "event": {"event_id": 3, "data": "cleared"}}).to_string().into_bytes();
+    for numbers in [&[][..], &[("Warmpath-Seq", 7)], &[("Warmpath-Epoch", 5)]] {
+        bench.publish_with(1, numbers, stray.clone()).await;
+    }
+    bench.publish(1, None, json).await;
+    bench.until_events(1, "foreign", 4.0).await;
+    let why = "a batch lacks number or epoch, which others have: does somebody else publish for it?";
+    assert_eq!(bench.fleet.bus().await["sources"][0]["last_error"], why);
+    bench.publish(1, Some((5, 3)), batch(None, vec![stored(300, 1)])).await;
+    bench.until_blocks(1, 4.0).await;
+    assert_eq!(bench.events(1, "duplicate").await, 0.0);
+    assert_eq!(bench.fleet.metric("warmpath_kv_event_gaps_total", "engine-1").await, 0.0);
 }
 
 /// As of an engine whose ranks begin elsewhere than the configuration says.

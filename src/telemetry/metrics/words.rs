@@ -215,7 +215,7 @@ pub(super) const WORDS: &[Words] = &[
             ("duplicate", "a batch that had come before"),
             ("rejected", "an event that could not be understood"),
             ("undecodable", "a batch that could not be read"),
-            ("foreign", "a batch of another worker or rank"),
+            ("foreign", "a batch of another worker or rank, or without the numbers that its others have"),
             ("unexpected_topic", "a message of a topic that was not asked for"),
             ("malformed", "a message of another form"),
             ("queue_full", "a message that found no room, and is fetched again"),
