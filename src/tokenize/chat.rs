@@ -6,7 +6,8 @@
 //! of its prompts share a prefix.
 //!
 //! Known differences from Jinja2: `%` does not format strings (such a template fails, and its chats are routed by load),
-//! and integers beyond 64 bits are read as floats.
+//! integers beyond 64 bits are read as floats, and `title`, `capitalize`, `isdigit` and their like know letters and digits
+//! as Rust does (`ß`, the digraph `ǆ`, what follows an apostrophe).
 
 use std::io;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ mod habits;
 mod json;
 mod memory;
 mod messages;
+mod python;
 mod record;
 mod remembered;
 mod skeleton;
@@ -109,7 +111,8 @@ impl ChatTemplate {
     fn compile(default: &str, tool_use: Option<&str>, specials: SpecialTokens) -> Result<Self, TemplateError> {
         let mut environment = Environment::new();
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(python::method);
+        environment.add_filter("trim", python::trim);
         environment.add_filter("tojson", json::tojson);
         environment
             .add_filter("string", |value: Value| json::float_text(&value).map_or(value, Value::from).to_string());
@@ -285,12 +288,12 @@ fn tag(messages: &mut [Arc<Parsed>], traits: &Traits) -> Result<String, Reason> 
 /// Cuts the prompt behind the final message. A template that trims the message took the mark's space with it; then the
 /// message's own trailing space goes too.
 fn cut(mut text: String, final_text: &str) -> Result<String, Reason> {
-    let found = text.rfind(CONTINUE_TAG.trim_end()).filter(|_| text.contains(final_text.trim()));
+    let found = text.rfind(CONTINUE_TAG.trim_end()).filter(|_| text.contains(python::strip(final_text)));
     let at = found.ok_or(Reason::TemplateError)?;
     let untrimmed = text[at..].starts_with(CONTINUE_TAG);
     text.truncate(at);
     if !untrimmed {
-        text.truncate(text.trim_end().len());
+        text.truncate(python::strip_end(&text).len());
     }
     Ok(text)
 }
