@@ -42,7 +42,8 @@ pub struct ExplainArgs {
 }
 
 const AFTER: &str = "\
-A dry run reads, tokenizes and matches the body as if it had come now. It reserves nothing and is sent nowhere.
+A dry run reads, tokenizes and matches the body as if it had come now. It reserves nothing and is sent nowhere. While every
+worker is full there is no choice to explain: it fails, though a request would wait.
 
 Under another configuration the candidates are those that were recorded: what workers held, and their load. Policy,
 weights, fallback and what happens while all are full are the new ones; what tiers are worth and how far views are
