@@ -1,5 +1,7 @@
 //! Events that a test publishes by hand: repeated, foreign, in JSON, malformed, hostile.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use warmpath_core::ids::EngineHash;
 use warmpath_core::units::Tier;
@@ -23,7 +25,10 @@ impl Bench {
     }
 
     async fn start_with(config: &str) -> Self {
-        let server = NatsServer::core();
+        Self::start_over(NatsServer::core(), config).await
+    }
+
+    async fn start_over(server: NatsServer, config: &str) -> Self {
         let fleet = fleet().nats(server.url()).silent().config(config).start().await;
         let bus = async_nats::connect(server.url()).await.unwrap();
         Self { fleet, bus, _server: server }
@@ -188,6 +193,28 @@ async fn json_events_are_understood() {
     bench.publish(1, None, event("engine-1", 3, json!("cleared"))).await;
     bench.until_blocks(1, 0.0).await;
     assert_eq!(bench.fleet.metric("warmpath_kv_event_gaps_total", "engine-1").await, 0.0);
+}
+
+/// Such events tell no lives apart but by their numbers, and a stream tells all that it has.
+#[tokio::test]
+async fn r23_a_json_event_that_no_stream_has_is_asked_for_ever_later() {
+    let bench = Bench::start_over(NatsServer::jetstream(), "").await;
+    let publish = async |number: u64| {
+        let block = json!({"parent_hash": null, "blocks": [{"block_hash": 100 + number, "tokens_hash": 200 + number}]});
+        let event = json!({"worker_id": "engine-1", "event": {"event_id": number, "data": {"stored": block}}});
+        bench.publish(1, None, event.to_string().into_bytes()).await;
+    };
+    for number in [0, 1, 2, 3, 4, 6] {
+        publish(number).await;
+    }
+    bench.until_events(1, "replayed", 12.0).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!((bench.events(1, "replayed").await, bench.blocks(1).await), (12.0, 5.0));
+    publish(5).await;
+    bench.until_blocks(1, 7.0).await;
+    for metric in ["warmpath_kv_event_restarts_total", "warmpath_kv_event_gaps_total"] {
+        assert_eq!(bench.fleet.metric(metric, "engine-1").await, 0.0);
+    }
 }
 
 #[tokio::test]
