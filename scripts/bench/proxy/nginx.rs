@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::process::{children, free_port, wait_for};
+use super::process::{children, free_ports, wait_for};
 
 /// What a reader of the figures should know of the configuration.
 const CHOICES: &str = "one upstream block over the same workers, round robin, keepalive 1024, HTTP/1.1; access_log off; \
@@ -32,7 +32,7 @@ impl Nginx {
     /// When it does not run.
     pub(crate) fn start(program: &Path, folder: &Path, processes: usize, upstreams: &[u16]) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder)?;
-        let (whole, streams) = (free_port()?, free_port()?);
+        let [whole, streams] = free_ports()?;
         std::fs::write(folder.join("nginx.conf"), configuration(processes, upstreams, (whole, streams)))?;
         let mut command = Command::new(program);
         command.arg("-p").arg(folder).args(["-c", "nginx.conf", "-e", "error.log"]);

@@ -143,9 +143,17 @@ fn ticks_per_second() -> f64 {
     })
 }
 
-/// A port that nobody listens on just now.
-pub(crate) fn free_port() -> anyhow::Result<u16> {
-    Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+/// Ports that nobody listens on just now, no two the same.
+pub(crate) fn free_ports<const N: usize>() -> anyhow::Result<[u16; N]> {
+    let mut ports = [0; N];
+    // Held until all are known, or one might be given twice.
+    let mut taken = Vec::with_capacity(N);
+    for port in &mut ports {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        *port = listener.local_addr()?.port();
+        taken.push(listener);
+    }
+    Ok(ports)
 }
 
 /// Asks again and again, a minute at most.

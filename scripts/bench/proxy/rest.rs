@@ -11,7 +11,7 @@ use warmpath::real::real_len;
 use super::canned::Pace;
 use super::client::Spec;
 use super::nginx::Nginx;
-use super::process::{Client, cpu_us, free_port, resident_bytes, wait_for};
+use super::process::{Client, cpu_us, free_ports, resident_bytes, wait_for};
 use super::router::{Router, Settings};
 use super::{Bench, open_files_max};
 use crate::bodies::Kind;
@@ -168,7 +168,7 @@ impl Drop for Server {
 }
 
 fn nats(program: &Path) -> anyhow::Result<(Server, String)> {
-    let port = free_port()?;
+    let [port] = free_ports()?;
     let mut command = Command::new(program);
     command.args(["-a", "127.0.0.1", "-p", &port.to_string()]).stdin(Stdio::null());
     let server = Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
