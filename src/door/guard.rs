@@ -1,10 +1,10 @@
 //! What is wrong with a request's head that HTTP's reader takes, so that no two servers on a request's way can read it
 //! differently: one that is addressed to nobody or to two, to another host than its target, or to a tunnel.
 //!
-//! The framing needs hardly a look: the body is read whole and framed anew for the worker, whatever the client framed it with;
-//! only codings beside chunks would be lost by that.
-//! The reader refuses what is ambiguous, but for two leniencies of its own: of `Content-Length` beside chunks only the
-//! chunks count and the connection ends, and a `Content-Length` that is repeated counts once. A third, lines that end in LF
+//! The framing needs hardly a look: the body is read whole and framed anew for the worker, whatever the client framed it
+//! with. Only a coding beneath the chunks would be lost by that, and is refused. The reader refuses what is ambiguous, but
+//! for two leniencies of its own: of `Content-Length` beside chunks only the chunks count and the connection ends, and a
+//! `Content-Length` that is repeated counts once. A third, lines that end in LF
 //! alone, the wire sees.
 
 use http::header::{HOST, TRANSFER_ENCODING};
