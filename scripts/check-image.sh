@@ -17,9 +17,8 @@ binary="${1:-}"
 if [ -z "$binary" ]; then
     step "the Dockerfile's build"
     target="$(rustc -vV | sed -n 's/^host: //p')"
-    flags="$(sed -n 's/^ENV RUSTFLAGS="\(.*\)"$/\1/p' docker/Dockerfile)"
-    [ -n "$flags" ] || fail "docker/Dockerfile sets no RUSTFLAGS"
-    RUSTFLAGS="$flags" cargo build --release --locked --bin warmpath --target "$target"
+    grep -q -- '--config docker/static.toml' docker/Dockerfile || fail "docker/Dockerfile does not build a static program"
+    cargo build --release --locked --bin warmpath --target "$target" --config docker/static.toml
     binary="target/$target/release/warmpath"
 fi
 

@@ -22,6 +22,7 @@ pub mod mock_engine;
 pub mod openai;
 pub mod optimize;
 pub mod pem;
+pub mod processor;
 pub mod queue;
 mod quiet;
 pub mod real;

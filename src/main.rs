@@ -5,12 +5,17 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 use warmpath::cli::{Cli, told};
+use warmpath::processor;
 
 /// A tenth of a request's processor time less than with glibc's.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
+    if let Err(lacking) = processor::suffices() {
+        eprintln!("warmpath: {lacking}");
+        return ExitCode::FAILURE;
+    }
     warmpath::telemetry::panics::say_briefly();
     match Cli::of_process().run() {
         Ok(code) => code,

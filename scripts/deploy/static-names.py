@@ -9,7 +9,6 @@ a name server of ours, in namespaces of their own (unshare). Exit code 3: that c
 import fcntl
 import os
 import pathlib
-import re
 import shutil
 import socket
 import struct
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Address records by name. So many that the answer has no room in a datagram, and more than musl takes.
@@ -87,7 +87,8 @@ def main():
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         print("unshare with a network of its own")
         sys.exit(3)
-    flags = re.search(r'^ENV RUSTFLAGS="(.*)"$', (ROOT / "docker/Dockerfile").read_text(), re.M)[1].split()
+    with open(ROOT / "docker/static.toml", "rb") as file:
+        [flags] = [target["rustflags"] for target in tomllib.load(file)["target"].values()]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "etc").mkdir()
