@@ -28,8 +28,7 @@ pub fn suffices() -> Result<(), Lacking> {
     Ok(())
 }
 
-#[cfg(target_arch = "x86_64")]
-#[cfg_attr(not(target_feature = "avx2"), allow(dead_code, reason = "asked where the program needs it"))]
+#[cfg(all(target_arch = "x86_64", target_feature = "avx2"))]
 mod x86_64 {
     use std::arch::x86_64::__cpuid;
 
@@ -65,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[cfg(all(target_arch = "x86_64", target_feature = "avx2", target_os = "linux"))]
     fn features_are_those_that_the_system_tells() {
         let told = std::fs::read_to_string("/proc/cpuinfo").unwrap();
         let flags: Vec<&str> =

@@ -167,7 +167,7 @@ impl Members {
         for described in wanted {
             let (what, done) = match self.present.get_mut(&described.id.value) {
                 Some(member) => ("changed", member.change(described, &self.fleet)),
-                None => ("taken in", self.join(described, Health::unproven())),
+                None => ("taken in", self.join(described, self.first_impression(described))),
             };
             if let Err(error) = done {
                 let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(" ({cause})"));
@@ -175,6 +175,13 @@ impl Members {
             }
         }
         trouble
+    }
+
+    /// Checks first, unless nobody else serves its model: then requests would be refused that it may well be able to serve.
+    fn first_impression(&self, described: &Described) -> Health {
+        let roster = self.fleet.roster();
+        let mut others = roster.workers().filter(|worker| *worker.model == *described.model.value);
+        if others.any(|worker| worker.may_serve()) { Health::unproven() } else { Health::presumed() }
     }
 
     fn join(&mut self, described: &Described, health: Health) -> Result<(), StartError> {

@@ -52,8 +52,8 @@ enum State {
 }
 
 impl Health {
-    /// A worker that was there when the router started: it may be tried before its first check, or a router that
-    /// restarts would refuse what its workers could serve.
+    /// A worker that was there when the router started, or came when nobody else served its model: it may be tried before
+    /// its first check, or what it could serve would be refused.
     pub fn presumed() -> Self {
         Self::begin(State::Unknown)
     }

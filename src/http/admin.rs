@@ -23,6 +23,7 @@ pub mod bus;
 mod decisions;
 mod duty;
 mod guard;
+mod index;
 mod page;
 mod query;
 pub mod settings;
@@ -90,14 +91,15 @@ pub fn state(admin: &Admin) -> serde_json::Value {
 }
 
 /// The paths of the admin port.
-fn table() -> [(&'static str, MethodRouter<Arc<Admin>>); 14] {
+fn table() -> [(&'static str, MethodRouter<Arc<Admin>>); 15] {
     [
         ("/livez", get(|| async { "ok\n" })),
         ("/readyz", get(ready)),
         ("/healthz", get(health)),
         ("/metrics", get(metrics)),
         ("/api/v1/workers", get(workers::list)),
-        ("/api/v1/workers/{id}/{action}", post(duty::act).fallback(duty::wrong_method)),
+        ("/api/v1/workers/{id}/{action}", post(duty::act)),
+        ("/api/v1/index", get(index::show)),
         ("/api/v1/decisions", get(decisions::list)),
         ("/api/v1/decisions/{id}", get(decisions::one)),
         ("/api/v1/explain", post(decisions::dry)),
@@ -117,7 +119,22 @@ pub fn paths() -> impl Iterator<Item = &'static str> {
 /// The admin port.
 pub fn routes(admin: Arc<Admin>) -> Router {
     let routes = table().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
-    routes.with_state(admin)
+    routes.fallback(unknown_path).method_not_allowed_fallback(wrong_method).with_state(admin)
+}
+
+async fn unknown_path() -> Response {
+    let known: Vec<&str> = paths().collect();
+    refused(StatusCode::NOT_FOUND, &format!("unknown path (known: {})", known.join(", ")))
+}
+
+/// The path exists; the router says which methods it is for.
+async fn wrong_method() -> Response {
+    refused(StatusCode::METHOD_NOT_ALLOWED, "this path is for another method: `Allow` names it")
+}
+
+fn refused(status: StatusCode, message: &str) -> Response {
+    let body = serde_json::json!({"error": {"message": message, "code": status.as_u16()}});
+    (status, Json(body)).into_response()
 }
 
 async fn ready(State(admin): State<Arc<Admin>>) -> Response {

@@ -249,6 +249,26 @@ async fn what_the_command_line_sets_stays_above_the_file_at_a_reload() {
     assert_eq!(value("routing.policy")["value"], "product");
 }
 
+/// Every worker gets another address: nobody has passed a check there, and nobody else could serve.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_go_on_while_every_worker_moves() {
+    let fleet = fleet().engines(2).config("timeouts: {health_interval: 5s}").start().await;
+    let file = fleet.following("moved").await;
+    let load = Load::start(&fleet);
+    let mut moved = fleet.yaml.clone();
+    for (from, to) in [("127.0.0.1", "localhost"), ("localhost", "127.0.0.1")] {
+        let answered = load.answered();
+        fleet.eventually("requests are answered", async |_| load.answered() > answered + 20).await;
+        moved = moved.replace(&format!("url: 'http://{from}"), &format!("url: 'http://{to}"));
+        file.write(moved.as_bytes());
+        assert_eq!(fleet.reload().await.0, 200, "{moved}");
+    }
+    let answered = load.answered();
+    fleet.eventually("requests are answered", async |_| load.answered() > answered + 20).await;
+    let (answered, failed) = load.stop().await;
+    assert_eq!(failed, 0, "beside {answered} that were answered");
+}
+
 #[tokio::test]
 async fn a_router_of_no_file_says_so() {
     let fleet = fleet().start().await;

@@ -244,4 +244,12 @@ async fn an_index_that_is_full_refuses_blocks_and_counts_them() {
     assert!(fleet.metric("warmpath_index_bytes", "").await > 0.0);
     let refused = fleet.metric("warmpath_kv_events_total", "over_limit").await;
     assert!(refused >= 6.0, "{refused} blocks were beyond the share of the only worker");
+
+    let told: serde_json::Value = serde_json::from_str(&fleet.admin("/api/v1/index").await.1).unwrap();
+    let of = |name: &str| told[name].as_u64().unwrap();
+    assert_eq!((of("entries"), of("capacity")), (4, 4), "{told}");
+    assert!(of("refused_blocks") + of("shed_entries") >= 6 && of("bytes") > 0, "{told}");
+    let share = &told["workers"][0];
+    let who = (share["worker"].as_str(), share["rank"].as_u64(), share["blocks"].as_u64());
+    assert_eq!(who, (Some("engine-1"), Some(0), Some(4)), "{told}");
 }

@@ -73,12 +73,6 @@ pub(super) async fn act(
     response
 }
 
-/// The path exists, and is for `POST`.
-pub(super) async fn wrong_method() -> Response {
-    let body = json!({"error": {"message": "workers are changed by POST only", "code": 405}});
-    (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")], Json(body)).into_response()
-}
-
 async fn carry_out(admin: &Admin, id: &WorkerId, action: Action) -> (StatusCode, String) {
     let duty = match action {
         Action::Drain => Duty::Draining,
