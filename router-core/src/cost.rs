@@ -176,6 +176,11 @@ pub trait CostFunction: Send + Sync {
     /// scale on which preferences from outside, as for a session's last worker, are weighed. A policy that does not look at
     /// caches names what makes a difference to it.
     fn prompt_worth(&self, shape: &Shape, candidate: &Candidate) -> f64;
+
+    /// The same for the candidate at place `at` of these, where that depends on how the others are.
+    fn prompt_worth_among(&self, shape: &Shape, candidates: &[Candidate], at: usize) -> f64 {
+        self.prompt_worth(shape, &candidates[at])
+    }
 }
 
 /// What a candidate that a rule does not name costs more: above every count that it is added to.

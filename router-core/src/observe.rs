@@ -96,3 +96,36 @@ pub trait Enrol: Send + Sync {
     /// Says who the targets are, before every placement. Whoever knows the roll already returns at once.
     fn enrol(&self, roll: Roll, targets: &mut dyn Iterator<Item = Enrolled<'_>>);
 }
+
+/// Who has each slot, as was said last.
+#[derive(Debug, Default)]
+pub struct Occupants {
+    roll: Option<Roll>,
+    names: Vec<Option<(WorkerId, Rank)>>,
+}
+
+impl Occupants {
+    /// Takes note of who has them, and tells the slots that another target had before. O(1) for a roll that is known.
+    pub fn renew(
+        &mut self,
+        roll: Roll,
+        targets: &mut dyn Iterator<Item = Enrolled<'_>>,
+        mut changed: impl FnMut(Slot),
+    ) {
+        if self.roll.replace(roll) == Some(roll) {
+            return;
+        }
+        for Enrolled { slot, worker, rank } in targets {
+            if self.names.len() <= slot.index() {
+                self.names.resize(slot.index() + 1, None);
+            }
+            let name = &mut self.names[slot.index()];
+            if name.as_ref().is_some_and(|(known, number)| known == worker && *number == rank) {
+                continue;
+            }
+            if name.replace((worker.clone(), rank)).is_some() {
+                changed(slot);
+            }
+        }
+    }
+}

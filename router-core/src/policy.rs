@@ -199,7 +199,7 @@ impl Policy {
             PolicyName::Preble => {
                 let preble = Arc::new(Preble::new(weights.preble));
                 let policy = plain(preble.clone(), Pick::CheapestLowestSlot);
-                Self { learn: Some(preble), ..policy }
+                Self { learn: Some(preble.clone()), enrol: Some(preble), ..policy }
             }
             PolicyName::Aibrix => plain(Arc::new(Aibrix(weights.aibrix)), Pick::CheapestAtRandom),
             PolicyName::Predicted => {

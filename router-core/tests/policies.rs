@@ -274,8 +274,8 @@ fn shadows_are_asked_and_not_followed() {
     assert_eq!(second.target.slot, Slot(0));
     let choices: Vec<_> = world.scratch.shadows().iter().map(|at| (at.policy, at.slot, at.agrees, at.regret)).collect();
     // (4 queued + 4 new) × 2 = 16 there; 16 × 1 elsewhere: no regret. Round robin knows that 0 was the last.
-    assert_eq!(choices[0], (PolicyName::LeastRequests, Some(Slot(1)), false, 0.0));
-    assert!(choices[1].2 || choices[1].3 == 0.0);
+    assert_eq!(choices[0], (PolicyName::LeastRequests, Some(Slot(1)), false, Some(0.0)));
+    assert!(choices[1].2 || choices[1].3 == Some(0.0));
     assert_eq!((choices[2].0, choices[2].1, choices[2].2), (PolicyName::Logit, Some(Slot(0)), true));
     assert_eq!((choices[3].0, choices[3].1), (PolicyName::RoundRobin, Some(Slot(1))));
 }
@@ -289,7 +289,18 @@ fn regret_is_in_the_unit_of_the_policy_that_acts() {
     assert_eq!(world.place(&prompt(1, 4), None).target.slot, Slot(3));
     let choice = world.scratch.shadows()[0];
     assert_eq!((choice.slot, choice.agrees), (Some(Slot(0)), false));
-    assert!((choice.regret - 0.7 * 0.75).abs() < 1e-12);
+    assert!((choice.regret.unwrap() - 0.7 * 0.75).abs() < 1e-12);
+}
+
+/// `preble` names the holder of three quarters: who is elsewhere is against its rule, however much dearer that is.
+#[test]
+fn what_a_rule_forbids_has_no_regret() {
+    let shadow = Policy::new(PolicyName::RoundRobin, &Weights::default());
+    let mut world = World::of(World::scheduler(PolicyName::Preble).with_shadows(vec![shadow]));
+    world.index.0[3] = (3, Tier::Device);
+    assert_eq!(world.place(&prompt(1, 4), None).target.slot, Slot(3));
+    let choice = world.scratch.shadows()[0];
+    assert_eq!((choice.slot, choice.agrees, choice.regret), (Some(Slot(0)), false, None));
 }
 
 #[test]

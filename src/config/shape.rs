@@ -357,7 +357,12 @@ mod tests {
     fn what_the_types_ask_for_is_what_they_read() {
         let integer = |least, most: u32| Form::Integer { least, most: most.into() };
         for (path, form, nullable, rules) in [
-            (&["routing", "kv", "gamma"][..], Form::Number, false, &["weight must be finite and at least 0"][..]),
+            (
+                &["routing", "kv", "gamma"][..],
+                Form::Number,
+                false,
+                &["weight must be finite and at least 0", "weight must be at most 1000000000"][..],
+            ),
             (&["routing", "affinity", "match_min"], Form::Number, false, &["a share must be from 0 to 1"]),
             (&["listen", "routing_headers"], Form::Flag, false, &[]),
             (&["usage"], Form::Choice(&["as_asked", "always"]), false, &[]),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rand::rngs::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
-use warmpath_core::cost::terms::{Joins, combined};
+use warmpath_core::cost::terms::combined;
 use warmpath_core::cost::{Candidate, Cost, Term};
 use warmpath_core::ids::{Rank, Roll, Slot, WorkerId};
 use warmpath_core::observe::Enrolled;
@@ -124,7 +124,7 @@ pub struct ToldTerm {
     pub unit: String,
     /// How much.
     pub value: f64,
-    /// `adds`, or `multiplies` the sum of all that add.
+    /// `adds`, or `multiplies` the sum of all that add, or `adds_last` to the product.
     pub joins: String,
 }
 
@@ -302,12 +302,8 @@ fn told_candidates(
 }
 
 fn told_term(term: &Term) -> ToldTerm {
-    let joins = match term.joins {
-        Joins::Adds => "adds",
-        Joins::Multiplies => "multiplies",
-    };
-    let (name, unit) = (term.name.to_owned(), term.unit.label().to_owned());
-    ToldTerm { name, unit, value: term.value, joins: joins.to_owned() }
+    let (name, unit, joins) = (term.name, term.unit.label(), term.joins.label());
+    ToldTerm { name: name.to_owned(), unit: unit.to_owned(), value: term.value, joins: joins.to_owned() }
 }
 
 /// The place of `slot`; 0 where it is not among them, which no decision leaves.

@@ -58,15 +58,19 @@ fn is_ruled(chosen: &[Term], next: &[Term]) -> bool {
 
 /// What makes one cheaper than the other, the most first.
 fn difference(chosen: &[Term], next: &[Term]) -> String {
-    let pairs = chosen.iter().zip(next).filter(|(a, b)| a.name == b.name && (a.value - b.value).abs() > 0.0);
-    let mut pairs: Vec<_> = pairs.map(|(a, b)| (a, b.value)).collect();
-    pairs.sort_by(|a, b| (b.0.value - b.1).abs().total_cmp(&(a.0.value - a.1).abs()));
+    // What only one of them has, as a session, is nothing to the other.
+    let of = |terms: &[Term], name| terms.iter().find(|term| term.name == name).map_or(0.0, |term| term.value);
+    let own = chosen.iter().map(|term| (term, term.value, of(next, term.name)));
+    let missing = next.iter().filter(|term| chosen.iter().all(|own| own.name != term.name));
+    let mut pairs: Vec<_> = own.chain(missing.map(|term| (term, 0.0, term.value))).collect();
+    pairs.retain(|(_, own, other)| (own - other).abs() > 0.0);
+    pairs.sort_by(|(_, a, b), (_, c, d)| (c - d).abs().total_cmp(&(a - b).abs()));
     let mut text = String::new();
-    for (term, other) in pairs.into_iter().take(TERMS_MAX) {
+    for (term, own, other) in pairs.into_iter().take(TERMS_MAX) {
         let joint = if text.is_empty() { ": " } else { ", " };
         let by = if term.joins == Joins::Multiplies { "×" } else { "" };
         // Writing to a string cannot fail.
-        let _ = write!(text, "{joint}{} {by}{} instead of {by}{}", term.name, short(term.value), short(other));
+        let _ = write!(text, "{joint}{} {by}{} instead of {by}{}", term.name, short(own), short(other));
     }
     text
 }
@@ -95,6 +99,17 @@ mod tests {
     fn numbers_have_as_many_digits_as_say_something() {
         let shown = [0.0, 1234.5, 12.5, -3.0, 0.175, 0.0625, 0.00001].map(short);
         assert_eq!(shown, ["0", "1234", "12.5", "-3", "0.175", "0.0625", "1.0e-5"]);
+    }
+
+    #[test]
+    fn what_only_one_of_them_has_makes_a_difference_too() {
+        let term = |name, value| Term { name, unit: Unit::Share, value, joins: Joins::Adds };
+        let [own, next] = [0.1, -0.1].map(|load| term("load", load));
+        let session = term("session", -0.7);
+        let with = [own, session];
+        assert_eq!(difference(&with, &[next]), ": session -0.7 instead of 0, load 0.1 instead of -0.1");
+        assert_eq!(difference(&[next], &with), ": session 0 instead of -0.7, load -0.1 instead of 0.1");
+        assert_eq!(difference(&with, &with), "");
     }
 
     #[test]

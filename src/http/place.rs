@@ -46,7 +46,8 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
         gateway.with_scratch(|scratch| {
             let scheduler = &request.pool.scheduler;
             let placement = scheduler.place(start, place, &*gateway.index, (table, pool), scratch)?;
-            scratch.shadows().iter().for_each(|choice| request.pool.metrics.shadow(choice));
+            let active = scheduler.policy().name;
+            scratch.shadows().iter().for_each(|choice| request.pool.metrics.shadow(active, choice));
             gateway.metrics.routing_latency.record(start.elapsed());
             let policy = match placement.decided_by {
                 DecidedBy::Policy => scheduler.policy().name,

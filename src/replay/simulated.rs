@@ -21,6 +21,7 @@ pub fn prepare(trace: &[TraceRequest], block_size: BlockSize) -> Prepared {
         input_tokens: request.input_length,
         output_tokens: request.output_length,
         block_ids: &request.hash_ids,
+        session: request.session(),
     });
     Prepared::new(arrivals, block_size)
 }

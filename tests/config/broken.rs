@@ -20,6 +20,7 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ("events: {nats: {queue_messages: 100}}", &["3:33: must be at least 1024, got 100"]),
     ("routing: {kv: {gamma: -2}}", &["3:23: weight must be finite and at least 0, got -2"]),
     ("routing: {kv: {alpha: 2}}", &["3:23: a share must be from 0 to 1, got 2"]),
+    ("routing: {kv: {gamma: 1.7e308}}", &["3:23: weight must be at most 1000000000, got 1.7e308"]),
     ("routing: {kv: {gamma: .inf}}", &["3:23: weight must be finite and at least 0, got inf"]),
     ("routing: {kv: {gamma: .nan}}", &["3:23: weight must be finite and at least 0, got NaN"]),
     ("routing: {logit: {hit: much}}", &["3:24: expected a number, got `much`"]),

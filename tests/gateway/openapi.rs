@@ -217,8 +217,7 @@ async fn methods_and_tokens_are_as_documented() {
         let path = path.replace("/m/{action}", "/engine-1/reset_breaker");
         let answer = open.ask(operation.is_admin, &operation.method, &path, NOTHING).await;
         let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
-        let is_unknown =
-            status == 404 && text.contains("unknown path");
+        let is_unknown = status == 404 && text.contains("unknown path");
         assert!(status != 405 && !is_unknown, "{path}: {status} {text}");
         let is_passed = operation.told["operationId"].as_str().unwrap().starts_with("pass_");
         if !is_passed {

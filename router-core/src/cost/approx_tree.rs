@@ -87,7 +87,7 @@ impl CostFunction for ApproxTree {
     }
 
     fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
-        f64::from(self.0.balance_abs_threshold)
+        f64::from(self.0.balance_abs_threshold.max(1))
     }
 }
 

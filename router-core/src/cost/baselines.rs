@@ -27,15 +27,13 @@ impl CostFunction for RoundRobin {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        let last = self.last.load(Ordering::Relaxed);
-        costs.extend(candidates.iter().map(|candidate| Cost(steps(last, candidate))));
+        costs.extend(self.steps(candidates).map(Cost));
         Ok(())
     }
 
     fn explain(&self, _now: Instant, _shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
-        let last = self.last.load(Ordering::Relaxed);
-        for (at, candidate) in candidates.iter().enumerate() {
-            tell(at, Term::adds("steps", Unit::Steps, steps(last, candidate)));
+        for (at, steps) in self.steps(candidates).enumerate() {
+            tell(at, Term::adds("steps", Unit::Steps, steps));
         }
     }
 
@@ -48,9 +46,15 @@ impl CostFunction for RoundRobin {
 /// As many slots as there can be.
 const SLOTS: f64 = 65_536.0;
 
-/// How far round the candidate is from the last slot used.
-fn steps(last: u32, candidate: &Candidate) -> f64 {
-    f64::from(u32::from(candidate.slot.0).wrapping_sub(last).wrapping_sub(1) % (u32::from(u16::MAX) + 1))
+impl RoundRobin {
+    /// How many of these, which are in the order of their slots, come before each one, counted round from the last slot used.
+    fn steps(&self, candidates: &[Candidate]) -> impl Iterator<Item = f64> {
+        let last = self.last.load(Ordering::Relaxed);
+        let first = candidates.partition_point(|candidate| u32::from(candidate.slot.0) <= last);
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let (all, behind) = (count(candidates.len()), count(candidates.len() - first));
+        (behind..all).chain(0..behind).map(f64::from)
+    }
 }
 
 impl Learn for RoundRobin {

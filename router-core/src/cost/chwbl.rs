@@ -1,5 +1,6 @@
 //! The `chwbl` policy: consistent hashing with bounded loads.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::num::NonZeroU32;
 use std::sync::{PoisonError, RwLock};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use xxhash_rust::xxh64::xxh64;
 
 use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, real, serving};
-use crate::ids::{Roll, Slot};
+use crate::ids::{Rank, Roll, Slot, WorkerId};
 use crate::observe::{Enrol, Enrolled};
 use crate::shape::Shape;
 
@@ -56,7 +57,9 @@ fn points<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NonZeroU32, D::E
 /// there is none, the first one. The cost is the number of workers passed on the way; who is above the bound comes
 /// behind all others, and who lies behind the one that is found is not looked for, and counts as `n` away.
 ///
-/// The key is [`Shape::opening`]; a ring point is the xxh64 of a worker's name and the point's number in decimal digits.
+/// The key is [`Shape::opening`]; a ring point is the xxh64 of a worker's name and the point's number in decimal digits. Where
+/// that is another worker's point already, as `w-1` and 11 make what `w-11` and 1 make, the longer name is hashed with the
+/// next seed: else it would have no point there.
 #[derive(Debug, Default)]
 pub struct Chwbl {
     rule: ChwblRule,
@@ -167,23 +170,29 @@ impl CostFunction for Chwbl {
     }
 }
 
+/// What a target is called on the ring. Ranks of one worker lie apart; the first is called as the worker is.
+fn ring_name(worker: &WorkerId, rank: Rank) -> String {
+    if rank.0 == 0 { worker.as_str().to_owned() } else { format!("{}/{}", worker.as_str(), rank.0) }
+}
+
 impl Enrol for Chwbl {
     fn enrol(&self, roll: Roll, targets: &mut dyn Iterator<Item = Enrolled<'_>>) {
         let knows = |ring: &Ring| ring.roll == Some(roll);
         if knows(&self.ring.read().unwrap_or_else(PoisonError::into_inner)) {
             return;
         }
-        let mut points = Vec::new();
-        let mut name = String::new();
-        for Enrolled { slot, worker, rank } in targets {
-            for point in 0..self.rule.replication.get() {
-                name.clear();
-                name.push_str(worker.as_str());
-                // Ranks of one worker lie apart; the first is called as the worker is.
-                let written = if rank.0 == 0 { Ok(()) } else { write!(name, "/{}", rank.0) };
-                let written = written.and_then(|()| write!(name, "{point}"));
-                written.expect("a string takes what is written");
-                points.push((xxh64(name.as_bytes(), 0), slot));
+        let mut named: Vec<(Slot, String)> =
+            targets.map(|Enrolled { slot, worker, rank }| (slot, ring_name(worker, rank))).collect();
+        // In an order that slots have no part in.
+        named.sort_by(|(_, a), (_, b)| (a.len(), a).cmp(&(b.len(), b)));
+        let (mut points, mut taken) = (Vec::new(), HashSet::<u64, foldhash::fast::FixedState>::default());
+        for (slot, mut name) in named {
+            let length = name.len();
+            for number in 0..self.rule.replication.get() {
+                name.truncate(length);
+                write!(name, "{number}").expect("a string takes what is written");
+                let mut seeded = (0..).map(|seed| xxh64(name.as_bytes(), seed));
+                points.extend(seeded.find(|point| taken.insert(*point)).map(|point| (point, slot)));
             }
         }
         points.sort_unstable();
@@ -195,7 +204,6 @@ impl Enrol for Chwbl {
 mod tests {
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
-    use crate::ids::{Rank, WorkerId};
     use crate::shape::Opening;
 
     fn enrolled(chwbl: &Chwbl, names: &[&str]) {
@@ -237,6 +245,28 @@ mod tests {
         assert!(ring.points.is_sorted());
         assert!(ring.points.contains(&(xxh64(b"worker-1255", 0), Slot(0))));
         assert!(ring.points.contains(&(xxh64(b"worker-20", 0), Slot(1))));
+    }
+
+    /// Names that numbers continue make the same points, 10 of a worker's 256 for each digit more, and none is lost.
+    #[test]
+    fn workers_whose_names_continue_each_other_share_no_point() {
+        let names: Vec<String> = (1..=12).map(|number| format!("worker-{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let chwbl = Chwbl::default();
+        enrolled(&chwbl, &names);
+        let points = chwbl.ring.read().unwrap().points.clone();
+        assert!(points.windows(2).all(|two| two[0].0 < two[1].0), "two workers are at one point");
+        let of = |slot: u16| points.iter().filter(|point| point.1 == Slot(slot)).count();
+        assert!((0..12).all(|slot| of(slot) == 256));
+        // The shorter name keeps its points, whichever slot it has.
+        assert!(points.contains(&(xxh64(b"worker-111", 0), Slot(0))));
+        assert!(points.contains(&(xxh64(b"worker-111", 1), Slot(10))));
+        let reversed: Vec<&str> = names.iter().rev().copied().collect();
+        let turned = Chwbl::default();
+        enrolled(&turned, &reversed);
+        let turned: Vec<_> =
+            turned.ring.read().unwrap().points.iter().map(|(at, slot)| (*at, Slot(11 - slot.0))).collect();
+        assert_eq!(turned, points);
     }
 
     #[test]

@@ -41,10 +41,14 @@ impl Default for KvWeights {
 pub struct Kv(pub KvWeights);
 
 impl Kv {
+    fn alpha(&self, (average, deviation): (f64, f64)) -> f64 {
+        let imbalanced = deviation > self.0.imbalance.get() * average;
+        if imbalanced { self.0.alpha_imbalanced } else { self.0.alpha }.get()
+    }
+
     /// The three terms of a candidate with this load, in a fleet whose loads have this average and deviation.
     fn terms(&self, shape: &Shape, (average, deviation): (f64, f64)) -> impl Fn(f64, &Candidate) -> [f64; 3] {
-        let imbalanced = deviation > self.0.imbalance.get() * average;
-        let alpha = if imbalanced { self.0.alpha_imbalanced } else { self.0.alpha }.get();
+        let alpha = self.alpha((average, deviation));
         let (gamma, prompt) = (self.0.gamma.get(), shape.prompt.0);
         move |load, candidate| {
             let missing = ratio(candidate.new_tokens.0, prompt);
@@ -84,6 +88,11 @@ impl CostFunction for Kv {
 
     fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
         1.0 - self.0.alpha.get()
+    }
+
+    /// An imbalanced fleet thinks less of caches, and of sessions as much less: else they would stay on the hot spot.
+    fn prompt_worth_among(&self, _shape: &Shape, candidates: &[Candidate], _at: usize) -> f64 {
+        1.0 - self.alpha(mean_and_deviation(serving(candidates).map(Candidate::kv_load)))
     }
 }
 

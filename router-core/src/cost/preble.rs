@@ -7,8 +7,8 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight};
-use crate::ids::RequestKey;
-use crate::observe::{Event, Learn, Observation};
+use crate::ids::{RequestKey, Roll};
+use crate::observe::{Enrol, Enrolled, Event, Learn, Observation, Occupants};
 use crate::shape::Shape;
 use crate::units::Tokens;
 use window::Window;
@@ -62,6 +62,7 @@ struct State {
     first: Option<Instant>,
     /// By slot.
     windows: Vec<Window>,
+    occupants: Occupants,
     flying: HashMap<RequestKey, Flying, foldhash::fast::RandomState>,
 }
 
@@ -216,6 +217,18 @@ impl Learn for Preble {
     }
 }
 
+impl Enrol for Preble {
+    /// A slot that was given to another worker was sent nothing yet.
+    fn enrol(&self, roll: Roll, targets: &mut dyn Iterator<Item = Enrolled<'_>>) {
+        let State { windows, occupants, .. } = &mut *self.state();
+        occupants.renew(roll, targets, |slot| {
+            if let Some(window) = windows.get_mut(slot.index()) {
+                *window = Window::default();
+            }
+        });
+    }
+}
+
 impl Flying {
     /// The mean gap between its tokens; none for an answer that came at once.
     fn gap_ms(self) -> Option<f64> {
@@ -231,7 +244,7 @@ mod tests {
 
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
-    use crate::ids::Slot;
+    use crate::ids::{Rank, Slot, WorkerId};
     use crate::observe::{Side, Usage};
     use crate::overlap::TierBlocks;
 
@@ -313,6 +326,22 @@ mod tests {
         let followed = costs(&preble, now, &[worker(0, 9), worker(1, 8), worker(2, 9)]);
         assert_eq!((followed[0], followed[2]), (Cost(cost(3.0)), Cost(cost(4.0))));
         assert!(followed[1].0 > 1e18);
+    }
+
+    #[test]
+    fn a_slot_that_another_worker_has_was_sent_nothing() {
+        let (preble, now) = (Preble::default(), origin());
+        let enrol = |roll, names: [&str; 2]| {
+            let ids = names.map(WorkerId::from);
+            let mut targets =
+                ids.iter().zip(0..).map(|(worker, slot)| Enrolled { slot: Slot(slot), worker, rank: Rank(0) });
+            preble.enrol(Roll(roll), &mut targets);
+        };
+        enrol(1, ["a", "b"]);
+        place(&preble, now, 0, 256);
+        place(&preble, now, 1, 256);
+        enrol(2, ["a", "c"]);
+        assert_costs(&costs(&preble, now, &[worker(0, 0), worker(1, 0)]), &[6775.6, 0.0]);
     }
 
     /// 3 against 2 is 1.5 times as much; the dearest holder is spared, any other is not.

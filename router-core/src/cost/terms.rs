@@ -43,6 +43,19 @@ pub enum Joins {
     Adds,
     /// The sum of all that are added is multiplied by it.
     Multiplies,
+    /// It is added to the product.
+    AddsLast,
+}
+
+impl Joins {
+    /// Its name, for people and machines.
+    pub fn label(self) -> &'static str {
+        match self {
+            Joins::Adds => "adds",
+            Joins::Multiplies => "multiplies",
+            Joins::AddsLast => "adds_last",
+        }
+    }
 }
 
 /// One term of a candidate's cost, weights included.
@@ -67,12 +80,16 @@ impl Term {
     pub(crate) const fn multiplies(name: &'static str, unit: Unit, value: f64) -> Self {
         Self { name, unit, value, joins: Joins::Multiplies }
     }
+
+    pub(crate) const fn adds_last(name: &'static str, unit: Unit, value: f64) -> Self {
+        Self { joins: Joins::AddsLast, ..Self::adds(name, unit, value) }
+    }
 }
 
-/// The cost that these terms make: the sum of what adds, times all that multiplies.
+/// The cost that these terms make: the sum of what adds, times all that multiplies, and what is added last.
 pub fn combined(terms: &[Term]) -> f64 {
     let of = |joins| terms.iter().filter(move |term| term.joins == joins).map(|term| term.value);
-    of(Joins::Adds).sum::<f64>() * of(Joins::Multiplies).product::<f64>()
+    of(Joins::Adds).sum::<f64>() * of(Joins::Multiplies).product::<f64>() + of(Joins::AddsLast).sum::<f64>()
 }
 
 /// What a policy looks at and what costs something to find out: done only where somebody asks for it.

@@ -2,15 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Finite and at least 0. A bad value fails while it is parsed, so the error has its line and column.
+/// From 0 to a billion, so that no sum of products is beyond all numbers. A bad value fails while it is parsed, so the error has its line and column.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Weight(f64);
 
 /// Why a number is not a [`Weight`].
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("weight must be finite and at least 0, got {0}")]
-pub struct NotAWeight(f64);
+pub enum NotAWeight {
+    /// It is below nothing, or no number.
+    #[error("weight must be finite and at least 0, got {0}")]
+    TooLight(f64),
+    /// It is beyond what means anything.
+    #[error("weight must be at most {MOST}, got {0:e}")]
+    TooHeavy(f64),
+}
+
+/// The heaviest weight.
+const MOST: f64 = 1e9;
 
 impl Weight {
     /// The number.
@@ -28,7 +37,11 @@ impl TryFrom<f64> for Weight {
     type Error = NotAWeight;
 
     fn try_from(value: f64) -> Result<Self, NotAWeight> {
-        if value.is_finite() && value >= 0.0 { Ok(Self(value)) } else { Err(NotAWeight(value)) }
+        match value {
+            0.0..=MOST => Ok(Self(value)),
+            _ if value.is_finite() && value > MOST => Err(NotAWeight::TooHeavy(value)),
+            _ => Err(NotAWeight::TooLight(value)),
+        }
     }
 }
 
@@ -79,11 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_finite_numbers_from_zero_up_are_weights() {
-        assert_eq!(Weight::try_from(0.3).map(Weight::get), Ok(0.3));
+    fn only_numbers_from_zero_to_a_billion_are_weights() {
+        assert_eq!([0.0, 0.3, 1e9].map(|good| Weight::try_from(good).map(Weight::get)), [Ok(0.0), Ok(0.3), Ok(1e9)]);
         for bad in [-2.0, f64::INFINITY, f64::NEG_INFINITY] {
-            assert_eq!(Weight::try_from(bad), Err(NotAWeight(bad)));
+            assert_eq!(Weight::try_from(bad), Err(NotAWeight::TooLight(bad)));
         }
+        assert_eq!(Weight::try_from(1.5e9).unwrap_err().to_string(), "weight must be at most 1000000000, got 1.5e9");
         assert!(Weight::try_from(f64::NAN).is_err());
         assert_eq!(Weight::try_from(-2.0).unwrap_err().to_string(), "weight must be finite and at least 0, got -2");
     }

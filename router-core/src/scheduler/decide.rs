@@ -8,7 +8,7 @@ use super::explain::{SESSION, unit_of};
 use super::scratch::Terms;
 use super::{DecidedBy, PlaceError, Scheduler, Scratch};
 use crate::admission::{self, OnAllBusy};
-use crate::cost::{Candidate, Cost, NoChoice, Standing, Term};
+use crate::cost::{BEHIND, Candidate, Cost, NoChoice, Standing, Term};
 use crate::policy::Policy;
 use crate::shape::{Request, Shape};
 
@@ -42,9 +42,9 @@ impl Question {
 }
 
 impl Kept {
-    /// What it costs less by this policy.
+    /// What it costs less by this policy; never so much that it would come before whom a rule names.
     pub(super) fn bonus(self, policy: &Policy, shape: &Shape, candidates: &[Candidate]) -> f64 {
-        self.weight * policy.cost.prompt_worth(shape, &candidates[self.at])
+        (self.weight * policy.cost.prompt_worth_among(shape, candidates, self.at)).min(BEHIND / 2.0)
     }
 }
 
@@ -114,7 +114,7 @@ fn priced(
         let bonus = kept.bonus(policy, shape, candidates);
         costs[kept.at].0 -= bonus;
         let unit = unit_of(terms.first().map(|(_, term)| term));
-        terms.push((kept.at, Term::adds(SESSION, unit, -bonus)));
+        terms.push((kept.at, Term::adds_last(SESSION, unit, -bonus)));
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ pub struct Considered {
     /// Its cost; none where every target was full, and no policy was asked.
     pub cost: Option<Cost>,
     /// What the cost is made of, as [`terms::combined`](crate::cost::terms::combined) puts it together. The last one may be
-    /// `session`, which is added to the rest.
+    /// `session`, which is added to all the rest.
     pub terms: Vec<Term>,
 }
 
@@ -102,7 +102,7 @@ impl Scheduler {
             if let Some(kept) = kept {
                 let bonus = kept.bonus(policy, shape, candidates);
                 let terms = &mut considered[kept.at].terms;
-                terms.push(Term::adds(SESSION, unit_of(terms.first()), -bonus));
+                terms.push(Term::adds_last(SESSION, unit_of(terms.first()), -bonus));
             }
         }
         Ok(Explanation { decided_by, policy: policy.name, chosen: candidates[chosen].slot, considered })

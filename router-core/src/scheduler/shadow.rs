@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::decide::{Kept, score};
 use super::survey::recall;
 use super::{Scheduler, Scratch};
-use crate::cost::{Cost, Standing};
+use crate::cost::{BEHIND, Cost, Standing};
 use crate::ids::Slot;
 use crate::policy::{Policy, PolicyName};
 use crate::shape::{Request, Shape};
@@ -19,8 +19,9 @@ pub struct ShadowChoice {
     pub slot: Option<Slot>,
     /// Whether that is who was chosen.
     pub agrees: bool,
-    /// What its choice costs more than the cheapest, by the pool's policy and in its unit; 0 without a choice.
-    pub regret: f64,
+    /// What its choice costs more than the cheapest, by the pool's policy and in its unit. None without a choice, and where
+    /// the policy's rule names others: that has no size.
+    pub regret: Option<f64>,
 }
 
 impl Scheduler {
@@ -42,7 +43,7 @@ impl Scheduler {
                 policy: shadow.name,
                 slot: at.map(|at| scratch.candidates[at].slot),
                 agrees: at == Some(chosen),
-                regret: at.map_or(0.0, |at| scratch.costs[at].0 - least),
+                regret: at.map(|at| scratch.costs[at].0 - least).filter(|regret| *regret < BEHIND / 2.0),
             });
         }
     }

@@ -54,8 +54,40 @@ fn a_session_is_a_term_of_the_explanation_and_ends_with_its_workers_cache() {
     let own = &explained.considered[home.index()];
     let last = own.terms.last().unwrap();
     assert_eq!((last.name, last.value), (SESSION, -8.0));
+    assert_eq!(combined(&own.terms), 8.0);
     // 16 new tokens times one request, less half of that.
     assert_eq!((own.cost, combined(&own.terms[..3])), (Some(Cost(8.0)), 16.0));
     world.scheduler.forget(home);
     assert!(world.explain(&prompt(2, 4), Some(5)).considered.iter().all(|at| at.terms.len() == 3));
+}
+
+/// Also under load, where the rest of the cost may be a product.
+#[test]
+fn with_a_session_the_terms_make_the_cost_under_every_policy() {
+    for name in PolicyName::ALL {
+        let mut world = World::of(World::scheduler(name).with_sessions(sessions(0.5)));
+        let home = world.place(&prompt(1, 4), Some(5)).target.slot;
+        let held: Vec<_> = (0..12).map(|number| world.place(&prompt(200 + number, 4), None)).collect();
+        let explained = world.explain(&prompt(2, 4), Some(5));
+        let own = &explained.considered[home.index()];
+        let (cost, made) = (own.cost.unwrap().0, combined(&own.terms));
+        assert!((cost - made).abs() <= 1e-9 * cost.abs().max(1.0), "{name}: {cost} is not {made} of {:?}", own.terms);
+        drop(held);
+    }
+}
+
+/// While a fleet is imbalanced a prompt is worth 0.3 to `kv`, and so is a session: not the 0.7 of balanced days.
+#[test]
+fn a_session_is_worth_what_a_prompt_is_worth_at_that_moment() {
+    let mut world = World::of(World::scheduler(PolicyName::Kv).with_sessions(sessions(1.0)));
+    let home = world.place(&prompt(1, 4), Some(5)).target.slot;
+    let worth = |world: &mut World| {
+        let explained = world.explain(&prompt(2, 4), Some(5));
+        explained.considered[home.index()].terms.last().map(|term| (term.name, term.value)).unwrap()
+    };
+    assert_eq!(worth(&mut world), (SESSION, -0.7));
+    let held = world.place(&prompt(3, 4), None);
+    let (name, value) = worth(&mut world);
+    assert!(name == SESSION && (value + 0.3).abs() < 1e-12, "{value}");
+    drop(held);
 }

@@ -7,6 +7,7 @@ use warmpath_core::units::BlockSize;
 
 use super::ladder::{BLOCK, conversation, outcome, scenario};
 use super::*;
+use crate::replay::trace::About;
 use crate::sim::fleet::{EventWay, Reports};
 use crate::sim::{Ms, Profile, Timing};
 
@@ -39,6 +40,25 @@ fn an_event_that_leaves_by_itself_is_heard_while_its_step_still_runs() {
         assert_eq!(predicted(EventWay::Singly(Ms(499.0))), known, "{profile:?}");
         assert_eq!(predicted(EventWay::Singly(Ms(501.0))), 0, "{profile:?}: still on its way");
     }
+}
+
+#[test]
+fn sessions_of_a_trace_stay_with_their_workers() {
+    let turn = |number: u64, session: Option<&str>| {
+        let about = About { session: session.map(str::to_owned), ..About::default() };
+        TraceRequest { about: Some(Box::new(about)), ..request(number * 60_000, 2, 1) }
+    };
+    let workers = |weight: f64, sessions: [Option<&str>; 3]| {
+        let mut scenario = Scenario { check: true, ..scenario(PolicyName::RoundRobin, 2, 100) };
+        scenario.router.routing.sessions.weight = weight.try_into().unwrap();
+        let trace: Vec<TraceRequest> =
+            (0..9).map(|number| turn(number, sessions[usize::try_from(number % 3).unwrap()])).collect();
+        outcome(&trace, &scenario).requests.iter().map(|request| request.worker.unwrap()).collect::<Vec<_>>()
+    };
+    let in_turn = vec![0, 1, 0, 1, 0, 1, 0, 1, 0];
+    assert_eq!(workers(0.0, [Some("a"), Some("b"), Some("c")]), in_turn);
+    assert_eq!(workers(1.0, [None; 3]), in_turn);
+    assert_eq!(workers(1.0, [Some("a"), Some("b"), Some("c")]), [0, 1, 0, 0, 1, 0, 0, 1, 0]);
 }
 
 #[test]

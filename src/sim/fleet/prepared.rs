@@ -5,8 +5,9 @@ use std::ops::Range;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks, step};
 use warmpath_core::ids::{BlockHash, SequenceHash, TokenId};
 use warmpath_core::namespace::Namespace;
+use warmpath_core::shape::AffinityKey;
 use warmpath_core::units::BlockSize;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::real::real;
 use crate::sim::{Ms, PromptText, output_token};
@@ -29,6 +30,8 @@ pub struct Arrival<'a> {
     /// A name for each block of the prompt together with all before it; the last block may be partial. Blocks for which
     /// there is no name are like no others.
     pub block_ids: &'a [u64],
+    /// The session that it belongs to.
+    pub session: Option<&'a str>,
 }
 
 /// A trace that is ready to be run, as often as one likes. About 24 bytes a block, and no tokens: these are made where
@@ -50,6 +53,7 @@ struct Ready {
     output: u32,
     ids: Range<usize>,
     full: Range<usize>,
+    session: Option<AffinityKey>,
 }
 
 impl Prepared {
@@ -86,6 +90,7 @@ impl Prepared {
             output: arrival.output_tokens.max(1),
             ids: first_id..self.ids.len(),
             full: first..self.blocks.len(),
+            session: arrival.session.map(|name| AffinityKey(xxh3_64(name.as_bytes()))),
         });
     }
 
@@ -120,6 +125,11 @@ impl Prepared {
     /// Tokens of a request's prompt, and those that it generates.
     pub fn lengths(&self, number: usize) -> (u32, u32) {
         (self.requests[number].input, self.requests[number].output)
+    }
+
+    /// The session that a request belongs to.
+    pub(super) fn session(&self, number: usize) -> Option<AffinityKey> {
+        self.requests[number].session
     }
 
     /// The root of all prompts.
@@ -182,7 +192,7 @@ mod tests {
     use super::*;
 
     fn arrival(at_ms: u64, input_tokens: u32, block_ids: &[u64]) -> Arrival<'_> {
-        Arrival { at_ms, input_tokens, output_tokens: 0, block_ids }
+        Arrival { at_ms, input_tokens, output_tokens: 0, block_ids, session: None }
     }
 
     fn prepared(arrivals: &[Arrival<'_>]) -> Prepared {

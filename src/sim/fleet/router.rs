@@ -10,7 +10,7 @@ use warmpath_core::ids::{Rank, RequestKey, Slot, WorkerId};
 use warmpath_core::ledger::{InFlight, Reservation, Said};
 use warmpath_core::observe::{Event, Observation, Side, Usage};
 use warmpath_core::scheduler::{PlaceError, Scheduler, Scratch};
-use warmpath_core::shape::{Prompt, Request, Shape};
+use warmpath_core::shape::{AffinityKey, Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::trust::{Answered, EventsHeard, Trust};
 use warmpath_core::units::{Blocks, Tokens};
@@ -130,11 +130,11 @@ impl Router {
         &mut self,
         now: Ms,
         number: usize,
-        (prompt, expected_output): (Prompt<'_>, Option<Tokens>),
+        (prompt, expected_output, affinity): (Prompt<'_>, Option<Tokens>, Option<AffinityKey>),
         avoid: &SlotSet,
     ) -> Result<Placed, PlaceError> {
         let now = self.at(now);
-        let shape = Shape { expected_output, ..Shape::of(prompt.len(), self.pool.block_size) };
+        let shape = Shape { expected_output, affinity, ..Shape::of(prompt.len(), self.pool.block_size) };
         let key = RequestKey(seed_of(number));
         let request = Request { key, shape, prompts: &[prompt], texts: &[], avoid };
         let replica = self.replica_of(number);

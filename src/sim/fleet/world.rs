@@ -157,7 +157,8 @@ impl<'a> World<'a> {
         let text = self.prepared.text(number, self.scenario.by_tokens());
         let seen = Seen::new(self.prepared, self.scenario, number, &text);
         let expected = self.scenario.conditions.output_known.then_some(Tokens(output));
-        let placed = self.router.place(self.now, number, (seen.prompt(), expected), avoid);
+        let asked = (seen.prompt(), expected, self.prepared.session(number));
+        let placed = self.router.place(self.now, number, asked, avoid);
         drop(seen);
         let Ok(placed) = placed else { return self.close(number) };
         if let Some(audit) = &mut self.audit {

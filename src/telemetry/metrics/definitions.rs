@@ -73,8 +73,8 @@ definitions! {
         ROUTING_LATENCY = "routing_latency_seconds", Kind::Histogram(&LATENCY_BOUNDS), [], "Time to hash, match, score and reserve.";
         FALLBACK = "fallback_total", Kind::Counter, ["reason"], "Placements that the policy left to the fallback, by reason.";
         BALANCE = "load_balance_score", Kind::Gauge, ["model"], "Deviation of the workers' kv_load over its mean.";
-        SHADOW_PLACEMENTS = "shadow_placements_total", Kind::Counter, ["model", "policy", "result"], "Placements by the policy, by whether a shadow policy agrees: agrees, differs or no_choice.";
-        SHADOW_REGRET = "shadow_regret", Kind::Histogram(&REGRET_BOUNDS), ["model", "policy"], "What a shadow policy's choice costs more than the cheapest, by the policy and in its unit.";
+        SHADOW_PLACEMENTS = "shadow_placements_total", Kind::Counter, ["model", "policy", "result"], "Placements by the policy, by whether a shadow policy agrees.";
+        SHADOW_REGRET = "shadow_regret", Kind::Histogram(&REGRET_BOUNDS), ["model", "policy", "active"], "What a shadow policy's choice costs more than the cheapest, by the active policy and in its unit.";
     }
 
     "Queue" {

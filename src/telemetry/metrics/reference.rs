@@ -66,6 +66,7 @@ fn meanings() -> Vec<(String, String, String)> {
         row("class", &format!("how urgent, as queues have it: {}", lanes.join(", ")), &lanes.len().to_string()),
         row("listener", "`data` or `admin`", "2"),
         row("policy", "the names of `routing.shadow`", "as many as there are policies"),
+        row("active", "the policy that decides, `routing.policy`", "as many as there are policies"),
         row("version", "that of the program", "1"),
         (names.join(", "), "words of the code, which are told below the metrics that have them".into(), "fixed".into()),
     ]
@@ -73,7 +74,7 @@ fn meanings() -> Vec<(String, String, String)> {
 
 /// Labels whose values are names that the code has.
 fn others() -> Vec<&'static str> {
-    const TOLD: [&str; 7] = ["model", "worker", RANK, "class", "listener", "policy", "version"];
+    const TOLD: [&str; 8] = ["model", "worker", RANK, "class", "listener", "policy", "active", "version"];
     let mut names: Vec<&str> =
         GROUPS.iter().flat_map(|group| group.metrics).flat_map(|metric| metric.labels).copied().collect();
     names.sort_unstable();

@@ -1,24 +1,29 @@
 //! What policies would have done that are asked and not followed.
 
 use metrics::Label;
+use warmpath_core::policy::PolicyName;
 use warmpath_core::scheduler::ShadowChoice;
 
 use super::{ModelMetrics, SHADOW_PLACEMENTS, SHADOW_REGRET};
 
 impl ModelMetrics {
-    /// A request was placed, and a shadow policy was asked about it.
-    pub fn shadow(&self, choice: &ShadowChoice) {
+    /// A request was placed by the policy `active`, and a shadow policy was asked about it.
+    pub fn shadow(&self, active: PolicyName, choice: &ShadowChoice) {
         let labels = || vec![Label::new("model", self.model.clone()), Label::new("policy", choice.policy.as_str())];
         let result = match choice {
             ShadowChoice { slot: None, .. } => "no_choice",
             ShadowChoice { agrees: true, .. } => "agrees",
+            ShadowChoice { regret: None, .. } => "against_rule",
             ShadowChoice { .. } => "differs",
         };
         let mut placed = labels();
         placed.push(Label::new("result", result));
         self.metrics.registry.counter(&SHADOW_PLACEMENTS, placed).increment(1);
-        if choice.slot.is_some() {
-            self.metrics.registry.histogram(&SHADOW_REGRET, labels()).record(choice.regret);
+        if let Some(regret) = choice.regret {
+            // Each policy has a unit of its own, which a sum of several would not have.
+            let mut regretted = labels();
+            regretted.push(Label::new("active", active.as_str()));
+            self.metrics.registry.histogram(&SHADOW_REGRET, regretted).record(regret);
         }
     }
 }
@@ -26,7 +31,6 @@ impl ModelMetrics {
 #[cfg(test)]
 mod tests {
     use warmpath_core::ids::Slot;
-    use warmpath_core::policy::PolicyName;
 
     use super::super::Metrics;
     use super::*;
@@ -41,16 +45,23 @@ mod tests {
             agrees,
             regret,
         };
-        [choice(Some(1), true, 0.0), choice(Some(2), false, 0.25), choice(None, false, 0.0)]
-            .iter()
-            .for_each(|choice| model.shadow(choice));
+        let (agrees, differs) = (choice(Some(1), true, Some(0.0)), choice(Some(2), false, Some(0.25)));
+        for choice in [agrees, differs, choice(None, false, None), choice(Some(2), false, None)] {
+            model.shadow(PolicyName::Kv, &choice);
+        }
+        model.shadow(PolicyName::Blocks, &differs);
         let text = metrics.render();
-        for result in ["agrees", "differs", "no_choice"] {
-            let line = format!("w_shadow_placements_total{{model=\"m\",policy=\"product\",result=\"{result}\"}} 1\n");
+        for (result, count) in [("agrees", 1), ("differs", 2), ("no_choice", 1), ("against_rule", 1)] {
+            let line =
+                format!("w_shadow_placements_total{{model=\"m\",policy=\"product\",result=\"{result}\"}} {count}\n");
             assert!(text.contains(&line), "{line} is not in\n{text}");
         }
-        for line in ["_sum{model=\"m\",policy=\"product\"} 0.25\n", "_count{model=\"m\",policy=\"product\"} 2\n"] {
-            assert!(text.contains(&format!("w_shadow_regret{line}")), "{line} is not in\n{text}");
+        for (active, figure) in
+            [("kv", "_sum 0.25"), ("kv", "_count 2"), ("blocks", "_sum 0.25"), ("blocks", "_count 1")]
+        {
+            let (name, value) = figure.split_once(' ').unwrap();
+            let line = format!("w_shadow_regret{name}{{model=\"m\",policy=\"product\",active=\"{active}\"}} {value}\n");
+            assert!(text.contains(&line), "{line} is not in\n{text}");
         }
     }
 }

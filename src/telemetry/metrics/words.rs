@@ -90,7 +90,12 @@ pub(super) const WORDS: &[Words] = &[
     Words {
         of: &["shadow_placements_total"],
         label: "result",
-        all: &[("agrees", "it would have chosen the same worker"), ("differs", "another one"), ("no_choice", "none")],
+        all: &[
+            ("agrees", "it would have chosen the same worker"),
+            ("differs", "another one"),
+            ("against_rule", "another one, to which the active policy's rule sends nobody: a regret without a size"),
+            ("no_choice", "none"),
+        ],
     },
     Words {
         of: &["queue_refusals_total"],
