@@ -1,6 +1,6 @@
 //! Who is in the fleet: takes workers in and lets them go, each with all that belongs to it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -157,31 +157,47 @@ impl Members {
         let stays = |member: &Member| {
             wanted.get(&member.described.id.value).is_some_and(|wanted| is_same_worker(&member.described, wanted))
         };
-        let gone: Vec<WorkerId> =
-            self.present.iter().filter(|(_, member)| !stays(member)).map(|(id, _)| id.clone()).collect();
-        for id in gone {
+        let served: BTreeSet<String> =
+            self.present.values().filter(|member| stays(member) && member.may_serve()).map(Member::model).collect();
+        let gone = self.present.iter().filter(|(id, _)| !wanted.contains_key(*id));
+        // Who serves a model alone goes when others have come.
+        let (first, last): (Vec<_>, Vec<_>) =
+            gone.map(|(id, member)| (id.clone(), member.model())).partition(|(_, model)| served.contains(model));
+        for (id, _) in first {
             self.leave(&id).await;
         }
         let mut wanted: Vec<&Described> = wanted.into_values().collect();
         wanted.sort_by(|a, b| a.id.value.cmp(&b.id.value));
         for described in wanted {
-            let (what, done) = match self.present.get_mut(&described.id.value) {
-                Some(member) => ("changed", member.change(described, &self.fleet)),
-                None => ("taken in", self.join(described, self.first_impression(described))),
-            };
-            if let Err(error) = done {
-                let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(" ({cause})"));
-                trouble.push(format!("worker `{}` cannot be {what}: {error}{cause}", described.id.value));
+            if let Err(error) = self.admit(described, &served).await {
+                trouble.push(error);
             }
+        }
+        for (id, _) in last {
+            self.leave(&id).await;
         }
         trouble
     }
 
-    /// Checks first, unless nobody else serves its model: then requests would be refused that it may well be able to serve.
-    fn first_impression(&self, described: &Described) -> Health {
-        let roster = self.fleet.roster();
-        let mut others = roster.workers().filter(|worker| *worker.model == *described.model.value);
-        if others.any(|worker| worker.may_serve()) { Health::unproven() } else { Health::presumed() }
+    /// Makes a worker a member as it is described. One at another place is another worker, and takes the old one's place.
+    async fn admit(&mut self, described: &Described, served: &BTreeSet<String>) -> Result<(), String> {
+        let id = &described.id.value;
+        if self.present.get(id).is_some_and(|member| !is_same_worker(&member.described, described)) {
+            self.leave(id).await;
+        }
+        let (what, done) = match self.present.get_mut(id) {
+            Some(member) => ("changed", member.change(described, &self.fleet)),
+            None => {
+                // Checks first, unless nobody else serves its model: then requests would be refused that it may well serve.
+                let is_served = served.contains(&described.model.value);
+                let health = if is_served { Health::unproven() } else { Health::presumed() };
+                ("taken in", self.join(described, health))
+            }
+        };
+        done.map_err(|error| {
+            let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(" ({cause})"));
+            format!("worker `{id}` cannot be {what}: {error}{cause}")
+        })
     }
 
     fn join(&mut self, described: &Described, health: Health) -> Result<(), StartError> {
@@ -228,6 +244,15 @@ impl Members {
 }
 
 impl Member {
+    /// Whether one of its ranks may be chosen.
+    fn may_serve(&self) -> bool {
+        self.ranks.iter().any(|worker| worker.may_serve())
+    }
+
+    fn model(&self) -> String {
+        self.described.model.value.clone()
+    }
+
     /// The same worker, described otherwise: it stays, and serves so from now on.
     ///
     /// # Errors
