@@ -126,15 +126,7 @@ impl TraceForm {
         if all > 0 && trace.requests.is_empty() {
             return Err(misuse(format!("{named}: --skip and --requests leave none of its {all} requests")));
         }
-        let size = trace.block_size;
-        let short = trace.requests.iter().filter(|request| request.is_short_of_ids(size)).count();
-        if short > 0 {
-            eprintln!(
-                "warmpath: {named}: {short} of {} prompts have whole blocks of {size} tokens that no id names, and that count \
-                 as their own: is --block-size right?",
-                trace.requests.len()
-            );
-        }
+        doubt(&trace, named);
         Ok(trace)
     }
 
@@ -161,6 +153,24 @@ impl TraceForm {
         let is_said = self.block_size.is_none_or(|size| size == block_size);
         ensure!(is_said, "a generated trace says its block size itself: generate:SHAPE?block=TOKENS");
         Ok(Trace { requests, format: Format::Warmpath, block_size, skipped: 0 })
+    }
+}
+
+/// Says on standard error where ids and lengths of prompts tell of different blocks.
+fn doubt(trace: &Trace, named: &str) {
+    let (size, all) = (trace.block_size, trace.requests.len());
+    let short = trace.requests.iter().filter(|request| request.is_short_of_ids(size)).count();
+    if short > 0 {
+        eprintln!(
+            "warmpath: {named}: {short} of {all} prompts have whole blocks of {size} tokens that no id names, and that count \
+             as their own: is --block-size right?"
+        );
+    }
+    let over = trace.requests.iter().filter(|request| request.has_ids_beyond(size)).count();
+    if over > 0 {
+        eprintln!(
+            "warmpath: {named}: {over} of {all} prompts have more ids than blocks of {size} tokens: is --block-size right?"
+        );
     }
 }
 
