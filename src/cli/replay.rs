@@ -42,7 +42,8 @@ pub struct ReplayArgs {
     /// Add a row for each effect of the model left out, with the difference that it makes.
     #[arg(long)]
     ablate: bool,
-    /// Send events as bytes through encoder and decoder, and prompts as token ids. Slower; changes no figure.
+    /// Send events as bytes through encoder and decoder, and prompts as token ids. Slower; changes no
+    /// figure but those of chwbl, whose key of a prompt, made of its first block, is another there.
     #[arg(long)]
     wire: bool,
     /// Check all that must hold after every step. Much slower.
