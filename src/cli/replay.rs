@@ -121,7 +121,8 @@ impl ReplayArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.fleet.check()?;
         let config = self.fleet.configuration()?;
-        let outputs = (Output::asked(self.csv.as_deref())?, Output::asked(self.html.as_deref())?);
+        let inputs = [self.input.file(), ("--config", self.fleet.config.as_deref())];
+        let outputs = (Output::asked(self.csv.as_deref(), &inputs)?, Output::asked(self.html.as_deref(), &inputs)?);
         let (trace, block_size) = self.input.requests()?;
         if let Some(base) = &self.live {
             return self.against(base, &trace, block_size);

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
@@ -93,9 +94,15 @@ impl Input {
         self.form.requests(&self.trace)
     }
 
+    /// The option that names it, and the file that is read, if it is one.
+    pub(super) fn file(&self) -> (&'static str, Option<&Path>) {
+        let is_file = self.trace != "-" && !self.trace.starts_with("generate:");
+        ("--trace", is_file.then(|| Path::new(&self.trace)))
+    }
+
     /// What the trace is called in a report: its file, without the folder.
     pub(super) fn name(&self) -> String {
-        let file = std::path::Path::new(&self.trace).file_name();
+        let file = Path::new(&self.trace).file_name();
         match file {
             Some(file) if !self.trace.starts_with("generate:") => file.to_string_lossy().into_owned(),
             _ => self.trace.clone(),
