@@ -339,18 +339,19 @@ impl Decisions {
         }
     }
 
-    /// The decision of this number, or the last one of the request of this name.
+    /// The last decision of the request of this name, or else the one of this number: clients choose names, and who asks by
+    /// one that is a number must not be told of another's request.
     pub fn get(&self, id: &str) -> Option<Arc<Decision>> {
-        let by_name = || {
-            let filter = Filter { request: Some(id.to_owned()), limit: self.kept, ..Filter::default() };
-            self.find(&filter).into_iter().find(|decision| decision.request_id() == id)
-        };
-        let by_number = id.parse().ok().and_then(|number: u64| {
-            let ring = self.ring();
-            let first = ring.records.front()?.number;
-            ring.records.get(usize::try_from(number.checked_sub(first)?).ok()?).cloned()
-        });
-        by_number.or_else(by_name)
+        let filter = Filter { request: Some(id.to_owned()), limit: self.kept, ..Filter::default() };
+        let by_name = self.find(&filter).into_iter().find(|decision| decision.request_id() == id);
+        by_name.or_else(|| self.numbered(id.parse().ok()?))
+    }
+
+    /// The decision of this number.
+    pub fn numbered(&self, number: u64) -> Option<Arc<Decision>> {
+        let ring = self.ring();
+        let first = ring.records.front()?.number;
+        ring.records.get(usize::try_from(number.checked_sub(first)?).ok()?).cloned()
     }
 
     /// Some of those with lower numbers than this one, the newest first.

@@ -77,7 +77,12 @@ pub fn log_with_requests(format: LogFormat, level: Level) -> WorkerGuard {
 /// Whether what is written here is to have colours: on a terminal that has them, for somebody who has not asked for none.
 pub fn has_colours(output: &impl IsTerminal) -> bool {
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !is_plain && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb") && output.is_terminal()
+    !is_plain && has_moves(output)
+}
+
+/// Whether a line that is written here can be written over: on a terminal that knows how.
+pub fn has_moves(output: &impl IsTerminal) -> bool {
+    std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb") && output.is_terminal()
 }
 
 /// Lines of the log that were lost: they came faster than they could be written, or could not be written at all.

@@ -174,6 +174,16 @@ fn a_block_size_that_leaves_blocks_without_a_name_is_doubted() {
 }
 
 #[test]
+fn ids_for_more_blocks_than_prompts_fill_are_doubted() {
+    let output = warmpath(&["trace", "stat", "--trace", TRACE, "--requests", "300", "--block-size", "8192"]);
+    let said = " of 300 prompts have more ids than blocks of 8192 tokens: is --block-size right?";
+    assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+    let output = warmpath(&["trace", "stat", "--trace", TRACE]);
+    assert_eq!(text(&output.stderr), "", "where they fit nothing is said");
+}
+
+#[test]
 fn tuning_shows_what_was_held_back_and_writes_a_configuration_that_can_be_followed() {
     let (file, page) = (Scratch::new("tuned.yaml"), Scratch::new("tuned.html"));
     let base = ["tune", "--trace", TRACE, "--requests", "240", "--speed", "8,16", "--workers", "3"];

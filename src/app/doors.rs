@@ -41,7 +41,9 @@ fn bind(address: SocketAddr, name: &'static str, tls: &TlsConfig, metrics: &Metr
                 client_authorities: tls.client_authorities.as_ref().map(|path| path.value.clone()),
             };
             let failed = |source| StartError::Setup { what: format!("listen.{name}_tls"), source: Box::new(source) };
-            Some(Arc::new(Tls::load(files, metrics.clone()).map_err(failed)?))
+            let tls = Tls::load(files, metrics.clone()).map_err(failed)?;
+            tls.warn_if_untimely();
+            Some(Arc::new(tls))
         }
         _ => None,
     };

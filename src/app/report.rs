@@ -26,7 +26,7 @@ pub(super) fn report(
 ) -> HealthReport {
     let mut degraded = sources.complaints();
     degraded.extend(reloader.complaint());
-    degraded.extend(certificates.iter().filter_map(|tls| tls.trouble()));
+    degraded.extend(certificates.iter().flat_map(|tls| tls.complaints()));
     degraded.extend(probe::unserved(fleet));
     degraded.extend(probe::complaints(fleet));
     degraded.extend(scrape::complaints(fleet, unread_after, Instant::now()));

@@ -1,6 +1,6 @@
 //! `warmpath doctor`.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -41,7 +41,8 @@ pub struct DoctorArgs {
 const AFTER: &str = "\
 No running router is needed, and a running one does not mind. Each worker and data-parallel rank is sent one prompt of
 random tokens twice, for one token of answer, and some fifty short texts and chats to tokenize: little, but real work for
-an engine that serves. Colours only on a terminal, and not with NO_COLOR or TERM=dumb.
+an engine that serves. Colours only on a terminal, and not with NO_COLOR or TERM=dumb; how far it is, which is said on standard
+error while it lasts, only on a terminal that is not TERM=dumb.
 
 Checks:
   reachable   it answers /health
@@ -72,7 +73,7 @@ impl DoctorArgs {
             skip: self.skip,
             timeout: Duration::from_secs(self.timeout),
         };
-        let shown = std::io::stderr().is_terminal();
+        let shown = telemetry::has_moves(&std::io::stderr());
         let progress = move |done, all| {
             if shown {
                 hint(&format!("\r\x1b[2Kexamining workers: {done} of {all} done"));

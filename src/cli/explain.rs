@@ -28,7 +28,7 @@ pub struct ExplainArgs {
     /// An OpenAI request, a chat or a completion, that is not sent; `-` reads it from standard input.
     #[arg(long, value_name = "FILE")]
     body: Option<PathBuf>,
-    /// A decision that was made: its number, or the request's x-request-id.
+    /// A decision that was made: the request's x-request-id, or else its number.
     #[arg(long, value_name = "ID")]
     request: Option<String>,
     /// Score it under this configuration's policy and weights, too.

@@ -73,8 +73,10 @@ pub struct OptimizeArgs {
 impl OptimizeArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.check()?;
-        let (rows, html) = (Output::asked(self.csv.as_deref())?, Output::asked(self.html.as_deref())?);
-        let over_time = Output::beside(self.csv.as_deref(), "time.csv")?;
+        let inputs = [self.input.file()];
+        let (rows, html) =
+            (Output::asked(self.csv.as_deref(), &inputs)?, Output::asked(self.html.as_deref(), &inputs)?);
+        let over_time = Output::beside(self.csv.as_deref(), "time.csv", &inputs)?;
         let trace = self.input.asking()?;
         let plan = Plan {
             block_size: trace.block_size,

@@ -42,7 +42,8 @@ pub struct ReplayArgs {
     /// Add a row for each effect of the model left out, with the difference that it makes.
     #[arg(long)]
     ablate: bool,
-    /// Send events as bytes through encoder and decoder, and prompts as token ids. Slower; changes no figure.
+    /// Send events as bytes through encoder and decoder, and prompts as token ids. Slower; changes no
+    /// figure but those of chwbl, whose key of a prompt, made of its first block, is another there.
     #[arg(long)]
     wire: bool,
     /// Check all that must hold after every step. Much slower.
@@ -120,7 +121,8 @@ impl ReplayArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.fleet.check()?;
         let config = self.fleet.configuration()?;
-        let outputs = (Output::asked(self.csv.as_deref())?, Output::asked(self.html.as_deref())?);
+        let inputs = [self.input.file(), ("--config", self.fleet.config.as_deref())];
+        let outputs = (Output::asked(self.csv.as_deref(), &inputs)?, Output::asked(self.html.as_deref(), &inputs)?);
         let (trace, block_size) = self.input.requests()?;
         if let Some(base) = &self.live {
             return self.against(base, &trace, block_size);

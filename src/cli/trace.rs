@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
@@ -93,9 +94,15 @@ impl Input {
         self.form.requests(&self.trace)
     }
 
+    /// The option that names it, and the file that is read, if it is one.
+    pub(super) fn file(&self) -> (&'static str, Option<&Path>) {
+        let is_file = self.trace != "-" && !self.trace.starts_with("generate:");
+        ("--trace", is_file.then(|| Path::new(&self.trace)))
+    }
+
     /// What the trace is called in a report: its file, without the folder.
     pub(super) fn name(&self) -> String {
-        let file = std::path::Path::new(&self.trace).file_name();
+        let file = Path::new(&self.trace).file_name();
         match file {
             Some(file) if !self.trace.starts_with("generate:") => file.to_string_lossy().into_owned(),
             _ => self.trace.clone(),
@@ -126,15 +133,7 @@ impl TraceForm {
         if all > 0 && trace.requests.is_empty() {
             return Err(misuse(format!("{named}: --skip and --requests leave none of its {all} requests")));
         }
-        let size = trace.block_size;
-        let short = trace.requests.iter().filter(|request| request.is_short_of_ids(size)).count();
-        if short > 0 {
-            eprintln!(
-                "warmpath: {named}: {short} of {} prompts have whole blocks of {size} tokens that no id names, and that count \
-                 as their own: is --block-size right?",
-                trace.requests.len()
-            );
-        }
+        doubt(&trace, named);
         Ok(trace)
     }
 
@@ -161,6 +160,24 @@ impl TraceForm {
         let is_said = self.block_size.is_none_or(|size| size == block_size);
         ensure!(is_said, "a generated trace says its block size itself: generate:SHAPE?block=TOKENS");
         Ok(Trace { requests, format: Format::Warmpath, block_size, skipped: 0 })
+    }
+}
+
+/// Says on standard error where ids and lengths of prompts tell of different blocks.
+fn doubt(trace: &Trace, named: &str) {
+    let (size, all) = (trace.block_size, trace.requests.len());
+    let short = trace.requests.iter().filter(|request| request.is_short_of_ids(size)).count();
+    if short > 0 {
+        eprintln!(
+            "warmpath: {named}: {short} of {all} prompts have whole blocks of {size} tokens that no id names, and that count \
+             as their own: is --block-size right?"
+        );
+    }
+    let over = trace.requests.iter().filter(|request| request.has_ids_beyond(size)).count();
+    if over > 0 {
+        eprintln!(
+            "warmpath: {named}: {over} of {all} prompts have more ids than blocks of {size} tokens: is --block-size right?"
+        );
     }
 }
 

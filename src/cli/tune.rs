@@ -58,7 +58,8 @@ impl TuneArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.fleet.check()?;
         let config = self.fleet.configuration()?;
-        let outputs = (Output::asked(self.out.as_deref())?, Output::asked(self.html.as_deref())?);
+        let inputs = [self.input.file(), ("--config", self.fleet.config.as_deref())];
+        let outputs = (Output::asked(self.out.as_deref(), &inputs)?, Output::asked(self.html.as_deref(), &inputs)?);
         let (trace, block_size) = self.input.requests()?;
         let tuned = share(trace.len(), 1.0 - self.hold_back);
         let fleets =

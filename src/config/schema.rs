@@ -124,8 +124,8 @@ fn of_shape(shape: &Shape, key: &str, default: Option<&Value>, remarks: &BTreeMa
         Form::Text => json!({"type": ["string", "number", "boolean"]}),
     };
     let Value::Object(map) = &mut schema else { return schema };
-    if shape.nullable || !matches!(shape.form, Form::Choice(_)) {
-        // A key without a value counts as not given.
+    // A key without a value counts as not given; in a list nothing is no choice.
+    if shape.nullable || !matches!(shape.form, Form::Choice(_)) || !key.ends_with("[]") {
         let kinds = match map.remove("type") {
             Some(Value::Array(kinds)) => [kinds, vec!["null".into()]].concat(),
             Some(kind) => vec![kind, "null".into()],
@@ -134,9 +134,9 @@ fn of_shape(shape: &Shape, key: &str, default: Option<&Value>, remarks: &BTreeMa
         if !kinds.is_empty() {
             map.insert("type".to_owned(), kinds.into());
         }
-    }
-    if let (true, Some(Value::Array(ways))) = (shape.nullable, map.get_mut("anyOf")) {
-        ways.push(json!({"type": "null"}));
+        if let Some(Value::Array(ways)) = map.get_mut("anyOf") {
+            ways.push(json!({"type": "null"}));
+        }
     }
     let rules = shape.rules.iter().cloned();
     let words: Vec<String> = remarks.get(key).cloned().into_iter().chain(rules).collect();
@@ -202,7 +202,8 @@ mod tests {
         assert_eq!(worker["properties"]["max_num_seqs"]["default"], 256);
         assert_eq!(worker["properties"]["capacity_blocks"]["minimum"], 1);
         assert_eq!(worker["additionalProperties"], false);
-        let usage = json!([{"enum": ["as_asked", "always"]}, {"type": "string", "pattern": REFERENCE}]);
+        let usage =
+            json!([{"enum": ["as_asked", "always"]}, {"type": "string", "pattern": REFERENCE}, {"type": "null"}]);
         assert_eq!(schema["properties"]["usage"]["anyOf"], usage);
         let events = worker["properties"]["events"]["anyOf"].as_array().unwrap();
         assert_eq!(events.last(), Some(&json!({"type": "null"})));

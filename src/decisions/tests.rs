@@ -113,6 +113,10 @@ fn the_last_ones_are_kept_and_found_newest_first() {
     assert_eq!(decisions.get("151").unwrap().number, 151);
     assert_eq!(decisions.get("r-250").unwrap().number, 250);
     assert!(decisions.get("150").is_none() && decisions.get("r-25").is_none() && decisions.get("").is_none());
+    // A request whose client calls it by a number is not another one's that has this number.
+    world.decide("200").unwrap();
+    let decisions = &world.decisions;
+    assert_eq!((decisions.get("200").unwrap().number, decisions.numbered(200).unwrap().number), (251, 200));
 }
 
 #[test]

@@ -52,6 +52,8 @@ impl Senders {
     pub(super) fn session(&self, headers: &HeaderMap, view: Option<&RequestView<'_>>) -> Option<AffinityKey> {
         let (header, field) = self.sessions.as_ref()?;
         let by_header = header.as_ref().and_then(|header| headers.get(header)).map(|name| name.as_bytes());
+        // A header without a name says nothing.
+        let by_header = by_header.filter(|name| !name.is_empty());
         let by_body = || match field {
             SessionField::PromptCacheKey => view?.prompt_cache_key.as_deref(),
             SessionField::User => view?.user.as_deref(),
@@ -154,7 +156,7 @@ mod tests {
         assert_ne!(by(&senders, named), by(&senders, &[("x-session-id", "t")]));
         assert_ne!(by(&senders, named), by(&senders, &[("x-session-id", "s"), ("authorization", "Bearer b")]));
         assert_eq!(by(&senders, &[]), by(&senders, &[("x-session-id", "k")]));
-        assert_eq!(by(&senders, &[("x-session-id", "")]), None);
+        assert_eq!(by(&senders, &[("x-session-id", "")]), by(&senders, &[]));
         let senders = senders.with_sessions(header(), SessionField::User);
         assert_eq!(by(&senders, &[]), by(&senders, &[("x-session-id", "u")]));
         let senders = senders.with_sessions(None, SessionField::None);

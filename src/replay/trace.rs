@@ -314,6 +314,12 @@ impl TraceRequest {
         named.saturating_add(1).saturating_mul(u64::from(block)) < u64::from(self.input_length)
     }
 
+    /// Whether it has ids for more blocks of `block` tokens than the prompt fills, the last of them partly.
+    pub fn has_ids_beyond(&self, block: u32) -> bool {
+        let blocks = usize::try_from(self.input_length.div_ceil(block.max(1))).unwrap_or(usize::MAX);
+        self.hash_ids.len() > blocks
+    }
+
     /// The conversation or agent that it is a turn of, where the trace tells.
     pub fn session(&self) -> Option<&str> {
         self.about.as_ref()?.session.as_deref()
@@ -498,6 +504,13 @@ mod tests {
         let request = |input_length| TraceRequest { input_length, hash_ids: vec![1, 2], ..Default::default() };
         let missing = [8, 11, 12, 13].map(|length| request(length).is_short_of_ids(4));
         assert_eq!(missing, [false, false, false, true]);
+    }
+
+    #[test]
+    fn an_id_beyond_the_partial_block_is_one_too_many() {
+        let request = |input_length| TraceRequest { input_length, hash_ids: vec![1, 2], ..Default::default() };
+        let beyond = [1, 4, 5, 8, 9].map(|length| request(length).has_ids_beyond(4));
+        assert_eq!(beyond, [true, true, false, false, false]);
     }
 
     #[test]

@@ -92,6 +92,27 @@ fn a_run_that_fails_leaves_no_file_that_it_has_made() {
 }
 
 #[test]
+fn no_result_takes_the_place_of_what_is_read() {
+    let (trace, good) = (recorded(), Configuration::new("read", GOOD));
+    let (trace, good) = (trace.path(), good.path());
+    let (of_trace, of_config) = (["--trace", trace], ["--trace", trace, "--config", good]);
+    for (args, option, file) in [
+        (&[&["replay"][..], &of_trace, &["--csv", trace]].concat(), "--trace", trace),
+        (&[&["replay"][..], &of_config, &["--html", good]].concat(), "--config", good),
+        (&[&["tune", "--trials", "1"][..], &of_config, &["--out", good]].concat(), "--config", good),
+        (&[&["tune", "--trials", "1"][..], &of_config, &["--html", trace]].concat(), "--trace", trace),
+        (&[&["optimize"][..], &of_trace, &["--csv", trace]].concat(), "--trace", trace),
+        (&[&["optimize"][..], &of_trace, &["--html", trace]].concat(), "--trace", trace),
+    ] {
+        let before = std::fs::read_to_string(file).unwrap();
+        let output = warmpath(args);
+        let expected = format!("warmpath: cannot write {file}: it is the file that {option} reads\n");
+        assert_eq!((output.status.code(), stdout(&output), stderr(&output)), (Some(2), "", &*expected), "{args:?}");
+        assert_eq!(std::fs::read_to_string(file).unwrap(), before, "{args:?}");
+    }
+}
+
+#[test]
 fn a_trace_that_asks_for_nothing_has_no_figures() {
     for command in [&["optimize"][..], &["replay"], &["tune", "--policy", "kv"]] {
         let output = with_input(&[command, &["--trace", "-"]].concat(), "");

@@ -16,6 +16,7 @@ use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{Form, HashForm};
 
 use crate::meddler::Meddler;
+use crate::sdk::python;
 use crate::zmq::outlet;
 
 /// An engine with sockets of its own.
@@ -341,4 +342,37 @@ async fn the_workers_key_is_sent_and_a_missing_one_is_named() {
     let report = examined(&config(MODEL, &worker.replace("model: m", "model: m, api_key: s3cret")), PATIENT).await;
     assert_eq!((report.ok, report.failed), (8, 0), "{}", report.table(false));
     assert!(!serde_json::to_string(&report).unwrap().contains("s3cret"));
+}
+
+/// Runs a command on a terminal of its own and prints what it said there.
+const ON_A_TERMINAL: &str = r#"
+import os, pty, sys
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+said = b""
+try:
+    while piece := os.read(terminal, 65536):
+        said += piece
+except OSError:
+    pass
+os.waitpid(child, 0)
+sys.stdout.buffer.write(said)
+"#;
+
+#[test]
+fn how_far_it_is_shows_only_on_a_terminal_on_which_lines_can_be_written_over() {
+    let config = std::env::temp_dir().join(format!("warmpath-doctor-terminal-{}.yaml", std::process::id()));
+    let text = "models: [{name: m}]\nworkers: [{id: w, url: 'http://127.0.0.1:9', model: m}]\n";
+    std::fs::write(&config, text).unwrap();
+    for (terminal, is_shown) in [("xterm", true), ("dumb", false)] {
+        let mut command = std::process::Command::new(python());
+        command.args(["-c", ON_A_TERMINAL, env!("CARGO_BIN_EXE_warmpath"), "doctor", "--config"]).arg(&config);
+        let output = command.env("TERM", terminal).env("NO_COLOR", "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("reachable"), "{said:?}");
+        assert_eq!(said.contains("\u{1b}[2Kexamining workers: "), is_shown, "TERM={terminal}: {said:?}");
+        assert_eq!(said.contains('\u{1b}'), is_shown, "TERM={terminal}: {said:?}");
+    }
+    std::fs::remove_file(&config).unwrap();
 }

@@ -43,6 +43,20 @@ impl Certificates {
         openssl(&self.0.0, &format!("x509 -req {sign} -extfile extension"));
     }
 
+    /// A certificate of the authority, valid from one time to another as `openssl ca` writes them.
+    fn make_between(&self, name: &str, from: &str, to: &str) {
+        self.0.file("index", "");
+        self.0.file(
+            "ca.conf",
+            "[ca]\ndefault_ca=own\n[own]\ndatabase=index\nnew_certs_dir=.\ndefault_md=sha256\nrand_serial=yes\n\
+             policy=any\n[any]\ncommonName=supplied\n",
+        );
+        self.make(name, "IP:127.0.0.1", 2);
+        let signer = "-batch -notext -config ca.conf -cert ca.pem -keyfile ca.key -extfile extension";
+        let files = format!("-in {name}.csr -out {name}.pem");
+        openssl(&self.0.0, &format!("ca {signer} {files} -startdate {from} -enddate {to}"));
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.0.0.join(name)
     }
@@ -242,6 +256,75 @@ async fn certificates_change_under_open_streams_and_broken_ones_are_not_taken() 
     worker.go();
     let answer = crate::raw::answer(&mut stream).await.unwrap();
     assert!(answer.body.contains("data: [DONE]"), "{answer:?}");
+}
+
+/// No client takes it, so it does not take the place of one that clients do take, until its time has come.
+#[tokio::test]
+async fn a_certificate_outside_its_time_does_not_replace_one_within() {
+    let certificates = Certificates::new("untimely");
+    certificates.make_between("expired", "20200101000000Z", "20210203000000Z");
+    certificates.make_between("early", "20400506000000Z", "20410101000000Z");
+    let fleet = fleet().engines(1).listen(&certificates.keys("data", "")).start().await;
+    let address = fleet.app.data_address();
+    let first = certificates.der("server.pem");
+    let path = certificates.path("server.pem").display().to_string();
+    let faults = [("expired", "it expired on 2021-02-03"), ("early", "it is not valid before 2040-05-06")];
+    for (count, (name, fault)) in [1.0, 2.0].into_iter().zip(faults) {
+        certificates.replace(name);
+        hangup();
+        fleet.until_metric("warmpath_tls_certificate_reads_total", "outcome=\"refused\"", count).await;
+        assert_eq!(certificates.shown(address).await, first, "{name}");
+        let health = fleet.health().await;
+        let expected = format!("the new certificate is not used, the old one stays: `{path}` cannot be used: {fault}");
+        assert_eq!((&health["status"], &health["degraded"][0]), (&"degraded".into(), &expected.into()));
+    }
+    let soon = Command::new("date").args(["-u", "-d", "+4 seconds", "+%Y%m%d%H%M%SZ"]).output().unwrap().stdout;
+    certificates.make_between("soon", String::from_utf8(soon).unwrap().trim(), "20410101000000Z");
+    let soon = certificates.der("soon.pem");
+    certificates.replace("soon");
+    hangup();
+    fleet
+        .eventually("it is taken in its time", async |fleet| certificates.shown(fleet.app.data_address()).await == soon)
+        .await;
+    fleet.eventually("all is well", async |fleet| fleet.health().await["status"] == "ok").await;
+}
+
+/// The clock may be wrong, and whoever starts has nothing better. It is said, and another may take its place.
+#[tokio::test]
+async fn a_certificate_outside_its_time_is_served_at_the_start_and_warned_of() {
+    let certificates = Certificates::new("late");
+    certificates.make("whole", "IP:127.0.0.1", 2);
+    certificates.make_between("server", "20200101000000Z", "20210203000000Z");
+    certificates.make_between("early", "20400506000000Z", "20410101000000Z");
+    let keys = certificates.keys("data", "");
+    let fleet = fleet().engines(1).listen(&keys).start().await;
+    let path = certificates.path("server.pem").display().to_string();
+    let said = |fault: &str| format!("clients will not take the certificate `{path}`: {fault}");
+    let degraded = async || fleet.health().await["degraded"][0].clone();
+    assert_eq!(degraded().await, said("it expired on 2021-02-03"));
+    let yaml = format!(
+        "models: [{{name: m}}]\nrouting: {{policy: round_robin}}\nlisten: {{{keys}}}\n\
+         workers: [{{id: w, url: 'http://127.0.0.1:9', model: m}}]\n"
+    );
+    let config = certificates.0.file("warmpath.yaml", &yaml);
+    let mut check = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+    check.args(["check", "--strict"]).arg(&config);
+    let checked = check.output().unwrap();
+    let warnings = String::from_utf8(checked.stderr).unwrap();
+    assert!(warnings.ends_with(&format!(": warning: {}\n", said("it expired on 2021-02-03"))), "{warnings}");
+    assert_eq!(checked.status.code(), Some(1));
+    // Of two that nobody takes the newer one.
+    certificates.replace("early");
+    hangup();
+    fleet
+        .eventually("the newer one is in use", async |_| degraded().await == said("it is not valid before 2040-05-06"))
+        .await;
+    certificates.replace("whole");
+    hangup();
+    fleet.eventually("all is well", async |fleet| fleet.health().await["status"] == "ok").await;
+    assert_eq!(certificates.shown(fleet.app.data_address()).await, certificates.der("whole.pem"));
+    let checked = check.output().unwrap();
+    assert_eq!(checked.status.code(), Some(0), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
 /// Asks this process, and so every router in it, to read its certificates again.

@@ -95,6 +95,21 @@ async fn the_commands_tell_the_same_and_what_another_configuration_would_have_do
     assert!(!fine && text.contains("404"), "{text}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_its_client_calls_by_a_number_is_not_the_one_of_this_number() {
+    let fleet = fleet().start().await;
+    fleet.complete("first".into()).await;
+    let named = fleet.client.post(fleet.url("/v1/completions")).header("x-request-id", "1");
+    let body = json!({"model": "m", "prompt": "second", "max_tokens": 1});
+    assert_eq!(named.json(&body).send().await.unwrap().status(), 200);
+    let number = async |path: &str| fleet.told(path).await["number"].as_u64();
+    assert_eq!(number("/api/v1/decisions/1").await, Some(2));
+    assert_eq!(number("/api/v1/decisions/1?by=number").await, Some(1));
+    let (fine, text) = fleet.run(&["explain", "--request", "1"]).await;
+    assert!(fine && text.starts_with("decision 2, request 1, "), "{text}");
+    assert_eq!(fleet.admin("/api/v1/decisions/1?by=name").await.0, 400);
+}
+
 #[tokio::test]
 async fn who_has_no_token_learns_nothing() {
     let fleet = fleet().listen("admin_token: secret").start().await;

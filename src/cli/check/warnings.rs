@@ -53,7 +53,7 @@ fn readable(path: &Path) -> std::io::Result<()> {
     if is_folder { Err(std::io::ErrorKind::IsADirectory.into()) } else { Ok(()) }
 }
 
-/// Certificates that cannot be used, as `serve` finds out.
+/// Certificates that cannot be used, as `serve` finds out, or that clients do not take now.
 fn certificates(config: &Config, warn: &mut impl FnMut(&str, String)) {
     for (key, tls) in [("listen.data_tls", &config.listen.data_tls), ("listen.admin_tls", &config.listen.admin_tls)] {
         let TlsConfig { certificate: Some(certificate), key: Some(private), client_authorities } = tls else {
@@ -64,9 +64,11 @@ fn certificates(config: &Config, warn: &mut impl FnMut(&str, String)) {
             key: private.value.clone(),
             client_authorities: client_authorities.as_ref().map(|path| path.value.clone()),
         };
-        if let Err(error) = Tls::load(files, DoorMetrics::default()) {
-            warn(&format!("{key}.certificate"), error.to_string());
-        }
+        let complaints = match Tls::load(files, DoorMetrics::default()) {
+            Ok(tls) => tls.complaints(),
+            Err(error) => vec![error.to_string()],
+        };
+        complaints.into_iter().for_each(|complaint| warn(&format!("{key}.certificate"), complaint));
     }
     let ours = &config.upstream_tls;
     let path = |path: &crate::config::Spanned<std::path::PathBuf>| path.value.clone();

@@ -85,13 +85,26 @@ pub(super) async fn history(State(admin): State<Arc<Admin>>, headers: HeaderMap,
     Json(admin.decisions.history(now_ms, step_ms, points)).into_response()
 }
 
-/// One decision with every term of every candidate, by its number or by its request's name.
-pub(super) async fn one(State(admin): State<Arc<Admin>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+/// One decision with every term of every candidate, by its request's name or else by its number; with `?by=number` by this
+/// alone.
+pub(super) async fn one(
+    State(admin): State<Arc<Admin>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
     if let Some(refusal) = guard::refusal(&admin, &headers) {
         return refusal;
     }
     let told = |decision: Arc<Decision>| Some(decision.told(&admin.fleet.pool(&decision.model)?.scheduler));
-    match admin.decisions.get(&id).and_then(told) {
+    let found = match Query::of(&uri).next() {
+        None => admin.decisions.get(&id),
+        Some((key, value)) if key == "by" && value == "number" => {
+            id.parse().ok().and_then(|number| admin.decisions.numbered(number))
+        }
+        Some(_) => return said(StatusCode::BAD_REQUEST, "known: by=number"),
+    };
+    match found.and_then(told) {
         Some(told) => Json(told).into_response(),
         None => said(StatusCode::NOT_FOUND, "no decision that is kept has this number or request id"),
     }

@@ -108,12 +108,17 @@ fn is_local_name(host: &str) -> bool {
 /// Whether the token that is asked for, if any, was sent.
 fn given(token: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(token) = token else { return Ok(()) };
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    match given {
+    match headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) {
         None => Err(Refusal::Token),
         Some(given) if equal_in_constant_time(given, token.as_bytes()) => Ok(()),
         Some(_) => Err(Refusal::WrongToken),
     }
+}
+
+/// What is sent by the scheme `Bearer`, whose case does not matter (RFC 9110, 11.1).
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, sent) = value.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(sent)
 }
 
 /// Compares secrets without telling by the time where they differ.
@@ -148,7 +153,16 @@ mod tests {
         {
             assert_eq!(judged(Some("t"), &[host.clone(), (header::AUTHORIZATION, sent)]), Err(refusal), "{sent}");
         }
-        assert_eq!(judged(Some("t"), &[host, (header::AUTHORIZATION, "Bearer t")]), Ok(()));
+        for sent in ["Bearer t", "bearer t", "BEARER t"] {
+            assert_eq!(judged(Some("t"), &[host.clone(), (header::AUTHORIZATION, sent)]), Ok(()), "{sent}");
+        }
+        for sent in ["Bearert", "t", "Bearer", "Bearer\tt"] {
+            assert_eq!(
+                judged(Some("t"), &[host.clone(), (header::AUTHORIZATION, sent)]),
+                Err(Refusal::Token),
+                "{sent}"
+            );
+        }
     }
 
     #[test]

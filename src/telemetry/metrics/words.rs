@@ -291,7 +291,7 @@ pub(super) const WORDS: &[Words] = &[
     Words {
         of: &["tls_certificate_reads_total"],
         label: "outcome",
-        all: &[("renewed", "in use now"), ("refused", "cannot be used: the old one stays")],
+        all: &[("renewed", "in use now"), ("refused", "cannot be used, or is outside its time: the old one stays")],
     },
     Words {
         of: &["discovery_faults"],

@@ -1,5 +1,7 @@
-//! When a certificate expires: the one field of X.509 that is read here, for a gauge. Everything that is believed of a
+//! When a certificate is valid: the one field of X.509 that is read here. Everything else that is believed of a
 //! certificate is checked elsewhere.
+
+use std::fmt;
 
 const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
@@ -9,22 +11,62 @@ const GENERALIZED_TIME: u8 = 0x18;
 
 const SECONDS_A_DAY: i64 = 86_400;
 
-/// `notAfter` in seconds since 1970; none where `certificate` is not what RFC 5280 describes.
-pub(super) fn not_after(certificate: &[u8]) -> Option<i64> {
-    let (certificate, _) = expect(certificate, SEQUENCE)?;
-    let (body, _) = expect(certificate, SEQUENCE)?;
-    let rest = expect(body, VERSION).map_or(body, |(_, rest)| rest);
-    let (_, rest) = expect(rest, INTEGER)?;
-    let (_, rest) = expect(rest, SEQUENCE)?;
-    let (_, rest) = expect(rest, SEQUENCE)?;
-    let (validity, _) = expect(rest, SEQUENCE)?;
-    let (_, _, not_after) = element(validity)?;
-    let (tag, time, _) = element(not_after)?;
-    match tag {
-        UTC_TIME => seconds(time, 2),
-        GENERALIZED_TIME => seconds(time, 4),
-        _ => None,
+/// From when to when a certificate is valid, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Validity {
+    pub(super) not_before: Moment,
+    pub(super) not_after: Moment,
+}
+
+/// A point in time as a certificate says it. It shows as its date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    year: i64,
+    month: i64,
+    day: i64,
+    /// Since 1970.
+    pub(super) seconds: i64,
+}
+
+impl Validity {
+    /// That of `certificate`, in DER; none where this is not what RFC 5280 describes.
+    pub(super) fn of(certificate: &[u8]) -> Option<Self> {
+        let (certificate, _) = expect(certificate, SEQUENCE)?;
+        let (body, _) = expect(certificate, SEQUENCE)?;
+        let rest = expect(body, VERSION).map_or(body, |(_, rest)| rest);
+        let (_, rest) = expect(rest, INTEGER)?;
+        let (_, rest) = expect(rest, SEQUENCE)?;
+        let (_, rest) = expect(rest, SEQUENCE)?;
+        let (validity, _) = expect(rest, SEQUENCE)?;
+        let (not_before, rest) = moment(validity)?;
+        let (not_after, _) = moment(rest)?;
+        Some(Self { not_before, not_after })
     }
+
+    /// Why no client takes the certificate at `now`, in seconds since 1970; none within its time.
+    pub(super) fn fault(&self, now: i64) -> Option<String> {
+        if now > self.not_after.seconds {
+            return Some(format!("it expired on {}", self.not_after));
+        }
+        (now < self.not_before.seconds).then(|| format!("it is not valid before {}", self.not_before))
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
+    }
+}
+
+/// The time that comes first, and what follows it.
+fn moment(der: &[u8]) -> Option<(Moment, &[u8])> {
+    let (tag, time, rest) = element(der)?;
+    let moment = match tag {
+        UTC_TIME => parse(time, 2),
+        GENERALIZED_TIME => parse(time, 4),
+        _ => None,
+    };
+    Some((moment?, rest))
 }
 
 /// The content of the first element, if it has this tag, and what follows it.
@@ -50,7 +92,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 }
 
 /// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`: the only forms that RFC 5280 allows.
-fn seconds(time: &[u8], year_digits: usize) -> Option<i64> {
+fn parse(time: &[u8], year_digits: usize) -> Option<Moment> {
     let (digits, end) = time.split_at_checked(year_digits + 10)?;
     if end != b"Z" || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -66,7 +108,8 @@ fn seconds(time: &[u8], year_digits: usize) -> Option<i64> {
     if !(1..=12).contains(&month) {
         return None;
     }
-    Some(days_since_1970(year, month, day) * SECONDS_A_DAY + part(2) * 3600 + part(3) * 60 + part(4))
+    let seconds = days_since_1970(year, month, day) * SECONDS_A_DAY + part(2) * 3600 + part(3) * 60 + part(4);
+    Some(Moment { year, month, day, seconds })
 }
 
 /// Years begin in March here, so that a leap day is a year's last.
@@ -97,7 +140,7 @@ mod tests {
             ("2050010100000xZ", 4, None),
             ("", 2, None),
         ] {
-            assert_eq!(seconds(time.as_bytes(), digits), expected, "{time}");
+            assert_eq!(parse(time.as_bytes(), digits).map(|moment| moment.seconds), expected, "{time}");
         }
     }
 
@@ -116,25 +159,40 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_certificate_is_found_with_and_without_a_version() {
+    fn both_ends_of_a_certificate_are_found_with_and_without_a_version() {
         for version in [&[][..], &[VERSION, 3, INTEGER, 1, 2]] {
-            assert_eq!(not_after(&certificate(version)), Some(2_524_608_000));
+            let validity = Validity::of(&certificate(version)).unwrap();
+            let ends = (validity.not_before.seconds, validity.not_after.seconds);
+            assert_eq!(ends, (1_767_225_600, 2_524_608_000));
+        }
+    }
+
+    #[test]
+    fn both_ends_are_within_and_what_lies_beyond_is_told_with_its_date() {
+        let validity = Validity::of(&certificate(&[])).unwrap();
+        for (now, fault) in [
+            (1_767_225_599, Some("it is not valid before 2026-01-01")),
+            (1_767_225_600, None),
+            (2_524_608_000, None),
+            (2_524_608_001, Some("it expired on 2050-01-01")),
+        ] {
+            assert_eq!(validity.fault(now).as_deref(), fault, "{now}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn any_bytes_give_a_time_or_none(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            let _ = not_after(&bytes);
+            let _ = Validity::of(&bytes);
         }
 
         #[test]
         fn a_certificate_that_is_cut_or_damaged_gives_a_time_or_none(at in 0..200_usize, byte in proptest::num::u8::ANY) {
             let mut certificate = certificate(&[]);
             let at = at % certificate.len();
-            let _ = not_after(&certificate[..at]);
+            let _ = Validity::of(&certificate[..at]);
             certificate[at] = byte;
-            let _ = not_after(&certificate);
+            let _ = Validity::of(&certificate);
         }
     }
 }
