@@ -168,6 +168,36 @@ async fn r32_failing_requests_take_out_half_of_a_pool_at_most() {
     assert_eq!(ask(&fleet.client, &fleet.url("/v1/completions"), "well").await, Saw::Whole);
 }
 
+/// R32: who is out anyway, by its operators or its checks, is neither of those that stay in nor of those that go.
+#[tokio::test]
+async fn r32_half_of_those_that_would_serve_stay_in_whoever_is_out_for_another_reason() {
+    for by_checks in [false, true] {
+        let bad = Faulty::start(|_, _| refusal("500 Internal Server Error", "")).await;
+        let engines = [good().await, good().await, good().await];
+        let all = [&engines[0], &engines[1], &bad, &engines[2]];
+        engines[..2].iter().for_each(|engine| engine.set_healthy(!by_checks));
+        let config = "timeouts: {health_interval: 1h}\nrouting: {policy: round_robin, fallback: round_robin}";
+        let fleet = before(&all).config(config).start().await;
+        for name in ["stranger-1", "stranger-2"] {
+            if !by_checks {
+                assert_eq!(fleet.operate(name, "drain").await.0, 200);
+            }
+            fleet.eventually("it is out", async |fleet| !up(fleet, name).await).await;
+        }
+        let mut failed = 0;
+        for number in 0..12 {
+            failed += u32::from(asked(&fleet, &number.to_string()).await.status == 500);
+        }
+        assert_eq!((failed, up(&fleet, "stranger-3").await, up(&fleet, "stranger-4").await), (3, false, true));
+        // The last one stays, whatever its requests say, though those that are out are more than half.
+        assert_eq!(fleet.operate("stranger-4", "drain").await.0, 200);
+        assert_eq!(fleet.operate("stranger-3", "reset_breaker").await.0, 200);
+        for number in 0..6 {
+            assert_eq!(asked(&fleet, &number.to_string()).await.status, 500, "{number}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn r32_whoever_cannot_be_connected_to_goes_even_if_nobody_is_left() {
     let engine = good().await;
