@@ -37,6 +37,8 @@ pub(super) struct Retrying<'a> {
     /// A kept connection ended under the request: when it was sent, and when that was. What comes of the new connection
     /// shows whether the worker has died.
     ended: Option<(Instant, Instant)>,
+    /// Whether the budget has to allow the next attempt.
+    budgeted: bool,
     /// Held until a retry that the budget had to allow is being served.
     turn: Option<Turn<'a>>,
 }
@@ -60,6 +62,7 @@ impl<'a> Retrying<'a> {
             soonest: None,
             here_after: None,
             ended: None,
+            budgeted: false,
             turn: None,
         })
     }
@@ -81,13 +84,27 @@ impl<'a> Retrying<'a> {
             self.avoid.clone_from(&self.failed);
             placed = self.gateway.admit(self.request, &self.avoid).await;
         }
-        let retried = self.last.as_ref().and_then(failure_of);
-        match (&placed, retried) {
-            (Ok(_), Some(failure)) => self.gateway.metrics.retry(failure.label()),
-            (Ok(_), None) => {}
-            (Err(_), _) => return placed.map_err(|error| self.told(error)),
+        placed.map_err(|error| self.told(error))
+    }
+
+    /// Begins a retry that has its worker, which it holds while it waits for its turn, if the budget has to allow it. One
+    /// that has yet to find a worker is no load, and takes nobody's turn.
+    ///
+    /// # Errors
+    /// [`GatewayError::NoTurn`]: the worker is not to blame.
+    pub(super) async fn begin(&mut self, attempt: &mut Attempt<'_>) -> Result<(), GatewayError> {
+        let Some(GatewayError::Upstream { worker, failure, .. }) = &self.last else { return Ok(()) };
+        if std::mem::take(&mut self.budgeted) {
+            let (fleet, pool) = (&self.gateway.fleet, &self.request.pool);
+            self.turn = pool.retries.begin(|| fleet.active(&pool.model)).await;
+            if self.turn.is_none() {
+                attempt.side = Side::Router;
+                return Err(GatewayError::NoTurn { worker: worker.clone() });
+            }
+            attempt.began = Instant::now();
         }
-        placed
+        self.gateway.metrics.retry(failure.label());
+        Ok(())
     }
 
     /// Waits for what becomes of an attempt. Once that is being served, the next retry has its turn.
@@ -142,17 +159,16 @@ impl<'a> Retrying<'a> {
         }
     }
 
-    /// Gives up the attempt's worker, and waits until another may be tried.
+    /// Gives up the attempt's worker.
     ///
     /// # Errors
-    /// No other may: what the client is told.
-    pub(super) async fn go_on(
+    /// No other may be tried: what the client is told.
+    pub(super) fn go_on(
         &mut self,
         attempt: Attempt<'_>,
         (error, next): (GatewayError, Next),
     ) -> Result<(), GatewayError> {
         let (slot, worker) = (attempt.worker.slot, attempt.worker.id.clone());
-        // Its share goes back before anything is waited for.
         drop(attempt);
         self.turn = None;
         self.failed.insert(slot);
@@ -164,13 +180,7 @@ impl<'a> Retrying<'a> {
             let is_suspect = self.gateway.guard.blocks(&self.request.outgoing);
             return Err(if is_suspect { GatewayError::Suspect } else { self.told_of(error) });
         };
-        if budgeted {
-            let (fleet, pool) = (&self.gateway.fleet, &self.request.pool);
-            match pool.retries.begin(|| fleet.active(&pool.model)).await {
-                Some(turn) => self.turn = Some(turn),
-                None => return Err(GatewayError::NoTurn { worker }),
-            }
-        }
+        self.budgeted = budgeted;
         self.here_after = or_here_after.map(|pause| (slot, pause));
         self.last = Some(error);
         Ok(())
@@ -194,11 +204,4 @@ impl<'a> Retrying<'a> {
 /// Whether nobody is left to be asked.
 fn is_nobody(placed: &Result<Placed, GatewayError>) -> bool {
     matches!(placed, Err(GatewayError::Place { source: PlaceError::NoWorker }))
-}
-
-fn failure_of(error: &GatewayError) -> Option<Failure> {
-    match error {
-        GatewayError::Upstream { failure, .. } => Some(*failure),
-        _ => None,
-    }
 }

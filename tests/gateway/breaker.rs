@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::chaos::{Saw, ask, before, load};
 use crate::faulty::{Act, Faulty, beginning, refusal, stream};
-use crate::fleet::{Answered, TestFleet};
+use crate::fleet::{Answered, TestFleet, fleet};
 use crate::retries::retries;
 
 async fn good() -> Faulty {
@@ -376,6 +376,29 @@ async fn a_worker_that_loads(loading: Duration, ramp: Duration) {
         let tried = loads.count();
         tokio::time::sleep(loading).await;
         assert_eq!(loads.count(), tried, "nobody goes where checks fail");
+    fleet.eventually("nothing is in flight", async |fleet| fleet.app.in_flight() == 0).await;
+    assert_eq!(retries(&fleet, "").await, u64::try_from(tried).unwrap());
+}
+
+/// Only what is sent is a load: a budget of one retry is enough for all that wait for room, longer than any waits for a turn.
+#[tokio::test]
+async fn retries_that_wait_for_a_worker_take_nobodys_turn() {
+    const ANSWER: Duration = Duration::from_millis(1_500);
+    let dies = Faulty::start(|_, _| vec![Act::Hold]).await;
+    let serves = Faulty::start(|_, _| [vec![Act::Pause(ANSWER)], stream(1)].concat()).await;
+    let full = "events: none, max_num_seqs: 4";
+    let fleet = fleet().engines(0).policy("least_requests").tokenizer("null");
+    let fleet = fleet.stranger_with(dies.address, full).stranger_with(serves.address, full);
+    let fleet = fleet.config("retries: {budget: 0, budget_min: 1}").start().await;
+    let url = fleet.url("/v1/completions");
+    let asking = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|prompt| ask(&fleet.client, &url, prompt));
+    let killing = async {
+        fleet.eventually("both are full", async |_| (dies.count(), serves.count()) == (4, 4)).await;
+        dies.kill().await;
+    };
+    let (saw, ()) = tokio::join!(futures_util::future::join_all(asking), killing);
+    assert_eq!((saw, serves.count()), (vec![Saw::Whole; 8], 8));
+    fleet.eventually("nothing is in flight", async |fleet| fleet.app.in_flight() == 0).await;
         ready.store(true, Ordering::SeqCst);
         let (since, others) = (Instant::now(), other.count());
         loads.set_healthy(true);
