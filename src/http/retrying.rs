@@ -32,8 +32,8 @@ pub(super) struct Retrying<'a> {
     last: Option<GatewayError>,
     /// The soonest that a worker said to come back.
     soonest: Option<Duration>,
-    /// Who may be asked again after a pause, where nobody else is left.
-    here_after: Option<(Slot, Duration)>,
+    /// Who may be asked again from when on, where nobody else is left.
+    here_after: Vec<(Instant, Slot)>,
     /// A kept connection ended under the request: when it was sent, and when that was. What comes of the new connection
     /// shows whether the worker has died.
     ended: Option<(Instant, Instant)>,
@@ -60,7 +60,7 @@ impl<'a> Retrying<'a> {
             avoid: SlotSet::new(),
             last: None,
             soonest: None,
-            here_after: None,
+            here_after: Vec::new(),
             ended: None,
             budgeted: false,
             turn: None,
@@ -74,8 +74,9 @@ impl<'a> Retrying<'a> {
     /// There is none. What the workers said tells the client more than that.
     pub(super) async fn place(&mut self) -> Result<Placed, GatewayError> {
         let mut placed = self.gateway.admit(self.request, &self.avoid).await;
-        if let (true, Some((slot, pause))) = (is_nobody(&placed), self.here_after.take()) {
-            tokio::time::sleep(pause).await;
+        if is_nobody(&placed)
+            && let Some(slot) = self.pause().await
+        {
             self.avoid.remove(slot);
             self.failed.remove(slot);
             placed = self.gateway.admit(self.request, &self.avoid).await;
@@ -85,6 +86,16 @@ impl<'a> Retrying<'a> {
             placed = self.gateway.admit(self.request, &self.avoid).await;
         }
         placed.map_err(|error| self.told(error))
+    }
+
+    /// Waits for the first of those that may be asked again after a pause.
+    async fn pause(&mut self) -> Option<Slot> {
+        let (next, (at, slot)) = self.here_after.iter().copied().enumerate().min_by_key(|(_, (at, _))| *at)?;
+        self.here_after.swap_remove(next);
+        tokio::time::sleep_until(at.into()).await;
+        // Whatever failed last, this is asked again because it was not there.
+        self.budgeted = true;
+        Some(slot)
     }
 
     /// Begins a retry that has its worker, which it holds while it waits for its turn, if the budget has to allow it. One
@@ -181,7 +192,7 @@ impl<'a> Retrying<'a> {
             return Err(if is_suspect { GatewayError::Suspect } else { self.told_of(error) });
         };
         self.budgeted = budgeted;
-        self.here_after = or_here_after.map(|pause| (slot, pause));
+        self.here_after.extend(or_here_after.map(|pause| (Instant::now() + pause, slot)));
         self.last = Some(error);
         Ok(())
     }
