@@ -233,8 +233,8 @@ impl Fleet {
     }
 
     /// A request failed. If it was through the worker's fault, too many in a row take it out. Unless nobody can even
-    /// connect, half of a pool stays in whatever its requests say: checks pass there, so the fault may be that of the
-    /// requests, and too few could not serve them all. O(workers) where it is taken out.
+    /// connect, half of those that would otherwise serve stay in whatever their requests say: checks pass there, so the
+    /// fault may be that of the requests, and too few could not serve them all. O(workers) where it is taken out.
     pub fn request_failed(&self, worker: &Worker, failure: Failure) {
         if failure == Failure::Denied {
             worker.set_denies(true);
@@ -261,14 +261,19 @@ impl Fleet {
         worker.lock_health().answered();
     }
 
-    /// Whether at least half of the worker's pool is left without it.
+    /// Whether at least half of those in the worker's pool that would serve, if it were not for their requests, is left
+    /// without it. Whom checks or operators took out could not take over: they count neither here nor there.
     fn may_lose(&self, worker: &Worker) -> bool {
         let roster = self.roster.load();
-        let table = roster.table();
-        let Some(pool) = table.pool(&worker.model) else { return true };
+        let Some(pool) = roster.table().pool(&worker.model) else { return true };
         let others = pool.targets.iter().filter(|slot| **slot != worker.slot);
-        let left = others.filter_map(|slot| table.get(*slot)).filter(|target| target.available).count();
-        left * 2 >= pool.targets.len()
+        let on_duty = others.filter_map(|slot| roster.worker(*slot)).filter(|other| other.duty() == Duty::Active);
+        let (mut left, mut lost) = (0, 1);
+        for health in on_duty.map(|other| other.health()) {
+            left += usize::from(health.is_available());
+            lost += usize::from(health.is_out_by_requests());
+        }
+        left >= lost
     }
 
     /// Whatever made it fail, its cache is not to be counted upon.

@@ -28,13 +28,16 @@ pub fn total_blocks(target: &Target, load: &InFlight) -> Blocks {
     target.limits.blocks.unwrap_or(load.peak_blocks)
 }
 
-/// Sequences that `target` is given at once: its limit, or less while it has not been back for long.
+/// Sequences that `target` is given at once: its limit, less while it has not been back for long, none before that.
 #[inline]
 pub fn sequences_at(now: Instant, target: &Target) -> u32 {
     target.ramp.map_or(target.limits.sequences, |ramp| ramped(now, ramp, target.limits.sequences))
 }
 
 fn ramped(now: Instant, ramp: Ramp, limit: u32) -> u32 {
+    if now < ramp.since {
+        return 0;
+    }
     let (elapsed, over) = (now.saturating_duration_since(ramp.since).as_millis(), ramp.over.as_millis());
     if elapsed >= over || ramp.from >= limit {
         return limit;
@@ -81,6 +84,9 @@ fn growth(now: Instant, target: &Target) -> Option<Instant> {
     let given = sequences_at(now, target);
     if given >= limit {
         return None;
+    }
+    if now < ramp.since && ramp.from > 0 {
+        return Some(ramp.since);
     }
     // The first moment at which `sequences_at` is one more, rounded up to the millisecond in which it reckons.
     let share = u128::from((given + 1).saturating_sub(ramp.from)) * ramp.over.as_millis();
@@ -190,6 +196,25 @@ mod tests {
         assert_eq!((next(&table(None, true), since), next(&table(ramp, false), since)), (None, None));
     }
 
+    /// However few it takes at once: the first is not held back for a share of the ramp.
+    #[test]
+    fn a_target_that_rests_is_given_nothing_and_then_what_its_ramp_begins_with() {
+        let since = now() + Duration::from_secs(5);
+        let resting = |from, sequences| {
+            let ramp = Some(Ramp { since, over: Duration::from_secs(30), from });
+            Target { ramp, limits: Limits { blocks: None, sequences }, ..target(None) }
+        };
+        for (from, limit, first, full) in [(1, 2, 1, 30), (1, 1, 1, 0), (4, 2, 2, 0), (0, 2, 0, 30)] {
+            let target = resting(from, limit);
+            let at = |seconds| sequences_at(since + Duration::from_secs(seconds), &target);
+            assert_eq!((sequences_at(now(), &target), at(0), at(full)), (0, first, limit), "{from} of {limit}");
+        }
+        let after = |at, from, limit| growth(at, &resting(from, limit)).map(|at| at - since);
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!([after(now(), 1, 2), after(now(), 4, 2), after(now(), 0, 2)], [seconds(0), seconds(0), seconds(15)]);
+        assert_eq!((after(since, 1, 2), after(since, 4, 2)), (seconds(30), None));
+    }
+
     #[test]
     fn a_pools_prospect_is_its_best_targets() {
         let pool = Pool {
@@ -210,9 +235,10 @@ mod tests {
 
     #[test]
     fn a_ramp_never_gives_more_than_the_limit() {
-        let ramp = |from, over| Target { ramp: Some(Ramp { since: now(), over, from }), ..target(None) };
-        assert_eq!(sequences_at(now(), &ramp(100, Duration::from_secs(30))), 16);
-        assert_eq!(sequences_at(now(), &ramp(1, Duration::ZERO)), 16);
+        let since = now();
+        let ramp = |from, over| Target { ramp: Some(Ramp { since, over, from }), ..target(None) };
+        assert_eq!(sequences_at(since, &ramp(100, Duration::from_secs(30))), 16);
+        assert_eq!(sequences_at(since, &ramp(1, Duration::ZERO)), 16);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub struct Limits {
 /// that an engine with a cold cache and cold kernels is not given everything at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ramp {
-    /// When it came back.
+    /// When it came back, or will: until then it is given nothing.
     pub since: Instant,
     /// How long until nothing is held back.
     pub over: Duration,

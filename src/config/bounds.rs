@@ -45,7 +45,7 @@ pub struct Timeouts {
     pub connect: Period,
     /// A request's head from its first byte to its last.
     pub header_read: Period,
-    /// A client's connection without a request; then it is closed.
+    /// A client's connection between two requests; then it is closed.
     pub client_idle: Period,
     /// A client that takes nothing of what it is sent; then its connection is cut.
     pub client_stall: Period,

@@ -68,7 +68,8 @@ impl Fleet {
         kept.current.load_full()
     }
 
-    /// The ranks of a worker said what they serve. Returns whether that is new.
+    /// The ranks of a worker said what they serve. Returns whether that is new. Whoever waits for an adapter may find it
+    /// there now, or has to learn that nobody has it any more.
     pub fn offered(&self, ranks: &[Arc<Worker>], offer: Offer) -> bool {
         let said = |worker: &Arc<Worker>| worker.offer.load().as_ref().is_some_and(|before| before.is_like(&offer));
         if ranks.iter().all(said) {
@@ -79,6 +80,10 @@ impl Fleet {
             worker.offer.store(Some(Arc::clone(&offer)));
         }
         self.catalogue.outdate();
+        // They serve one model, all of them.
+        if let Some(pool) = ranks.first().and_then(|worker| self.pool(&worker.model)) {
+            pool.gate.regroup();
+        }
         true
     }
 }

@@ -48,8 +48,13 @@ enum State {
     },
     Unhealthy {
         passes: u32,
+        /// Checks that have failed in a row: with `FAILURES` of them it is they that keep it out.
+        failures: u32,
     },
 }
+
+/// Out by its checks, or not checked yet.
+const DOWN: State = State::Unhealthy { passes: 0, failures: FAILURES };
 
 impl Health {
     /// A worker that was there when the router started, or came when nobody else served its model: it may be tried before
@@ -60,7 +65,7 @@ impl Health {
 
     /// A worker that has just come: it may still be loading its model, and gets requests once its checks pass.
     pub fn unproven() -> Self {
-        Self::begin(State::Unhealthy { passes: 0 })
+        Self::begin(DOWN)
     }
 
     fn begin(state: State) -> Self {
@@ -71,12 +76,18 @@ impl Health {
     pub fn checked(&mut self, passed: bool) {
         self.state = match (self.state, passed) {
             (State::Unknown | State::Healthy { .. }, true) => State::Healthy { failures: 0 },
-            (State::Unhealthy { passes }, true) if passes + 1 >= self.passes => State::Healthy { failures: 0 },
-            (State::Unhealthy { passes }, true) => State::Unhealthy { passes: passes + 1 },
+            (State::Unhealthy { passes, .. }, true) if passes + 1 >= self.passes => State::Healthy { failures: 0 },
+            // One that was down by its checks is so until it is back.
+            (State::Unhealthy { passes, failures }, true) => {
+                State::Unhealthy { passes: passes + 1, failures: if failures < FAILURES { 0 } else { failures } }
+            }
+            (State::Unhealthy { failures, .. }, false) => {
+                State::Unhealthy { passes: 0, failures: (failures + 1).min(FAILURES) }
+            }
             (State::Healthy { failures }, false) if failures + 1 < FAILURES => {
                 State::Healthy { failures: failures + 1 }
             }
-            (_, false) => State::Unhealthy { passes: 0 },
+            (State::Unknown | State::Healthy { .. }, false) => DOWN,
         };
     }
 
@@ -95,7 +106,7 @@ impl Health {
     /// Its requests fail: it is out until its checks bring it back.
     pub fn condemn(&mut self) {
         if self.is_available() {
-            self.state = State::Unhealthy { passes: 0 };
+            self.state = State::Unhealthy { passes: 0, failures: 0 };
             self.strikes = 0;
             self.passes = if self.on_trial { (self.passes * 2).min(PASSES_MAX) } else { PASSES };
             self.on_trial = true;
@@ -121,6 +132,11 @@ impl Health {
     /// Whether requests may go there.
     pub fn is_available(&self) -> bool {
         !matches!(self.state, State::Unhealthy { .. })
+    }
+
+    /// Whether it would serve but for what its requests have shown: its checks do not keep it out.
+    pub fn is_out_by_requests(&self) -> bool {
+        matches!(self.state, State::Unhealthy { failures, .. } if failures < FAILURES)
     }
 
     /// Whether a check has passed and not too many have failed since.
@@ -184,6 +200,19 @@ mod tests {
         health.condemn();
         health.checked(true);
         assert!(health.is_ready());
+    }
+
+    /// Those that checks keep out are not counted among what requests take out.
+    #[test]
+    fn who_is_out_by_requests_is_so_until_two_checks_fail_as_well() {
+        let mut health = presumed(&[true]);
+        assert!(!health.is_out_by_requests());
+        health.condemn();
+        let is = |checks: &[bool]| after(health, checks).is_out_by_requests();
+        assert!(is(&[]) && is(&[true]) && is(&[false]) && is(&[false, true, false]));
+        assert!(!is(&[true, true]) && !is(&[false, false]) && !is(&[false, false, true]));
+        assert!(!presumed(&[false]).is_out_by_requests() && !presumed(&[true, false, false]).is_out_by_requests());
+        assert!(!Health::unproven().is_out_by_requests());
     }
 
     #[test]

@@ -16,8 +16,8 @@ const AT_ONCE: Duration = Duration::from_millis(1);
 
 impl Fleet {
     /// A worker said that it has too much to do, and perhaps for how long: until then it counts as full, and then it is given
-    /// what it was. One that was just being given more and more begins with nothing once more, in the time that is left. What
-    /// it says while it rests is no news. O(workers).
+    /// what it was. One that was just being given more and more begins with one request once more, in the time that is left:
+    /// with none it would be left alone for far longer than it asked. What it says while it rests is no news. O(workers).
     pub fn rest(&self, worker: &Worker, now: Instant, asked: Option<Duration>) {
         let rest = asked.unwrap_or(REST).min(REST_MAX);
         let _one_at_a_time = self.lock();
@@ -27,7 +27,7 @@ impl Fleet {
             return;
         }
         let left = target.ramp.map(|ramp| (ramp.since + ramp.over).saturating_duration_since(now)).unwrap_or_default();
-        let ramp = Ramp { since: now + rest, over: left.max(AT_ONCE), from: 0 };
+        let ramp = Ramp { since: now + rest, over: left.max(AT_ONCE), from: 1 };
         self.publish(roster.changed(worker.slot, |target| target.ramp = Some(ramp)));
     }
 }

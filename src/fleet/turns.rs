@@ -7,9 +7,9 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use warmpath_core::retry::RetryBudget;
 
-/// How long a retry waits for its turn. The death of a worker takes many requests at once, and a turn is given back as soon
-/// as the retry is being served, so that they all get one; in a brown-out too many fail one after the other, and the rest of
-/// the clients are told.
+/// How long a retry that has a worker waits for its turn. The death of a worker takes many requests at once, and a turn is
+/// given back as soon as the retry is being served, so that they all get one; in a brown-out too many fail one after the
+/// other, and the rest of the clients are told.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The retries of one pool: no more at once than their budget allows.

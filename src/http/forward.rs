@@ -81,6 +81,7 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
     loop {
         let placed = retrying.place().await?;
         let mut attempt = Attempt::new(request, placed);
+        retrying.begin(&mut attempt).await?;
         let mut way = Way::Kept;
         let failed = loop {
             // In a box of its own: it is large, and the futures around it are moved about.
@@ -98,7 +99,7 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
                 next => break (error, next),
             }
         };
-        retrying.go_on(attempt, failed).await?;
+        retrying.go_on(attempt, failed)?;
     }
 }
 

@@ -32,11 +32,13 @@ pub(super) struct Retrying<'a> {
     last: Option<GatewayError>,
     /// The soonest that a worker said to come back.
     soonest: Option<Duration>,
-    /// Who may be asked again after a pause, where nobody else is left.
-    here_after: Option<(Slot, Duration)>,
+    /// Who may be asked again from when on, where nobody else is left.
+    here_after: Vec<(Instant, Slot)>,
     /// A kept connection ended under the request: when it was sent, and when that was. What comes of the new connection
     /// shows whether the worker has died.
     ended: Option<(Instant, Instant)>,
+    /// Whether the budget has to allow the next attempt.
+    budgeted: bool,
     /// Held until a retry that the budget had to allow is being served.
     turn: Option<Turn<'a>>,
 }
@@ -58,8 +60,9 @@ impl<'a> Retrying<'a> {
             avoid: SlotSet::new(),
             last: None,
             soonest: None,
-            here_after: None,
+            here_after: Vec::new(),
             ended: None,
+            budgeted: false,
             turn: None,
         })
     }
@@ -71,8 +74,9 @@ impl<'a> Retrying<'a> {
     /// There is none. What the workers said tells the client more than that.
     pub(super) async fn place(&mut self) -> Result<Placed, GatewayError> {
         let mut placed = self.gateway.admit(self.request, &self.avoid).await;
-        if let (true, Some((slot, pause))) = (is_nobody(&placed), self.here_after.take()) {
-            tokio::time::sleep(pause).await;
+        if is_nobody(&placed)
+            && let Some(slot) = self.pause().await
+        {
             self.avoid.remove(slot);
             self.failed.remove(slot);
             placed = self.gateway.admit(self.request, &self.avoid).await;
@@ -81,13 +85,37 @@ impl<'a> Retrying<'a> {
             self.avoid.clone_from(&self.failed);
             placed = self.gateway.admit(self.request, &self.avoid).await;
         }
-        let retried = self.last.as_ref().and_then(failure_of);
-        match (&placed, retried) {
-            (Ok(_), Some(failure)) => self.gateway.metrics.retry(failure.label()),
-            (Ok(_), None) => {}
-            (Err(_), _) => return placed.map_err(|error| self.told(error)),
+        placed.map_err(|error| self.told(error))
+    }
+
+    /// Waits for the first of those that may be asked again after a pause.
+    async fn pause(&mut self) -> Option<Slot> {
+        let (next, (at, slot)) = self.here_after.iter().copied().enumerate().min_by_key(|(_, (at, _))| *at)?;
+        self.here_after.swap_remove(next);
+        tokio::time::sleep_until(at.into()).await;
+        // Whatever failed last, this is asked again because it was not there.
+        self.budgeted = true;
+        Some(slot)
+    }
+
+    /// Begins a retry that has its worker, which it holds while it waits for its turn, if the budget has to allow it. One
+    /// that has yet to find a worker is no load, and takes nobody's turn.
+    ///
+    /// # Errors
+    /// [`GatewayError::NoTurn`]: the worker is not to blame.
+    pub(super) async fn begin(&mut self, attempt: &mut Attempt<'_>) -> Result<(), GatewayError> {
+        let Some(GatewayError::Upstream { worker, failure, .. }) = &self.last else { return Ok(()) };
+        if std::mem::take(&mut self.budgeted) {
+            let (fleet, pool) = (&self.gateway.fleet, &self.request.pool);
+            self.turn = pool.retries.begin(|| fleet.active(&pool.model)).await;
+            if self.turn.is_none() {
+                attempt.side = Side::Router;
+                return Err(GatewayError::NoTurn { worker: worker.clone() });
+            }
+            attempt.began = Instant::now();
         }
-        placed
+        self.gateway.metrics.retry(failure.label());
+        Ok(())
     }
 
     /// Waits for what becomes of an attempt. Once that is being served, the next retry has its turn.
@@ -142,17 +170,16 @@ impl<'a> Retrying<'a> {
         }
     }
 
-    /// Gives up the attempt's worker, and waits until another may be tried.
+    /// Gives up the attempt's worker.
     ///
     /// # Errors
-    /// No other may: what the client is told.
-    pub(super) async fn go_on(
+    /// No other may be tried: what the client is told.
+    pub(super) fn go_on(
         &mut self,
         attempt: Attempt<'_>,
         (error, next): (GatewayError, Next),
     ) -> Result<(), GatewayError> {
         let (slot, worker) = (attempt.worker.slot, attempt.worker.id.clone());
-        // Its share goes back before anything is waited for.
         drop(attempt);
         self.turn = None;
         self.failed.insert(slot);
@@ -164,14 +191,8 @@ impl<'a> Retrying<'a> {
             let is_suspect = self.gateway.guard.blocks(&self.request.outgoing);
             return Err(if is_suspect { GatewayError::Suspect } else { self.told_of(error) });
         };
-        if budgeted {
-            let (fleet, pool) = (&self.gateway.fleet, &self.request.pool);
-            match pool.retries.begin(|| fleet.active(&pool.model)).await {
-                Some(turn) => self.turn = Some(turn),
-                None => return Err(GatewayError::NoTurn { worker }),
-            }
-        }
-        self.here_after = or_here_after.map(|pause| (slot, pause));
+        self.budgeted = budgeted;
+        self.here_after.extend(or_here_after.map(|pause| (Instant::now() + pause, slot)));
         self.last = Some(error);
         Ok(())
     }
@@ -194,11 +215,4 @@ impl<'a> Retrying<'a> {
 /// Whether nobody is left to be asked.
 fn is_nobody(placed: &Result<Placed, GatewayError>) -> bool {
     matches!(placed, Err(GatewayError::Place { source: PlaceError::NoWorker }))
-}
-
-fn failure_of(error: &GatewayError) -> Option<Failure> {
-    match error {
-        GatewayError::Upstream { failure, .. } => Some(*failure),
-        _ => None,
-    }
 }

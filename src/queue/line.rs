@@ -20,16 +20,18 @@ pub(super) enum Call {
 ///
 /// One has the turn at a time: it tries to be placed, and while that succeeds the next one gets the turn. So a worker that
 /// has become free wakes one request and not all, they go in the queue's order, and one that fails to find room says so
-/// for all of its choice: those that may go elsewhere have their turn after it, each choice once. While nobody has the turn,
-/// everyone who waits has been told so that there is no room; whatever may have changed that calls [`Line::room`].
+/// for all of its choice: those that may go elsewhere have their turn after it, each choice once. What changes in the
+/// meantime makes another round follow; where somebody has failed it does not begin this one again, or the last would never
+/// have a turn where the first ones take longer than workers need to finish something. While nobody has the turn, everyone
+/// who waits has been told so that there is no room; whatever may have changed that calls [`Line::room`].
 #[derive(Debug)]
 pub(super) struct Line {
     queue: Queue,
     callers: HashMap<Ticket, oneshot::Sender<Call>, foldhash::fast::RandomState>,
     turn: Option<Ticket>,
-    /// For whom there has been no room since something changed.
+    /// For whom there has been no room in this round.
     closed: Vec<Choice>,
-    /// Something has changed since the one whose turn it is was called.
+    /// Something has changed since the round began.
     again: bool,
     /// When a worker that came back is given more.
     pub(super) alarm: Option<Instant>,
@@ -77,20 +79,28 @@ impl Line {
     pub(super) fn room(&mut self) {
         self.again = true;
         if self.turn.is_none() {
-            self.call_next();
+            self.next_round();
         }
+    }
+
+    /// Workers serve something else: each of those that may not go everywhere tries for itself, and says among whom it may
+    /// choose now. O(waiting).
+    pub(super) fn regroup(&mut self) {
+        self.queue.tell_apart();
+        self.room();
     }
 
     /// Whoever has the turn found no room: then there is none for anybody of its choice, nor, if it may go anywhere, at all.
     pub(super) fn park(&mut self, ticket: Ticket, choice: Choice) -> oneshot::Receiver<Call> {
         let (caller, call) = oneshot::channel();
-        self.callers.insert(ticket, caller);
+        // Something more urgent may have taken its place while it tried: then nobody keeps its caller, and it hears so.
+        if self.queue.rechoose(ticket, choice) {
+            self.callers.insert(ticket, caller);
+        }
         if self.turn == Some(ticket) {
             self.turn = None;
-            if self.again || choice != Choice::ANY {
-                self.closed.push(choice);
-                self.call_next();
-            }
+            self.closed.push(choice);
+            if choice == Choice::ANY { self.next_round() } else { self.call_next() }
         }
         call
     }
@@ -127,15 +137,22 @@ impl Line {
     fn end_turn(&mut self, ticket: Ticket) {
         if self.turn == Some(ticket) {
             self.turn = None;
-            self.call_next();
+            if self.again { self.next_round() } else { self.call_next() }
         }
     }
 
     fn call_next(&mut self) {
-        if std::mem::take(&mut self.again) {
-            self.closed.clear();
+        match self.queue.first_but(&self.closed) {
+            None => self.next_round(),
+            next => self.call(next),
         }
-        self.call(self.queue.first_but(&self.closed));
+    }
+
+    /// Everybody has been told that there is no room. If something has changed since then, there may be.
+    fn next_round(&mut self) {
+        self.closed.clear();
+        let next = if std::mem::take(&mut self.again) { self.queue.first() } else { None };
+        self.call(next);
     }
 
     fn call(&mut self, ticket: Option<Ticket>) {

@@ -15,6 +15,10 @@ struct Workers {
     gate: Arc<Gate>,
 }
 
+/// A request that may not go to all of them.
+#[derive(Clone, Debug)]
+struct Picky(Arc<Workers>, Choice);
+
 /// One request's reservation.
 #[derive(Debug)]
 struct Held(Arc<Workers>);
@@ -41,8 +45,28 @@ impl Placing for Arc<Workers> {
         }
     }
 
+    fn choice(&self) -> Choice {
+        Choice::ANY
+    }
+
     fn next_growth(&self, now: Instant) -> Option<Instant> {
         self.growth.lock().unwrap().filter(|growth| *growth > now)
+    }
+}
+
+impl Placing for Picky {
+    type Placed = Held;
+
+    fn place(&mut self) -> Result<(Held, Tokens), GatewayError> {
+        self.0.place()
+    }
+
+    fn choice(&self) -> Choice {
+        self.1
+    }
+
+    fn next_growth(&self, now: Instant) -> Option<Instant> {
+        self.0.next_growth(now)
     }
 }
 
@@ -56,8 +80,8 @@ fn workers(free: u32, seats: &Arc<Seats>) -> Arc<Workers> {
 }
 
 fn asking(class: i32) -> Asking {
-    let (deadline, choice) = (now() + Duration::from_secs(3_600), Choice::ANY);
-    Asking { class: Class(class), tenant: None, deadline, returned: false, choice }
+    let deadline = now() + Duration::from_secs(3_600);
+    Asking { class: Class(class), tenant: None, deadline, returned: false }
 }
 
 impl Workers {
@@ -177,7 +201,7 @@ async fn nobody_waits_longer_than_the_queue_or_its_client_allows() {
 #[tokio::test(start_paused = true)]
 async fn what_was_admitted_before_goes_first_and_does_not_hold_up_the_rest() {
     let (workers, tasks) = (workers(0, &Seats::new(9)), Tasks::new());
-    let returned = Asking { returned: true, choice: Choice::some(1), ..asking(5) };
+    let returned = Asking { returned: true, ..asking(5) };
     let mut fresh = workers.ask(0, asking(0), &tasks);
     settle().await;
     let mut returned = workers.ask(1, returned, &tasks);
@@ -229,6 +253,71 @@ async fn each_choice_has_its_turn_once_for_each_room() {
     line.room();
     let _later_call = line.park(later, three);
     assert_eq!(first_call.try_recv(), Ok(Call::Turn), "there may be room again");
+}
+
+/// What comes free while the first one tries begins nothing anew: where workers finish faster than it tries, others would
+/// never have their turn.
+#[tokio::test(start_paused = true)]
+async fn room_that_comes_in_every_turn_keeps_nobody_from_its_own() {
+    let gate = &workers(0, &Seats::new(9)).gate;
+    let mut line = Line::new(gate.settings.rules);
+    let choices = [1, 2, 3].map(Choice::some);
+    let mut waiting = choices.map(|choice| line.enter(now(), entry(false, choice)).unwrap());
+    line.room();
+    for _ in 0..3 {
+        for (choice, (ticket, call)) in choices.into_iter().zip(&mut waiting) {
+            assert_eq!(call.try_recv(), Ok(Call::Turn), "{choice:?}");
+            line.room();
+            *call = line.park(*ticket, choice);
+        }
+    }
+    let (first, call) = &mut waiting[0];
+    assert_eq!(call.try_recv(), Ok(Call::Turn));
+    // It may go anywhere by now, and so speaks for all; but there was room after its turn had begun.
+    line.room();
+    *call = line.park(*first, Choice::ANY);
+    assert_eq!(call.try_recv(), Ok(Call::Turn));
+    *call = line.park(*first, Choice::ANY);
+    assert!(line.rests() && waiting.iter_mut().all(|(_, call)| call.try_recv().is_err()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_displaced_while_it_tries_is_told_when_it_has_found_nothing() {
+    let rules = Rules { waiting: 1, of_tenant: 1, weights: [NonZeroU32::MIN; 3] };
+    let mut line = Line::new(rules);
+    let (low, mut low_call) = line.enter(now(), Entry { class: Class(1), ..entry(false, Choice::ANY) }).unwrap();
+    line.room();
+    assert_eq!(low_call.try_recv(), Ok(Call::Turn));
+    let urgent = Entry { class: Class(-1), tenant: Some(TenantId(1)), ..entry(false, Choice::ANY) };
+    let (_, mut urgent_call) = line.enter(now(), urgent).unwrap();
+    assert_eq!(urgent_call.try_recv(), Ok(Call::Turn));
+    low_call = line.park(low, Choice::ANY);
+    assert_eq!(low_call.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    assert!(!line.rests(), "nobody else's turn has ended");
+}
+
+/// Two that could go to the same workers, until one of those serves what the second wants.
+#[tokio::test(start_paused = true)]
+async fn where_workers_serve_something_else_nobody_speaks_for_another() {
+    let gate = &workers(0, &Seats::new(9)).gate;
+    let mut line = Line::new(gate.settings.rules);
+    let [one, two] = [1, 2].map(Choice::some);
+    let (first, mut first_call) = line.enter(now(), entry(false, one)).unwrap();
+    let (second, mut second_call) = line.enter(now(), entry(false, one)).unwrap();
+    line.room();
+    assert_eq!(first_call.try_recv(), Ok(Call::Turn));
+    first_call = line.park(first, one);
+    assert!(line.rests() && second_call.try_recv().is_err());
+    line.regroup();
+    assert_eq!(first_call.try_recv(), Ok(Call::Turn));
+    first_call = line.park(first, one);
+    assert_eq!(second_call.try_recv(), Ok(Call::Turn));
+    second_call = line.park(second, two);
+    // From now on each speaks for its own.
+    line.room();
+    assert_eq!(first_call.try_recv(), Ok(Call::Turn));
+    let _first_call = line.park(first, one);
+    assert_eq!(second_call.try_recv(), Ok(Call::Turn));
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,7 +386,7 @@ async fn no_wake_up_is_lost_under_a_storm() {
     let models = [workers(LIMIT, &seats), workers(LIMIT, &seats)];
     let (lasting, brief) = (Tasks::new(), Tasks::new());
     for lane in 0..48_u32 {
-        let mut workers = Arc::clone(&models[usize::try_from(lane % 2).unwrap()]);
+        let workers = Arc::clone(&models[usize::try_from(lane % 2).unwrap()]);
         let (tasks, vanishes) = if lane % 3 == 0 { (&brief, true) } else { (&lasting, false) };
         tasks.spawn(async move {
             let gate = Arc::clone(&workers.gate);
@@ -305,8 +394,11 @@ async fn no_wake_up_is_lost_under_a_storm() {
                 let asking = Asking { tenant: Some(TenantId(lane)), ..asking(i32::try_from(lane % 5).unwrap() - 2) };
                 let asking = Asking { returned: round % 7 == 0, ..asking };
                 let choice = if (lane + round) % 3 == 0 { Choice::some(u64::from(lane % 5) + 1) } else { Choice::ANY };
-                let asking = Asking { choice, ..asking };
-                let admitted = gate.admit(&asking, &mut workers);
+                let mut placing = Picky(Arc::clone(&workers), choice);
+                let admitted = gate.admit(&asking, &mut placing);
+                if round % 50 == 0 {
+                    gate.regroup();
+                }
                 if vanishes {
                     // Given up after it was polled a few times, wherever it is then.
                     let patience = async {

@@ -98,6 +98,51 @@ async fn who_waits_for_an_adapter_keeps_nobody_from_a_worker_without_it() {
     assert_eq!([first, second], [(); 2].map(|()| (200, "stranger-1".to_owned())));
 }
 
+/// Where an adapter is loaded there is room for those that wait for it, and where it is unloaded there is nobody any more.
+#[tokio::test]
+async fn who_waits_for_an_adapter_hears_where_it_is_loaded_and_unloaded() {
+    let workers = two(&["sql"], &[]).await;
+    let slow = vec![Step::Await, whole("200 OK", "{}")];
+    workers[0].plays(slow.clone());
+    let one = "events: none, max_num_seqs: 1";
+    let builder = fleet().engines(0).stranger_with(workers[0].address, one).stranger_with(workers[1].address, one);
+    let fleet = builder.config(CONFIG).start().await;
+    until_listed(&fleet, &["m", "alias/of-m", "sql"]).await;
+    let fleet = &fleet;
+    let sent = || async move {
+        let served = ask(fleet, "sql").await;
+        (served.status, served.worker)
+    };
+    let is_queued = || async move {
+        let waiting = async |fleet: &TestFleet| fleet.metric("warmpath_queue_length", "class=\"normal\"").await;
+        fleet.eventually("one waits", async |fleet| waiting(fleet).await == 1.0).await;
+    };
+    let loading = async {
+        workers[0].asked(1).await;
+        is_queued().await;
+        workers[1].offers(&serves(4096, &["sql"]));
+        workers[1].asked(1).await;
+        workers[0].go();
+    };
+    let (first, second, ()) = tokio::join!(sent(), sent(), loading);
+    let mut served = [first, second];
+    served.sort();
+    assert_eq!(served, ["stranger-1", "stranger-2"].map(|worker| (200, worker.to_owned())));
+    workers[1].plays(slow);
+    let unloading = async {
+        workers[0].asked(2).await;
+        workers[1].asked(2).await;
+        is_queued().await;
+        workers.iter().for_each(|worker| worker.offers(&serves(4096, &[])));
+        fleet.until_metric("warmpath_requests_total", "outcome=\"no_worker\"", 1.0).await;
+        workers.iter().for_each(Scripted::go);
+    };
+    let (first, second, third, ()) = tokio::join!(sent(), sent(), sent(), unloading);
+    let mut answers = [first.0, second.0, third.0];
+    answers.sort_unstable();
+    assert_eq!(answers, [200, 200, 503]);
+}
+
 #[tokio::test]
 async fn an_adapters_prefixes_and_its_models_never_match() {
     let server = NatsServer::core();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::chaos::{Saw, ask, before, load};
 use crate::faulty::{Act, Faulty, beginning, refusal, stream};
-use crate::fleet::{Answered, TestFleet};
+use crate::fleet::{Answered, TestFleet, fleet};
 use crate::retries::retries;
 
 async fn good() -> Faulty {
@@ -168,6 +168,36 @@ async fn r32_failing_requests_take_out_half_of_a_pool_at_most() {
     assert_eq!(ask(&fleet.client, &fleet.url("/v1/completions"), "well").await, Saw::Whole);
 }
 
+/// R32: who is out anyway, by its operators or its checks, is neither of those that stay in nor of those that go.
+#[tokio::test]
+async fn r32_half_of_those_that_would_serve_stay_in_whoever_is_out_for_another_reason() {
+    for by_checks in [false, true] {
+        let bad = Faulty::start(|_, _| refusal("500 Internal Server Error", "")).await;
+        let engines = [good().await, good().await, good().await];
+        let all = [&engines[0], &engines[1], &bad, &engines[2]];
+        engines[..2].iter().for_each(|engine| engine.set_healthy(!by_checks));
+        let config = "timeouts: {health_interval: 1h}\nrouting: {policy: round_robin, fallback: round_robin}";
+        let fleet = before(&all).config(config).start().await;
+        for name in ["stranger-1", "stranger-2"] {
+            if !by_checks {
+                assert_eq!(fleet.operate(name, "drain").await.0, 200);
+            }
+            fleet.eventually("it is out", async |fleet| !up(fleet, name).await).await;
+        }
+        let mut failed = 0;
+        for number in 0..12 {
+            failed += u32::from(asked(&fleet, &number.to_string()).await.status == 500);
+        }
+        assert_eq!((failed, up(&fleet, "stranger-3").await, up(&fleet, "stranger-4").await), (3, false, true));
+        // The last one stays, whatever its requests say, though those that are out are more than half.
+        assert_eq!(fleet.operate("stranger-4", "drain").await.0, 200);
+        assert_eq!(fleet.operate("stranger-3", "reset_breaker").await.0, 200);
+        for number in 0..6 {
+            assert_eq!(asked(&fleet, &number.to_string()).await.status, 500, "{number}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn r32_whoever_cannot_be_connected_to_goes_even_if_nobody_is_left() {
     let engine = good().await;
@@ -276,6 +306,46 @@ async fn a_short_pause_of_the_only_worker_is_waited_for_and_a_long_one_told() {
     }
 }
 
+/// Whatever another one says in the meantime.
+#[tokio::test]
+async fn a_short_pause_is_waited_for_though_another_worker_fails_after_it() {
+    for status in ["429 Too Many Requests", "503 Service Unavailable"] {
+        let busy = |_: &str, number: usize| {
+            let pause = "retry-after-ms: 60\r\n";
+            if number == 0 { refusal("503 Service Unavailable", pause) } else { stream(1) }
+        };
+        let (first, other) = (Faulty::start(busy).await, Faulty::start(move |_, _| refusal(status, "")).await);
+        let config = "routing: {policy: round_robin, fallback: round_robin}";
+        let fleet = before(&[&first, &other]).config(config).start().await;
+        let start = Instant::now();
+        let saw = ask(&fleet.client, &fleet.url("/v1/completions"), "x").await;
+        assert_eq!((saw, first.count(), other.count()), (Saw::Whole, 2, 1), "{status}");
+        assert!(start.elapsed() >= Duration::from_millis(60));
+    }
+}
+
+/// One that is back has begun with few, and takes few anyway: with nothing it would be left alone until its ramp gives one.
+#[tokio::test]
+async fn who_has_too_much_to_do_when_it_has_just_come_back_is_asked_again_when_it_said() {
+    let busy = |_: &str, number: usize| {
+        let pause = "retry-after-ms: 100\r\n";
+        if number == 0 { refusal("429 Too Many Requests", pause) } else { stream(1) }
+    };
+    let worker = Faulty::start(busy).await;
+    worker.set_healthy(false);
+    let fleet = fleet().engines(0).policy("least_requests").tokenizer("null");
+    let fleet = fleet.stranger_with(worker.address, "events: none, max_num_seqs: 2");
+    let fleet = fleet.config("timeouts: {health_interval: 50ms}\nhealth: {ramp: 60s}").start_at_once().await;
+    fleet.eventually("it is out", async |fleet| !up(fleet, "stranger-1").await).await;
+    worker.set_healthy(true);
+    fleet.eventually("it is back", async |fleet| up(fleet, "stranger-1").await).await;
+    let url = fleet.url("/v1/completions");
+    assert_eq!(ask(&fleet.client, &url, "too much").await, Saw::Refused(429));
+    let start = Instant::now();
+    assert_eq!(ask(&fleet.client, &url, "then").await, Saw::Whole);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
 #[tokio::test]
 async fn a_500_is_tried_again_only_where_it_is_wished() {
     for (setting, count, status) in [("false", 0, 500), ("true", 1, 200)] {
@@ -306,6 +376,29 @@ async fn beyond_the_budget_a_retry_is_refused() {
     assert_eq!((tried + refused, engines.iter().map(Faulty::count).sum::<usize>()), (24, 24 + tried));
     // One after the other, for a second.
     assert!((1..12).contains(&tried), "{tried} retries");
+    fleet.eventually("nothing is in flight", async |fleet| fleet.app.in_flight() == 0).await;
+    assert_eq!(retries(&fleet, "").await, u64::try_from(tried).unwrap());
+}
+
+/// Only what is sent is a load: a budget of one retry is enough for all that wait for room, longer than any waits for a turn.
+#[tokio::test]
+async fn retries_that_wait_for_a_worker_take_nobodys_turn() {
+    const ANSWER: Duration = Duration::from_millis(1_500);
+    let dies = Faulty::start(|_, _| vec![Act::Hold]).await;
+    let serves = Faulty::start(|_, _| [vec![Act::Pause(ANSWER)], stream(1)].concat()).await;
+    let full = "events: none, max_num_seqs: 4";
+    let fleet = fleet().engines(0).policy("least_requests").tokenizer("null");
+    let fleet = fleet.stranger_with(dies.address, full).stranger_with(serves.address, full);
+    let fleet = fleet.config("retries: {budget: 0, budget_min: 1}").start().await;
+    let url = fleet.url("/v1/completions");
+    let asking = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|prompt| ask(&fleet.client, &url, prompt));
+    let killing = async {
+        fleet.eventually("both are full", async |_| (dies.count(), serves.count()) == (4, 4)).await;
+        dies.kill().await;
+    };
+    let (saw, ()) = tokio::join!(futures_util::future::join_all(asking), killing);
+    assert_eq!((saw, serves.count()), (vec![Saw::Whole; 8], 8));
+    fleet.eventually("nothing is in flight", async |fleet| fleet.app.in_flight() == 0).await;
 }
 
 /// R5: a worker that is still loading says 503. It is left alone until two checks have passed, and then not flooded.
