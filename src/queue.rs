@@ -38,6 +38,8 @@ pub struct Gate {
     waiting: AtomicUsize,
     /// How often there may have been room where there was none.
     openings: AtomicU64,
+    /// How often requests may have had other workers to choose among.
+    regroupings: AtomicU64,
     /// Whether it is to be told of a free seat.
     hungry: AtomicBool,
     seats: Arc<Seats>,
@@ -68,8 +70,6 @@ pub struct Asking {
     pub deadline: Instant,
     /// Whether it was admitted before and looks for another worker.
     pub returned: bool,
-    /// Among whom it may choose.
-    pub choice: Choice,
 }
 
 /// What a gate tries while it has a request's turn.
@@ -83,6 +83,9 @@ pub trait Placing {
     /// [`PlaceError::AllBusy`] is a reason to wait, everything else an answer.
     fn place(&mut self) -> Result<(Self::Placed, Tokens), GatewayError>;
 
+    /// Among whom it may choose now; asked only where somebody waits.
+    fn choice(&self) -> Choice;
+
     /// When time alone will make room.
     fn next_growth(&self, now: Instant) -> Option<Instant>;
 }
@@ -94,6 +97,7 @@ impl Gate {
             line: Mutex::new(Line::new(settings.rules)),
             waiting: AtomicUsize::new(0),
             openings: AtomicU64::new(0),
+            regroupings: AtomicU64::new(0),
             hungry: AtomicBool::new(false),
             seats: Arc::clone(seats),
             settings,
@@ -110,6 +114,15 @@ impl Gate {
         self.openings.fetch_add(1, Ordering::SeqCst);
         if self.has_waiting() {
             self.line().room();
+        }
+    }
+
+    /// Workers serve something else: whoever waits for some of them may find another. Each tries once: O(waiting).
+    pub fn regroup(&self) {
+        self.regroupings.fetch_add(1, Ordering::SeqCst);
+        self.openings.fetch_add(1, Ordering::SeqCst);
+        if self.has_waiting() {
+            self.line().regroup();
         }
     }
 
@@ -148,14 +161,18 @@ impl Gate {
         let seen = self.openings.load(Ordering::SeqCst);
         // Those that wait are not overtaken, unless they wait for what this one does not want; but what was admitted before
         // goes before them all.
-        let tries = asking.returned || !self.has_waiting() || self.line().lets_by(asking.choice);
+        let lets_by = || {
+            let choice = placing.choice();
+            self.line().lets_by(choice)
+        };
+        let tries = asking.returned || !self.has_waiting() || lets_by();
         if tries {
             match self.attempt(placing) {
                 Err(GatewayError::Place { source: PlaceError::AllBusy }) if self.settings.queues => {}
                 tried => return tried.map(|(placed, _)| placed),
             }
         }
-        let mut waiter = self.enter(asking, tries.then_some(seen))?;
+        let mut waiter = self.enter(asking, placing, tries.then_some(seen))?;
         waiter.watch(placing);
         loop {
             waiter.called().await?;
@@ -184,12 +201,17 @@ impl Gate {
     }
 
     /// `seen` is the count of openings before the request was tried; none if it was not.
-    fn enter(self: &Arc<Self>, asking: &Asking, seen: Option<u64>) -> Result<Waiter<'_>, GatewayError> {
+    fn enter(
+        self: &Arc<Self>,
+        asking: &Asking,
+        placing: &impl Placing,
+        seen: Option<u64>,
+    ) -> Result<Waiter<'_>, GatewayError> {
         let now = now();
-        let Asking { class, tenant, deadline, returned, choice } = *asking;
+        let Asking { class, tenant, deadline, returned } = *asking;
         let expires = deadline.min(now + self.settings.timeout);
+        let (mut line, choice) = self.line_and_choice(placing);
         let entry = Entry { class, tenant, expires, returned, choice };
-        let mut line = self.line();
         // Then nobody who waits tells it whether there is room.
         let is_let_by = line.lets_by(choice);
         let (ticket, call) = line.enter(now, entry).map_err(|why| self.refuse(&line, why))?;
@@ -200,7 +222,17 @@ impl Gate {
             line.room();
         }
         drop(line);
-        Ok(Waiter { gate: self, ticket, call, entry, deadline, is_in: true })
+        Ok(Waiter { gate: self, ticket, call, expires, deadline, is_in: true })
+    }
+
+    /// The line, and among whom a request may choose as long as nobody else has the line: what changes later finds it there.
+    fn line_and_choice(&self, placing: &impl Placing) -> (MutexGuard<'_, Line>, Choice) {
+        let before = self.regroupings.load(Ordering::SeqCst);
+        // Nearly always this holds, and nobody has to wait for it.
+        let choice = placing.choice();
+        let line = self.line();
+        let is_true = self.regroupings.load(Ordering::SeqCst) == before;
+        (line, if is_true { choice } else { placing.choice() })
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -274,7 +306,7 @@ struct Waiter<'a> {
     gate: &'a Arc<Gate>,
     ticket: Ticket,
     call: oneshot::Receiver<Call>,
-    entry: Entry,
+    expires: Instant,
     deadline: Instant,
     is_in: bool,
 }
@@ -283,7 +315,7 @@ impl Waiter<'_> {
     /// Waits for the turn.
     async fn called(&mut self) -> Result<(), GatewayError> {
         let call = loop {
-            match tokio::time::timeout_at(self.entry.expires.into(), &mut self.call).await {
+            match tokio::time::timeout_at(self.expires.into(), &mut self.call).await {
                 Ok(call) => break call,
                 Err(_) => {
                     let mut line = self.gate.line();
@@ -305,8 +337,8 @@ impl Waiter<'_> {
 
     /// There was no room: back to where it was.
     fn park(&mut self, placing: &impl Placing) {
-        let mut line = self.gate.line();
-        self.call = line.park(self.ticket, self.entry.choice);
+        let (mut line, choice) = self.gate.line_and_choice(placing);
+        self.call = line.park(self.ticket, choice);
         let rests = line.rests();
         drop(line);
         if rests {

@@ -137,6 +137,10 @@ impl<F: FnMut() -> Placement> Placing for Trying<F> {
         Ok(((self.0)(), Tokens(1)))
     }
 
+    fn choice(&self) -> Choice {
+        Choice::ANY
+    }
+
     fn next_growth(&self, _now: Instant) -> Option<Instant> {
         None
     }
@@ -193,7 +197,7 @@ fn a_warm_placement_allocates_nothing() {
         let place = |scratch: &mut Scratch| {
             let place = || scheduler.place(Instant::now(), &request, &*index, (&workers, pool), scratch).unwrap();
             let deadline = Instant::now() + Duration::from_secs(9);
-            let asking = Asking { class: Class(0), tenant: None, deadline, returned: false, choice: Choice::ANY };
+            let asking = Asking { class: Class(0), tenant: None, deadline, returned: false };
             drop(gate.admit(&asking, &mut Trying(place)).now_or_never().expect("nobody waits").unwrap());
         };
         // Every worker's account has to be warm, and some policies choose at random.

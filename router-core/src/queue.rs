@@ -270,6 +270,32 @@ impl Queue {
         [Choice::ANY, choice].iter().any(|choice| self.choices.contains_key(choice))
     }
 
+    /// A request that waits may choose among others than before. Its place stays. Returns whether it waits.
+    pub fn rechoose(&mut self, ticket: Ticket, choice: Choice) -> bool {
+        let Some(waiting) = self.waiting.get_mut(&ticket) else { return false };
+        let Entry { class, tenant, choice: before, .. } = waiting.entry;
+        waiting.entry.choice = choice;
+        less(&mut self.choices, before);
+        *self.choices.entry(choice).or_default() += 1;
+        match band_of(waiting.entry.lane()) {
+            None => {
+                self.returned.remove(before, ticket);
+                self.returned.insert(choice, ticket);
+            }
+            Some(band) => self.bands[band].rechoose(ticket, tenant, class, (before, choice)),
+        }
+        true
+    }
+
+    /// What workers serve has changed: of those that may not go everywhere none speaks for another, until each is told
+    /// again among whom it may choose. O(waiting).
+    pub fn tell_apart(&mut self) {
+        let some = self.waiting.iter().filter(|(_, waiting)| waiting.entry.choice != Choice::ANY);
+        for ticket in some.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
+            self.rechoose(ticket, Choice::alone(ticket));
+        }
+    }
+
     fn next_band(&self) -> Option<usize> {
         (0..3).filter(|band| !self.bands[*band].is_empty()).min_by_key(|band| self.given[*band])
     }

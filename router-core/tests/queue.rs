@@ -163,6 +163,29 @@ fn whoever_may_go_elsewhere_is_found_behind_those_that_cannot_and_in_order() {
     assert_eq!([(); 3].map(|()| world.serve(1)), [a, b, c]);
 }
 
+#[test]
+fn when_workers_serve_something_else_each_speaks_for_itself_until_it_is_told_among_whom_it_may_choose() {
+    let mut world = World::new(9, 9);
+    let (some, other) = (Choice::some(1), Choice::some(u64::MAX));
+    let mut enter = |choice, returned| {
+        let entry = Entry { choice, returned, ..world.entry(0, 1) };
+        world.queue.enter(world.start, entry).unwrap().ticket
+    };
+    let [a, b, c, any] = [enter(some, false), enter(some, false), enter(some, true), enter(Choice::ANY, false)];
+    assert_eq!(but_of(&world, &[some]), Some(any));
+    world.queue.tell_apart();
+    assert_eq!((but_of(&world, &[some]), world.queue.is_ahead_of(Choice::ANY)), (Some(c), true));
+    world.queue.rechoose(c, other);
+    assert_eq!(but_of(&world, &[other]), Some(a));
+    world.queue.rechoose(a, other);
+    assert_eq!([but_of(&world, &[other]), but_of(&world, &[some])], [b, c].map(Some));
+    world.queue.rechoose(b, other);
+    assert_eq!((but_of(&world, &[other]), world.queue.lengths()), (Some(any), [1, 0, 3, 0]));
+    assert_eq!([(); 4].map(|()| world.serve(1)), [c, a, b, any]);
+    assert!(!world.queue.rechoose(a, some));
+    assert!(world.queue.is_empty() && !world.queue.is_ahead_of(some));
+}
+
 fn but_of(world: &World, passed_over: &[Choice]) -> Option<Ticket> {
     world.queue.first_but(passed_over)
 }
@@ -173,6 +196,7 @@ enum Step {
     Enter { class: i32, tenant: u32, returned: bool, choice: u64, patience_ms: u64 },
     Serve { tokens: u32 },
     Withdraw { which: usize },
+    Rechoose { which: usize, choice: u64 },
     Wait { ms: u64 },
 }
 
@@ -184,6 +208,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => enter,
         4 => (0..5_000_u32).prop_map(|tokens| Step::Serve { tokens }),
         1 => (0..64_usize).prop_map(|which| Step::Withdraw { which }),
+        2 => (0..64_usize, 0..3_u64).prop_map(|(which, choice)| Step::Rechoose { which, choice }),
         1 => (1..60_u64).prop_map(|ms| Step::Wait { ms }),
     ];
     prop::collection::vec(step, 1..300)
@@ -238,6 +263,14 @@ proptest! {
                     let ticket = present.keys().nth(which).copied();
                     prop_assert!(ticket.is_none_or(|ticket| queue.withdraw(ticket) && !queue.withdraw(ticket)));
                     ticket.map(|ticket| present.remove(&ticket));
+                }
+                Step::Rechoose { which, choice } => {
+                    let first = queue.first();
+                    if let Some((ticket, entry)) = present.iter_mut().nth(which) {
+                        entry.choice = if choice == 0 { Choice::ANY } else { Choice::some(choice) };
+                        prop_assert!(queue.rechoose(*ticket, entry.choice));
+                    }
+                    prop_assert_eq!(queue.first(), first);
                 }
                 Step::Wait { ms } => now += Duration::from_millis(ms),
             }

@@ -82,7 +82,7 @@ impl Fleet {
         self.catalogue.outdate();
         // They serve one model, all of them.
         if let Some(pool) = ranks.first().and_then(|worker| self.pool(&worker.model)) {
-            pool.gate.room();
+            pool.gate.regroup();
         }
         true
     }

@@ -10,7 +10,7 @@ use warmpath_core::units::Tokens;
 
 use super::forward::Understood;
 use super::gateway::Gateway;
-use super::place::{Placed, place};
+use super::place::{Placed, avoided, place};
 use crate::error::GatewayError;
 use crate::queue::{Asking, Placing};
 
@@ -23,19 +23,18 @@ impl Gateway {
             tenant: request.shape.tenant,
             deadline: request.deadline,
             returned: !avoid.is_empty(),
-            choice: choice(request, avoid),
         };
         request.pool.gate.admit(&asking, &mut Trying { gateway: self, request, avoid }).await
     }
 }
 
-/// Those that have its adapter and have not failed it.
-fn choice(request: &Understood, avoid: &SlotSet) -> Choice {
-    if request.adapter.is_none() && avoid.is_empty() {
+/// All but these, whatever keeps a request from them: of those that wait for a hundred adapters of one worker, one finds
+/// room for all, or none.
+fn all_but(avoid: &SlotSet) -> Choice {
+    if avoid.is_empty() {
         return Choice::ANY;
     }
     let mut hasher = DefaultHasher::new();
-    request.adapter.hash(&mut hasher);
     avoid.iter().for_each(|slot| slot.hash(&mut hasher));
     Choice::some(hasher.finish())
 }
@@ -55,9 +54,31 @@ impl Placing for Trying<'_> {
         Ok((placed, tokens))
     }
 
+    fn choice(&self) -> Choice {
+        if self.request.adapter.is_none() {
+            return all_but(self.avoid);
+        }
+        let mut lacking = SlotSet::new();
+        all_but(avoided(self.request, self.avoid, &self.gateway.fleet.roster(), &mut lacking))
+    }
+
     fn next_growth(&self, now: Instant) -> Option<Instant> {
         let roster = self.gateway.fleet.roster();
         let table = roster.table();
         admission::next_growth(now, (table, table.pool(&self.request.pool.model)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warmpath_core::ids::Slot;
+
+    use super::*;
+
+    #[test]
+    fn those_that_may_go_to_the_same_workers_have_one_choice() {
+        let but = |slots: &[u16]| all_but(&slots.iter().copied().map(Slot).collect());
+        assert_eq!((but(&[]), but(&[1, 2])), (Choice::ANY, but(&[2, 1])));
+        assert!(but(&[1]) != but(&[2]) && but(&[1]) != but(&[1, 2]) && but(&[1]) != Choice::ANY);
     }
 }

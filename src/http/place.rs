@@ -120,7 +120,12 @@ pub(super) fn dry_run(gateway: &Gateway, request: &Understood) -> Result<DryRun,
 }
 
 /// Those in `avoid`, and those that lack the adapter that is asked for.
-fn avoided<'a>(request: &Understood, avoid: &'a SlotSet, roster: &Roster, lacking: &'a mut SlotSet) -> &'a SlotSet {
+pub(super) fn avoided<'a>(
+    request: &Understood,
+    avoid: &'a SlotSet,
+    roster: &Roster,
+    lacking: &'a mut SlotSet,
+) -> &'a SlotSet {
     let (Some(adapter), Some(pool)) = (&request.adapter, roster.table().pool(&request.pool.model)) else {
         return avoid;
     };

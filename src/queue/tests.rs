@@ -15,6 +15,10 @@ struct Workers {
     gate: Arc<Gate>,
 }
 
+/// A request that may not go to all of them.
+#[derive(Clone, Debug)]
+struct Picky(Arc<Workers>, Choice);
+
 /// One request's reservation.
 #[derive(Debug)]
 struct Held(Arc<Workers>);
@@ -41,8 +45,28 @@ impl Placing for Arc<Workers> {
         }
     }
 
+    fn choice(&self) -> Choice {
+        Choice::ANY
+    }
+
     fn next_growth(&self, now: Instant) -> Option<Instant> {
         self.growth.lock().unwrap().filter(|growth| *growth > now)
+    }
+}
+
+impl Placing for Picky {
+    type Placed = Held;
+
+    fn place(&mut self) -> Result<(Held, Tokens), GatewayError> {
+        self.0.place()
+    }
+
+    fn choice(&self) -> Choice {
+        self.1
+    }
+
+    fn next_growth(&self, now: Instant) -> Option<Instant> {
+        self.0.next_growth(now)
     }
 }
 
@@ -56,8 +80,8 @@ fn workers(free: u32, seats: &Arc<Seats>) -> Arc<Workers> {
 }
 
 fn asking(class: i32) -> Asking {
-    let (deadline, choice) = (now() + Duration::from_secs(3_600), Choice::ANY);
-    Asking { class: Class(class), tenant: None, deadline, returned: false, choice }
+    let deadline = now() + Duration::from_secs(3_600);
+    Asking { class: Class(class), tenant: None, deadline, returned: false }
 }
 
 impl Workers {
@@ -177,7 +201,7 @@ async fn nobody_waits_longer_than_the_queue_or_its_client_allows() {
 #[tokio::test(start_paused = true)]
 async fn what_was_admitted_before_goes_first_and_does_not_hold_up_the_rest() {
     let (workers, tasks) = (workers(0, &Seats::new(9)), Tasks::new());
-    let returned = Asking { returned: true, choice: Choice::some(1), ..asking(5) };
+    let returned = Asking { returned: true, ..asking(5) };
     let mut fresh = workers.ask(0, asking(0), &tasks);
     settle().await;
     let mut returned = workers.ask(1, returned, &tasks);
@@ -200,35 +224,6 @@ async fn what_was_admitted_before_goes_first_and_does_not_hold_up_the_rest() {
 
 fn entry(returned: bool, choice: Choice) -> Entry {
     Entry { class: Class(0), tenant: None, expires: now() + TIMEOUT, returned, choice }
-}
-
-/// Whoever finds no room speaks for its own choice only, and whoever may go anywhere for all.
-#[tokio::test(start_paused = true)]
-async fn each_choice_has_its_turn_once_for_each_room() {
-    let gate = &workers(0, &Seats::new(9)).gate;
-    let mut line = Line::new(gate.settings.rules);
-    let mut enter = |returned, choice| line.enter(now(), entry(returned, choice)).unwrap();
-    let [one, two, three] = [1, 2, 3].map(Choice::some);
-    // Two of one choice that were admitted before, one of another, and new ones.
-    let (first, mut first_call) = enter(true, one);
-    let (_, mut same_call) = enter(true, one);
-    let (second, mut second_call) = enter(true, two);
-    let (adapter, mut adapter_call) = enter(false, three);
-    let (later, mut later_call) = enter(false, three);
-    assert!(line.lets_by(Choice::ANY) && !line.lets_by(three), "nobody who waits may go anywhere");
-    line.room();
-    assert!(!line.lets_by(Choice::ANY), "somebody is trying");
-    assert_eq!(first_call.try_recv(), Ok(Call::Turn));
-    let mut first_call = line.park(first, one);
-    assert_eq!((second_call.try_recv(), same_call.try_recv().is_err()), (Ok(Call::Turn), true));
-    let _second_call = line.park(second, two);
-    assert_eq!(adapter_call.try_recv(), Ok(Call::Turn));
-    // It goes, and nothing has changed for those of the other choices.
-    line.admitted(now(), adapter, Tokens(1));
-    assert_eq!((later_call.try_recv(), first_call.try_recv().is_err()), (Ok(Call::Turn), true));
-    line.room();
-    let _later_call = line.park(later, three);
-    assert_eq!(first_call.try_recv(), Ok(Call::Turn), "there may be room again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,7 +292,7 @@ async fn no_wake_up_is_lost_under_a_storm() {
     let models = [workers(LIMIT, &seats), workers(LIMIT, &seats)];
     let (lasting, brief) = (Tasks::new(), Tasks::new());
     for lane in 0..48_u32 {
-        let mut workers = Arc::clone(&models[usize::try_from(lane % 2).unwrap()]);
+        let workers = Arc::clone(&models[usize::try_from(lane % 2).unwrap()]);
         let (tasks, vanishes) = if lane % 3 == 0 { (&brief, true) } else { (&lasting, false) };
         tasks.spawn(async move {
             let gate = Arc::clone(&workers.gate);
@@ -305,8 +300,11 @@ async fn no_wake_up_is_lost_under_a_storm() {
                 let asking = Asking { tenant: Some(TenantId(lane)), ..asking(i32::try_from(lane % 5).unwrap() - 2) };
                 let asking = Asking { returned: round % 7 == 0, ..asking };
                 let choice = if (lane + round) % 3 == 0 { Choice::some(u64::from(lane % 5) + 1) } else { Choice::ANY };
-                let asking = Asking { choice, ..asking };
-                let admitted = gate.admit(&asking, &mut workers);
+                let mut placing = Picky(Arc::clone(&workers), choice);
+                let admitted = gate.admit(&asking, &mut placing);
+                if round % 50 == 0 {
+                    gate.regroup();
+                }
                 if vanishes {
                     // Given up after it was polled a few times, wherever it is then.
                     let patience = async {

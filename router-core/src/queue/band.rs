@@ -69,6 +69,14 @@ impl Band {
         self.arrivals.insert(ticket);
     }
 
+    /// A request may choose among others. Its place stays.
+    pub(super) fn rechoose(&mut self, ticket: Ticket, sender: Sender, class: Class, (from, to): (Choice, Choice)) {
+        let Some(share) = self.senders.get_mut(&sender) else { return };
+        if share.waiting.remove(from, (class, ticket)) {
+            share.waiting.insert(to, (class, ticket));
+        }
+    }
+
     /// Takes a request out; where it was admitted, its sender has been given `tokens`.
     pub(super) fn remove(
         &mut self,

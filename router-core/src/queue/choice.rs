@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The workers that a request may go to, by a hash of what it asks of them. Where one request finds no room, another of the
+use super::Ticket;
+
+/// The workers that a request may go to, by a hash of who they are. Where one request finds no room, another of the
 /// same choice finds none either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Choice(u64);
@@ -11,9 +13,17 @@ impl Choice {
     /// Every worker: whoever may go to all and finds no room finds it for everybody.
     pub const ANY: Self = Self(0);
 
+    /// Set where a request speaks for itself alone, so that no hash is the same.
+    const ALONE: u64 = 1 << 63;
+
     /// Only some; which, is what the hash stands for.
     pub fn some(hash: u64) -> Self {
-        Self(hash.max(1))
+        Self((hash & !Self::ALONE).max(1))
+    }
+
+    /// Nobody knows whom this one may go to, nor whether another may go there.
+    pub(super) fn alone(ticket: Ticket) -> Self {
+        Self(ticket.0 | Self::ALONE)
     }
 }
 
