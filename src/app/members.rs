@@ -157,19 +157,21 @@ impl Members {
         let stays = |member: &Member| {
             wanted.get(&member.described.id.value).is_some_and(|wanted| is_same_worker(&member.described, wanted))
         };
-        let served: BTreeSet<String> =
-            self.present.values().filter(|member| stays(member) && member.may_serve()).map(Member::model).collect();
+        let serving = || self.present.values().filter(|member| member.may_serve());
+        let served: BTreeSet<String> = serving().filter(|member| stays(member)).map(Member::model).collect();
+        // Models of which everybody who serves them goes.
+        let orphaned: BTreeSet<String> = serving().map(Member::model).filter(|model| !served.contains(model)).collect();
         let gone = self.present.iter().filter(|(id, _)| !wanted.contains_key(*id));
-        // Who serves a model alone goes when others have come.
-        let (first, last): (Vec<_>, Vec<_>) =
-            gone.map(|(id, member)| (id.clone(), member.model())).partition(|(_, model)| served.contains(model));
+        // They go when others have come.
+        let (last, first): (Vec<_>, Vec<_>) =
+            gone.map(|(id, member)| (id.clone(), member.model())).partition(|(_, model)| orphaned.contains(model));
         for (id, _) in first {
             self.leave(&id).await;
         }
         let mut wanted: Vec<&Described> = wanted.into_values().collect();
         wanted.sort_by(|a, b| a.id.value.cmp(&b.id.value));
         for described in wanted {
-            if let Err(error) = self.admit(described, &served).await {
+            if let Err(error) = self.admit(described, &orphaned).await {
                 trouble.push(error);
             }
         }
@@ -180,7 +182,7 @@ impl Members {
     }
 
     /// Makes a worker a member as it is described. One at another place is another worker, and takes the old one's place.
-    async fn admit(&mut self, described: &Described, served: &BTreeSet<String>) -> Result<(), String> {
+    async fn admit(&mut self, described: &Described, orphaned: &BTreeSet<String>) -> Result<(), String> {
         let id = &described.id.value;
         if self.present.get(id).is_some_and(|member| !is_same_worker(&member.described, described)) {
             self.leave(id).await;
@@ -188,9 +190,9 @@ impl Members {
         let (what, done) = match self.present.get_mut(id) {
             Some(member) => ("changed", member.change(described, &self.fleet)),
             None => {
-                // Checks first, unless nobody else serves its model: then requests would be refused that it may well serve.
-                let is_served = served.contains(&described.model.value);
-                let health = if is_served { Health::unproven() } else { Health::presumed() };
+                // Checks first, unless it takes over: then requests would be refused that it may well serve.
+                let takes_over = orphaned.contains(&described.model.value);
+                let health = if takes_over { Health::presumed() } else { Health::unproven() };
                 ("taken in", self.join(described, health))
             }
         };

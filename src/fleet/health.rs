@@ -57,8 +57,8 @@ enum State {
 const DOWN: State = State::Unhealthy { passes: 0, failures: FAILURES };
 
 impl Health {
-    /// A worker that was there when the router started, or came when nobody else served its model: it may be tried before
-    /// its first check, or what it could serve would be refused.
+    /// A worker that was there when the router started, or that takes over from those that go: it may be tried before its
+    /// first check, or what it could serve would be refused.
     pub fn presumed() -> Self {
         Self::begin(State::Unknown)
     }

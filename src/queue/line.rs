@@ -163,3 +163,113 @@ impl Line {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use tokio::sync::oneshot::error::TryRecvError;
+    use warmpath_core::shape::{Class, TenantId};
+
+    use super::*;
+
+    fn line(waiting: usize) -> Line {
+        Line::new(Rules { waiting, of_tenant: waiting, weights: [NonZeroU32::MIN; 3] })
+    }
+
+    fn entry(returned: bool, choice: Choice) -> Entry {
+        let expires = Instant::now() + Duration::from_secs(10);
+        Entry { class: Class(0), tenant: None, expires, returned, choice }
+    }
+
+    /// Whoever finds no room speaks for its own choice only, and whoever may go anywhere for all.
+    #[test]
+    fn each_choice_has_its_turn_once_for_each_room() {
+        let mut line = line(9);
+        let mut enter = |returned, choice| line.enter(Instant::now(), entry(returned, choice)).unwrap();
+        let [one, two, three] = [1, 2, 3].map(Choice::some);
+        // Two of one choice that were admitted before, one of another, and new ones.
+        let (first, mut first_call) = enter(true, one);
+        let (_, mut same_call) = enter(true, one);
+        let (second, mut second_call) = enter(true, two);
+        let (adapter, mut adapter_call) = enter(false, three);
+        let (later, mut later_call) = enter(false, three);
+        assert!(line.lets_by(Choice::ANY) && !line.lets_by(three), "nobody who waits may go anywhere");
+        line.room();
+        assert!(!line.lets_by(Choice::ANY), "somebody is trying");
+        assert_eq!(first_call.try_recv(), Ok(Call::Turn));
+        let mut first_call = line.park(first, one);
+        assert_eq!((second_call.try_recv(), same_call.try_recv().is_err()), (Ok(Call::Turn), true));
+        let _second_call = line.park(second, two);
+        assert_eq!(adapter_call.try_recv(), Ok(Call::Turn));
+        // It goes, and nothing has changed for those of the other choices.
+        line.admitted(Instant::now(), adapter, Tokens(1));
+        assert_eq!((later_call.try_recv(), first_call.try_recv().is_err()), (Ok(Call::Turn), true));
+        line.room();
+        let _later_call = line.park(later, three);
+        assert_eq!(first_call.try_recv(), Ok(Call::Turn), "there may be room again");
+    }
+
+    /// What comes free while the first one tries begins nothing anew: where workers finish faster than it tries, others would
+    /// never have their turn.
+    #[test]
+    fn room_that_comes_in_every_turn_keeps_nobody_from_its_own() {
+        let mut line = line(9);
+        let choices = [1, 2, 3].map(Choice::some);
+        let mut waiting = choices.map(|choice| line.enter(Instant::now(), entry(false, choice)).unwrap());
+        line.room();
+        for _ in 0..3 {
+            for (choice, (ticket, call)) in choices.into_iter().zip(&mut waiting) {
+                assert_eq!(call.try_recv(), Ok(Call::Turn), "{choice:?}");
+                line.room();
+                *call = line.park(*ticket, choice);
+            }
+        }
+        let (first, call) = &mut waiting[0];
+        assert_eq!(call.try_recv(), Ok(Call::Turn));
+        // It may go anywhere by now, and so speaks for all; but there was room after its turn had begun.
+        line.room();
+        *call = line.park(*first, Choice::ANY);
+        assert_eq!(call.try_recv(), Ok(Call::Turn));
+        *call = line.park(*first, Choice::ANY);
+        assert!(line.rests() && waiting.iter_mut().all(|(_, call)| call.try_recv().is_err()));
+    }
+
+    #[test]
+    fn whoever_is_displaced_while_it_tries_is_told_when_it_has_found_nothing() {
+        let mut line = line(1);
+        let (low, mut low_call) =
+            line.enter(Instant::now(), Entry { class: Class(1), ..entry(false, Choice::ANY) }).unwrap();
+        line.room();
+        assert_eq!(low_call.try_recv(), Ok(Call::Turn));
+        let urgent = Entry { class: Class(-1), tenant: Some(TenantId(1)), ..entry(false, Choice::ANY) };
+        let (_, mut urgent_call) = line.enter(Instant::now(), urgent).unwrap();
+        assert_eq!(urgent_call.try_recv(), Ok(Call::Turn));
+        low_call = line.park(low, Choice::ANY);
+        assert_eq!(low_call.try_recv(), Err(TryRecvError::Closed));
+        assert!(!line.rests(), "nobody else's turn has ended");
+    }
+
+    /// Two that could go to the same workers, until one of those serves what the second wants.
+    #[test]
+    fn where_workers_serve_something_else_nobody_speaks_for_another() {
+        let mut line = line(9);
+        let [one, two] = [1, 2].map(Choice::some);
+        let (first, mut first_call) = line.enter(Instant::now(), entry(false, one)).unwrap();
+        let (second, mut second_call) = line.enter(Instant::now(), entry(false, one)).unwrap();
+        line.room();
+        assert_eq!(first_call.try_recv(), Ok(Call::Turn));
+        first_call = line.park(first, one);
+        assert!(line.rests() && second_call.try_recv().is_err());
+        line.regroup();
+        assert_eq!(first_call.try_recv(), Ok(Call::Turn));
+        first_call = line.park(first, one);
+        assert_eq!(second_call.try_recv(), Ok(Call::Turn));
+        second_call = line.park(second, two);
+        // From now on each speaks for its own.
+        line.room();
+        assert_eq!(first_call.try_recv(), Ok(Call::Turn));
+        let _first_call = line.park(first, one);
+        assert_eq!(second_call.try_recv(), Ok(Call::Turn));
+    }
+}

@@ -80,6 +80,7 @@ mod tls;
 mod top;
 mod traces;
 mod trust;
+mod turns;
 mod unwilling;
 mod usage;
 mod warm;
