@@ -247,7 +247,7 @@ mod tests {
         assert!(ring.points.contains(&(xxh64(b"worker-20", 0), Slot(1))));
     }
 
-    /// Names that numbers continue make the same points, 10 of a worker's 256 for each digit more, and none is lost.
+    /// `worker-1` and 110 make what `worker-11` and 0 make: 110 of their 256 points would be the same.
     #[test]
     fn workers_whose_names_continue_each_other_share_no_point() {
         let names: Vec<String> = (1..=12).map(|number| format!("worker-{number}")).collect();

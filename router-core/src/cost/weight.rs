@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// From 0 to a billion, so that no sum of products is beyond all numbers. A bad value fails while it is parsed, so the error has its line and column.
+/// From 0 to a billion, so that no sum of products is beyond all numbers. A bad value fails while it is parsed, so the
+/// error has its line and column.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Weight(f64);
