@@ -132,6 +132,7 @@ async fn wrong_method() -> Response {
     refused(StatusCode::METHOD_NOT_ALLOWED, "this path is for another method: `Allow` names it")
 }
 
+/// An error as this port says it.
 fn refused(status: StatusCode, message: &str) -> Response {
     let body = serde_json::json!({"error": {"message": message, "code": status.as_u16()}});
     (status, Json(body)).into_response()

@@ -58,16 +58,26 @@ async fn only_workers_that_have_an_adapter_are_asked_for_it() {
     assert_eq!(workers[0].seen().len(), asked);
 }
 
-/// The only worker that has the adapter is busy; the other one is not, and nobody has to wait for it.
-#[tokio::test]
-async fn who_waits_for_an_adapter_keeps_nobody_from_a_worker_without_it() {
+/// What a worker does that answers when it is told to.
+fn slow() -> Vec<Step> {
+    vec![Step::Await, whole("200 OK", "{}")]
+}
+
+/// Two that take one request at a time; the first, which has the adapter, answers when it is told to.
+async fn one_at_a_time() -> ([Scripted; 2], TestFleet) {
     let workers = two(&["sql"], &[]).await;
-    let slow = vec![Step::Await, whole("200 OK", "{}")];
-    workers[0].plays(slow.clone());
+    workers[0].plays(slow());
     let one = "events: none, max_num_seqs: 1";
     let builder = fleet().engines(0).stranger_with(workers[0].address, one).stranger_with(workers[1].address, one);
     let fleet = builder.config(CONFIG).start().await;
     until_listed(&fleet, &["m", "alias/of-m", "sql"]).await;
+    (workers, fleet)
+}
+
+/// The only worker that has the adapter is busy; the other one is not, and nobody has to wait for it.
+#[tokio::test]
+async fn who_waits_for_an_adapter_keeps_nobody_from_a_worker_without_it() {
+    let (workers, fleet) = one_at_a_time().await;
     let fleet = &fleet;
     let sent = |model: &'static str| async move {
         let served = ask(fleet, model).await;
@@ -82,7 +92,7 @@ async fn who_waits_for_an_adapter_keeps_nobody_from_a_worker_without_it() {
         is_queued(1.0).await;
         // One that comes while the other waits, and one that waits behind it.
         assert_eq!(sent("m").await, (200, "stranger-2".to_owned()));
-        workers[1].plays(slow);
+        workers[1].plays(slow());
         let behind = async {
             workers[1].asked(2).await;
             is_queued(2.0).await;
@@ -101,13 +111,7 @@ async fn who_waits_for_an_adapter_keeps_nobody_from_a_worker_without_it() {
 /// Where an adapter is loaded there is room for those that wait for it, and where it is unloaded there is nobody any more.
 #[tokio::test]
 async fn who_waits_for_an_adapter_hears_where_it_is_loaded_and_unloaded() {
-    let workers = two(&["sql"], &[]).await;
-    let slow = vec![Step::Await, whole("200 OK", "{}")];
-    workers[0].plays(slow.clone());
-    let one = "events: none, max_num_seqs: 1";
-    let builder = fleet().engines(0).stranger_with(workers[0].address, one).stranger_with(workers[1].address, one);
-    let fleet = builder.config(CONFIG).start().await;
-    until_listed(&fleet, &["m", "alias/of-m", "sql"]).await;
+    let (workers, fleet) = one_at_a_time().await;
     let fleet = &fleet;
     let sent = || async move {
         let served = ask(fleet, "sql").await;
@@ -128,7 +132,7 @@ async fn who_waits_for_an_adapter_hears_where_it_is_loaded_and_unloaded() {
     let mut served = [first, second];
     served.sort();
     assert_eq!(served, ["stranger-1", "stranger-2"].map(|worker| (200, worker.to_owned())));
-    workers[1].plays(slow);
+    workers[1].plays(slow());
     let unloading = async {
         workers[0].asked(2).await;
         workers[1].asked(2).await;

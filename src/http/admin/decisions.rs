@@ -9,10 +9,9 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::json;
 
 use super::query::Query;
-use super::{Admin, guard};
+use super::{Admin, guard, refused};
 use crate::decisions::history::POINTS_MAX;
 use crate::decisions::told::Row;
 use crate::decisions::{Decision, Filter};
@@ -41,7 +40,7 @@ pub(super) async fn list(State(admin): State<Arc<Admin>>, headers: HeaderMap, ur
     }
     let filter = match filter(&uri) {
         Ok(filter) => filter,
-        Err(message) => return said(StatusCode::BAD_REQUEST, &message),
+        Err(message) => return refused(StatusCode::BAD_REQUEST, &message),
     };
     // What is decided while others are told is told to who asks next.
     let last = admin.decisions.last();
@@ -77,7 +76,7 @@ pub(super) async fn history(State(admin): State<Arc<Admin>>, headers: HeaderMap,
         match (key.as_str(), value.parse::<u64>()) {
             ("step_ms", Ok(number)) => step_ms = number.clamp(100, 3_600_000),
             ("points", Ok(number)) => points = usize::try_from(number).unwrap_or(POINTS_MAX),
-            _ => return said(StatusCode::BAD_REQUEST, "known: step_ms and points, whole numbers"),
+            _ => return refused(StatusCode::BAD_REQUEST, "known: step_ms and points, whole numbers"),
         }
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -102,11 +101,11 @@ pub(super) async fn one(
         Some((key, value)) if key == "by" && value == "number" => {
             id.parse().ok().and_then(|number| admin.decisions.numbered(number))
         }
-        Some(_) => return said(StatusCode::BAD_REQUEST, "known: by=number"),
+        Some(_) => return refused(StatusCode::BAD_REQUEST, "known: by=number"),
     };
     match found.and_then(told) {
         Some(told) => Json(told).into_response(),
-        None => said(StatusCode::NOT_FOUND, "no decision that is kept has this number or request id"),
+        None => refused(StatusCode::NOT_FOUND, "no decision that is kept has this number or request id"),
     }
 }
 
@@ -120,10 +119,6 @@ pub(super) async fn dry(State(admin): State<Arc<Admin>>, request: Request) -> Re
         Ok(told) => Json(told).into_response(),
         Err(error) => error.into_response(),
     }
-}
-
-fn said(status: StatusCode, message: &str) -> Response {
-    (status, Json(json!({"error": {"message": message, "code": status.as_u16()}}))).into_response()
 }
 
 #[cfg(test)]
