@@ -12,6 +12,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
@@ -41,7 +42,10 @@ struct Configuration(PathBuf);
 
 impl Configuration {
     fn new(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("warmpath-cli-{}-{name}.yaml", std::process::id()));
+        // Tests run side by side, and some make theirs by the same name.
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("warmpath-cli-{}-{made}-{name}.yaml", std::process::id()));
         std::fs::write(&path, text).unwrap();
         Self(path)
     }
