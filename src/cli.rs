@@ -163,7 +163,7 @@ fn heard(written: io::Result<()>) -> anyhow::Result<()> {
 
 /// The runtime of every command that talks to the network.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_park(crate::turn::ended).build()?)
 }
 
 #[cfg(test)]

@@ -35,4 +35,5 @@ mod stride;
 pub mod telemetry;
 pub mod tokenize;
 pub mod tune;
+mod turn;
 pub mod upstream;

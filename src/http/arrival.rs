@@ -18,6 +18,7 @@ use crate::fleet::PoolState;
 use crate::request_id::{self, REQUEST_ID};
 use crate::telemetry::access::Access;
 use crate::telemetry::trace_context::TraceContext;
+use crate::turn::behind_others;
 
 /// What every request has before a byte of its body was read.
 pub(super) struct Arrival {
@@ -86,6 +87,7 @@ impl Arrival {
         handled: impl Future<Output = Result<Response, GatewayError>>,
     ) -> Answered {
         let handled = tokio::time::timeout_at(self.deadline.into(), caught(handled)).await;
+        behind_others().await;
         self.answered(match handled.unwrap_or(Err(GatewayError::Deadline)) {
             Ok(response) => response,
             Err(error) => self.failed(gateway, error),
