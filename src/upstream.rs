@@ -16,7 +16,6 @@ use warmpath_core::retry::Failure;
 use crate::error::{BoxError, GatewayError, retry_after};
 use crate::fleet::Worker;
 use crate::link::{Inflow, SendError, Stage, Way};
-use crate::turn::behind_others;
 use headers::{RANK, is_media, to_client};
 use sse::{ErrorEvent, SseScanner};
 
@@ -122,7 +121,6 @@ impl Upstream {
     /// # Errors
     /// [`GatewayError::Upstream`], always before the client has seen anything.
     pub async fn send(&self, worker: &Worker, outgoing: &Outgoing, way: Way) -> Result<Answer, GatewayError> {
-        behind_others().await;
         let until = Instant::now() + self.timeouts.first_byte;
         let sending = pin!(worker.link.send(addressed(worker, outgoing), way));
         let Ok(sent) = timeout_at(until, sending).await else { return Err(failed(worker, Failure::Silent, None)) };

@@ -87,11 +87,12 @@ impl Arrival {
         handled: impl Future<Output = Result<Response, GatewayError>>,
     ) -> Answered {
         let handled = tokio::time::timeout_at(self.deadline.into(), caught(handled)).await;
-        behind_others().await;
-        self.answered(match handled.unwrap_or(Err(GatewayError::Deadline)) {
+        let answered = self.answered(match handled.unwrap_or(Err(GatewayError::Deadline)) {
             Ok(response) => response,
             Err(error) => self.failed(gateway, error),
-        })
+        });
+        behind_others().await;
+        answered
     }
 
     /// Counts and tells a failure.

@@ -110,6 +110,7 @@ pub(super) async fn understand(
         relayed,
         adapter: destination.adapter,
         alias: destination.alias,
+        names_model: view.model.is_some(),
         pool: Arc::clone(&pool),
         outgoing: outgoing(parts, arrival, asking, &body),
     };

@@ -22,10 +22,11 @@ use super::retrying::Retrying;
 use crate::decisions::told::decided;
 use crate::decisions::{Decision, Standing};
 use crate::error::{GatewayError, Retry, SHOULD_RETRY};
-use crate::fleet::{PoolState, Worker};
+use crate::fleet::{Duty, PoolState, Worker};
 use crate::link::Way;
 use crate::telemetry::access::Access;
 use crate::tokenize::Prompts;
+use crate::turn::behind_others;
 use crate::upstream::progress::{Form, Progress, Promise, Ticket};
 use crate::upstream::record::Recording;
 use crate::upstream::relay::Relay;
@@ -60,6 +61,8 @@ pub(super) struct Understood {
     pub(super) adapter: Option<Arc<str>>,
     /// Whether an alias of the model was asked for.
     pub(super) alias: bool,
+    /// Whether every reader of the body finds the name of the model that was found here.
+    pub(super) names_model: bool,
 }
 
 /// What becomes of an answer on its way to the client.
@@ -109,6 +112,14 @@ async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way
         let worker = worker.id.clone();
         GatewayError::Upstream { worker, failure, retry_after: None, source: None }
     };
+    behind_others().await;
+    // What became too late meanwhile, or lost its worker, is not begun.
+    if Instant::now() >= request.deadline {
+        return Err(GatewayError::Deadline);
+    }
+    if worker.duty() == Duty::Ejected {
+        return Err(failed(Failure::Ejected));
+    }
     request.access.iter().for_each(|access| access.sent());
     let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way));
     let answer = tokio::select! {
@@ -132,7 +143,10 @@ fn refused(gateway: &Gateway, request: &Understood, worker: &Worker, answer: &An
         StatusCode::FORBIDDEN if worker.authorization().is_some() && request.relayed != Relayed::Unread => {
             Failure::Denied
         }
-        StatusCode::NOT_FOUND if answer.whole().is_some_and(|body| disowns_model(&body)) => Failure::NotServed,
+        // Of a name that was read otherwise here, or by chance not at all, it says nothing.
+        StatusCode::NOT_FOUND if request.names_model && answer.whole().is_some_and(|body| disowns_model(&body)) => {
+            Failure::NotServed
+        }
         _ => return None,
     };
     Some(refused)
@@ -170,7 +184,7 @@ impl Drop for Attempt<'_> {
         let Understood { key, pool, deadline, .. } = self.request;
         let at = Instant::now();
         // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
-        let side = if at >= *deadline { Side::Worker } else { self.side };
+        let side = if self.side == Side::Client && at >= *deadline { Side::Worker } else { self.side };
         if side == Side::Client {
             pool.metrics.given_up();
         }

@@ -38,6 +38,23 @@ struct Fields<'a> {
     model: Option<Cow<'a, str>>,
 }
 
+/// What a body is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Json,
+    /// Forms too: nearly all of one is a file. Who reads them does so each in a way of its own.
+    Media,
+}
+
+impl Kind {
+    fn bytes_per_token(self) -> usize {
+        match self {
+            Kind::Json => BYTES_PER_TOKEN,
+            Kind::Media => MEDIA_BYTES_PER_TOKEN,
+        }
+    }
+}
+
 /// Any path that has no handler of its own.
 pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) -> Answered {
     let path = request.uri().path();
@@ -60,8 +77,9 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
 async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body).await?;
-    let (model, bytes_per_token) = model(&parts.headers, &body)?;
+    let (model, kind) = model(&parts.headers, &body)?;
     let destination = Destination::of(gateway, model.as_deref())?;
+    let names_model = kind == Kind::Json && model.is_some();
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);
     let senders = &gateway.behaviour.senders;
@@ -69,7 +87,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     let affinity = senders.session(&parts.headers, None);
     let mut headers = end_to_end(parts.headers, &parts.method, &body);
     arrival.name(&mut headers);
-    let tokens = Tokens(u32::try_from(body.len() / bytes_per_token).unwrap_or(u32::MAX));
+    let tokens = Tokens(u32::try_from(body.len() / kind.bytes_per_token()).unwrap_or(u32::MAX));
     let root = destination.root(None, pool.block_size, gateway.behaviour.index_seed);
     let path = parts.uri.into_parts().path_and_query;
     arrival.access.iter().for_each(|access| access.asks(&pool.model, tokens));
@@ -86,6 +104,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
         relayed: Relayed::Unread,
         adapter: destination.adapter,
         alias: destination.alias,
+        names_model,
         pool,
         outgoing: Outgoing {
             method: parts.method,
@@ -97,36 +116,33 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     forward(gateway, &understood).await
 }
 
-/// The model that a body names, if it does, and how many of its bytes count as a token. O(body).
+/// The model that a body names, if it does, and what the body is. O(body).
 ///
 /// # Errors
-/// Where two readers could disagree: it is JSON that is broken, or names a model twice.
-fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(Option<Cow<'a, str>>, usize), GatewayError> {
+/// Where two readers could disagree: it is JSON that is broken, or names a model twice, or is a form beyond what is read.
+fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(Option<Cow<'a, str>>, Kind), GatewayError> {
     let content_type = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
     if let Some(boundary) = multipart::boundary(content_type) {
-        let model = multipart::field(body, boundary, "model").map_err(twice)?;
-        return Ok((model.map(Cow::Borrowed), MEDIA_BYTES_PER_TOKEN));
+        let model = multipart::field(body, boundary, "model");
+        let model = model.map_err(|unclear| GatewayError::bad_request(unclear.to_string(), Some("model")))?;
+        return Ok((model.map(Cow::Borrowed), Kind::Media));
     }
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Ok((None, MEDIA_BYTES_PER_TOKEN));
+        return Ok((None, Kind::Media));
     }
     let fields: Result<Fields<'a>, _> = serde_json::from_slice(body);
     let Fields { model } = fields.map_err(|error| {
         let what = if error.is_data() { "a valid request" } else { "valid JSON" };
         GatewayError::bad_request(format!("the body is not {what}: {error}"), None)
     })?;
-    Ok((model, BYTES_PER_TOKEN))
-}
-
-fn twice(_: multipart::Twice) -> GatewayError {
-    GatewayError::bad_request("`model` is there twice", Some("model"))
+    Ok((model, Kind::Json))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn named(content_type: &'static str, body: &str) -> Result<(Option<String>, usize), String> {
+    fn named(content_type: &'static str, body: &str) -> Result<(Option<String>, Kind), String> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
         let found = model(&headers, body.as_bytes()).map_err(|error| error.to_string())?;
@@ -136,12 +152,12 @@ mod tests {
     #[test]
     fn a_model_is_read_where_there_is_one() {
         const JSON: &str = "application/json";
-        assert_eq!(named(JSON, r#" {"input":[[[1]]],"model":"a\u0062"}"#), Ok((Some("ab".to_owned()), 4)));
-        assert_eq!(named(JSON, r#"{"input":{"model":"x"},"model":null}"#), Ok((None, 4)));
-        assert_eq!(named(JSON, ""), Ok((None, 512)));
-        assert_eq!(named("audio/wav", "RIFF"), Ok((None, 512)));
+        assert_eq!(named(JSON, r#" {"input":[[[1]]],"model":"a\u0062"}"#), Ok((Some("ab".to_owned()), Kind::Json)));
+        assert_eq!(named(JSON, r#"{"input":{"model":"x"},"model":null}"#), Ok((None, Kind::Json)));
+        assert_eq!(named(JSON, ""), Ok((None, Kind::Media)));
+        assert_eq!(named("audio/wav", "RIFF"), Ok((None, Kind::Media)));
         let form = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nw\r\n--b--\r\n";
-        assert_eq!(named("multipart/form-data; boundary=b", form), Ok((Some("w".to_owned()), 512)));
+        assert_eq!(named("multipart/form-data; boundary=b", form), Ok((Some("w".to_owned()), Kind::Media)));
     }
 
     #[test]
@@ -150,6 +166,6 @@ mod tests {
             assert!(named("application/json", body).is_err(), "{body}");
         }
         let deep = format!(r#"{{"x":{}1{},"model":"m"}}"#, "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(named("application/json", &deep), Ok((Some("m".to_owned()), 4)));
+        assert_eq!(named("application/json", &deep), Ok((Some("m".to_owned()), Kind::Json)));
     }
 }

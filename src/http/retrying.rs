@@ -131,7 +131,10 @@ impl<'a> Retrying<'a> {
 
     /// Takes note of a failed attempt, and says what to do about it.
     pub(super) fn judge(&mut self, attempt: &mut Attempt<'_>, error: &GatewayError) -> Next {
-        let GatewayError::Upstream { failure, retry_after, source, .. } = error else { return Next::Stop };
+        let GatewayError::Upstream { failure, retry_after, source, .. } = error else {
+            attempt.side = Side::Router;
+            return Next::Stop;
+        };
         let (worker, failure) = (&attempt.worker, *failure);
         let (request, cause) = (self.request.id.as_bytes(), source.as_ref().map(tracing::field::display));
         let request = &*String::from_utf8_lossy(request);

@@ -6,7 +6,8 @@
 //! of its prompts share a prefix.
 //!
 //! Known differences from Jinja2: `%` does not format strings (such a template fails, and its chats are routed by load),
-//! integers beyond 64 bits are read as floats, and `title`, `capitalize`, `isdigit` and their like know letters and digits
+//! integers beyond 64 bits are read as floats, a text that is joined to one marked as `safe` is not escaped for it, a loop
+//! over `none` runs no time instead of failing, and `title`, `capitalize`, `isdigit` and their like know letters and digits
 //! as Rust does (`ß`, the digraph `ǆ`, what follows an apostrophe).
 
 use std::io;
@@ -30,6 +31,7 @@ mod messages;
 mod python;
 mod record;
 mod remembered;
+mod setting;
 mod skeleton;
 mod source;
 mod tools;
@@ -38,6 +40,7 @@ mod traits;
 use messages::Message;
 use record::Variables;
 pub(super) use remembered::{Filling, Joint, Parsed, Remembered, Rendered};
+use setting::Setting;
 pub(super) use skeleton::Skeleton;
 use traits::Traits;
 
@@ -90,7 +93,7 @@ impl ChatTemplate {
         Self::with_special_tokens(source, SpecialTokens::default())
     }
 
-    /// Compiles a template, in 0.3 ms, and tries what it does with texts, some thousand times.
+    /// Compiles a template, in 0.3 ms, and tries what it does with texts, some ten thousand times.
     ///
     /// # Errors
     /// [`TemplateError`] if it does not compile.
@@ -114,6 +117,9 @@ impl ChatTemplate {
         environment.set_unknown_method_callback(python::method);
         environment.add_filter("trim", python::trim);
         environment.add_filter("tojson", json::tojson);
+        environment.add_filter("escape", python::escape);
+        environment.add_filter("e", python::escape);
+        environment.add_test("iterable", python::is_iterable);
         environment
             .add_filter("string", |value: Value| json::float_text(&value).map_or(value, Value::from).to_string());
         environment.set_formatter(|out, state, value| match (value.as_str(), json::float_text(value)) {
@@ -132,14 +138,14 @@ impl ChatTemplate {
         let tokens = specials.0.into_iter().map(|(name, token)| (name, Value::from(token)));
         let defaults: Arc<[(&'static str, Value)]> = tokens.chain([("documents", Value::from(()))]).collect();
         let traits = |name: &'static str, source: &str| {
-            Traits::of(name, source, |format, messages| {
+            Traits::of(name, source, |format, setting, messages| {
                 let messages = messages.iter().map(|(role, text)| Message::plain(role, text, format).into_value());
-                let own = vec![
+                let mut own = setting.variables();
+                own.extend([
                     ("messages", Value::from(messages.collect::<Vec<_>>())),
                     ("add_generation_prompt", true.into()),
-                    ("tools", ().into()),
                     ("strftime_now", Value::from_function(|format: String| today(&format, SystemTime::UNIX_EPOCH))),
-                ];
+                ]);
                 let variables = Variables { own, given: None, defaults: Arc::clone(&defaults) };
                 print(&environment, name, Value::from_object(variables), 0).ok()
             })
@@ -172,7 +178,9 @@ impl ChatTemplate {
             let final_text = tag(&mut messages, traits)?;
             return cut(whole(&messages)?, &final_text).map(Rendered::Whole);
         }
-        match remembered {
+        // What texts do was not tried under any variables.
+        let was_tried = || Setting::of(chat).is_some_and(|setting| traits.habits.knows(setting));
+        match remembered.filter(|_| was_tried()) {
             Some(remembered) => remembered.prompt(messages, &traits.habits, whole),
             None => whole(&messages).map(Rendered::Whole),
         }
@@ -397,6 +405,15 @@ mod tests {
         assert_eq!(render_with(&template, HELLO).unwrap(), "plain");
         assert_eq!(render_with(&template, &format!(r#"{HELLO},"tools":[]"#)).unwrap(), "tools");
         assert!(ChatTemplate::named(&pairs[1..], SpecialTokens::default()).unwrap().is_none());
+    }
+
+    /// Qwen3-Coder's template asks so.
+    #[test]
+    fn no_tools_are_nothing_to_loop_over() {
+        let source = "{% if tools is iterable and tools|length > 0 %}{{ tools|length }}{% else %}none{% endif %}";
+        assert_eq!(render(source, HELLO).unwrap(), "none");
+        let tools = format!(r#"{HELLO},"tools":[{{"type":"function","function":{{"name":"f"}}}}]"#);
+        assert_eq!(render(source, &tools).unwrap(), "1");
     }
 
     #[test]

@@ -41,6 +41,7 @@ mod fountain;
 mod health;
 mod killed;
 mod kubernetes;
+mod late;
 mod limits;
 mod link;
 mod live;

@@ -101,3 +101,30 @@ async fn a_worker_that_does_not_know_an_alias_goes_on_serving_its_model() {
     assert_eq!(read(send(&fleet).await).await, (event("a") + "data: [DONE]\n\n", true));
     assert_eq!(fleet.health().await["status"], "ok");
 }
+
+/// What the router does not read may name any model, whose being unknown says nothing of the engine.
+#[tokio::test]
+async fn a_worker_that_does_not_know_a_model_the_router_has_not_read_goes_on_serving() {
+    const UNKNOWN: &str = r#"{"error":{"message":"no","type":"NotFoundError","param":"model","code":404}}"#;
+    let worker = Scripted::start(vec![whole("404 Not Found", UNKNOWN)]).await;
+    let fleet = fleet().engines(0).config("health: {request_failures: 2}\ntimeouts: {health_interval: 1h}");
+    let fleet = fleet.stranger(worker.address).start().await;
+    let json = "\u{feff}{\"model\": \"nope\", \"input\": \"a\"}";
+    let utf16: Vec<u8> = json.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for body in [json.as_bytes().to_vec(), utf16, b"{}".to_vec(), b"RIFF".to_vec()] {
+        for _ in 0..3 {
+            let answer = fleet.post_bytes("/v1/embeddings", body.clone()).await;
+            assert_eq!((answer.status, answer.body.to_string().as_str()), (404, UNKNOWN));
+        }
+    }
+    let form = "--b\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--b--\r\n";
+    for _ in 0..3 {
+        let request = fleet.client.post(fleet.url("/v1/audio/transcriptions"));
+        let request = request.header("content-type", "multipart/form-data; boundary=b").body(form);
+        assert_eq!(request.send().await.unwrap().status(), 404);
+    }
+    assert_eq!(retries(&fleet, "model_not_served").await, 0);
+    worker.plays(good_stream());
+    assert_eq!(read(send(&fleet).await).await, (event("a") + "data: [DONE]\n\n", true));
+    assert_eq!(fleet.health().await["status"], "ok");
+}

@@ -2,8 +2,8 @@
 
 use memchr::memmem;
 
-/// Fields that are looked at; forms of OpenAI's endpoints have a dozen.
-const FIELDS_MAX: usize = 64;
+/// Fields that are looked at: as many as engines' own readers take (Starlette). Forms of OpenAI's endpoints have a dozen.
+const FIELDS_MAX: usize = 1000;
 
 /// The longest head of a field that is looked at.
 const HEAD_MAX: usize = 4096;
@@ -14,9 +14,19 @@ const VALUE_MAX: usize = 1024;
 /// The longest boundary that there may be (RFC 2046, 5.1.1).
 const BOUNDARY_MAX: usize = 70;
 
-/// The field is there twice: whoever comes next might read the other one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Twice;
+/// Why nobody can say what the field is: whoever comes next might read another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unclear {
+    /// It is there twice.
+    #[error("`model` is there twice")]
+    Twice,
+    /// Its value is longer than is read.
+    #[error("`model` has more than {VALUE_MAX} bytes")]
+    TooLong,
+    /// It may stand behind what is looked at.
+    #[error("the form has more than {FIELDS_MAX} fields")]
+    TooMany,
+}
 
 /// The boundary that a `Content-Type` names, if it is one of forms.
 pub(super) fn boundary(content_type: &[u8]) -> Option<&[u8]> {
@@ -29,52 +39,71 @@ pub(super) fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     (1..=BOUNDARY_MAX).contains(&value.len()).then_some(value)
 }
 
-/// The value of a field, if it is there and short, and text. O(body).
+/// The value of a field, if it is there, and text. O(body).
 ///
 /// # Errors
-/// [`Twice`].
-pub(super) fn field<'a>(body: &'a [u8], boundary: &[u8], name: &str) -> Result<Option<&'a str>, Twice> {
-    let delimiter = [b"--", boundary].concat();
+/// [`Unclear`].
+pub(super) fn field<'a>(body: &'a [u8], boundary: &[u8], name: &str) -> Result<Option<&'a str>, Unclear> {
+    let delimiter = [b"\r\n--", boundary].concat();
     let finder = memmem::Finder::new(&delimiter);
-    let mut found = None;
-    let mut rest = match finder.find(body) {
-        Some(at) => &body[at + delimiter.len()..],
-        None => return Ok(None),
-    };
-    for _ in 0..FIELDS_MAX {
-        let Some(end) = finder.find(rest) else { break };
-        let (part, next) = (&rest[..end], &rest[end + delimiter.len()..]);
-        if let Some(value) = value_of(part, name)
+    // It begins a line, and the first one may begin the body.
+    let first = body.strip_prefix(&delimiter[2..]).or_else(|| behind(body, finder.find(body), delimiter.len()));
+    let (mut rest, mut fields, mut found) = (first, 0, None);
+    while let Some(here) = rest.filter(|rest| !rest.starts_with(b"--")) {
+        let end = finder.find(here);
+        if let Some(end) = end
+            && let Some(value) = value_of(&here[..end], name)?
             && found.replace(value).is_some()
         {
-            return Err(Twice);
+            return Err(Unclear::Twice);
         }
-        rest = next;
+        fields += 1;
+        if fields > FIELDS_MAX {
+            return Err(Unclear::TooMany);
+        }
+        rest = behind(here, end, delimiter.len());
     }
     Ok(found)
 }
 
+/// What is behind so many bytes from a place on.
+fn behind(bytes: &[u8], at: Option<usize>, len: usize) -> Option<&[u8]> {
+    bytes.get(at? + len..)
+}
+
 /// The value of a part that begins behind its delimiter, if this is its name and it is no file.
-fn value_of<'a>(part: &'a [u8], name: &str) -> Option<&'a str> {
-    let part = part.strip_prefix(b"\r\n")?;
-    let head_end = memmem::find(&part[..part.len().min(HEAD_MAX)], b"\r\n\r\n")?;
-    let (head, value) = (&part[..head_end], part[head_end + 4..].strip_suffix(b"\r\n")?);
+fn value_of<'a>(part: &'a [u8], name: &str) -> Result<Option<&'a str>, Unclear> {
+    let Some((head, value)) = parted(part) else { return Ok(None) };
     let disposition = head.split(|byte| *byte == b'\n').find_map(|line| {
         const KEY: &[u8] = b"content-disposition:";
         line.get(..KEY.len()).filter(|key| key.eq_ignore_ascii_case(KEY))?;
         line.get(KEY.len()..)
-    })?;
-    let is_meant =
-        parameter(disposition, b"name") == Some(name.as_bytes()) && parameter(disposition, b"filename").is_none();
-    if !is_meant || value.len() > VALUE_MAX {
-        return None;
+    });
+    let is_meant = disposition.is_some_and(|disposition| {
+        parameter(disposition, b"name") == Some(name.as_bytes()) && parameter(disposition, b"filename").is_none()
+    });
+    match value.len() {
+        _ if !is_meant => Ok(None),
+        ..=VALUE_MAX => Ok(std::str::from_utf8(value).ok()),
+        _ => Err(Unclear::TooLong),
     }
-    std::str::from_utf8(value).ok()
+}
+
+/// The head and the body of a part.
+fn parted(part: &[u8]) -> Option<(&[u8], &[u8])> {
+    let part = part.strip_prefix(b"\r\n")?;
+    let end = memmem::find(&part[..part.len().min(HEAD_MAX)], b"\r\n\r\n")?;
+    Some((&part[..end], &part[end + 4..]))
 }
 
 /// The value of `; key=value` or `; key="value"`.
 fn parameter<'a>(header: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
-    header.split(|byte| *byte == b';').skip(1).find_map(|pair| {
+    let mut is_quoted = false;
+    let pairs = header.split(|byte| {
+        is_quoted ^= *byte == b'"';
+        *byte == b';' && !is_quoted
+    });
+    pairs.skip(1).find_map(|pair| {
         let pair = pair.trim_ascii();
         let split = memchr::memchr(b'=', pair)?;
         let (name, value) = (pair[..split].trim_ascii_end(), pair[split + 1..].trim_ascii_start());
@@ -91,7 +120,7 @@ mod tests {
         format!("--b\r\nContent-Type: text/plain\r\ncontent-disposition: form-data; {disposition}\r\n\r\n{value}\r\n")
     }
 
-    fn read(parts: &[String]) -> Result<Option<String>, Twice> {
+    fn read(parts: &[String]) -> Result<Option<String>, Unclear> {
         let body = parts.concat() + "--b--\r\n";
         Ok(field(body.as_bytes(), b"b", "model")?.map(str::to_owned))
     }
@@ -116,14 +145,36 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_that_name_and_a_long_value_are_none() {
-        assert_eq!(read(&[part("name=\"model\"; filename=\"x\"", "whisper")]), Ok(None));
-        assert_eq!(read(&[part("name=\"model\"", &"x".repeat(VALUE_MAX + 1))]), Ok(None));
+    fn a_file_of_that_name_is_none() {
+        for file in ["x", "a;b.txt", "; name=language"] {
+            assert_eq!(read(&[part(&format!("name=\"model\"; filename=\"{file}\""), "whisper")]), Ok(None), "{file}");
+        }
+        assert_eq!(read(&[part("filename=\"a;b\"; name=\"model\"", "whisper")]), Ok(None));
+    }
+
+    #[test]
+    fn what_begins_no_line_is_no_delimiter() {
+        let inside = "RIFF--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nforged";
+        let file = part("name=file; filename=f", inside);
+        assert_eq!(read(&[file.clone()]), Ok(None));
+        assert_eq!(read(&[file, part("name=model", "whisper")]), Ok(Some("whisper".to_owned())));
+        let body = format!("preamble\r\n{}--b--\r\n{}--b--\r\n", part("name=model", "w"), part("name=model", "x"));
+        assert_eq!(field(body.as_bytes(), b"b", "model"), Ok(Some("w")), "what is behind the end is none of it");
+    }
+
+    #[test]
+    fn what_others_may_read_otherwise_is_an_error() {
+        assert_eq!(read(&[part("name=\"model\"", &"x".repeat(VALUE_MAX + 1))]), Err(Unclear::TooLong));
+        let fields = |count: usize| vec![part("name=language", "de"); count];
+        let behind = |count| read(&[fields(count), vec![part("name=model", "w")]].concat());
+        assert_eq!(behind(FIELDS_MAX - 1), Ok(Some("w".to_owned())));
+        assert_eq!(behind(FIELDS_MAX), Err(Unclear::TooMany));
+        assert_eq!(read(&fields(FIELDS_MAX + 1)), Err(Unclear::TooMany));
     }
 
     #[test]
     fn a_field_that_is_there_twice_is_an_error() {
-        assert_eq!(read(&[part("name=model", "a"), part("name=model", "b")]), Err(Twice));
+        assert_eq!(read(&[part("name=model", "a"), part("name=model", "b")]), Err(Unclear::Twice));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use memchr::memmem::Finder;
 use memchr::{memchr, memchr_iter};
 
+use super::setting::Setting;
 use super::skeleton::{Pieces, mark};
 use super::source;
 
@@ -21,25 +22,41 @@ pub(super) struct Habits {
     /// Texts with one of these may not.
     acted_on: ActedOn,
     prints_texts: AtomicBool,
+    /// Settings under which it was tried, and prints texts.
+    settings: Vec<Setting>,
     /// Whether white space at the beginning of a text, and at its end, is taken off.
     trims: [bool; 2],
     filled: AtomicU64,
 }
 
 impl Habits {
-    /// Tries the template of `source`. `render` gives what it makes of messages with these roles and texts, if it takes
-    /// them. Some thousand short renderings.
-    pub(super) fn of(source: &str, render: impl Fn(&[(&str, &str)]) -> Option<String>) -> Self {
-        let trials: Vec<Trial> = CONVERSATIONS.iter().filter_map(|roles| Trial::new(roles, &render)).collect();
+    /// Tries the template of `source`. `render` gives what it makes of messages with these roles and texts in a setting, if
+    /// it takes them. Some ten thousand short renderings.
+    pub(super) fn of(source: &str, render: impl Fn(Setting, &[(&str, &str)]) -> Option<String>) -> Self {
+        let (mut settings, mut trials) = (Vec::new(), Vec::new());
+        for setting in Setting::all() {
+            let tried: Vec<Trial> =
+                CONVERSATIONS.iter().filter_map(|roles| Trial::new(setting, roles, &render)).collect();
+            let stands = |text: &String| tried.iter().all(|trial| trial.shows(text, &render));
+            if !tried.is_empty() && every_kind_of_text().iter().all(stands) {
+                settings.push(setting);
+                trials.extend(tried);
+            }
+        }
         let stands = |text: &str| trials.iter().all(|trial| trial.shows(text, &render));
-        let prints_texts = !trials.is_empty() && every_kind_of_text().iter().all(|text| stands(text));
+        let prints_texts = !trials.is_empty();
         let mut acted_on = source::words(source);
         acted_on.retain(|word| prints_texts && (is_marker(word) || !sentences(word).iter().all(|text| stands(text))));
         // A text with a word has those that the word has.
         let shortest = |word: &&String| !acted_on.iter().any(|other| other != *word && word.contains(other.as_str()));
         let acted_on = ActedOn::new(acted_on.iter().filter(shortest).map(String::as_bytes));
         let trims = [["\n\nx", "  x"], ["x\n\n", "x  "]].map(|texts| !texts.into_iter().all(stands));
-        Self { acted_on, prints_texts: prints_texts.into(), trims, filled: AtomicU64::new(0) }
+        Self { acted_on, prints_texts: prints_texts.into(), settings, trims, filled: AtomicU64::new(0) }
+    }
+
+    /// Whether it was tried in this setting, and prints texts there.
+    pub(super) fn knows(&self, setting: Setting) -> bool {
+        self.settings.contains(&setting)
     }
 
     /// Whether `text` is one that is printed as it is.
@@ -88,22 +105,27 @@ const CONVERSATIONS: [&[&str]; 5] = [
 
 /// A conversation whose texts are exchanged.
 struct Trial {
+    setting: Setting,
     roles: &'static [&'static str],
     pieces: Pieces,
 }
 
 impl Trial {
     /// `None` if the template does not take the roles, or does not print each text once.
-    fn new(roles: &'static [&'static str], render: &impl Fn(&[(&str, &str)]) -> Option<String>) -> Option<Self> {
+    fn new(
+        setting: Setting,
+        roles: &'static [&'static str],
+        render: &impl Fn(Setting, &[(&str, &str)]) -> Option<String>,
+    ) -> Option<Self> {
         let marks: Vec<String> = (0..roles.len()).map(mark).collect();
         let messages: Vec<(&str, &str)> = roles.iter().copied().zip(marks.iter().map(String::as_str)).collect();
-        Some(Self { roles, pieces: Pieces::around_marks(&render(&messages)?, roles.len())? })
+        Some(Self { setting, roles, pieces: Pieces::around_marks(&render(setting, &messages)?, roles.len())? })
     }
 
     /// Whether `text` stands in the prompt as it is, said by everybody.
-    fn shows(&self, text: &str, render: &impl Fn(&[(&str, &str)]) -> Option<String>) -> bool {
+    fn shows(&self, text: &str, render: &impl Fn(Setting, &[(&str, &str)]) -> Option<String>) -> bool {
         let messages: Vec<(&str, &str)> = self.roles.iter().map(|role| (*role, text)).collect();
-        render(&messages)
+        render(self.setting, &messages)
             .is_some_and(|rendered| rendered == self.pieces.filled_behind(0, self.roles.iter().map(|_| text)))
     }
 }
@@ -184,11 +206,12 @@ fn every_kind_of_text() -> [String; 5] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::setting::Thinking;
     use super::*;
 
     /// Of a template that prints roles and what `text` makes of texts, and has these words.
     fn habits(words: &str, text: impl Fn(&str) -> String) -> Habits {
-        Habits::of(words, |messages| {
+        Habits::of(words, |_, messages| {
             Some(messages.iter().map(|(role, said)| format!("<{role}>{}", text(said))).collect())
         })
     }
@@ -203,6 +226,21 @@ mod tests {
         for text in ["", " a", "a\n", "\u{1f}a", "a</think>b", "stop", "unstoppable", "a; b"] {
             assert!(!habits.prints(text), "{text}");
         }
+    }
+
+    #[test]
+    fn words_that_act_in_one_setting_alone_are_acted_on_and_settings_that_change_every_text_are_not_known() {
+        let habits = Habits::of("{{ 'search' ~ 'stop' }}", |setting, messages| {
+            let text = |text: &str| match (setting.tools, setting.thinking) {
+                (true, Thinking::Off) => text.to_lowercase(),
+                (true, _) => text.replace("search", "(S)"),
+                (false, _) => text.to_owned(),
+            };
+            Some(messages.iter().map(|(role, said)| format!("<{role}>{}", text(said))).collect())
+        });
+        assert!(habits.prints("stop") && !habits.prints("I search"));
+        let known = |tools, thinking| habits.knows(Setting { tools, thinking });
+        assert!(known(false, Thinking::Off) && known(true, Thinking::On) && !known(true, Thinking::Off));
     }
 
     #[test]
@@ -246,7 +284,7 @@ mod tests {
         for (at, change) in changes.iter().enumerate() {
             assert!(!habits("", change).prints("a"), "{at}");
         }
-        assert!(!Habits::of("", |_| None).prints("a"));
+        assert!(!Habits::of("", |_, _| None).prints("a"));
         assert!(habits("", str::to_owned).prints("a"));
     }
 

@@ -365,7 +365,7 @@ mod tests {
     /// The messages as JSON, in the form that a template sees.
     fn shown(messages: &str, template: &str) -> Result<String, Reason> {
         let raw: Vec<Raw<'_>> = serde_json::from_str(messages).unwrap();
-        let messages = normalise(&raw, &Traits::of("default", template, |_, _| None), None)?;
+        let messages = normalise(&raw, &Traits::of("default", template, |_, _, _| None), None)?;
         let values: Vec<Value> = messages.iter().map(|parsed| parsed.value()).collect();
         let options = minijinja::value::Kwargs::from_iter(Vec::<(String, Value)>::new());
         Ok(tojson(&Value::from(values), options).unwrap())

@@ -34,6 +34,31 @@ pub(super) fn trim(text: StringInput<'_>, chars: Option<String>) -> Value {
     text.preserve_safety(trimmed)
 }
 
+/// Jinja's filter `escape`, with the entities of markupsafe.
+pub(super) fn escape(value: Value) -> Value {
+    if value.is_safe() {
+        return value;
+    }
+    let text = value.to_string();
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&#34;"),
+            '\'' => escaped.push_str("&#39;"),
+            plain => escaped.push(plain),
+        }
+    }
+    Value::from_safe_string(escaped)
+}
+
+/// Jinja's test `iterable`: whether Python's `iter` takes it. None is not, though it may be looped over here.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    value.is_undefined() || !value.is_none() && value.try_iter().is_ok()
+}
+
 /// Methods of Python's types.
 ///
 /// # Errors
@@ -128,6 +153,22 @@ mod tests {
         ] {
             assert_eq!(said(expression, text), is, "{expression}");
         }
+    }
+
+    /// What Jinja 3.1 and markupsafe 3 make of them.
+    #[test]
+    fn entities_and_what_is_iterable_are_python_s() {
+        let mut environment = Environment::new();
+        environment.add_filter("escape", escape);
+        environment.add_test("iterable", is_iterable);
+        let said = |expression: &str| {
+            environment.compile_expression(expression).unwrap().eval(context!(t => "<a & 'b\">")).unwrap().to_string()
+        };
+        assert_eq!(said("t|escape"), "&lt;a &amp; &#39;b&#34;&gt;");
+        assert_eq!(said("t|escape|escape"), said("t|escape"));
+        let iterable = ["'a'", "''", "[]", "{}", "missing", "none", "true", "1", "1.5"];
+        let told = iterable.map(|value| said(&format!("{value} is iterable")));
+        assert_eq!(told, ["True", "True", "True", "True", "True", "False", "False", "False", "False"]);
     }
 
     #[test]

@@ -222,7 +222,18 @@ mod tests {
 
         /// The prompt with this memory, and without any.
         fn render(&self, template: &ChatTemplate, messages: &serde_json::Value) -> [Result<String, Reason>; 2] {
-            let body = json!({ "model": "m", "messages": messages }).to_string();
+            self.render_beside(template, messages, json!({}))
+        }
+
+        /// The same of a request with more fields.
+        fn render_beside(
+            &self,
+            template: &ChatTemplate,
+            messages: &serde_json::Value,
+            mut fields: serde_json::Value,
+        ) -> [Result<String, Reason>; 2] {
+            (fields["model"], fields["messages"]) = ("m".into(), messages.clone());
+            let body = fields.to_string();
             let view = RequestView::parse(Endpoint::Chat, body.as_bytes(), 4096).unwrap();
             let Input::Chat(chat) = &view.input else { panic!() };
             let spans: Vec<u128> = chat.messages.iter().map(|raw| self.keys.of(raw.get().as_bytes())).collect();
@@ -334,13 +345,36 @@ mod tests {
         }
     }
 
+    /// What is looked for with tools alone, or where nothing is thought, as GLM's does.
+    #[test]
+    fn a_word_that_acts_in_one_setting_alone_is_seen_there() {
+        const NO_THINK: &str = "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ '/nothink' if (enable_thinking is \
+            defined and not enable_thinking and not m.content.endswith('/nothink')) else '' }}{% endfor %}";
+        const SEARCH: &str = "{% for m in messages %}{{ m.role }}:{{ m.content }}\
+            {% if tools and 'search' in m.content %}(S){% endif %}{% if mode and 'plan' in m.content %}(P){% endif %}\
+            {% endfor %}";
+        let tool = json!({"type": "function", "function": {"name": "f"}});
+        for (source, fields) in [
+            (NO_THINK, json!({"chat_template_kwargs": {"enable_thinking": false}})),
+            (SEARCH, json!({"tools": [tool]})),
+            (SEARCH, json!({"chat_template_kwargs": {"mode": true}})),
+        ] {
+            let (memory, template) = (Memory::new(), ChatTemplate::new(source).unwrap());
+            for text in ["one", "two", "three", "four", "five/nothink", "I search it", "a plan", "six"] {
+                let messages = json!([{"role": "user", "content": text}]);
+                let [remembered, whole] = memory.render_beside(&template, &messages, fields.clone());
+                assert_eq!(remembered, whole, "{text}");
+            }
+        }
+    }
+
     #[test]
     fn a_message_that_is_repeated_is_parsed_once_for_each_template() {
         let memory = Memory::new();
         let json = r#"{"role":"user","content":"a"}"#;
         let spans = [memory.keys.of(json.as_bytes())];
         let [text, parts] = ["{{ messages }}", "{% for part in message.content %}{% endfor %}"]
-            .map(|source| Traits::of("default", source, |_, _| None));
+            .map(|source| Traits::of("default", source, |_, _, _| None));
         let read = |template| memory.of(&spans).read(0, json, template).unwrap();
         assert!(Arc::ptr_eq(&read(&text), &read(&text)));
         assert_eq!(read(&text).value().to_string(), "{'role': 'user', 'content': 'a'}");

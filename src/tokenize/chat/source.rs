@@ -55,13 +55,21 @@ pub(super) fn words(source: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = source;
     while let Some(at) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+        let end = if rest[at..].starts_with("{{") { "}}" } else { "%}" };
         rest = &rest[at + 2..];
-        while let Some(next) = rest.chars().next().filter(|_| !rest.starts_with("}}") && !rest.starts_with("%}")) {
+        // Braces of maps that are open: theirs end no tag.
+        let mut open = 0_usize;
+        while let Some(next) = rest.chars().next().filter(|_| open > 0 || !rest.starts_with(end)) {
             rest = &rest[next.len_utf8()..];
-            if matches!(next, '"' | '\'') {
-                let (word, behind) = quoted(rest, next);
-                words.push(word);
-                rest = behind;
+            match next {
+                '{' => open += 1,
+                '}' => open = open.saturating_sub(1),
+                '"' | '\'' => {
+                    let (word, behind) = quoted(rest, next);
+                    words.push(word);
+                    rest = behind;
+                }
+                _ => {}
             }
         }
     }
@@ -110,6 +118,8 @@ mod tests {
     fn words_are_what_stands_in_quotes_in_tags() {
         let source = r#"it's {{ "a" ~ 'b\n' }} "no" {%- if 'c"d' in x['a'] and "\\" != '' -%}'{{ 'unclosed"#;
         assert_eq!(words(source), ["\\", "a", "b\n", "c\"d", "unclosed"]);
+        let maps = "{{ {'a': {'b': 'c'}} ~ 'd' }}'e'{%- set x = {'f': {}} -%}'g'{{ 'h' }}";
+        assert_eq!(words(maps), ["a", "b", "c", "d", "f", "h"]);
     }
 
     #[test]

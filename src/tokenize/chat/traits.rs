@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::habits::Habits;
 use super::messages::Format;
+use super::setting::Setting;
 use super::source;
 
 /// What a template's text tells of it, and what trying it has shown.
@@ -32,7 +33,7 @@ impl Traits {
     pub(super) fn of(
         name: &'static str,
         source: &str,
-        render: impl Fn(Format, &[(&str, &str)]) -> Option<String>,
+        render: impl Fn(Format, Setting, &[(&str, &str)]) -> Option<String>,
     ) -> Self {
         let format = if source::loops_over_content(source) { Format::Parts } else { Format::Text };
         Self {
@@ -43,7 +44,7 @@ impl Traits {
             reads_date: source.contains("strftime_now"),
             reads_content: source.contains("content"),
             fields: FIELDS.into_iter().filter(|field| source.contains(field)).collect(),
-            habits: Habits::of(source, |messages| render(format, messages)),
+            habits: Habits::of(source, |setting, messages| render(format, setting, messages)),
         }
     }
 
