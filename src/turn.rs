@@ -1,8 +1,8 @@
 //! What is ready at once is looked at first, and written then.
 //!
 //! Whoever waits at the other end of a connection is woken by what is written, and where its core sleeps, too, that takes
-//! longer than all else: 5 µs in a virtual machine, as much as all that nginx computes for a request. A proxy that writes
-//! as soon as it can wakes its reader for each request, as the reader has gone back to sleep while the next is looked at.
+//! longer than the rest of the write: some 5 µs in a virtual machine, half of what nginx takes for a request. A proxy that
+//! writes as soon as it can wakes its reader for each, since that has gone back to sleep while the next is looked at.
 //! Here the requests and answers that a thread finds ready together are written one right after the other, and most of them
 //! find the reader awake.
 

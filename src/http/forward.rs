@@ -143,7 +143,7 @@ fn refused(gateway: &Gateway, request: &Understood, worker: &Worker, answer: &An
         StatusCode::FORBIDDEN if worker.authorization().is_some() && request.relayed != Relayed::Unread => {
             Failure::Denied
         }
-        // Of a name that was read otherwise here, or by chance not at all, it says nothing.
+        // Of a name that was not read here it says nothing.
         StatusCode::NOT_FOUND if request.names_model && answer.whole().is_some_and(|body| disowns_model(&body)) => {
             Failure::NotServed
         }
