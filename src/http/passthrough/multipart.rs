@@ -156,7 +156,7 @@ mod tests {
     fn what_begins_no_line_is_no_delimiter() {
         let inside = "RIFF--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nforged";
         let file = part("name=file; filename=f", inside);
-        assert_eq!(read(&[file.clone()]), Ok(None));
+        assert_eq!(read(std::slice::from_ref(&file)), Ok(None));
         assert_eq!(read(&[file, part("name=model", "whisper")]), Ok(Some("whisper".to_owned())));
         let body = format!("preamble\r\n{}--b--\r\n{}--b--\r\n", part("name=model", "w"), part("name=model", "x"));
         assert_eq!(field(body.as_bytes(), b"b", "model"), Ok(Some("w")), "what is behind the end is none of it");
