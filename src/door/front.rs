@@ -11,7 +11,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
 use axum::routing::future::RouteFuture;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, header};
 use tower::Service as _;
 
 /// An answer.
@@ -26,16 +26,19 @@ pub struct Answered {
 /// An answer in the making.
 pub type Answering = Pin<Box<dyn Future<Output = Answered> + Send>>;
 
-/// The same, on the way through a router.
+/// What an answer keeps on its way through a router.
 #[derive(Clone, Copy)]
-struct Until(Instant);
+struct Kept {
+    until: Option<Instant>,
+    /// A router tells the length of a body that is empty, be it one that `HEAD` does not show.
+    tells_length: bool,
+}
 
 impl IntoResponse for Answered {
     fn into_response(self) -> Response<Body> {
         let Self { mut response, until } = self;
-        if let Some(until) = until {
-            response.extensions_mut().insert(Until(until));
-        }
+        let tells_length = response.headers().contains_key(header::CONTENT_LENGTH);
+        response.extensions_mut().insert(Kept { until, tells_length });
         response
     }
 }
@@ -43,7 +46,14 @@ impl IntoResponse for Answered {
 impl From<Response<Body>> for Answered {
     /// What has come through a router.
     fn from(mut response: Response<Body>) -> Self {
-        let until = response.extensions_mut().remove().map(|Until(until)| until);
+        let Some(Kept { until, tells_length }) = response.extensions_mut().remove() else {
+            return Self { response, until: None };
+        };
+        let is_made_up = |length: &HeaderValue| !tells_length && length == "0";
+        if response.headers().get(header::CONTENT_LENGTH).is_some_and(is_made_up) {
+            // HTTP tells it where nothing is left out.
+            response.headers_mut().remove(header::CONTENT_LENGTH);
+        }
         Self { response, until }
     }
 }

@@ -175,6 +175,26 @@ async fn methods_that_make_sense_pass_and_the_others_are_405_with_what_is_allowe
     assert_eq!(worker.seen().len(), 5);
 }
 
+/// `HEAD` shows no body: that there is none is not said of it.
+#[tokio::test]
+async fn a_head_without_a_length_stays_without() {
+    let worker = Scripted::start(vec![Step::Send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec())]);
+    let worker = worker.await;
+    let fleet = behind_one(&worker).await;
+    let asked = async |method| {
+        let answer = fleet.client.request(method, fleet.url("/v1/audio/voices")).send().await.unwrap();
+        let length = answer.headers().get("content-length").map(|length| length.to_str().unwrap().to_owned());
+        (answer.status().as_u16(), length)
+    };
+    assert_eq!(asked(Method::HEAD).await, (200, None));
+    worker.plays(vec![Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n".to_vec())]);
+    assert_eq!(asked(Method::HEAD).await, (200, Some("7".to_owned())));
+    worker.plays(vec![Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_vec())]);
+    assert_eq!(asked(Method::GET).await, (200, Some("0".to_owned())));
+    let models = fleet.client.head(fleet.url("/v1/models")).send().await.unwrap();
+    assert_ne!(models.headers()["content-length"], "0");
+}
+
 /// Other APIs' streams do not end with `[DONE]`.
 #[tokio::test]
 async fn a_stream_of_another_api_passes_as_it_comes_and_ends_as_it_ends() {
