@@ -178,7 +178,7 @@ impl ChatTemplate {
             let final_text = tag(&mut messages, traits)?;
             return cut(whole(&messages)?, &final_text).map(Rendered::Whole);
         }
-        // What texts do was not tried under any variables.
+        // What is done with texts was tried under some variables alone.
         let was_tried = || Setting::of(chat).is_some_and(|setting| traits.habits.knows(setting));
         match remembered.filter(|_| was_tried()) {
             Some(remembered) => remembered.prompt(messages, &traits.habits, whole),

@@ -1,5 +1,5 @@
-//! White space and ends of lines as Python's texts know them. Rust's white space lacks the four separators of ASCII, and its
-//! lines end nowhere but at `\n`.
+//! White space, ends of lines, entities and what is iterable, as Python and Jinja know them. Rust's white space lacks the
+//! four separators of ASCII, and its lines end nowhere but at `\n`.
 
 use minijinja::value::{Kwargs, StringInput, from_args};
 use minijinja::{Error, State, Value};
