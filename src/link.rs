@@ -1,36 +1,41 @@
 //! The way to one HTTP server: HTTP/1.1 over TCP or TLS, on connections that are kept between requests.
 //!
-//! A stack of hyper's own `SendRequest`s: the connection that was used last is used next, so that the others grow old
-//! and are closed before the server would close them. hyper's pooled client does the same at a higher price, and tells
-//! neither whether a connection was kept nor whether a byte of the answer came, which decides what may be tried again.
+//! A stack of connections: the one that was used last is used next, so that the others grow old and are closed before the
+//! server would close them. What is spoken on them is our own (`connection`), on `httparse`: hyper's client takes three
+//! times the instructions for it, holds a buffer for each stream that is silent, and does not tell whether a byte of the
+//! answer came, which decides what may be tried again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::uri::{Authority, Scheme};
-use http::{HeaderValue, Request, Response, header};
-use http_body_util::Full;
+use http::{HeaderMap, HeaderValue, Method, Response};
 use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
 use crate::config::{Config, Timeouts};
 use crate::error::{BoxError, is_starved};
 use crate::shutdown::Tasks;
-use connection::{Connection, Failed};
+use connection::{Begun, Connection};
 use dial::dial;
 use idle::Idle;
 
-pub use ask::{Ask, AskError};
+pub use ask::AskError;
+pub use fault::Fault;
 pub use inflow::Inflow;
+pub use outgoing::Outgoing;
 pub use site::{Site, SiteError};
 pub use tls::{ClientTls, TlsError, TlsFiles};
 
 mod ask;
 mod connection;
 mod dial;
+mod fault;
+mod framing;
+mod head;
 mod idle;
 mod inflow;
+mod outgoing;
 mod site;
 mod tls;
 mod wire;
@@ -72,7 +77,7 @@ pub struct Link {
     authority: Authority,
     host: HeaderValue,
     shared: Arc<Shared>,
-    kept: Mutex<Idle<Connection>>,
+    kept: Mutex<Idle<Box<Connection>>>,
 }
 
 /// Which connection a request goes over.
@@ -209,84 +214,79 @@ impl Link {
         self.lock_kept().len()
     }
 
-    /// Sends a request, whose target is a path, and waits for the head of its answer; `Host` is set here. Dropping the
-    /// future or the body closes the connection.
+    /// Sends a request, with `own` headers in the place of those of the same name, and waits for the head of its answer.
+    /// Dropping the future or the body closes the connection.
     ///
     /// # Errors
     /// See [`Stage`].
     pub async fn send(
         self: &Arc<Self>,
-        request: Request<Full<Bytes>>,
+        outgoing: &Outgoing,
+        own: &HeaderMap,
         way: Way,
     ) -> Result<Response<Inflow>, SendError> {
-        let mut request = request;
-        request.headers_mut().insert(header::HOST, self.host.clone());
-        while let Some(mut connection) = self.take(way).await {
-            match connection.exchange(request).await {
-                Ok(response) => return Ok(self.flowing(connection, response)),
-                // It had closed before anything was written.
-                Err(Failed { unsent: Some(unsent), .. }) => request = unsent,
-                Err(Failed { source, unsent: None }) => {
-                    let stage = if connection.has_heard() { broke(&source) } else { Stage::Stale };
-                    return Err(SendError { stage, source: source.into() });
-                }
+        let kept = if way == Way::Kept { self.take().await } else { None };
+        let is_kept = kept.is_some();
+        let mut connection = match kept {
+            Some(connection) => connection,
+            // In a box of its own: it is large, and seldom needed.
+            None => {
+                let connected = Box::pin(self.connect()).await;
+                connected.map_err(|source| SendError { stage: stage_of(&source), source })?
+            }
+        };
+        let head = outgoing.head(&self.host, own);
+        let is_of_head = outgoing.method == Method::HEAD;
+        match connection.exchange(head, outgoing.body.clone(), is_of_head).await {
+            Ok(begun) => Ok(self.flowing(connection, begun)),
+            Err(fault) => {
+                let stage = match &fault {
+                    _ if is_kept && !connection.has_heard() => Stage::Stale,
+                    Fault::TooLarge => Stage::TooLarge,
+                    Fault::Closed | Fault::Io(_) | Fault::NoHttp(_) => Stage::Broken,
+                };
+                Err(SendError { stage, source: fault.into() })
             }
         }
-        // In a box of its own: it is large, and seldom needed.
-        let connected = Box::pin(self.connect()).await;
-        let mut connection = connected.map_err(|source| SendError { stage: stage_of(&source), source })?;
-        match connection.exchange(request).await {
-            Ok(response) => Ok(self.flowing(connection, response)),
-            Err(Failed { source, .. }) => Err(SendError { stage: broke(&source), source: source.into() }),
-        }
     }
 
-    fn flowing(
-        self: &Arc<Self>,
-        connection: Connection,
-        response: Response<hyper::body::Incoming>,
-    ) -> Response<Inflow> {
-        response.map(|body| Inflow::new(body, connection, self))
+    fn flowing(self: &Arc<Self>, connection: Box<Connection>, begun: Begun) -> Response<Inflow> {
+        let Begun { head, framing, first } = begun;
+        let mut response = Response::new(Inflow::new(first, framing, connection, self));
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        head.reason.map(|reason| response.extensions_mut().insert(reason));
+        response
     }
 
-    /// The connection that was used last, if it still stands and may be used.
-    async fn take(&self, way: Way) -> Option<Connection> {
+    /// The connection that was used last, if it still stands.
+    async fn take(&self) -> Option<Box<Connection>> {
         loop {
-            if way == Way::Fresh {
-                return None;
-            }
             let mut connection = self.lock_kept().take(Instant::now())?;
-            if connection.is_ready().await {
+            if connection.is_silent().await {
                 return Some(connection);
             }
         }
     }
 
-    fn keep(&self, connection: Connection) {
-        if connection.stands() {
+    fn keep(&self, connection: Box<Connection>) {
+        if connection.is_reusable() {
             self.lock_kept().put(Instant::now(), connection);
         }
     }
 
-    fn lock_kept(&self) -> MutexGuard<'_, Idle<Connection>> {
+    fn lock_kept(&self) -> MutexGuard<'_, Idle<Box<Connection>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connect(&self) -> Result<Connection, BoxError> {
-        let connecting = async {
-            let dialled = dial(&self.authority, self.secure.as_ref(), &self.shared.tls).await?;
-            Ok(Connection::over(dialled).await?)
-        };
-        timeout(self.shared.limits.connect, connecting).await.map_err(|_| "not in time")?
+    async fn connect(&self) -> Result<Box<Connection>, BoxError> {
+        let dialling = dial(&self.authority, self.secure.as_ref(), &self.shared.tls);
+        let wire = timeout(self.shared.limits.connect, dialling).await.map_err(|_| "not in time")??;
+        Ok(Box::new(Connection::over(wire)))
     }
 }
 
 /// How far it came where no connection could be made.
 fn stage_of(error: &BoxError) -> Stage {
     if error.downcast_ref().is_some_and(is_starved) { Stage::Starved } else { Stage::Connect }
-}
-
-/// What became of an answer that had begun.
-fn broke(error: &hyper::Error) -> Stage {
-    if error.is_parse_too_large() { Stage::TooLarge } else { Stage::Broken }
 }

@@ -5,17 +5,16 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::uri::PathAndQuery;
-use http::{Method, Request, StatusCode, Version, response};
+use http::{Method, StatusCode, response};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 use warmpath_core::retry::Failure;
 
 use crate::error::{BoxError, GatewayError, retry_after};
 use crate::fleet::Worker;
-use crate::link::{Inflow, SendError, Stage, Way};
+use crate::link::{Fault, Inflow, Outgoing, SendError, Stage, Way};
 use headers::{RANK, is_media, to_client};
 use sse::{ErrorEvent, SseScanner};
 
@@ -52,19 +51,6 @@ pub struct Timeouts {
 #[derive(Clone, Copy, Debug)]
 pub struct Upstream {
     timeouts: Timeouts,
-}
-
-/// What goes to a worker: the client's bytes as they came.
-#[derive(Clone, Debug)]
-pub struct Outgoing {
-    /// The method.
-    pub method: Method,
-    /// Path and query.
-    pub path: PathAndQuery,
-    /// The client's headers without those of its connection: [`end_to_end`].
-    pub headers: HeaderMap,
-    /// The body.
-    pub body: Bytes,
 }
 
 /// An answer whose first data is here.
@@ -122,7 +108,8 @@ impl Upstream {
     /// [`GatewayError::Upstream`], always before the client has seen anything.
     pub async fn send(&self, worker: &Worker, outgoing: &Outgoing, way: Way) -> Result<Answer, GatewayError> {
         let until = Instant::now() + self.timeouts.first_byte;
-        let sending = pin!(worker.link.send(addressed(worker, outgoing), way));
+        let own = own(worker);
+        let sending = pin!(worker.link.send(outgoing, &own, way));
         let Ok(sent) = timeout_at(until, sending).await else { return Err(failed(worker, Failure::Silent, None)) };
         let response = sent.map_err(|SendError { stage, source }| {
             let failure = match stage {
@@ -162,8 +149,6 @@ impl Upstream {
         } else {
             (Content::Other, whole(&mut rest, patience, held_back(&parts)).await.map_err(cut)?)
         };
-        // The worker's connection is not the client's.
-        parts.version = Version::HTTP_11;
         to_client(&mut parts, &outgoing.method, worker.link.authority());
         Ok(Answer { parts, content, first, rest })
     }
@@ -205,7 +190,7 @@ struct Patience {
 /// Why there is no more data.
 enum Cut {
     Late,
-    Broken(hyper::Error),
+    Broken(Fault),
     /// What came says that the request is not served.
     Unserved(Failure),
 }
@@ -222,7 +207,7 @@ impl Patience {
     }
 }
 
-async fn next_data(body: &mut Inflow) -> Result<Option<Bytes>, hyper::Error> {
+async fn next_data(body: &mut Inflow) -> Result<Option<Bytes>, Fault> {
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(data) if !data.is_empty() => return Ok(Some(data)),
@@ -281,16 +266,14 @@ fn failed(worker: &Worker, failure: Failure, source: Option<BoxError>) -> Gatewa
     GatewayError::Upstream { worker: worker.id.clone(), failure, retry_after: None, source }
 }
 
-fn addressed(worker: &Worker, outgoing: &Outgoing) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(outgoing.body.clone()));
-    *request.method_mut() = outgoing.method.clone();
-    *request.uri_mut() = outgoing.path.clone().into();
-    *request.headers_mut() = outgoing.headers.clone();
+/// What the worker is told by the router in the place of what its client says.
+fn own(worker: &Worker) -> HeaderMap {
+    let mut own = HeaderMap::new();
     if let Some(authorization) = worker.authorization() {
-        request.headers_mut().insert(header::AUTHORIZATION, authorization);
+        own.insert(header::AUTHORIZATION, authorization);
     }
     if let Some(rank) = worker.rank.filter(|_| worker.tells_rank) {
-        request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.0));
+        own.insert(RANK_HEADER, HeaderValue::from(rank.0));
     }
-    request
+    own
 }

@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use crate::config::{Engines, Timeouts};
 use crate::fleet::offer::{ANSWER_MAX, Offer};
 use crate::fleet::{Fleet, Worker};
-use crate::link::Ask;
+use crate::link::Outgoing;
 use crate::shutdown::{Restarts, Tasks};
 
 /// How workers are asked, and whom it is told.
@@ -41,7 +41,7 @@ impl Offers {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let mut ask = Ask::get("/v1/models");
+            let mut ask = Outgoing::get("/v1/models");
             if let Some(key) = first.authorization() {
                 ask.headers.insert(AUTHORIZATION, key);
             }

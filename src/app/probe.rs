@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{ReadyWhen, Timeouts};
 use crate::fleet::{Duty, Fleet, Worker};
-use crate::link::{Ask, AskError, SendError, Stage};
+use crate::link::{AskError, Outgoing, SendError, Stage};
 use crate::shutdown::{Restarts, Tasks};
 
 /// The most of an answer that is read; only its status counts.
@@ -33,7 +33,7 @@ impl Probes {
 
     async fn watch(self, ranks: Vec<Arc<Worker>>) {
         let Some(first) = ranks.first() else { return };
-        let health = Ask::get("/health");
+        let health = Outgoing::get("/health");
         loop {
             let began = Instant::now();
             let answer = first.control.ask(&health, self.patience, ANSWER_MAX).await;

@@ -14,7 +14,7 @@ use crate::error::chain;
 use crate::fleet::prometheus::METRICS_MAX;
 use crate::fleet::scrape::Scrape;
 use crate::fleet::{Fleet, Worker};
-use crate::link::Ask;
+use crate::link::Outgoing;
 use crate::shutdown::{Restarts, Tasks};
 
 /// Readings that are further apart than this can not have overtaken each other: an engine's process may have been started
@@ -145,7 +145,7 @@ impl Readers {
 
     /// What an engine's metrics say, or why they cannot be had.
     async fn fetch(&self, worker: &Worker) -> Result<String, String> {
-        let answer = worker.control.ask(&Ask::get("/metrics"), self.patience, METRICS_MAX).await;
+        let answer = worker.control.ask(&Outgoing::get("/metrics"), self.patience, METRICS_MAX).await;
         let (status, text) = answer.map_err(|error| chain(&error))?;
         if !status.is_success() {
             return Err(format!("/metrics answers {status}"));

@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use super::misuse::OrMisuse;
 use super::site::untrusting;
-use crate::link::{Ask, ClientTls, Link, LinkLimits, Links, TlsFiles};
+use crate::link::{ClientTls, Link, LinkLimits, Links, Outgoing, TlsFiles};
 use crate::shutdown::Tasks;
 use trouble::remedy;
 
@@ -123,7 +123,7 @@ impl AdminPort {
         }
     }
 
-    fn question(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Ask> {
+    fn question(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<Outgoing> {
         let mut url = self.admin.clone();
         match url.path_segments_mut() {
             Ok(mut segments) => segments.pop_if_empty().extend(path),
@@ -133,17 +133,17 @@ impl AdminPort {
             url.query_pairs_mut().extend_pairs(query);
         }
         let target = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
-        let mut ask = Ask::get("/");
+        let mut ask = Outgoing::get("/");
         ask.path = PathAndQuery::try_from(target).context("no request can have this target")?;
         ask.headers = self.headers.clone();
         Ok(ask)
     }
 
-    async fn ask<T: DeserializeOwned>(&self, ask: Ask) -> anyhow::Result<T> {
+    async fn ask<T: DeserializeOwned>(&self, ask: Outgoing) -> anyhow::Result<T> {
         self.read(self.answered(ask).await?)
     }
 
-    async fn answered(&self, ask: Ask) -> anyhow::Result<(StatusCode, Bytes)> {
+    async fn answered(&self, ask: Outgoing) -> anyhow::Result<(StatusCode, Bytes)> {
         let answer = self.link.ask(&ask, PATIENCE, ANSWER_MAX).await;
         answer.map_err(|error| {
             let said = remedy(&error, &self.admin, &self.files);

@@ -12,7 +12,7 @@ use warmpath_core::observe::Usage;
 
 use crate::config::{BaseUrl, MetricNames, Secret, Worker};
 use crate::fleet::scrape::Scrape;
-use crate::link::{Ask, AskError, Link, Links};
+use crate::link::{AskError, Link, Links, Outgoing};
 use crate::tokenize::remote::Fixed;
 use crate::upstream::{RANK_HEADER, usage};
 
@@ -115,7 +115,7 @@ impl Engine {
     }
 
     pub(super) async fn get(&self, path: &'static str) -> Result<Reply, NoReply> {
-        self.ask(Ask::get(path)).await
+        self.ask(Outgoing::get(path)).await
     }
 
     pub(super) async fn post(&self, path: &'static str, body: &Value) -> Result<Reply, NoReply> {
@@ -138,7 +138,7 @@ impl Engine {
         Scrape::read(reply.text(), rank, &self.presets)
     }
 
-    async fn ask(&self, mut ask: Ask) -> Result<Reply, NoReply> {
+    async fn ask(&self, mut ask: Outgoing) -> Result<Reply, NoReply> {
         let link = self.link.as_ref().map_err(|why| NoReply::Broken(why.clone()))?;
         if let Some(authorization) = &self.authorization {
             ask.headers.insert(header::AUTHORIZATION, authorization.clone());
@@ -161,8 +161,8 @@ pub(super) fn link_to(links: &Links, url: &BaseUrl) -> Result<Arc<Link>, String>
     links.link(url.scheme(), &authority).map_err(|error| innermost(&error))
 }
 
-fn json_to(path: &'static str, body: &Value) -> Ask {
-    let mut ask = Ask::post(path, body.to_string());
+fn json_to(path: &'static str, body: &Value) -> Outgoing {
+    let mut ask = Outgoing::post(path, body.to_string());
     ask.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     ask
 }

@@ -27,6 +27,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// HTTP/1's reader takes no smaller buffer.
 const BUFFER_MIN: usize = 8192;
 
+/// The headers that HTTP/1's reader takes where nothing is said.
+const HEADERS_USUAL: usize = 100;
+
 /// What of an answer is kept for a client that is slow, in each stream of HTTP/2; beside it the kernel keeps some.
 const STREAM_BUFFER: usize = 16 * 1024;
 
@@ -80,8 +83,11 @@ pub(super) fn http1_settings(limits: &DoorLimits) -> http1::Builder {
         .header_read_timeout(None)
         .max_header_size(limits.header_bytes)
         .max_buf_size(limits.header_bytes.max(BUFFER_MIN))
-        .max_headers(limits.headers)
         .half_close(false);
+    // Said, even its own number costs two allocations a request.
+    if limits.headers != HEADERS_USUAL {
+        builder.max_headers(limits.headers);
+    }
     builder
 }
 

@@ -21,11 +21,12 @@ use super::usage;
 use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
+use crate::link::Outgoing;
 use crate::openai::{Endpoint, Input, Prompt, RequestView, opening};
 use crate::telemetry::access::Access;
 use crate::tokenize::Prompts;
 use crate::tokenize::characters::characters;
-use crate::upstream::{Outgoing, end_to_end};
+use crate::upstream::end_to_end;
 
 /// Bytes of text that make a token, about; only for load, where token ids are unknown.
 pub(super) const BYTES_PER_TOKEN: usize = 4;
@@ -123,7 +124,7 @@ pub(super) async fn understand(
 fn outgoing(parts: Parts, arrival: &Arrival, asking: Option<Bytes>, body: &Bytes) -> Outgoing {
     let is_asking = asking.is_some();
     let body = asking.unwrap_or_else(|| body.clone());
-    let mut headers = end_to_end(parts.headers, &parts.method, &body);
+    let mut headers = end_to_end(parts.headers);
     arrival.name(&mut headers);
     if is_asking {
         // What is to be kept from the client must be readable.

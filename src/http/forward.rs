@@ -23,7 +23,7 @@ use crate::decisions::told::decided;
 use crate::decisions::{Decision, Standing};
 use crate::error::{GatewayError, Retry, SHOULD_RETRY};
 use crate::fleet::{Duty, PoolState, Worker};
-use crate::link::Way;
+use crate::link::{Outgoing, Way};
 use crate::telemetry::access::Access;
 use crate::tokenize::Prompts;
 use crate::turn::behind_others;
@@ -32,7 +32,7 @@ use crate::upstream::record::Recording;
 use crate::upstream::relay::Relay;
 use crate::upstream::sse::SseScanner;
 use crate::upstream::without_usage::WithoutUsage;
-use crate::upstream::{Answer, Content, Outgoing, disowns_model};
+use crate::upstream::{Answer, Content, disowns_model};
 
 const WORKER: HeaderName = HeaderName::from_static("x-warmpath-worker");
 const OVERLAP_TOKENS: HeaderName = HeaderName::from_static("x-warmpath-overlap-tokens");

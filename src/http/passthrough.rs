@@ -18,8 +18,9 @@ use super::forward::{Relayed, Understood, forward};
 use super::gateway::Gateway;
 use crate::door::Answered;
 use crate::error::GatewayError;
+use crate::link::Outgoing;
 use crate::tokenize::Prompts;
-use crate::upstream::{Outgoing, end_to_end};
+use crate::upstream::end_to_end;
 
 mod multipart;
 
@@ -85,7 +86,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     let senders = &gateway.behaviour.senders;
     let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
     let affinity = senders.session(&parts.headers, None);
-    let mut headers = end_to_end(parts.headers, &parts.method, &body);
+    let mut headers = end_to_end(parts.headers);
     arrival.name(&mut headers);
     let tokens = Tokens(u32::try_from(body.len() / kind.bytes_per_token()).unwrap_or(u32::MAX));
     let root = destination.root(None, pool.block_size, gateway.behaviour.index_seed);

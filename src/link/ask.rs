@@ -4,26 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::timeout;
 
-use super::{Link, SendError, Stage, Way};
+use super::{Inflow, Link, Outgoing, SendError, Stage, Way};
 use crate::error::BoxError;
-
-/// A question.
-#[derive(Clone, Debug)]
-pub struct Ask {
-    /// Its method.
-    pub method: Method,
-    /// Its path and query.
-    pub path: PathAndQuery,
-    /// Its headers.
-    pub headers: HeaderMap,
-    /// Its body.
-    pub body: Bytes,
-}
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -42,48 +28,31 @@ pub enum AskError {
     TooLong(usize),
 }
 
-impl Ask {
-    /// A question without headers and body.
-    pub fn get(path: &'static str) -> Self {
-        Self {
-            method: Method::GET,
-            path: PathAndQuery::from_static(path),
-            headers: HeaderMap::new(),
-            body: Bytes::new(),
+impl Link {
+    /// Sends a request and waits for the head of its answer. Once more on a new connection where a kept one had ended.
+    ///
+    /// # Errors
+    /// See [`Stage`].
+    pub async fn send_again(self: &Arc<Self>, ask: &Outgoing) -> Result<Response<Inflow>, SendError> {
+        let own = HeaderMap::new();
+        match self.send(ask, &own, Way::Kept).await {
+            Err(SendError { stage: Stage::Stale, .. }) => self.send(ask, &own, Way::Fresh).await,
+            sent => sent,
         }
     }
 
-    /// A request to do something.
-    pub fn post(path: &'static str, body: impl Into<Bytes>) -> Self {
-        Self { method: Method::POST, body: body.into(), ..Self::get(path) }
-    }
-
-    fn request(&self) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.path.clone().into();
-        *request.headers_mut() = self.headers.clone();
-        request
-    }
-}
-
-impl Link {
-    /// Asks, and waits for the whole answer: `patience` and `answer_max` bytes at most. Once more on a new connection
-    /// where a kept one had ended.
+    /// The same, and waits for the whole answer: `patience` and `answer_max` bytes at most.
     ///
     /// # Errors
     /// When there is no whole answer; any status is one.
     pub async fn ask(
         self: &Arc<Self>,
-        ask: &Ask,
+        ask: &Outgoing,
         patience: Duration,
         answer_max: usize,
     ) -> Result<(StatusCode, Bytes), AskError> {
         let asking = async {
-            let response = match self.send(ask.request(), Way::Kept).await {
-                Err(SendError { stage: Stage::Stale, .. }) => self.send(ask.request(), Way::Fresh).await?,
-                sent => sent?,
-            };
+            let response = self.send_again(ask).await?;
             let status = response.status();
             match Limited::new(response.into_body(), answer_max).collect().await {
                 Ok(body) => Ok((status, body.to_bytes())),

@@ -1,106 +1,357 @@
 //! One connection, and the exchange on it: driven by whoever waits for the answer.
 //!
-//! hyper would have a connection be a task of its own. Every message between the two tasks wakes one of them, often on
-//! another core, and a whole answer needs three; here the task of the request drives it. So a connection that is kept makes
-//! no progress until it is used again: what its server said meanwhile is seen then.
+//! HTTP/1.1 as a client speaks it, and no more of it than a proxy needs: a request whose bytes are all here, an answer whose
+//! bytes are handed on as they come. What is read and not yet taken is never more than one piece, and a connection on which
+//! nothing comes holds no buffer.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, Builder, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::task::coop::unconstrained;
-use tokio::time::timeout;
+use bytes::{Buf, Bytes};
+use tokio::io::ReadBuf;
 
-use super::dial::Dialled;
-use super::wire::{Signs, Wire};
-use crate::quiet::quietly;
+use super::Fault;
+use super::framing::Framing;
+use super::head::Head;
+use super::wire::Wire;
 
-/// What is read of an answer before its client takes it, in bytes. It would grow to 400 KiB by itself, and lie idle for
-/// every client that is slow.
-const READ_AHEAD: usize = 16 * 1024;
-
-/// How long a kept connection may take to be ready: it is unless the server answered before it had the whole request.
-const READY_WITHIN: Duration = Duration::from_millis(20);
+/// What is read at once, in bytes; and what the head of an answer may have.
+const PIECE: usize = 16 * 1024;
 
 /// A connection on which nothing is under way, or just one exchange.
 pub(super) struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    /// What reads and writes; none once it has ended.
-    driver: Option<Box<http1::Connection<TokioIo<Wire>, Full<Bytes>>>>,
-    /// Whether a byte has come since the last request, and whether the server still listens.
-    signs: Arc<Signs>,
+    wire: Wire,
+    /// What of the request the wire has not taken: its head and its body.
+    unsent: Option<(Bytes, Bytes)>,
+    /// Whether a byte has come since the last request.
+    has_heard: bool,
+    /// Whether nothing has happened that forbids another exchange.
+    is_reusable: bool,
 }
 
-/// Why an exchange failed; with the request, if none of it was sent.
-pub(super) struct Failed {
-    pub(super) source: hyper::Error,
-    pub(super) unsent: Option<Request<Full<Bytes>>>,
+/// How an answer begins.
+pub(super) struct Begun {
+    pub(super) head: Head,
+    /// What is to come of the body.
+    pub(super) framing: Framing,
+    /// What came of it together with the head.
+    pub(super) first: Bytes,
 }
 
 impl Connection {
-    pub(super) async fn over(Dialled { wire, signs }: Dialled) -> hyper::Result<Self> {
-        let (sender, driver) = Builder::new().max_buf_size(READ_AHEAD).handshake(TokioIo::new(wire)).await?;
-        Ok(Self { sender, driver: Some(Box::new(driver)), signs })
+    pub(super) fn over(wire: Wire) -> Self {
+        Self { wire, unsent: None, has_heard: false, is_reusable: true }
     }
 
-    /// Reads and writes what can be. How the connection ends is told to whoever waits for an answer.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        if let Some(driver) = &mut self.driver
-            && Pin::new(driver).poll(cx).is_ready()
-        {
-            self.driver = None;
+    /// Sends a request, `head` and `body`, and waits for the head of its answer.
+    pub(super) async fn exchange(&mut self, head: Vec<u8>, body: Bytes, is_head: bool) -> Result<Begun, Fault> {
+        self.unsent = Some((head.into(), body));
+        self.has_heard = false;
+        let mut said = Vec::new();
+        poll_fn(|cx| self.poll_begun(&mut said, is_head, cx)).await
+    }
+
+    /// The beginning of the answer, of which `said` has come before.
+    fn poll_begun(&mut self, said: &mut Vec<u8>, is_head: bool, cx: &mut Context<'_>) -> Poll<Result<Begun, Fault>> {
+        self.write(cx)?;
+        loop {
+            let mut space = [MaybeUninit::uninit(); PIECE];
+            let mut space = ReadBuf::uninit(&mut space);
+            ready!(self.wire.poll_read(cx, &mut space))?;
+            let piece = space.filled();
+            if piece.is_empty() {
+                return Poll::Ready(Err(Fault::Closed));
+            }
+            self.has_heard = true;
+            // Mostly it is all there at once.
+            let begun = if said.is_empty() {
+                let (begun, rest) = self.begin(piece, is_head)?;
+                said.extend_from_slice(rest);
+                begun
+            } else {
+                said.extend_from_slice(piece);
+                let (begun, rest) = self.begin(said, is_head)?;
+                let read = said.len() - rest.len();
+                said.drain(..read);
+                begun
+            };
+            match begun {
+                Some(begun) => return Poll::Ready(Ok(begun)),
+                None if said.len() >= PIECE => return Poll::Ready(Err(Fault::TooLarge)),
+                None => {}
+            }
         }
     }
 
-    /// Sends a request and waits for the head of its answer.
-    pub(super) fn exchange(
-        &mut self,
-        request: Request<Full<Bytes>>,
-    ) -> impl Future<Output = Result<Response<Incoming>, Failed>> {
-        self.signs.heard.store(false, Ordering::Relaxed);
-        // Wakes whoever drove the connection last, if anybody.
-        let (answer, _) = quietly(|| self.sender.try_send_request(request));
-        async move {
-            // It is answered by what is driven here, and by nothing else: its waker would only wake the task that runs.
-            let mut answer = pin!(unconstrained(answer));
-            let answered = poll_fn(|cx| {
-                self.drive(cx);
-                answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-            });
-            answered.await.map_err(|mut error| {
-                let unsent = error.take_message();
-                Failed { unsent, source: error.into_error() }
-            })
+    /// The answer that `said` begins with, if its head is there, and what is left: the beginning of a head. What only promises
+    /// an answer is passed over (RFC 9110, 15.2).
+    fn begin<'a>(&mut self, mut said: &'a [u8], is_head: bool) -> Result<(Option<Begun>, &'a [u8]), Fault> {
+        while let Some(head) = Head::parse(said)? {
+            said = &said[head.len..];
+            if head.is_interim() {
+                continue;
+            }
+            let mut framing = head.framing(is_head)?;
+            self.is_reusable &= head.keeps_open();
+            let first = self.take(&mut framing, said)?;
+            return Ok((Some(Begun { head, framing, first }), &[]));
         }
+        Ok((None, said))
     }
 
+    /// More data of the body; none where it has ended.
+    pub(super) fn poll_data(&mut self, framing: &mut Framing, cx: &mut Context<'_>) -> Poll<Result<Bytes, Fault>> {
+        self.write(cx)?;
+        while !framing.has_ended() {
+            let mut space = [MaybeUninit::uninit(); PIECE];
+            let mut space = ReadBuf::uninit(&mut space);
+            ready!(self.wire.poll_read(cx, &mut space))?;
+            let piece = space.filled();
+            if piece.is_empty() {
+                self.is_reusable = false;
+                if *framing != Framing::UntilClose {
+                    return Poll::Ready(Err(Fault::Closed));
+                }
+                *framing = Framing::ENDED;
+            }
+            let data = self.take(framing, piece)?;
+            if !data.is_empty() {
+                return Poll::Ready(Ok(data));
+            }
+        }
+        Poll::Ready(Ok(Bytes::new()))
+    }
+
+    /// The data in `said`. Nobody has asked for what stands behind the body.
+    fn take(&mut self, framing: &mut Framing, said: &[u8]) -> Result<Bytes, Fault> {
+        let (data, taken) = framing.take(said)?;
+        self.is_reusable &= taken == said.len();
+        Ok(data)
+    }
+
+    /// Whether a byte of the answer has come.
     pub(super) fn has_heard(&self) -> bool {
-        self.signs.heard.load(Ordering::Relaxed)
+        self.has_heard
     }
 
-    /// Whether it can be kept, as far as is known.
-    pub(super) fn stands(&self) -> bool {
-        self.driver.is_some() && !self.sender.is_closed() && !self.signs.deaf.load(Ordering::Relaxed)
+    /// Whether it can be kept when the answer has ended. What was not read of a request is in the way of the next.
+    pub(super) fn is_reusable(&self) -> bool {
+        self.is_reusable && self.unsent.is_none()
     }
 
-    /// Whether it can take a request. Waits only where the server answered before it had read the whole of the last one.
-    pub(super) async fn is_ready(&mut self) -> bool {
-        if self.sender.is_ready() {
-            return true;
+    /// Whether its server has neither closed it nor said anything, as far as is known.
+    pub(super) async fn is_silent(&mut self) -> bool {
+        let mut space = [MaybeUninit::uninit(); 1];
+        poll_fn(|cx| Poll::Ready(self.wire.poll_read(cx, &mut ReadBuf::uninit(&mut space)).is_pending())).await
+    }
+
+    /// Writes what can be. A server that takes no more may have said why before, and that is read.
+    fn write(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset};
+        while let Some((head, body)) = &mut self.unsent {
+            let written = match (head.is_empty(), body.is_empty()) {
+                (true, true) => self.wire.poll_flush(cx).map_ok(|()| None),
+                _ => self.wire.poll_write(cx, &[IoSlice::new(head), IoSlice::new(body)]).map_ok(Some),
+            };
+            match written {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(None)) => self.unsent = None,
+                Poll::Ready(Ok(Some(0))) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(Some(written))) => {
+                    let of_head = written.min(head.len());
+                    head.advance(of_head);
+                    body.advance(written - of_head);
+                }
+                Poll::Ready(Err(error)) if matches!(error.kind(), BrokenPipe | ConnectionReset) => {
+                    (self.unsent, self.is_reusable) = (None, false);
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+            }
         }
-        let ready = poll_fn(|cx| {
-            self.drive(cx);
-            if self.sender.is_ready() || !self.stands() { Poll::Ready(()) } else { Poll::Pending }
-        });
-        timeout(READY_WITHIN, ready).await.is_ok() && self.stands()
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use http::StatusCode;
+    use http_body_util::BodyExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::link::{ClientTls, Link, LinkLimits, Links, Outgoing, Stage, Way};
+    use crate::shutdown::Tasks;
+
+    /// A server that is played by the test, and the way to it.
+    async fn server() -> (TcpListener, Arc<Link>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let limits = LinkLimits { connect: Duration::from_secs(5), idle: Duration::from_secs(5) };
+        let links = Links::new(limits, ClientTls::default(), Tasks::new());
+        (listener, links.link(&http::uri::Scheme::HTTP, &authority).unwrap())
+    }
+
+    /// Sends, and takes the whole of the answer: its status and body, or how far it came.
+    async fn send(link: &Arc<Link>, outgoing: &Outgoing) -> Result<(StatusCode, Bytes), Option<Stage>> {
+        let sending = async {
+            let sent = link.send(outgoing, &http::HeaderMap::new(), Way::Kept).await;
+            let (parts, body) = sent.map_err(|error| Some(error.stage))?.into_parts();
+            Ok((parts.status, body.collect().await.map_err(|_| None)?.to_bytes()))
+        };
+        timeout(Duration::from_secs(10), sending).await.expect("it ends")
+    }
+
+    /// Takes a request that has no body, and says this.
+    async fn answer(stream: &mut TcpStream, pieces: &[&str]) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        for piece in pieces {
+            stream.write_all(piece.as_bytes()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// What becomes of the first answer, and whether its connection takes the next request, too.
+    async fn first_of_two(pieces: &[&str]) -> (Result<(StatusCode, Bytes), Option<Stage>>, bool) {
+        let (listener, link) = server().await;
+        let playing = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            answer(&mut stream, pieces).await;
+            let mut next = [0; 1];
+            timeout(Duration::from_millis(100), stream.read_exact(&mut next)).await.is_ok_and(|read| read.is_ok())
+        };
+        let asking = async {
+            let first = send(&link, &Outgoing::get("/")).await;
+            // Whoever is not kept is gone by now.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let second = timeout(Duration::from_millis(50), send(&link, &Outgoing::get("/"))).await;
+            drop(second);
+            first
+        };
+        tokio::join!(asking, playing)
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_the_same_in_one_piece_and_in_many() {
+        const WHOLE: &str = "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\
+                             \r\n5\r\nhello\r\n6\r\n world\r\n0\r\nx-trailer: 1\r\n\r\n";
+        let expected = || Ok((StatusCode::CREATED, Bytes::from_static(b"hello world")));
+        assert_eq!(first_of_two(&[WHOLE]).await, (expected(), true));
+        for cut in (1..WHOLE.len()).step_by(7) {
+            let (begin, rest) = WHOLE.split_at(cut);
+            assert_eq!(first_of_two(&[begin, rest]).await, (expected(), true), "{cut}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_again_only_where_nothing_forbids_it() {
+        let hello = || Ok((StatusCode::OK, Bytes::from_static(b"hello")));
+        for (said, expected, is_used_again) in [
+            (&["HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"][..], hello(), true),
+            (&["HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel", "lo"], hello(), true),
+            (&["HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello!"], hello(), false),
+            // An answer before it was asked for is no answer.
+            (&["HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", "HTTP/1.1 200 OK\r\n\r\n"], hello(), false),
+            (&["HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello"], hello(), false),
+            (&["HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\nhello"], hello(), false),
+            (&["HTTP/1.1 204 No Content\r\n\r\n"], Ok((StatusCode::NO_CONTENT, Bytes::new())), true),
+            (&["HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n", "x\r\n"], Err(None), false),
+            (&["SSH-2.0-OpenSSH\r\n"], Err(Some(Stage::Broken)), false),
+        ] {
+            assert_eq!(first_of_two(said).await, (expected, is_used_again), "{said:?}");
+        }
+        let endless = ["HTTP/1.1 200 OK\r\nx: ", &"y".repeat(PIECE)].concat();
+        assert_eq!(first_of_two(&[&endless]).await, (Err(Some(Stage::TooLarge)), false));
+    }
+
+    #[tokio::test]
+    async fn a_body_may_last_as_long_as_its_connection_and_no_other_may() {
+        for (head, expected) in
+            [("", Ok((StatusCode::OK, Bytes::from_static(b"hello")))), ("content-length: 9\r\n", Err(None))]
+        {
+            let (listener, link) = server().await;
+            let playing = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                answer(&mut stream, &[&format!("HTTP/1.1 200 OK\r\n{head}\r\nhel"), "lo"]).await;
+            };
+            let (said, ()) = tokio::join!(async { send(&link, &Outgoing::get("/")).await }, playing);
+            assert_eq!((said, link.kept()), (expected, 0), "{head:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kept_connection_that_ends_without_a_word_is_told_from_one_that_breaks() {
+        let (listener, link) = server().await;
+        let playing = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            answer(&mut stream, &["HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"]).await;
+            answer(&mut stream, &[]).await;
+            drop(stream);
+            let (mut stream, _) = listener.accept().await.unwrap();
+            answer(&mut stream, &["HTTP"]).await;
+        };
+        let asking = async {
+            let first = send(&link, &Outgoing::get("/")).await;
+            (first, send(&link, &Outgoing::get("/")).await, send(&link, &Outgoing::get("/")).await)
+        };
+        let (said, ()) = tokio::join!(asking, playing);
+        let ok = Ok((StatusCode::OK, Bytes::new()));
+        assert_eq!(said, (ok, Err(Some(Stage::Stale)), Err(Some(Stage::Broken))));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_comes_before_the_whole_request_is_heard() {
+        const REFUSED: &str = "HTTP/1.1 413 Content Too Large\r\ncontent-length: 3\r\n\r\nno!";
+        let large = Outgoing::post("/", vec![b'x'; 32 << 20]);
+        // It stays open and reads nothing more, or is gone at once.
+        for stays in [true, false] {
+            let (listener, link) = server().await;
+            let playing = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                answer(&mut stream, &[REFUSED]).await;
+                if stays {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            };
+            let (said, ()) = tokio::join!(async { send(&link, &large).await }, playing);
+            // Closed with unread bytes before it, an answer may be lost on the way: that is TCP's.
+            if stays {
+                assert_eq!(said, Ok((StatusCode::PAYLOAD_TOO_LARGE, Bytes::from_static(b"no!"))));
+            } else {
+                assert!(matches!(said, Ok((StatusCode::PAYLOAD_TOO_LARGE, _)) | Err(Some(Stage::Broken))), "{said:?}");
+            }
+            assert_eq!(link.kept(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_is_written_as_its_server_takes_it() {
+        let (listener, link) = server().await;
+        let body: Vec<u8> = (0..8 << 20).map(|at: u32| at.to_le_bytes()[1]).collect();
+        let playing = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            answer(&mut stream, &[]).await;
+            let mut read = vec![0; body.len()];
+            for piece in read.chunks_mut(1 << 20) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                stream.read_exact(piece).await.unwrap();
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+            read
+        };
+        let large = Outgoing::post("/", body.clone());
+        let (said, read) = tokio::join!(async { send(&link, &large).await }, playing);
+        assert_eq!(said, Ok((StatusCode::OK, Bytes::new())));
+        assert!(read == body);
+        assert_eq!(link.kept(), 1);
     }
 }

@@ -1,7 +1,6 @@
 //! Making a connection: name, TCP, TLS.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
@@ -10,14 +9,8 @@ use tokio_rustls::TlsConnector;
 
 use super::bare;
 use super::tls::ClientTls;
-use super::wire::{Signs, Stream, Wire};
+use super::wire::Wire;
 use crate::error::BoxError;
-
-/// A connected wire, and what it tells.
-pub(super) struct Dialled {
-    pub(super) wire: Wire,
-    pub(super) signs: Arc<Signs>,
-}
 
 /// Connects to the first address of `authority` that takes the connection. How long that may take is for the caller to
 /// say.
@@ -25,7 +18,7 @@ pub(super) async fn dial(
     authority: &Authority,
     secure: Option<&ServerName<'static>>,
     tls: &ClientTls,
-) -> Result<Dialled, BoxError> {
+) -> Result<Wire, BoxError> {
     let port = authority.port_u16().unwrap_or(if secure.is_some() { 443 } else { 80 });
     let host = bare(authority.host());
     let tcp = match host.parse::<IpAddr>() {
@@ -34,15 +27,13 @@ pub(super) async fn dial(
     };
     // Small requests and pieces of streams must not wait for an acknowledgement.
     tcp.set_nodelay(true)?;
-    let stream = match secure {
-        None => Stream::Plain(tcp),
+    Ok(match secure {
+        None => Wire::Plain(tcp),
         Some(name) => {
             let connector = TlsConnector::from(tls.config()?);
-            Stream::Secure(Box::new(connector.connect(name.clone(), tcp).await?))
+            Wire::Secure(Box::new(connector.connect(name.clone(), tcp).await?))
         }
-    };
-    let signs = Arc::<Signs>::default();
-    Ok(Dialled { wire: Wire { stream, signs: Arc::clone(&signs) }, signs })
+    })
 }
 
 /// What the kernel holds of an answer before it is read, in bytes, which it doubles: workers must not write megabytes

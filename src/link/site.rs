@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
-use http_body_util::Full;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 
-use super::{Ask, AskError, ClientTls, Inflow, Link, LinkLimits, Links, SendError, Stage, TlsError, TlsFiles, Way};
+use super::{AskError, ClientTls, Inflow, Link, LinkLimits, Links, Outgoing, SendError, TlsError, TlsFiles};
 use crate::shutdown::Tasks;
 
 /// Connections: the server may be far away.
@@ -84,7 +83,7 @@ impl Site {
         headers: HeaderMap,
         (patience, answer_max): (Duration, usize),
     ) -> Result<(StatusCode, Bytes), AskError> {
-        let ask = Ask { method: Method::GET, path: self.target(path), headers, body: Bytes::new() };
+        let ask = Outgoing { method: Method::GET, path: self.target(path), headers, body: Bytes::new() };
         self.link.ask(&ask, patience, answer_max).await
     }
 
@@ -93,18 +92,9 @@ impl Site {
     /// # Errors
     /// When there is no answer; any status is one.
     pub async fn post(&self, path: &str, headers: &HeaderMap, body: Bytes) -> Result<Response<Inflow>, SendError> {
-        let request = || {
-            let mut request = Request::new(Full::new(body.clone()));
-            *request.method_mut() = Method::POST;
-            *request.uri_mut() = self.target(path).into();
-            *request.headers_mut() = headers.clone();
-            request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            request
-        };
-        match self.link.send(request(), Way::Kept).await {
-            Err(SendError { stage: Stage::Stale, .. }) => self.link.send(request(), Way::Fresh).await,
-            sent => sent,
-        }
+        let mut headers = headers.clone();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.link.send_again(&Outgoing { method: Method::POST, path: self.target(path), headers, body }).await
     }
 
     fn target(&self, path: &str) -> PathAndQuery {

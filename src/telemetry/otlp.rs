@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::access::Ended;
 use super::metrics::SpanMetrics;
 use super::spans::{Clock, encoded};
-use crate::link::{Ask, Link};
+use crate::link::{Link, Outgoing};
 
 /// Requests that wait to be sent.
 const QUEUE: usize = 4096;
@@ -114,7 +114,7 @@ impl Courier {
         let clock = Clock { at: Instant::now(), since_1970 };
         let body = encoded(batch, clock, &self.instance, rand::random).to_string();
         let (path, headers) = (self.path.clone(), self.headers.clone());
-        let ask = Ask { method: Method::POST, path, headers, body: body.into() };
+        let ask = Outgoing { method: Method::POST, path, headers, body: body.into() };
         let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let failed = match self.link.ask(&ask, PATIENCE, ANSWER_MAX).await {
             Ok((status, _)) if status.is_success() => None,

@@ -13,7 +13,7 @@ use http::{HeaderValue, header};
 use serde::{Deserialize, Serialize};
 
 use super::Reason;
-use crate::link::{Ask, Link};
+use crate::link::{Link, Outgoing};
 use crate::openai::{ChatView, Input, Prompt, Raw, RequestView};
 
 /// Texts of one request that are sent to `/tokenize`, one after the other.
@@ -144,7 +144,7 @@ impl RemoteTokenizer {
     }
 
     async fn ask_one(&self, engine: &dyn Engine, body: &[u8]) -> Result<Vec<u32>, Reason> {
-        let mut ask = Ask::post("/tokenize", body.to_vec());
+        let mut ask = Outgoing::post("/tokenize", body.to_vec());
         ask.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(authorization) = engine.authorization() {
             ask.headers.insert(header::AUTHORIZATION, authorization);

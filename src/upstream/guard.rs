@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use warmpath_core::ids::Slot;
 use warmpath_core::retry::Suspects;
 
-use super::Outgoing;
+use crate::link::Outgoing;
 
 /// The most of a body's beginning, and of its end, that makes its fingerprint: bounds the cost at a few microseconds.
 const FINGERPRINT_BYTES: usize = 64 * 1024;

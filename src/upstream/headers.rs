@@ -25,15 +25,9 @@ fn is_of_connection(name: &str) -> bool {
 }
 
 /// A client's headers as a worker may see them: without those of the connection or for proxies, and without names that are
-/// ours, and with the length of the body that goes there, if there is one or `method` is one that has bodies. `Host` stays:
-/// the worker's own takes its place, and no room has to be made for it.
-pub fn end_to_end(mut headers: HeaderMap, method: &Method, body: &[u8]) -> HeaderMap {
+/// ours. `Host` and the length of the body stay: the link writes its own in their place.
+pub fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     strip(&mut headers, |name| name == "expect" || is_ours(name));
-    if body.is_empty() && !matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
-        headers.remove(header::CONTENT_LENGTH);
-    } else {
-        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
-    }
     join_cookies(&mut headers);
     headers
 }
@@ -138,27 +132,15 @@ mod tests {
             ("upgrade", "h2c"),
             ("proxy-authorization", "Basic eA=="),
         ];
-        let kept = [("authorization", "Bearer k"), ("x-custom", "2"), ("host", "router")];
-        assert_eq!(end_to_end(headers(&sent), &Method::GET, b""), headers(&kept));
-        let framed = [&kept[..], &[("content-length", "2")]].concat();
-        assert_eq!(end_to_end(headers(&sent), &Method::GET, b"{}"), headers(&framed), "of the body as it is");
-    }
-
-    #[test]
-    fn a_method_that_has_bodies_tells_the_length_of_an_empty_one() {
-        let length = |method| end_to_end(HeaderMap::new(), &method, b"").remove("content-length");
-        assert_eq!(
-            [Method::POST, Method::PUT, Method::PATCH].map(length),
-            [const { Some(HeaderValue::from_static("0")) }; 3]
-        );
-        assert_eq!([Method::GET, Method::HEAD, Method::DELETE].map(length), [const { None }; 3]);
+        let kept = [("authorization", "Bearer k"), ("x-custom", "2"), ("content-length", "9"), ("host", "router")];
+        assert_eq!(end_to_end(headers(&sent)), headers(&kept));
     }
 
     #[test]
     fn cookies_become_one_header() {
         let cookies = |values: &[&'static str]| {
             let each = values.iter().map(|value| (header::COOKIE, HeaderValue::from_static(value)));
-            let sent = end_to_end(each.collect(), &Method::GET, b"");
+            let sent = end_to_end(each.collect());
             sent.get_all(header::COOKIE).iter().cloned().collect::<Vec<_>>()
         };
         assert_eq!(cookies(&["a=1", "b=2; c", "d"]), ["a=1; b=2; c; d"]);
@@ -169,7 +151,7 @@ mod tests {
     fn what_a_connection_names_stays_behind_beside_bytes_that_are_no_text() {
         let mut odd = headers(&[("x-hop", "1"), ("x-custom", "2")]);
         odd.insert(header::CONNECTION, HeaderValue::from_bytes(b"\xff, X-Hop ,").unwrap());
-        assert_eq!(end_to_end(odd, &Method::GET, b""), headers(&[("x-custom", "2")]));
+        assert_eq!(end_to_end(odd), headers(&[("x-custom", "2")]));
     }
 
     fn seen(status: u16, method: &Method, pairs: &[(&'static str, &'static str)]) -> HeaderMap {

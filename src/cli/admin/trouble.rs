@@ -5,7 +5,7 @@ use std::error::Error;
 use reqwest::Url;
 use rustls::{AlertDescription, CertificateError, Error as TlsFault};
 
-use crate::link::{AskError, SendError, Stage, TlsFiles};
+use crate::link::{AskError, Fault, SendError, Stage, TlsFiles};
 
 /// What is said of a failure ahead of its causes: `admin` was asked, with what `files` say of certificates.
 pub(in crate::cli) fn remedy(error: &AskError, admin: &Url, files: &TlsFiles) -> String {
@@ -48,7 +48,7 @@ fn causes<'a>(error: &'a (dyn Error + Send + Sync + 'static)) -> impl Iterator<I
 }
 
 fn of_cause(cause: &(dyn Error + 'static), admin: &Url, files: &TlsFiles) -> Option<String> {
-    if cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
+    if matches!(cause.downcast_ref(), Some(Fault::NoHttp(_))) {
         return Some(format!("what {admin} answers is no HTTP: if it speaks TLS, its address begins with https://"));
     }
     match (cause.downcast_ref::<TlsFault>()?, &files.identity) {

@@ -12,7 +12,7 @@ use warmpath_core::ids::WorkerId;
 
 use super::{Admin, guard};
 use crate::fleet::{Duty, DutyError, Worker};
-use crate::link::Ask;
+use crate::link::Outgoing;
 
 /// How long an engine may take to empty its cache.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -113,7 +113,7 @@ const RESETS: [&str; 2] = ["/reset_prefix_cache", "/flush_cache"];
 
 async fn ask_engine(worker: &Worker) -> Result<(), String> {
     for path in RESETS {
-        let mut ask = Ask::post(path, "");
+        let mut ask = Outgoing::post(path, "");
         if let Some(authorization) = worker.authorization() {
             ask.headers.insert(header::AUTHORIZATION, authorization);
         }

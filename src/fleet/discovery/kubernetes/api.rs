@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
@@ -15,7 +15,7 @@ use super::object::{Page, PageMeta, Status};
 use super::slices::{SLICES_MAX, Slices};
 use crate::config::KubernetesSource;
 use crate::error::chain;
-use crate::link::{Ask, ClientTls, Inflow, Link, LinkLimits, Links, TlsFiles, Way};
+use crate::link::{ClientTls, Inflow, Link, LinkLimits, Links, Outgoing, TlsFiles, Way};
 use crate::shutdown::Tasks;
 
 /// How long the server may take for a page, and to begin a watch.
@@ -103,7 +103,7 @@ impl Api {
     async fn page(&self, more: Option<&str>) -> Result<Bytes, Refusal> {
         let more = more.map_or_else(String::new, |more| format!("&continue={}", encoded(more)));
         let path = self.path(&format!("limit={PAGE_SLICES}{more}"))?;
-        let ask = Ask { method: Method::GET, path, headers: self.headers().await?, body: Bytes::new() };
+        let ask = self.question(path).await?;
         let asked = self.link.ask(&ask, PATIENCE, PAGE_BYTES_MAX).await;
         let (status, body) = asked.map_err(|error| self.unheard(&error))?;
         if status == StatusCode::OK { Ok(body) } else { Err(self.refused(status, &body)) }
@@ -113,11 +113,9 @@ impl Api {
     pub(super) async fn watch(&self, version: &str, how_long: Duration) -> Result<Inflow, Refusal> {
         let (version, seconds) = (encoded(version), how_long.as_secs().max(1));
         let query = format!("watch=1&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}");
-        let mut request = Request::new(Full::new(Bytes::new()));
-        *request.uri_mut() = self.path(&query)?.into();
-        *request.headers_mut() = self.headers().await?;
+        let ask = self.question(self.path(&query)?).await?;
         let late = || Refusal::Because(format!("the API server does not begin a watch within {PATIENCE:?}"));
-        let sent = timeout(PATIENCE, self.link.send(request, Way::Fresh)).await.map_err(|_| late())?;
+        let sent = timeout(PATIENCE, self.link.send(&ask, &HeaderMap::new(), Way::Fresh)).await.map_err(|_| late())?;
         let response = sent.map_err(|error| self.unheard(&error))?;
         let status = response.status();
         if status == StatusCode::OK {
@@ -126,6 +124,10 @@ impl Api {
         let reading = timeout(PATIENCE, Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect()).await;
         let body = reading.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
         Err(self.refused(status, &body))
+    }
+
+    async fn question(&self, path: PathAndQuery) -> Result<Outgoing, Refusal> {
+        Ok(Outgoing { method: Method::GET, path, headers: self.headers().await?, body: Bytes::new() })
     }
 
     fn path(&self, query: &str) -> Result<PathAndQuery, Refusal> {

@@ -1,0 +1,163 @@
+//! The head of an answer, and what it says of the body (RFC 9112, 4 and 6.3).
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use httparse::{EMPTY_HEADER, Response, Status};
+use hyper::ext::ReasonPhrase;
+
+use super::Fault;
+use super::framing::Framing;
+
+/// Headers of one answer at most.
+const HEADERS_MAX: usize = 100;
+
+/// The head of an answer.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    /// What stands behind the status, if it is not the usual.
+    pub(super) reason: Option<ReasonPhrase>,
+    /// Bytes that it has.
+    pub(super) len: usize,
+    is_http_11: bool,
+}
+
+impl Head {
+    /// The head that `said` begins with; none if it is not all there.
+    pub(super) fn parse(said: &[u8]) -> Result<Option<Self>, Fault> {
+        let mut lines = [EMPTY_HEADER; HEADERS_MAX];
+        let mut answer = Response::new(&mut lines);
+        let Status::Complete(len) = answer.parse(said)? else { return Ok(None) };
+        let status = answer.code.and_then(|code| StatusCode::from_u16(code).ok());
+        let status = status.ok_or(Fault::NoHttp("its status"))?;
+        let reason = answer.reason.filter(|reason| status.canonical_reason() != Some(reason));
+        // Values are parts of one copy.
+        let whole = Bytes::copy_from_slice(&said[..len]);
+        let mut headers = HeaderMap::with_capacity(answer.headers.len());
+        for line in answer.headers.iter() {
+            let name = HeaderName::from_bytes(line.name.as_bytes()).map_err(|_| Fault::NoHttp("a header's name"))?;
+            let value = HeaderValue::from_maybe_shared(part(&whole, said, line.value));
+            headers.append(name, value.map_err(|_| Fault::NoHttp("a header's value"))?);
+        }
+        let reason = reason.and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok());
+        Ok(Some(Self { status, headers, reason, len, is_http_11: answer.version == Some(1) }))
+    }
+
+    /// Whether it only promises an answer. Another protocol, for which nobody has asked, is none of that.
+    pub(super) fn is_interim(&self) -> bool {
+        self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
+    }
+
+    /// Where the body ends.
+    pub(super) fn framing(&self, is_of_head: bool) -> Result<Framing, Fault> {
+        let is_bodiless = is_of_head
+            || self.status.is_informational()
+            || matches!(self.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if is_bodiless {
+            return Ok(Framing::ENDED);
+        }
+        if self.headers.contains_key(header::TRANSFER_ENCODING) {
+            if !self.is_http_11 {
+                return Err(Fault::NoHttp("a transfer coding in HTTP/1.0"));
+            }
+            let is_chunked = tokens(&self.headers, &header::TRANSFER_ENCODING).last();
+            let is_chunked = is_chunked.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
+            return Ok(if is_chunked { Framing::CHUNKED } else { Framing::UntilClose });
+        }
+        let mut lengths = tokens(&self.headers, &header::CONTENT_LENGTH).map(number);
+        let Some(length) = lengths.next() else { return Ok(Framing::UntilClose) };
+        match length {
+            // Said twice, it is said once (RFC 9112, 6.3).
+            Some(length) if lengths.all(|other| other == Some(length)) => Ok(Framing::of_length(length)),
+            _ => Err(Fault::NoHttp("its length")),
+        }
+    }
+
+    /// Whether the connection stays open behind the answer.
+    pub(super) fn keeps_open(&self) -> bool {
+        let says = |word: &[u8]| tokens(&self.headers, &header::CONNECTION).any(|said| said.eq_ignore_ascii_case(word));
+        !says(b"close") && (self.is_http_11 || says(b"keep-alive"))
+    }
+}
+
+/// What `part` of `said` is in its copy.
+fn part(copy: &Bytes, said: &[u8], part: &[u8]) -> Bytes {
+    let from = part.as_ptr().addr().saturating_sub(said.as_ptr().addr()).min(copy.len());
+    copy.slice(from..copy.len().min(from + part.len()))
+}
+
+/// The elements of a header that is a list.
+fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let values = headers.get_all(name).into_iter();
+    values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(lines: &str) -> Head {
+        let said = format!("{}\r\n\r\nbody", lines.replace('\n', "\r\n"));
+        let head = Head::parse(said.as_bytes()).unwrap().unwrap();
+        assert_eq!(head.len, said.len() - 4);
+        head
+    }
+
+    #[test]
+    fn a_head_is_a_status_a_reason_and_headers() {
+        let said = head("HTTP/1.1 299 Well enough\nX-A: 1\nx-b:  2 3 \nx-a: \u{e4}");
+        assert_eq!((said.status.as_u16(), said.reason.unwrap().as_bytes()), (299, b"Well enough".as_slice()));
+        let headers: Vec<_> = said.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        assert_eq!(headers, [("x-a", b"1".as_slice()), ("x-a", "\u{e4}".as_bytes()), ("x-b", b"2 3")]);
+        assert!(head("HTTP/1.1 200 OK").reason.is_none());
+        assert!(Head::parse(b"HTTP/1.1 200 OK\r\nx: 1\r\n").unwrap().is_none());
+        for said in ["HTTP/2 200 OK\r\n\r\n", "SSH-2.0-x\r\n", "HTTP/1.1 200 OK\r\nx : 1\r\n\r\n", "HTTP/1.1 20 OK\r\n"]
+        {
+            assert!(matches!(Head::parse(said.as_bytes()), Err(Fault::NoHttp(_))), "{said}");
+        }
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: 1\r\n".repeat(HEADERS_MAX + 1));
+        assert!(matches!(Head::parse(many.as_bytes()), Err(Fault::TooLarge)));
+    }
+
+    #[test]
+    fn where_a_body_ends_is_said_by_the_head() {
+        let framing = |lines, is_of_head| head(lines).framing(is_of_head).ok();
+        for (lines, expected) in [
+            ("HTTP/1.1 200 OK", Some(Framing::UntilClose)),
+            ("HTTP/1.1 200 OK\ncontent-length: 7", Some(Framing::of_length(7))),
+            ("HTTP/1.1 200 OK\ncontent-length: 0", Some(Framing::ENDED)),
+            ("HTTP/1.1 200 OK\ncontent-length: 7, 7\ncontent-length: 7", Some(Framing::of_length(7))),
+            ("HTTP/1.1 200 OK\ncontent-length: 7\ncontent-length: 8", None),
+            ("HTTP/1.1 200 OK\ncontent-length: +7", None),
+            ("HTTP/1.1 200 OK\ncontent-length:", None),
+            ("HTTP/1.1 200 OK\ncontent-length: 99999999999999999999", None),
+            ("HTTP/1.1 200 OK\ntransfer-encoding: Chunked\ncontent-length: 7", Some(Framing::CHUNKED)),
+            ("HTTP/1.1 200 OK\ntransfer-encoding: gzip\ntransfer-encoding: chunked", Some(Framing::CHUNKED)),
+            ("HTTP/1.1 200 OK\ntransfer-encoding: chunked, gzip", Some(Framing::UntilClose)),
+            ("HTTP/1.0 200 OK\ntransfer-encoding: chunked", None),
+            ("HTTP/1.1 204 No Content\ncontent-length: 7", Some(Framing::ENDED)),
+            ("HTTP/1.1 304 Not Modified\ncontent-length: 7", Some(Framing::ENDED)),
+        ] {
+            assert_eq!(framing(lines, false), expected, "{lines}");
+        }
+        assert_eq!(framing("HTTP/1.1 200 OK\ncontent-length: 7", true), Some(Framing::ENDED));
+    }
+
+    #[test]
+    fn a_connection_stays_open_unless_it_is_said_otherwise() {
+        for (lines, expected) in [
+            ("HTTP/1.1 200 OK", true),
+            ("HTTP/1.1 200 OK\nconnection: keep-alive\nconnection: x, Close", false),
+            ("HTTP/1.0 200 OK", false),
+            ("HTTP/1.0 200 OK\nconnection: Keep-Alive", true),
+        ] {
+            assert_eq!(head(lines).keeps_open(), expected, "{lines}");
+        }
+    }
+}
