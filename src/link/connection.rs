@@ -9,7 +9,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use tokio::io::ReadBuf;
 
 use super::Fault;
@@ -23,12 +23,28 @@ const PIECE: usize = 16 * 1024;
 /// A connection on which nothing is under way, or just one exchange.
 pub(super) struct Connection {
     wire: Wire,
-    /// What of the request the wire has not taken: its head and its body.
-    unsent: Option<(Bytes, Bytes)>,
+    /// The request, until the wire has taken all of it.
+    unsent: Option<Unsent>,
     /// Whether a byte has come since the last request.
     has_heard: bool,
     /// Whether nothing has happened that forbids another exchange.
     is_reusable: bool,
+}
+
+/// A request on its way.
+struct Unsent {
+    head: Vec<u8>,
+    body: Bytes,
+    /// Bytes of both that the wire has taken.
+    written: usize,
+}
+
+impl Unsent {
+    /// What is left of the head, and of the body.
+    fn rest(&self) -> (&[u8], &[u8]) {
+        let of_head = self.written.min(self.head.len());
+        (&self.head[of_head..], &self.body[self.written - of_head..])
+    }
 }
 
 /// How an answer begins.
@@ -47,7 +63,7 @@ impl Connection {
 
     /// Sends a request, `head` and `body`, and waits for the head of its answer.
     pub(super) async fn exchange(&mut self, head: Vec<u8>, body: Bytes, is_head: bool) -> Result<Begun, Fault> {
-        self.unsent = Some((head.into(), body));
+        self.unsent = Some(Unsent { head, body, written: 0 });
         self.has_heard = false;
         let mut said = Vec::new();
         poll_fn(|cx| self.poll_begun(&mut said, is_head, cx)).await
@@ -150,20 +166,16 @@ impl Connection {
     /// Writes what can be. A server that takes no more may have said why before, and that is read.
     fn write(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
-        while let Some((head, body)) = &mut self.unsent {
-            let written = match (head.is_empty(), body.is_empty()) {
-                (true, true) => self.wire.poll_flush(cx).map_ok(|()| None),
-                _ => self.wire.poll_write(cx, &[IoSlice::new(head), IoSlice::new(body)]).map_ok(Some),
+        while let Some(unsent) = &mut self.unsent {
+            let written = match unsent.rest() {
+                ([], []) => self.wire.poll_flush(cx).map_ok(|()| None),
+                (head, body) => self.wire.poll_write(cx, &[IoSlice::new(head), IoSlice::new(body)]).map_ok(Some),
             };
             match written {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(None)) => self.unsent = None,
                 Poll::Ready(Ok(Some(0))) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(Some(written))) => {
-                    let of_head = written.min(head.len());
-                    head.advance(of_head);
-                    body.advance(written - of_head);
-                }
+                Poll::Ready(Ok(Some(written))) => unsent.written += written,
                 Poll::Ready(Err(error)) if matches!(error.kind(), BrokenPipe | ConnectionReset) => {
                     (self.unsent, self.is_reusable) = (None, false);
                 }

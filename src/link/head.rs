@@ -1,8 +1,10 @@
 //! The head of an answer, and what it says of the body (RFC 9112, 4 and 6.3).
 
+use std::mem::MaybeUninit;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use httparse::{EMPTY_HEADER, Response, Status};
+use httparse::{ParserConfig, Response, Status};
 use hyper::ext::ReasonPhrase;
 
 use super::Fault;
@@ -26,9 +28,10 @@ pub(super) struct Head {
 impl Head {
     /// The head that `said` begins with; none if it is not all there.
     pub(super) fn parse(said: &[u8]) -> Result<Option<Self>, Fault> {
-        let mut lines = [EMPTY_HEADER; HEADERS_MAX];
-        let mut answer = Response::new(&mut lines);
-        let Status::Complete(len) = answer.parse(said)? else { return Ok(None) };
+        let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let mut answer = Response::new(&mut []);
+        let parsed = ParserConfig::default().parse_response_with_uninit_headers(&mut answer, said, &mut lines)?;
+        let Status::Complete(len) = parsed else { return Ok(None) };
         let status = answer.code.and_then(|code| StatusCode::from_u16(code).ok());
         let status = status.ok_or(Fault::NoHttp("its status"))?;
         let reason = answer.reason.filter(|reason| status.canonical_reason() != Some(reason));
