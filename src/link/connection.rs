@@ -11,14 +11,18 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tokio::io::ReadBuf;
+use tokio::task::coop::unconstrained;
 
 use super::Fault;
 use super::framing::Framing;
 use super::head::Head;
 use super::wire::Wire;
 
-/// What is read at once, in bytes; and what the head of an answer may have.
+/// What is read at once, in bytes.
 const PIECE: usize = 16 * 1024;
+
+/// What the head of an answer may have, with those that only promised one; in bytes.
+const HEAD_MAX: usize = 32 * 1024;
 
 /// A connection on which nothing is under way, or just one exchange.
 pub(super) struct Connection {
@@ -29,6 +33,10 @@ pub(super) struct Connection {
     has_heard: bool,
     /// Whether nothing has happened that forbids another exchange.
     is_reusable: bool,
+    /// Whether its server has closed it before it had the whole request.
+    is_deaf: bool,
+    /// Whether the answer tells of a success.
+    is_success: bool,
 }
 
 /// A request on its way.
@@ -58,7 +66,7 @@ pub(super) struct Begun {
 
 impl Connection {
     pub(super) fn over(wire: Wire) -> Self {
-        Self { wire, unsent: None, has_heard: false, is_reusable: true }
+        Self { wire, unsent: None, has_heard: false, is_reusable: true, is_deaf: false, is_success: false }
     }
 
     /// Sends a request, `head` and `body`, and waits for the head of its answer.
@@ -95,7 +103,7 @@ impl Connection {
             };
             match begun {
                 Some(begun) => return Poll::Ready(Ok(begun)),
-                None if said.len() >= PIECE => return Poll::Ready(Err(Fault::TooLarge)),
+                None if said.len() > HEAD_MAX => return Poll::Ready(Err(Fault::TooLarge)),
                 None => {}
             }
         }
@@ -105,12 +113,16 @@ impl Connection {
     /// an answer is passed over (RFC 9110, 15.2).
     fn begin<'a>(&mut self, mut said: &'a [u8], is_head: bool) -> Result<(Option<Begun>, &'a [u8]), Fault> {
         while let Some(head) = Head::parse(said)? {
+            if head.len > HEAD_MAX {
+                return Err(Fault::TooLarge);
+            }
             said = &said[head.len..];
             if head.is_interim() {
                 continue;
             }
             let mut framing = head.framing(is_head)?;
             self.is_reusable &= head.keeps_open();
+            self.is_success = head.status.is_success();
             let first = self.take(&mut framing, said)?;
             return Ok((Some(Begun { head, framing, first }), &[]));
         }
@@ -121,13 +133,15 @@ impl Connection {
     pub(super) fn poll_data(&mut self, framing: &mut Framing, cx: &mut Context<'_>) -> Poll<Result<Bytes, Fault>> {
         self.write(cx)?;
         while !framing.has_ended() {
+            framing.check()?;
             let mut space = [MaybeUninit::uninit(); PIECE];
             let mut space = ReadBuf::uninit(&mut space);
             ready!(self.wire.poll_read(cx, &mut space))?;
             let piece = space.filled();
             if piece.is_empty() {
                 self.is_reusable = false;
-                if *framing != Framing::UntilClose {
+                // A close that has met the request, too, may have met a part of the answer. Why it was refused may pass.
+                if *framing != Framing::UntilClose || self.is_deaf && self.is_success {
                     return Poll::Ready(Err(Fault::Closed));
                 }
                 *framing = Framing::ENDED;
@@ -160,7 +174,9 @@ impl Connection {
     /// Whether its server has neither closed it nor said anything, as far as is known.
     pub(super) async fn is_silent(&mut self) -> bool {
         let mut space = [MaybeUninit::uninit(); 1];
-        poll_fn(|cx| Poll::Ready(self.wire.poll_read(cx, &mut ReadBuf::uninit(&mut space)).is_pending())).await
+        // Who has looked at a hundred would be told by tokio to wait, which is no silence.
+        let looking = poll_fn(|cx| Poll::Ready(self.wire.poll_read(cx, &mut ReadBuf::uninit(&mut space)).is_pending()));
+        unconstrained(looking).await
     }
 
     /// Writes what can be. A server that takes no more may have said why before, and that is read.
@@ -177,7 +193,7 @@ impl Connection {
                 Poll::Ready(Ok(Some(0))) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(Some(written))) => unsent.written += written,
                 Poll::Ready(Err(error)) if matches!(error.kind(), BrokenPipe | ConnectionReset) => {
-                    (self.unsent, self.is_reusable) = (None, false);
+                    (self.unsent, self.is_reusable, self.is_deaf) = (None, false, true);
                 }
                 Poll::Ready(Err(error)) => return Err(error),
             }
@@ -281,7 +297,9 @@ mod tests {
         ] {
             assert_eq!(first_of_two(said).await, (expected, is_used_again), "{said:?}");
         }
-        let endless = ["HTTP/1.1 200 OK\r\nx: ", &"y".repeat(PIECE)].concat();
+        let long = ["HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: ", &"y".repeat(HEAD_MAX - 60), "\r\n\r\n"].concat();
+        assert_eq!(first_of_two(&[&long]).await, (Ok((StatusCode::OK, Bytes::new())), true));
+        let endless = ["HTTP/1.1 200 OK\r\nx: ", &"y".repeat(HEAD_MAX), "\r\n\r\n"].concat();
         assert_eq!(first_of_two(&[&endless]).await, (Err(Some(Stage::TooLarge)), false));
     }
 
@@ -318,6 +336,54 @@ mod tests {
         let (said, ()) = tokio::join!(asking, playing);
         let ok = Ok((StatusCode::OK, Bytes::new()));
         assert_eq!(said, (ok, Err(Some(Stage::Stale)), Err(Some(Stage::Broken))));
+    }
+
+    #[tokio::test]
+    async fn however_many_connections_have_said_something_unasked_none_of_them_is_used() {
+        const KEPT: usize = 300;
+        const ASKED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nasked";
+        const UNASKED: &str = "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n";
+        let (listener, link) = server().await;
+        let playing = async {
+            let mut streams = Vec::new();
+            while streams.len() < KEPT {
+                streams.push(listener.accept().await.unwrap().0);
+            }
+            for stream in &mut streams {
+                answer(stream, &[ASKED]).await;
+                stream.write_all(UNASKED.as_bytes()).await.unwrap();
+            }
+            answer(&mut listener.accept().await.unwrap().0, &[ASKED]).await;
+        };
+        let asking = async {
+            let outgoing = Outgoing::get("/");
+            futures_util::future::join_all((0..KEPT).map(|_| send(&link, &outgoing))).await;
+            while link.kept() < KEPT {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            send(&link, &outgoing).await
+        };
+        let both = async { tokio::join!(asking, playing) };
+        let (said, ()) = timeout(Duration::from_secs(20), both).await.expect("a new connection is made");
+        assert_eq!(said, Ok((StatusCode::OK, Bytes::from_static(b"asked"))));
+    }
+
+    #[tokio::test]
+    async fn a_close_that_meets_the_request_is_no_end_of_a_success() {
+        let large = Outgoing::post("/", vec![b'x'; 32 << 20]);
+        for (status, is_passed) in [("200 OK", false), ("413 Content Too Large", true)] {
+            let (listener, link) = server().await;
+            let playing = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                answer(&mut stream, &[&format!("HTTP/1.1 {status}\r\n\r\npart")]).await;
+                // Its head has been read by then.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                stream.set_zero_linger().unwrap();
+            };
+            let (said, ()) = tokio::join!(async { send(&link, &large).await }, playing);
+            assert_eq!(said.is_ok(), is_passed, "{status}: {said:?}");
+        }
     }
 
     #[tokio::test]

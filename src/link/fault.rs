@@ -12,8 +12,8 @@ pub enum Fault {
     /// What came is no HTTP/1.
     #[error("the answer is no HTTP: {0}")]
     NoHttp(&'static str),
-    /// More came before the body, or behind it, than is read.
-    #[error("it has more lines than are read")]
+    /// More came before the body than is read.
+    #[error("more than is read")]
     TooLarge,
 }
 

@@ -21,8 +21,8 @@ pub(super) enum Framing {
 /// What the next byte of a body in chunks belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The size of a chunk, of which these digits have come.
-    Size { so_far: Option<u64> },
+    /// The size of a chunk, of which so many digits have come.
+    Size { size: u64, digits: u8 },
     /// What may stand behind the size: nothing that anybody here would understand.
     Extension { size: u64 },
     /// The end of a size's line.
@@ -35,11 +35,13 @@ pub(super) enum Next {
     Trailer { is_empty: bool },
     /// The end of such a line. Behind an empty one there is no more.
     TrailerEnd { is_empty: bool },
+    /// What came before was wrong: nothing more can be read.
+    Wrong { what: &'static str },
 }
 
 impl Framing {
     pub(super) const ENDED: Self = Self::Length(0);
-    pub(super) const CHUNKED: Self = Self::Chunked { next: Next::Size { so_far: None }, aside: 0 };
+    pub(super) const CHUNKED: Self = Self::Chunked { next: Next::FIRST, aside: 0 };
 
     pub(super) fn of_length(length: u64) -> Self {
         Self::Length(length)
@@ -62,6 +64,7 @@ impl Framing {
         }
     }
 
+    /// What came before the end of all that can be read is data nevertheless.
     fn take_chunks(&mut self, said: &[u8]) -> Result<(Bytes, usize), Fault> {
         let mut data = Vec::new();
         let mut at = 0;
@@ -79,19 +82,33 @@ impl Framing {
                 }
                 continue;
             }
-            if matches!(next, Next::Extension { .. } | Next::Trailer { .. }) {
-                *aside += 1;
-                if *aside > ASIDE_MAX {
-                    return Err(Fault::TooLarge);
+            *aside += usize::from(matches!(next, Next::Extension { .. } | Next::Trailer { .. }));
+            *next = match next.after(said[at]) {
+                Some(_) if *aside > ASIDE_MAX => Next::Wrong { what: "it has too much beside its data" },
+                Some(after) => after,
+                None => {
+                    *self = Self::ENDED;
+                    at += 1;
+                    break;
                 }
-            }
-            match next.after(said[at])? {
-                Some(after) => *next = after,
-                None => *self = Self::ENDED,
+            };
+            if let Next::Wrong { .. } = next {
+                break;
             }
             at += 1;
         }
+        if data.is_empty() {
+            self.check()?;
+        }
         Ok((data.into(), at))
+    }
+
+    /// Whether more can be read.
+    pub(super) fn check(self) -> Result<(), Fault> {
+        match self {
+            Self::Chunked { next: Next::Wrong { what }, .. } => Err(Fault::NoHttp(what)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -103,32 +120,32 @@ fn take_of(left: &mut u64, len: usize) -> usize {
 }
 
 impl Next {
+    const FIRST: Self = Self::Size { size: 0, digits: 0 };
+
+    /// Digits of a size at most: those of 64 bits.
+    const DIGITS_MAX: u8 = 16;
+
     /// What comes behind a byte that is no data; nothing behind the last.
-    fn after(self, byte: u8) -> Result<Option<Self>, Fault> {
-        let wrong = Err(Fault::NoHttp("a chunk"));
-        Ok(Some(match (self, byte) {
-            (Self::Size { so_far: Some(size) }, b'\r') => Self::SizeEnd { size },
-            (Self::Size { so_far: Some(size) }, b';' | b' ' | b'\t') => Self::Extension { size },
-            (Self::Size { so_far }, byte) => {
-                let digit = char::from(byte).to_digit(16);
-                let size = so_far.unwrap_or_default().checked_mul(16);
-                let Some((size, digit)) = size.zip(digit) else { return wrong };
-                Self::Size { so_far: Some(size + u64::from(digit)) }
+    fn after(self, byte: u8) -> Option<Self> {
+        Some(match (self, byte) {
+            (Self::Size { size, digits: 1.. }, b'\r') => Self::SizeEnd { size },
+            (Self::Size { size, digits: 1.. }, b';' | b' ' | b'\t') => Self::Extension { size },
+            (Self::Size { size, digits }, byte) if byte.is_ascii_hexdigit() && digits < Self::DIGITS_MAX => {
+                let digit = char::from(byte).to_digit(16).unwrap_or_default();
+                Self::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }
             }
             (Self::Extension { size }, b'\r') => Self::SizeEnd { size },
-            (Self::Extension { .. }, b'\n') => return wrong,
-            (Self::Extension { size }, _) => Self::Extension { size },
+            (Self::Extension { size }, byte) if byte != b'\n' => Self::Extension { size },
             (Self::SizeEnd { size: 0 }, b'\n') => Self::Trailer { is_empty: true },
             (Self::SizeEnd { size }, b'\n') => Self::Data { left: size },
             (Self::ChunkEnd { has_cr: false }, b'\r') => Self::ChunkEnd { has_cr: true },
-            (Self::ChunkEnd { has_cr: true }, b'\n') => Self::Size { so_far: None },
+            (Self::ChunkEnd { has_cr: true }, b'\n') => Self::FIRST,
             (Self::Trailer { is_empty }, b'\r') => Self::TrailerEnd { is_empty },
-            (Self::Trailer { .. }, b'\n') => return wrong,
-            (Self::Trailer { .. }, _) => Self::Trailer { is_empty: false },
-            (Self::TrailerEnd { is_empty: true }, b'\n') => return Ok(None),
+            (Self::Trailer { .. }, byte) if byte != b'\n' => Self::Trailer { is_empty: false },
+            (Self::TrailerEnd { is_empty: true }, b'\n') => return None,
             (Self::TrailerEnd { is_empty: false }, b'\n') => Self::Trailer { is_empty: true },
-            _ => return wrong,
-        }))
+            _ => Self::Wrong { what: "its chunks" },
+        })
     }
 }
 
@@ -168,6 +185,21 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_before_a_fault_is_data() {
+        for said in ["5\r\nhello!\r\n", "5\r\nhello\n0\r\n", "5\r\nhello\r\nx\r\n", "5\r\nhello\r\n0\r\n\n"] {
+            let mut framing = Framing::CHUNKED;
+            let (data, consumed) = framing.take(said.as_bytes()).unwrap();
+            assert_eq!(
+                (&data[..], consumed < said.len(), framing.has_ended()),
+                (&b"hello"[..], true, false),
+                "{said:?}"
+            );
+            assert!(matches!(framing.check(), Err(Fault::NoHttp(_))));
+            assert!(framing.take(b"0\r\n\r\n").is_err(), "it stays so");
+        }
+    }
+
+    #[test]
     fn chunks_that_could_be_read_in_two_ways_are_none() {
         for said in [
             "\r\nhello",
@@ -176,8 +208,6 @@ mod tests {
             "-1\r\n",
             "0x5\r\nhello",
             "5\nhello\n",
-            "5\r\nhello!\r\n",
-            "5\r\nhello\n0\r\n",
             "5\rhello",
             "5;a\nhello",
             "0\r\n\n",
@@ -186,9 +216,12 @@ mod tests {
         ] {
             assert!(matches!(taken(Framing::CHUNKED, said.as_bytes(), 99), Err(Fault::NoHttp(_))), "{said:?}");
         }
-        let endless = format!("1;{}", "x".repeat(ASIDE_MAX + 1));
-        assert!(matches!(taken(Framing::CHUNKED, endless.as_bytes(), 999), Err(Fault::TooLarge)));
-        let endless = format!("0\r\n{}", "x: 1\r\n".repeat(ASIDE_MAX / 4));
-        assert!(matches!(taken(Framing::CHUNKED, endless.as_bytes(), 999), Err(Fault::TooLarge)));
+        for endless in [
+            format!("1;{}", "x".repeat(ASIDE_MAX + 1)),
+            format!("0\r\n{}", "x: 1\r\n".repeat(ASIDE_MAX / 4)),
+            "0".repeat(17),
+        ] {
+            assert!(matches!(taken(Framing::CHUNKED, endless.as_bytes(), 999), Err(Fault::NoHttp(_))));
+        }
     }
 }

@@ -80,7 +80,9 @@ impl Head {
     /// Whether the connection stays open behind the answer.
     pub(super) fn keeps_open(&self) -> bool {
         let says = |word: &[u8]| tokens(&self.headers, &header::CONNECTION).any(|said| said.eq_ignore_ascii_case(word));
-        !says(b"close") && (self.is_http_11 || says(b"keep-alive"))
+        // Behind a switch of protocols there is another one.
+        let is_http = self.status != StatusCode::SWITCHING_PROTOCOLS;
+        is_http && !says(b"close") && (self.is_http_11 || says(b"keep-alive"))
     }
 }
 
@@ -159,6 +161,7 @@ mod tests {
             ("HTTP/1.1 200 OK\nconnection: keep-alive\nconnection: x, Close", false),
             ("HTTP/1.0 200 OK", false),
             ("HTTP/1.0 200 OK\nconnection: Keep-Alive", true),
+            ("HTTP/1.1 101 Switching Protocols\nupgrade: x", false),
         ] {
             assert_eq!(head(lines).keeps_open(), expected, "{lines}");
         }
