@@ -1,9 +1,9 @@
 //! The way to one HTTP server: HTTP/1.1 over TCP or TLS, on connections that are kept between requests.
 //!
 //! A stack of connections: the one that was used last is used next, so that the others grow old and are closed before the
-//! server would close them. What is spoken on them is our own (`connection`), on `httparse`: hyper's client takes three
-//! times the instructions for it, holds a buffer for each stream that is silent, and does not tell whether a byte of the
-//! answer came, which decides what may be tried again.
+//! server would close them. What is spoken on them is our own (`connection`), on `httparse`: hyper's client takes twice
+//! the instructions for it, holds a buffer for each stream that is silent, and does not tell whether a byte of the answer
+//! came, which decides what may be tried again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};

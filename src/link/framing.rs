@@ -43,16 +43,14 @@ impl Framing {
     pub(super) const ENDED: Self = Self::Length(0);
     pub(super) const CHUNKED: Self = Self::Chunked { next: Next::FIRST, aside: 0 };
 
-    pub(super) fn of_length(length: u64) -> Self {
-        Self::Length(length)
-    }
-
     pub(super) fn has_ended(self) -> bool {
         self == Self::ENDED
     }
 
-    /// The data in `said`, which comes next, and how many of its bytes belong to the body. Less data than bytes is copied, and
-    /// once. O(bytes).
+    /// A copy of the data in `said`, which comes next, and how many of its bytes belong to the body. O(bytes).
+    ///
+    /// # Errors
+    /// Nothing in it can be read.
     pub(super) fn take(&mut self, said: &[u8]) -> Result<(Bytes, usize), Fault> {
         match self {
             Self::Length(left) => {
@@ -170,7 +168,7 @@ mod tests {
         for piece in 1..=chunks.len() {
             let (data, framing, consumed) = taken(Framing::CHUNKED, chunks, piece).unwrap();
             assert_eq!((data.as_slice(), framing, consumed), (&b"hello world"[..], Framing::ENDED, chunks.len() - 4));
-            let (data, framing, consumed) = taken(Framing::of_length(5), b"hello world", piece).unwrap();
+            let (data, framing, consumed) = taken(Framing::Length(5), b"hello world", piece).unwrap();
             assert_eq!((data.as_slice(), framing, consumed), (&b"hello"[..], Framing::ENDED, 5));
             let (data, framing, consumed) = taken(Framing::UntilClose, b"hello world", piece).unwrap();
             assert_eq!((data.as_slice(), framing, consumed), (&b"hello world"[..], Framing::UntilClose, 11));

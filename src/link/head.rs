@@ -72,7 +72,7 @@ impl Head {
         let Some(length) = lengths.next() else { return Ok(Framing::UntilClose) };
         match length {
             // Said twice, it is said once (RFC 9112, 6.3).
-            Some(length) if lengths.all(|other| other == Some(length)) => Ok(Framing::of_length(length)),
+            Some(length) if lengths.all(|other| other == Some(length)) => Ok(Framing::Length(length)),
             _ => Err(Fault::NoHttp("its length")),
         }
     }
@@ -135,9 +135,9 @@ mod tests {
         let framing = |lines, is_of_head| head(lines).framing(is_of_head).ok();
         for (lines, expected) in [
             ("HTTP/1.1 200 OK", Some(Framing::UntilClose)),
-            ("HTTP/1.1 200 OK\ncontent-length: 7", Some(Framing::of_length(7))),
+            ("HTTP/1.1 200 OK\ncontent-length: 7", Some(Framing::Length(7))),
             ("HTTP/1.1 200 OK\ncontent-length: 0", Some(Framing::ENDED)),
-            ("HTTP/1.1 200 OK\ncontent-length: 7, 7\ncontent-length: 7", Some(Framing::of_length(7))),
+            ("HTTP/1.1 200 OK\ncontent-length: 7, 7\ncontent-length: 7", Some(Framing::Length(7))),
             ("HTTP/1.1 200 OK\ncontent-length: 7\ncontent-length: 8", None),
             ("HTTP/1.1 200 OK\ncontent-length: +7", None),
             ("HTTP/1.1 200 OK\ncontent-length:", None),
