@@ -110,7 +110,7 @@ pub enum Stage {
     Stage::Connect => "no connection",
     Stage::Starved => "no file descriptor left for a connection",
     Stage::Stale => "a kept connection ended without an answer",
-    Stage::TooLarge => "the head of the answer has more than 32 KiB or 100 headers",
+    Stage::TooLarge => "the head of the answer has more than 16 KiB or 100 headers",
     Stage::Broken => "the connection broke",
 })]
 pub struct SendError {

@@ -22,7 +22,7 @@ use super::wire::Wire;
 const PIECE: usize = 16 * 1024;
 
 /// What the head of an answer may have, with those that only promised one; in bytes.
-const HEAD_MAX: usize = 32 * 1024;
+const HEAD_MAX: usize = 16 * 1024;
 
 /// A connection on which nothing is under way, or just one exchange.
 pub(super) struct Connection {
