@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
@@ -27,19 +26,27 @@ pub use tls::{Tls, TlsFiles};
 mod answer;
 mod census;
 mod connection;
+mod conversation;
 mod course;
+mod date;
+mod delivery;
 mod front;
 mod gathered;
 mod guard;
+mod head;
+mod http2;
 mod intake;
 mod listener;
 mod moment;
+mod outbox;
 mod refusal;
 mod room;
 mod section;
 mod service;
+mod socket;
 mod stream;
 mod tls;
+mod upload;
 mod wire;
 
 /// What one door lets in.
@@ -94,7 +101,6 @@ struct House {
     tls: Option<Arc<Tls>>,
     metrics: DoorMetrics,
     census: Census,
-    http1: http1::Builder,
     tasks: Tasks,
     closed: CancellationToken,
 }
@@ -114,7 +120,6 @@ impl Door {
             tls,
             metrics,
             census: Census::new(limits.connections, limits.connections_per_address),
-            http1: connection::http1_settings(&limits),
             tasks: tasks.clone(),
             closed: CancellationToken::new(),
         });

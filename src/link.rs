@@ -31,7 +31,6 @@ mod ask;
 mod connection;
 mod dial;
 mod fault;
-mod framing;
 mod head;
 mod idle;
 mod inflow;

@@ -1,4 +1,5 @@
-//! The answer on its way out: it keeps its request open until it has ended, and says goodbye when the router must stop.
+//! The answer to a request of HTTP/2 on its way out: it keeps its request open until it has ended, and says goodbye when the
+//! router must stop.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,20 +8,19 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::Response;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::course::Open;
+use super::delivery::is_stream;
 use super::front::Answered;
+use super::refusal;
 use super::stream::Pace;
-use crate::error::{BoxError, GatewayError, error_json};
+use crate::error::{BoxError, GatewayError};
 
 /// Between the last words and the cut: a body that fails takes what was not flushed with it.
 const LAST_WORDS: Duration = Duration::from_millis(10);
-
-/// The type of a stream of server-sent events, whatever follows it.
-const EVENTS: &[u8] = b"text/event-stream";
 
 /// The most that is handed on at once. HTTP takes whatever it is given, and keeps it; and with the last of it the answer ends,
 /// whether the client has it or not.
@@ -32,7 +32,7 @@ pub(super) struct Answer {
     /// What is left of a frame.
     rest: Bytes,
     open: Open,
-    pace: Option<Arc<Pace>>,
+    pace: Arc<Pace>,
     state: State,
 }
 
@@ -48,27 +48,17 @@ enum State {
 
 impl Answer {
     /// `response` as it leaves.
-    pub(super) fn of(Answered { response, until }: Answered, open: Open) -> Response<Self> {
-        let content_type = response.headers().get(header::CONTENT_TYPE);
-        let begins =
-            |value: &HeaderValue| value.as_bytes().get(..EVENTS.len()).map(|kind| kind.eq_ignore_ascii_case(EVENTS));
-        let events = content_type.and_then(begins).unwrap_or(false);
-        let pace = Pace::of_task();
+    pub(super) fn of(Answered { response, until }: Answered, pace: Arc<Pace>, open: Open) -> Response<Self> {
         if let Some(until) = until {
-            let deadline = Instant::from_std(until);
-            match &pace {
-                Some(pace) => pace.answer_until(deadline),
-                None => open.course().answer_until(deadline),
-            }
+            pace.answer_until(Instant::from_std(until));
         }
-        let state = State::Passing(events);
+        let state = State::Passing(is_stream(response.headers()));
         response.map(|inner| Self { inner, rest: Bytes::new(), open, pace, state })
     }
 
     /// `response` as the last one that leaves.
-    pub(super) fn last(response: Response<Body>, open: Open) -> Response<Self> {
-        let (rest, pace) = (Bytes::new(), Pace::of_task());
-        response.map(|inner| Self { inner, rest, open, pace, state: State::Last })
+    pub(super) fn last(response: Response<Body>, pace: Arc<Pace>, open: Open) -> Response<Self> {
+        response.map(|inner| Self { inner, rest: Bytes::new(), open, pace, state: State::Last })
     }
 
     /// The next piece: of what is left of a frame, or of another one.
@@ -84,10 +74,7 @@ impl Answer {
             }
         }
         let piece = self.rest.split_to(self.rest.len().min(PIECE));
-        match &self.pace {
-            Some(pace) => pace.gave(),
-            None => self.open.course().gave(piece.len()),
-        }
+        self.pace.gave();
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
@@ -97,11 +84,7 @@ impl Answer {
             return Poll::Ready(Some(Err(GatewayError::Stopping.into())));
         }
         self.state = State::Parting(Box::pin(tokio::time::sleep_until(Instant::now() + LAST_WORDS)));
-        let error = GatewayError::Stopping.to_string();
-        let mut event = b"\n\ndata: ".to_vec();
-        event.extend(error_json(&error, "service_unavailable", None, Some("shutting_down")));
-        event.extend(b"\n\n");
-        Poll::Ready(Some(Ok(Frame::data(event.into()))))
+        Poll::Ready(Some(Ok(Frame::data(refusal::last_event().into()))))
     }
 }
 
@@ -111,17 +94,12 @@ impl http_body::Body for Answer {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        if let Some(pace) = &this.pace {
-            pace.asked();
-        }
+        this.pace.asked();
         match &mut this.state {
             State::Passing(events) => {
                 let events = *events;
                 if this.open.course().is_cut() {
                     return this.part(events);
-                }
-                if this.pace.is_none() && this.open.course().holds_back() {
-                    return Poll::Pending;
                 }
             }
             State::Last => {}
@@ -151,29 +129,17 @@ impl http_body::Body for Answer {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use futures_util::FutureExt;
-    use futures_util::task::{ArcWake, waker};
+    use http::header;
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
-    use crate::door::course::{Course, Expiry};
+    use crate::door::course::Course;
 
     fn answer(course: &Arc<Course>, kind: &'static str) -> Answer {
         let pieces =
             futures_util::stream::repeat_with(|| Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"data: a\n\n"))));
         let response = Response::builder().header(header::CONTENT_TYPE, kind).body(Body::new(StreamBody::new(pieces)));
-        Answer::of(response.unwrap().into(), course.begin()).into_body()
-    }
-
-    #[derive(Default)]
-    struct Woken(AtomicBool);
-
-    impl ArcWake for Woken {
-        fn wake_by_ref(this: &Arc<Self>) {
-            this.0.store(true, Ordering::Relaxed);
-        }
+        Answer::of(response.unwrap().into(), Arc::new(Pace::new(course)), course.begin()).into_body()
     }
 
     async fn next(answer: &mut Answer) -> Result<Bytes, String> {
@@ -206,52 +172,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_waits_until_what_went_before_has_left() {
-        let course = Course::new(Instant::now());
-        let mut answer = answer(&course, "application/json");
-        let piece = next(&mut answer).await.unwrap().len();
-        let mut given = piece;
-        while let Some(frame) = answer.frame().now_or_never() {
-            given += frame.unwrap().unwrap().into_data().unwrap().len();
-        }
-        assert!((16 * 1024..16 * 1024 + piece).contains(&given), "{given}");
-        let woken = Arc::new(Woken::default());
-        course.watch(&waker(Arc::clone(&woken)));
-        course.flushed();
-        assert!(woken.0.load(Ordering::Relaxed));
-        assert!(answer.frame().now_or_never().is_some());
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_large_frame_is_handed_on_in_pieces_and_the_request_stays_open_until_the_last() {
-        let (course, limits) = (Course::new(Instant::now()), crate::door::DoorLimits::default());
+        let course = Course::new(Instant::now());
         let whole = Bytes::from(vec![b'x'; 3 * PIECE + 1]);
-        let mut answer = Answer::of(Response::new(Body::from(whole.clone())).into(), course.begin()).into_body();
+        let response = Response::new(Body::from(whole.clone())).into();
+        let mut answer = Answer::of(response, Arc::new(Pace::new(&course)), course.begin()).into_body();
         assert_eq!(answer.size_hint().exact(), Some(3 * 16 * 1024 + 1));
         let mut given = Vec::new();
         for left in (0..4).rev() {
             let piece = next(&mut answer).await.unwrap();
             assert!(piece.as_ptr() == whole[given.len()..].as_ptr(), "it is not copied");
             given.extend_from_slice(&piece);
-            assert_eq!(answer.is_end_stream(), left == 0);
-            assert!(left == 0 || answer.frame().now_or_never().is_none(), "it waits until that has left");
-            course.flushed();
+            assert_eq!((answer.is_end_stream(), course.is_open()), (left == 0, true));
         }
         assert_eq!(given, whole);
-        course.sent(true);
         drop(answer);
-        let why = || course.expiry(&limits).map(|(_, why)| why);
-        assert_eq!(why(), Some(Expiry::Stalled), "the last of it has not left");
-        course.sent(false);
-        assert_eq!(why(), Some(Expiry::Idle));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_is_open_until_its_answer_is_dropped() {
-        let (course, limits) = (Course::new(Instant::now()), crate::door::DoorLimits::default());
-        let answer = answer(&course, "application/json");
-        assert_eq!(course.expiry(&limits), None);
-        drop(answer);
-        assert!(course.expiry(&limits).is_some());
+        assert!(!course.is_open());
     }
 }

@@ -1,20 +1,25 @@
-//! Refusals that no handler makes, as bytes of HTTP/1: the same objects that handlers answer with.
+//! What the door says by itself, without a handler: the same objects that handlers answer with.
 
-use http::StatusCode;
+use axum::body::Body;
+use http::{HeaderValue, Response};
 
-use super::DoorLimits;
-use crate::error::GatewayError;
+use crate::error::{GatewayError, error_json};
 use crate::request_id::{self, REQUEST_ID};
 
-/// The answer to a head that HTTP/1's reader gave this status.
-pub(super) fn of_head(status: u16, limits: &DoorLimits) -> GatewayError {
-    match StatusCode::from_u16(status) {
-        Ok(StatusCode::URI_TOO_LONG) => GatewayError::UriTooLong { limit: limits.uri_bytes },
-        Ok(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE) => {
-            GatewayError::HeadTooLarge { bytes: limits.header_bytes, fields: limits.headers }
-        }
-        _ => GatewayError::bad_request("the request's head is not valid HTTP/1.1", None),
-    }
+/// The answer to a request, which may have a name.
+pub(super) fn response(error: GatewayError, id: Option<HeaderValue>) -> Response<Body> {
+    let mut response = error.into_response::<Body>();
+    response.headers_mut().insert(REQUEST_ID, id.unwrap_or_else(request_id::refused));
+    response
+}
+
+/// The last event of a stream that ends because the router does.
+pub(super) fn last_event() -> Vec<u8> {
+    let error = GatewayError::Stopping.to_string();
+    let mut event = b"\n\ndata: ".to_vec();
+    event.extend(error_json(&error, "service_unavailable", None, Some("shutting_down")));
+    event.extend(b"\n\n");
+    event
 }
 
 /// For whom there is no seat.
@@ -22,7 +27,7 @@ pub(super) fn too_many_connections() -> Vec<u8> {
     bytes(GatewayError::TooManyConnections)
 }
 
-/// A whole answer, after which the connection ends.
+/// A whole answer as bytes of HTTP/1, after which the connection ends.
 pub(super) fn bytes(error: GatewayError) -> Vec<u8> {
     let mut response = error.into_response::<Vec<u8>>();
     response.headers_mut().insert(REQUEST_ID, request_id::refused());
@@ -43,7 +48,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_a_whole_answer() {
-        let text = String::from_utf8(bytes(of_head(414, &DoorLimits::default()))).unwrap();
+        let text = String::from_utf8(bytes(GatewayError::UriTooLong { limit: 8192 })).unwrap();
         let body = "{\"error\":{\"message\":\"the request's target is longer than 8192 bytes\",\
                     \"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}";
         let (begin, rest) = text.split_once("x-request-id: wp-").expect("it has a name");

@@ -1,8 +1,7 @@
-//! What of HTTP/1 is read before its reader gets it: where a head ends, how its lines do, and what it says of the body.
+//! Where a request's head ends, and how its lines do.
 
-/// Lines up to an empty one, as they come: a request's head, or a body in chunks. HTTP/1's reader takes lines of a head that
-/// end in LF alone (RFC 9112, 2.2, allows it); a server before the router may not, and read one head where the router reads
-/// two.
+/// Lines up to an empty one, as they come. `httparse` takes lines that end in LF alone (RFC 9112, 2.2, allows it); a server
+/// before the router may not, and read one head where the router reads two.
 #[derive(Debug, Default)]
 pub(super) struct Section {
     /// Bytes of the line that has not ended.
@@ -11,7 +10,7 @@ pub(super) struct Section {
     last: u8,
     /// Bytes of the first line that has some.
     first: Option<usize>,
-    /// Whether the empty line that ends it was the last thing that came.
+    /// Whether the empty line that ends it has come.
     is_whole: bool,
     /// Whether a line ended in LF alone.
     is_bare: bool,
@@ -20,15 +19,8 @@ pub(super) struct Section {
 impl Section {
     /// Takes further bytes up to the empty line, and returns how many these are. O(bytes).
     pub(super) fn read(&mut self, bytes: &[u8]) -> usize {
-        self.read_lines(bytes, |_| {})
-    }
-
-    /// The same, and shows `see` what of each line that ends is among these bytes, without LF.
-    pub(super) fn read_lines(&mut self, bytes: &[u8], mut see: impl FnMut(&[u8])) -> usize {
         let mut begin = 0;
-        self.is_whole = false;
         for end in memchr::memchr_iter(b'\n', bytes) {
-            see(&bytes[begin..end]);
             let before = end.checked_sub(1).map_or(self.last, |before| bytes[before]);
             let len = self.len + (end - begin) - usize::from(before == b'\r');
             self.is_bare |= before != b'\r';
@@ -45,7 +37,7 @@ impl Section {
         bytes.len()
     }
 
-    /// Whether the empty line that ends it was the last thing that came.
+    /// Whether the empty line that ends it has come.
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole
     }
@@ -58,37 +50,6 @@ impl Section {
     /// How long the first line is, as far as it has come.
     pub(super) fn first_line(&self) -> usize {
         self.first.unwrap_or(self.len)
-    }
-}
-
-/// The length that a head plainly announces of what follows it.
-#[derive(Debug, Default)]
-pub(super) struct Announced {
-    length: Option<usize>,
-    /// Something about it is not plain.
-    is_odd: bool,
-}
-
-impl Announced {
-    /// Takes note of a line.
-    pub(super) fn see(&mut self, line: &[u8]) {
-        // Few lines of a head begin so.
-        let Some(b'C' | b'c' | b'T' | b't') = line.first() else { return };
-        let Some(colon) = memchr::memchr(b':', line) else { return };
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.is_odd = true;
-        } else if name.eq_ignore_ascii_case(b"content-length") {
-            let digits = Some(value).filter(|value| value.iter().all(u8::is_ascii_digit));
-            let length = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-            self.is_odd |= length.is_none() || self.length.is_some();
-            self.length = length;
-        }
-    }
-
-    /// None of a body in chunks, or where lengths are told twice.
-    pub(super) fn length(&self) -> Option<usize> {
-        self.length.filter(|_| !self.is_odd)
     }
 }
 
@@ -128,30 +89,5 @@ mod tests {
         assert_eq!(read("GET / HTTP/1.1\r\nA: 1\nHost: r\r\n"), (14, false, true));
         assert_eq!(read("GET / HTTP/1.1\r\nHost: r\r\n\n"), (14, true, true));
         assert_eq!(read("GET /a"), (6, false, false));
-    }
-
-    #[test]
-    fn a_length_is_known_where_a_head_says_it_plainly() {
-        for (lines, length) in [
-            ("Content-Length: 12\r\n", Some(12)),
-            ("Host: r\r\ncontent-length:\t7 \r\nAccept: */*\r\n", Some(7)),
-            ("Content-Length: 012\r\n", Some(12)),
-            ("Cookie: content-length: 4\r\nX-Content-Length: 4\r\n", None),
-            ("Content-Length: 12\r\nContent-Length: 12\r\n", None),
-            ("Content-Length: 12\r\nTransfer-Encoding: chunked\r\n", None),
-            ("transfer-encoding: chunked\r\nContent-Length: 12\r\n", None),
-            ("Content-Length : 12\r\n", None),
-            ("Content-Length: +12\r\n", None),
-            ("Content-Length: 1 2\r\n", None),
-            ("Content-Length: 0x12\r\n", None),
-            ("Content-Length:\r\n", None),
-            ("Content-Length: 99999999999999999999\r\n", None),
-            ("Content-Length\r\n", None),
-        ] {
-            let mut announced = Announced::default();
-            let head = format!("POST / HTTP/1.1\r\n{lines}\r\n");
-            Section::default().read_lines(head.as_bytes(), |line| announced.see(line));
-            assert_eq!(announced.length(), length, "{lines:?}");
-        }
     }
 }

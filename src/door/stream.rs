@@ -31,14 +31,14 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    fn new(course: &Course) -> Self {
+    pub(super) fn new(course: &Course) -> Self {
         let (waiting_since, deadline) = (Moment::default(), Moment::default());
         Self { origin: course.opened(), waiting_since, deadline, waker: AtomicWaker::new() }
     }
 
-    /// That of the task that this is called in; none outside of a stream's.
-    pub(super) fn of_task() -> Option<Arc<Self>> {
-        PACE.try_with(Arc::clone).ok()
+    /// That of the stream's task that this is called in.
+    pub(super) fn of_task() -> Arc<Self> {
+        PACE.with(Arc::clone)
     }
 
     /// The answer is asked for its next piece.

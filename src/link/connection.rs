@@ -14,9 +14,9 @@ use tokio::io::ReadBuf;
 use tokio::task::coop::unconstrained;
 
 use super::Fault;
-use super::framing::Framing;
 use super::head::Head;
 use super::wire::Wire;
+use crate::http1::Framing;
 
 /// What is read at once, in bytes.
 const PIECE: usize = 16 * 1024;

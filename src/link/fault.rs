@@ -1,5 +1,7 @@
 //! What breaks an exchange.
 
+use crate::http1::Malformed;
+
 /// Why no more of an answer comes.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
@@ -15,6 +17,12 @@ pub enum Fault {
     /// More came before the body than is read.
     #[error("more than is read")]
     TooLarge,
+}
+
+impl From<Malformed> for Fault {
+    fn from(Malformed(what): Malformed) -> Self {
+        Self::NoHttp(what)
+    }
 }
 
 impl From<httparse::Error> for Fault {

@@ -3,12 +3,12 @@
 use std::mem::MaybeUninit;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, StatusCode, header};
 use httparse::{ParserConfig, Response, Status};
 use hyper::ext::ReasonPhrase;
 
 use super::Fault;
-use super::framing::Framing;
+use crate::http1::{Framing, copied, number, tokens};
 
 /// Headers of one answer at most.
 const HEADERS_MAX: usize = 100;
@@ -39,9 +39,8 @@ impl Head {
         let whole = Bytes::copy_from_slice(&said[..len]);
         let mut headers = HeaderMap::with_capacity(answer.headers.len());
         for line in answer.headers.iter() {
-            let name = HeaderName::from_bytes(line.name.as_bytes()).map_err(|_| Fault::NoHttp("a header's name"))?;
-            let value = HeaderValue::from_maybe_shared(part(&whole, said, line.value));
-            headers.append(name, value.map_err(|_| Fault::NoHttp("a header's value"))?);
+            let (name, value) = copied(&whole, said, (line.name, line.value)).ok_or(Fault::NoHttp("a header"))?;
+            headers.append(name, value);
         }
         let reason = reason.and_then(|reason| ReasonPhrase::try_from(reason.as_bytes()).ok());
         Ok(Some(Self { status, headers, reason, len, is_http_11: answer.version == Some(1) }))
@@ -64,11 +63,11 @@ impl Head {
             if !self.is_http_11 {
                 return Err(Fault::NoHttp("a transfer coding in HTTP/1.0"));
             }
-            let is_chunked = tokens(&self.headers, &header::TRANSFER_ENCODING).last();
+            let is_chunked = all(&self.headers, &header::TRANSFER_ENCODING).last();
             let is_chunked = is_chunked.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
             return Ok(if is_chunked { Framing::CHUNKED } else { Framing::UntilClose });
         }
-        let mut lengths = tokens(&self.headers, &header::CONTENT_LENGTH).map(number);
+        let mut lengths = all(&self.headers, &header::CONTENT_LENGTH).map(number);
         let Some(length) = lengths.next() else { return Ok(Framing::UntilClose) };
         match length {
             // Said twice, it is said once (RFC 9112, 6.3).
@@ -79,28 +78,16 @@ impl Head {
 
     /// Whether the connection stays open behind the answer.
     pub(super) fn keeps_open(&self) -> bool {
-        let says = |word: &[u8]| tokens(&self.headers, &header::CONNECTION).any(|said| said.eq_ignore_ascii_case(word));
+        let says = |word: &[u8]| all(&self.headers, &header::CONNECTION).any(|said| said.eq_ignore_ascii_case(word));
         // Behind a switch of protocols there is another one.
         let is_http = self.status != StatusCode::SWITCHING_PROTOCOLS;
         is_http && !says(b"close") && (self.is_http_11 || says(b"keep-alive"))
     }
 }
 
-/// What `part` of `said` is in its copy.
-fn part(copy: &Bytes, said: &[u8], part: &[u8]) -> Bytes {
-    let from = part.as_ptr().addr().saturating_sub(said.as_ptr().addr()).min(copy.len());
-    copy.slice(from..copy.len().min(from + part.len()))
-}
-
-/// The elements of a header that is a list.
-fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
-    let values = headers.get_all(name).into_iter();
-    values.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
-}
-
-fn number(digits: &[u8]) -> Option<u64> {
-    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
+/// The elements of a header that is a list, on however many lines.
+fn all<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    headers.get_all(name).into_iter().flat_map(tokens)
 }
 
 #[cfg(test)]

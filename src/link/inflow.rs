@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::connection::Connection;
-use super::framing::Framing;
 use super::{Fault, Link};
+use crate::http1::Framing;
 
 /// A body whose connection is kept as soon as all of it has come, and closed when it is dropped before.
 pub struct Inflow {

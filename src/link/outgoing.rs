@@ -4,6 +4,8 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
+use crate::http1::line;
+
 /// A request: the bytes that its sender has, and nothing of a connection.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
@@ -37,13 +39,13 @@ impl Outgoing {
         head.push(b' ');
         head.extend_from_slice(self.path.as_str().as_bytes());
         head.extend_from_slice(b" HTTP/1.1\r\n");
-        line(&mut head, &header::HOST, host);
+        line(&mut head, &header::HOST, host.as_bytes());
         let theirs = self.headers.iter().filter(|(name, _)| !is_of_link(name) && !own.contains_key(*name));
         for (name, value) in theirs.chain(own) {
-            line(&mut head, name, value);
+            line(&mut head, name, value.as_bytes());
         }
         if self.has_body() {
-            line(&mut head, &header::CONTENT_LENGTH, &HeaderValue::from(self.body.len()));
+            line(&mut head, &header::CONTENT_LENGTH, HeaderValue::from(self.body.len()).as_bytes());
         }
         head.extend_from_slice(b"\r\n");
         head
@@ -59,13 +61,6 @@ impl Outgoing {
 /// Whether a header is the link's to write.
 fn is_of_link(name: &HeaderName) -> bool {
     *name == header::HOST || *name == header::CONTENT_LENGTH || *name == header::TRANSFER_ENCODING
-}
-
-fn line(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
-    head.extend_from_slice(name.as_str().as_bytes());
-    head.extend_from_slice(b": ");
-    head.extend_from_slice(value.as_bytes());
-    head.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]

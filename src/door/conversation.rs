@@ -1,0 +1,383 @@
+//! HTTP/1.1 with one client: one request after another, each read, handed on and answered before the next is looked at.
+//!
+//! One task does all of it and holds no buffer while nothing comes or goes. What comes behind a request that is being
+//! answered is kept until its turn; that the client has left is seen then, too, and its request is given up.
+
+use std::future::poll_fn;
+use std::mem::{MaybeUninit, take};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::Body;
+use bytes::{BufMut, BytesMut};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
+
+use super::connection::{End, Over};
+use super::course::{Course, Expiry, OVERTIME};
+use super::delivery::{Delivery, Filled};
+use super::front::{Answered, Handled};
+use super::guard::judge;
+use super::head::{Head, HeadFault};
+use super::outbox::{Asker, Outbox};
+use super::section::Section;
+use super::socket::Socket;
+use super::upload::{PIECE, Upload};
+use super::{House, refusal};
+use crate::alarm::Alarm;
+use crate::error::GatewayError;
+use crate::http1::Framing;
+use crate::request_id;
+
+/// What is read at once: most requests as they are.
+const READ: usize = 16 * 1024;
+
+/// What is read behind a request that is being answered: as long as more may come, it is seen when the client leaves.
+const AHEAD: usize = 64 * 1024;
+
+/// Up to here it costs nothing to see whether what comes can be a request.
+const GLANCE: usize = 64;
+
+/// What invites a client to send a body that it has announced.
+const INVITATION: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// See the module.
+pub(super) struct Conversation<'a> {
+    socket: Socket,
+    house: &'a Arc<House>,
+    course: &'a Course,
+    alarm: Alarm,
+    /// What has come and belongs to no request yet.
+    ahead: Vec<u8>,
+    /// What of it was looked at, as the head that comes next.
+    section: Section,
+    looked_at: usize,
+    /// Since when that is waited for.
+    waiting_since: Instant,
+    /// When its first byte came. The clock of the first head begins with the connection, or silence would be given as long
+    /// again.
+    head_since: Option<Instant>,
+    outbox: Outbox,
+    /// When the client took no more.
+    blocked_since: Option<Instant>,
+}
+
+/// A request that has come, and what has come of its body.
+struct Arrived {
+    head: Head,
+    has_bare_line: bool,
+    body: BytesMut,
+}
+
+impl<'a> Conversation<'a> {
+    /// One that begins now, with what has come already.
+    pub(super) fn begin(socket: Socket, early: Vec<u8>, course: &'a Course, house: &'a Arc<House>) -> Self {
+        Self {
+            socket,
+            house,
+            course,
+            alarm: Alarm::default(),
+            ahead: early,
+            section: Section::default(),
+            looked_at: 0,
+            waiting_since: course.opened(),
+            head_since: Some(course.head_since()),
+            outbox: Outbox::default(),
+            blocked_since: None,
+        }
+    }
+
+    /// Goes on until one side ends it.
+    pub(super) async fn hold(mut self) -> (Socket, Over) {
+        loop {
+            if let Err(over) = self.exchange().await {
+                return (self.socket, over);
+            }
+        }
+    }
+
+    /// A request and its answer.
+    async fn exchange(&mut self) -> Result<(), Over> {
+        let Arrived { head, has_bare_line, body } = poll_fn(|cx| self.poll_request(cx)).await?;
+        let Head { request, framing, keeps_open, expects_invitation } = head;
+        let (asker, id) = (Asker::of(&request), request_id::given(request.headers()));
+        let judged = match has_bare_line {
+            true => Err(GatewayError::bad_request("a line of the request's head ends in LF alone, not in CRLF", None)),
+            false => judge(&request, &self.house.limits),
+        };
+        if let Err(error) = judged {
+            self.house.metrics.bad_head(error.outcome());
+            return self.deliver(refusal::response(error, id).into(), asker, true).await;
+        }
+        let (body, upload) = self.receive(body, framing, expects_invitation).await;
+        let handled = self.house.front.answer(request.map(|()| body));
+        let answered = self.answered(handled, upload.as_ref(), expects_invitation).await?;
+        // What is left of a body is not waited for, and what it is nobody knows.
+        let is_unread = upload.is_some_and(|upload| !upload.has_ended());
+        match answered {
+            Some(answered) => self.deliver(answered, asker, is_unread || !keeps_open).await,
+            None => self.deliver(refusal::response(GatewayError::Stopping, id).into(), asker, true).await,
+        }
+    }
+
+    /// The next request.
+    fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Arrived, Over>> {
+        self.course.watch(cx.waker());
+        loop {
+            if let Some(arrived) = self.next_of_kept()? {
+                return Poll::Ready(Ok(arrived));
+            }
+            // Who has begun is heard to the end.
+            if self.course.is_stopping() && self.ahead.is_empty() {
+                return Poll::Ready(Err(End::Done.into()));
+            }
+            let mut space = [MaybeUninit::uninit(); READ];
+            let mut space = ReadBuf::uninit(&mut space);
+            match Pin::new(&mut self.socket).poll_read(cx, &mut space) {
+                Poll::Ready(read) => read.map_err(|_| Over::from(End::Broken))?,
+                Poll::Pending => return self.poll_patience(cx).map(Err),
+            }
+            let said = space.filled();
+            if said.is_empty() {
+                let end = if self.ahead.is_empty() { End::Done } else { End::Broken };
+                return Poll::Ready(Err(end.into()));
+            }
+            // Mostly it is all there at once, and nothing is kept.
+            if self.ahead.is_empty() {
+                let said = without_empty_lines(said);
+                let len = self.section.read(said);
+                if self.section.is_whole() {
+                    return Poll::Ready(self.arrive(&said[..len], &said[len..]));
+                }
+                self.looked_at = len;
+                self.ahead.extend_from_slice(said);
+                self.check_begun(said)?;
+            } else {
+                self.ahead.extend_from_slice(said);
+            }
+        }
+    }
+
+    /// The request that what is kept begins with, if all of its head is there.
+    fn next_of_kept(&mut self) -> Result<Option<Arrived>, Over> {
+        if self.ahead.is_empty() {
+            return Ok(None);
+        }
+        if self.looked_at == 0 {
+            let empty = self.ahead.len() - without_empty_lines(&self.ahead).len();
+            self.ahead.drain(..empty);
+        }
+        let more = self.looked_at..self.ahead.len();
+        self.looked_at += self.section.read(&self.ahead[more.clone()]);
+        if self.section.is_whole() {
+            let said = take(&mut self.ahead);
+            let (head, rest) = said.split_at(self.looked_at);
+            return self.arrive(head, rest).map(Some);
+        }
+        if !more.is_empty() {
+            self.check_begun(&self.ahead[more])?;
+        }
+        Ok(None)
+    }
+
+    /// Whether the head that has begun, of which `more` has just come, can still be one. That takes a look at all of it only
+    /// with a further line, of which there are not many, or as long as it is short.
+    fn check_begun(&self, more: &[u8]) -> Result<(), Over> {
+        let limits = &self.house.limits;
+        if self.ahead.len() > limits.header_bytes {
+            return Err(self.too_large());
+        }
+        if self.ahead.len() > GLANCE && memchr::memchr(b'\n', more).is_none() {
+            return Ok(());
+        }
+        Head::check_begun(&self.ahead, limits.headers).map_err(|fault| self.fault(fault))
+    }
+
+    fn fault(&self, fault: HeadFault) -> Over {
+        match fault {
+            HeadFault::TooMany => self.too_large(),
+            HeadFault::Invalid => {
+                Over::refused(GatewayError::bad_request("the request's head is not valid HTTP/1.1", None))
+            }
+        }
+    }
+
+    fn too_large(&self) -> Over {
+        let limits = &self.house.limits;
+        let error = if self.section.first_line() > limits.uri_bytes {
+            GatewayError::UriTooLong { limit: limits.uri_bytes }
+        } else {
+            GatewayError::HeadTooLarge { bytes: limits.header_bytes, fields: limits.headers }
+        };
+        Over::refused(error)
+    }
+
+    /// A request whose head is this and of which `rest` has come, perhaps with another one behind it.
+    fn arrive(&mut self, head: &[u8], rest: &[u8]) -> Result<Arrived, Over> {
+        let limits = &self.house.limits;
+        if head.len() > limits.header_bytes {
+            return Err(self.too_large());
+        }
+        let mut head = Head::parse(head, limits.headers).map_err(|fault| self.fault(fault))?;
+        let has_bare_line = take(&mut self.section).is_bare();
+        (self.looked_at, self.head_since) = (0, None);
+        let mut body = BytesMut::new();
+        let taken = if let Framing::Length(left) = &mut head.framing {
+            let whole = usize::try_from(*left).unwrap_or(usize::MAX);
+            let taken = whole.min(rest.len());
+            body.reserve(whole.min(PIECE));
+            *left -= u64::try_from(taken).unwrap_or(*left);
+            body.extend_from_slice(&rest[..taken]);
+            taken
+        } else {
+            let (data, taken) = head.framing.take(rest).unwrap_or_default();
+            body.extend_from_slice(&data);
+            taken
+        };
+        self.ahead.extend_from_slice(&rest[taken..]);
+        Ok(Arrived { head, has_bare_line, body })
+    }
+
+    /// The body of a request for its handler: whole if it is there, or together with the side that reads on.
+    async fn receive(&mut self, mut body: BytesMut, mut framing: Framing, is_held: bool) -> (Body, Option<Upload>) {
+        if let Framing::Length(left @ 1..) = &mut framing
+            && !is_held
+        {
+            // What has come by now needs no second look.
+            poll_fn(|cx| {
+                while *left > 0 && body.len() < body.capacity() {
+                    let room = usize::try_from(*left).unwrap_or(usize::MAX).min(body.capacity() - body.len());
+                    match poll_read_buf(Pin::new(&mut self.socket), cx, &mut (&mut body).limit(room)) {
+                        Poll::Ready(Ok(read @ 1..)) => *left -= u64::try_from(read).unwrap_or(*left),
+                        _ => break,
+                    }
+                }
+                Poll::Ready(())
+            })
+            .await;
+        }
+        if framing.has_ended() {
+            return (if body.is_empty() { Body::empty() } else { Body::from(body.freeze()) }, None);
+        }
+        let (upload, uploaded) = Upload::begin(body, framing);
+        (Body::new(uploaded), Some(upload))
+    }
+
+    /// What its handler answers, reading on for it; none if the router stops first.
+    async fn answered(
+        &mut self,
+        mut handled: Handled,
+        upload: Option<&Upload>,
+        mut expects_invitation: bool,
+    ) -> Result<Option<Answered>, Over> {
+        poll_fn(|cx| {
+            self.course.watch(cx.waker());
+            if self.course.is_cut() {
+                return Poll::Ready(Ok(None));
+            }
+            loop {
+                if let Poll::Ready(answered) = Pin::new(&mut handled).poll(cx) {
+                    return Poll::Ready(Ok(Some(answered)));
+                }
+                let Some(upload) = upload.filter(|upload| upload.can_go_on()) else {
+                    return self.poll_ahead(cx).map(Err);
+                };
+                if !upload.is_wanted(cx) {
+                    return Poll::Pending;
+                }
+                if take(&mut expects_invitation) {
+                    self.outbox.say(INVITATION);
+                }
+                ready!(self.poll_leave(None, cx))?;
+                let read = ready!(upload.poll_read(&mut self.socket, &mut self.ahead, cx));
+                read.map_err(|_| Over::from(End::Broken))?;
+            }
+        })
+        .await
+    }
+
+    /// Sends an answer, and ends the connection with it if it is the last.
+    async fn deliver(&mut self, answered: Answered, asker: Asker, mut is_last: bool) -> Result<(), Over> {
+        is_last |= self.course.is_stopping();
+        let Answered { response, until } = answered;
+        let until = until.map(Instant::from_std);
+        let mut delivery = Delivery::begin(response, asker, &mut is_last, &mut self.outbox);
+        poll_fn(|cx| {
+            self.course.watch(cx.waker());
+            loop {
+                let filled = delivery.fill(&mut self.outbox, self.course.is_cut(), cx);
+                match (filled, self.poll_leave(until, cx)?) {
+                    (Filled::All, Poll::Ready(())) => return Poll::Ready(Ok(())),
+                    (Filled::Full, Poll::Ready(())) => {}
+                    _ => return self.poll_ahead(cx).map(Err),
+                }
+            }
+        })
+        .await?;
+        if !delivery.is_whole() {
+            return Err(End::Broken.into());
+        }
+        if is_last {
+            return Err(End::Done.into());
+        }
+        self.waiting_since = Instant::now();
+        Ok(())
+    }
+
+    /// Ready once everything that is to be sent has left, or the client has taken too long for it.
+    fn poll_leave(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<Result<(), Over>> {
+        let before = self.outbox.left();
+        if let Poll::Ready(left) = self.outbox.poll_leave(&mut self.socket, cx) {
+            self.blocked_since = None;
+            return Poll::Ready(left.map_err(|_| End::Broken.into()));
+        }
+        if self.outbox.left() < before {
+            self.blocked_since = None;
+        }
+        let stalled = *self.blocked_since.get_or_insert_with(Instant::now) + self.house.limits.stall_timeout;
+        let late = until.map(|until| until + OVERTIME).filter(|late| *late < stalled);
+        ready!(self.alarm.poll(late.unwrap_or(stalled), cx));
+        let why = if late.is_some() { Expiry::Late } else { Expiry::Stalled };
+        Poll::Ready(Err(End::Expired(why).into()))
+    }
+
+    /// Ready once the next request is late.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+        let limits = &self.house.limits;
+        if !self.ahead.is_empty() && self.head_since.is_none() {
+            self.head_since = Some(Instant::now());
+        }
+        let Some(since) = self.head_since else {
+            return self
+                .alarm
+                .poll(self.waiting_since + limits.idle_timeout, cx)
+                .map(|()| End::Expired(Expiry::Idle).into());
+        };
+        self.alarm.poll(since + limits.header_timeout, cx).map(|()| {
+            let refusal = (!self.ahead.is_empty()).then_some(GatewayError::HeadTimeout);
+            Over { end: End::Expired(Expiry::Head), refusal }
+        })
+    }
+
+    /// Reads on behind what is being answered. Ready once the client has gone: then nobody wants to have it answered.
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+        while self.ahead.len() < AHEAD {
+            let mut space = [MaybeUninit::uninit(); READ];
+            let mut space = ReadBuf::uninit(&mut space);
+            match ready!(Pin::new(&mut self.socket).poll_read(cx, &mut space)) {
+                Ok(()) if !space.filled().is_empty() => self.ahead.extend_from_slice(space.filled()),
+                _ => return Poll::Ready(End::Broken.into()),
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// What begins a request: some clients send empty lines behind a body (RFC 9112, 2.2), which begin nothing. However many
+/// come, the clocks run on.
+fn without_empty_lines(said: &[u8]) -> &[u8] {
+    let empty = said.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    &said[empty..]
+}

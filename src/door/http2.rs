@@ -1,0 +1,88 @@
+//! HTTP/2 with one client, as hyper speaks it.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::time::timeout;
+
+use super::connection::End;
+use super::course::{Course, Expiry};
+use super::service::Attendant;
+use super::stream::Streams;
+use super::wire::Wire;
+use super::{DoorLimits, House};
+use crate::alarm::Alarm;
+
+/// What of an answer is kept for a client that is slow, in each stream of HTTP/2; beside it the kernel keeps some.
+const STREAM_BUFFER: usize = 16 * 1024;
+
+/// What a client may send ahead: of one request, and of all on a connection.
+const STREAM_WINDOW: u32 = 512 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// An HTTP/2 client that is still there answers a ping.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// An HTTP/2 client that was told to go has this long.
+const PARTING: Duration = Duration::from_secs(1);
+
+type Connection = http2::Connection<TokioIo<Wire>, Attendant, Streams>;
+
+/// Serves a connection until it ends.
+pub(super) async fn serve(wire: Wire, course: &Arc<Course>, house: &Arc<House>) -> End {
+    let limits = &house.limits;
+    let mut builder = http2::Builder::new(Streams {
+        tasks: house.tasks.clone(),
+        course: Arc::clone(course),
+        stall_timeout: limits.stall_timeout,
+        metrics: house.metrics.clone(),
+    });
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(STREAM_BUFFER)
+        // What is not much too large reaches the guard, which says so in words.
+        .max_header_list_size(u32::try_from(limits.header_bytes.saturating_mul(2)).unwrap_or(u32::MAX))
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL);
+    let attendant = Attendant { house: Arc::clone(house), course: Arc::clone(course) };
+    let connection = builder.serve_connection(TokioIo::new(wire), attendant);
+    tokio::pin!(connection);
+    let end = watch_over(connection.as_mut(), course, limits).await;
+    if matches!(end, End::Expired(Expiry::Idle | Expiry::Head)) {
+        connection.as_mut().graceful_shutdown();
+        drop(timeout(PARTING, connection).await);
+    }
+    end
+}
+
+/// Drives a connection to its end, and ends it where the course says that it took too long.
+async fn watch_over(mut connection: Pin<&mut Connection>, course: &Course, limits: &DoorLimits) -> End {
+    let mut alarm = Alarm::default();
+    let mut stopping = false;
+    poll_fn(|cx| {
+        course.watch(cx.waker());
+        if !stopping && course.is_stopping() {
+            stopping = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        if let Poll::Ready(result) = connection.as_mut().poll(cx) {
+            if let Err(error) = &result {
+                tracing::debug!(error = %error, "HTTP ended");
+            }
+            return Poll::Ready(if result.is_ok() { End::Done } else { End::Broken });
+        }
+        match course.expiry(limits) {
+            Some((at, why)) => alarm.poll(at, cx).map(|()| End::Expired(why)),
+            None => Poll::Pending,
+        }
+    })
+    .await
+}
