@@ -35,6 +35,7 @@ mod gathered;
 mod guard;
 mod head;
 mod http2;
+mod inbox;
 mod intake;
 mod listener;
 mod moment;

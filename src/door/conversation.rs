@@ -20,11 +20,11 @@ use super::course::{Course, Expiry, OVERTIME};
 use super::delivery::{Delivery, Filled};
 use super::front::{Answered, Handled};
 use super::guard::judge;
-use super::head::{Head, HeadFault};
+use super::head::Head;
+use super::inbox::{Arrived, Inbox};
 use super::outbox::{Asker, Outbox};
-use super::section::Section;
 use super::socket::Socket;
-use super::upload::{PIECE, Upload};
+use super::upload::Upload;
 use super::{House, refusal};
 use crate::alarm::Alarm;
 use crate::error::GatewayError;
@@ -37,9 +37,6 @@ const READ: usize = 16 * 1024;
 /// What is read behind a request that is being answered: as long as more may come, it is seen when the client leaves.
 const AHEAD: usize = 64 * 1024;
 
-/// Up to here it costs nothing to see whether what comes can be a request.
-const GLANCE: usize = 64;
-
 /// What invites a client to send a body that it has announced.
 const INVITATION: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -49,12 +46,8 @@ pub(super) struct Conversation<'a> {
     house: &'a Arc<House>,
     course: &'a Course,
     alarm: Alarm,
-    /// What has come and belongs to no request yet.
-    ahead: Vec<u8>,
-    /// What of it was looked at, as the head that comes next.
-    section: Section,
-    looked_at: usize,
-    /// Since when that is waited for.
+    inbox: Inbox,
+    /// Since when the next request is waited for.
     waiting_since: Instant,
     /// When its first byte came. The clock of the first head begins with the connection, or silence would be given as long
     /// again.
@@ -62,13 +55,6 @@ pub(super) struct Conversation<'a> {
     outbox: Outbox,
     /// When the client took no more.
     blocked_since: Option<Instant>,
-}
-
-/// A request that has come, and what has come of its body.
-struct Arrived {
-    head: Head,
-    has_bare_line: bool,
-    body: BytesMut,
 }
 
 impl<'a> Conversation<'a> {
@@ -79,9 +65,7 @@ impl<'a> Conversation<'a> {
             house,
             course,
             alarm: Alarm::default(),
-            ahead: early,
-            section: Section::default(),
-            looked_at: 0,
+            inbox: Inbox::of(early),
             waiting_since: course.opened(),
             head_since: Some(course.head_since()),
             outbox: Outbox::default(),
@@ -125,12 +109,16 @@ impl<'a> Conversation<'a> {
     /// The next request.
     fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Arrived, Over>> {
         self.course.watch(cx.waker());
+        let limits = &self.house.limits;
+        let mut arrived =
+            if self.inbox.is_empty() { None } else { self.inbox.next(&[], limits).map_err(Over::refused)? };
         loop {
-            if let Some(arrived) = self.next_of_kept()? {
+            if let Some(arrived) = arrived {
+                self.head_since = None;
                 return Poll::Ready(Ok(arrived));
             }
             // Who has begun is heard to the end.
-            if self.course.is_stopping() && self.ahead.is_empty() {
+            if self.course.is_stopping() && self.inbox.is_empty() {
                 return Poll::Ready(Err(End::Done.into()));
             }
             let mut space = [MaybeUninit::uninit(); READ];
@@ -141,103 +129,11 @@ impl<'a> Conversation<'a> {
             }
             let said = space.filled();
             if said.is_empty() {
-                let end = if self.ahead.is_empty() { End::Done } else { End::Broken };
+                let end = if self.inbox.is_empty() { End::Done } else { End::Broken };
                 return Poll::Ready(Err(end.into()));
             }
-            // Mostly it is all there at once, and nothing is kept.
-            if self.ahead.is_empty() {
-                let said = without_empty_lines(said);
-                let len = self.section.read(said);
-                if self.section.is_whole() {
-                    return Poll::Ready(self.arrive(&said[..len], &said[len..]));
-                }
-                self.looked_at = len;
-                self.ahead.extend_from_slice(said);
-                self.check_begun(said)?;
-            } else {
-                self.ahead.extend_from_slice(said);
-            }
+            arrived = self.inbox.next(said, limits).map_err(Over::refused)?;
         }
-    }
-
-    /// The request that what is kept begins with, if all of its head is there.
-    fn next_of_kept(&mut self) -> Result<Option<Arrived>, Over> {
-        if self.ahead.is_empty() {
-            return Ok(None);
-        }
-        if self.looked_at == 0 {
-            let empty = self.ahead.len() - without_empty_lines(&self.ahead).len();
-            self.ahead.drain(..empty);
-        }
-        let more = self.looked_at..self.ahead.len();
-        self.looked_at += self.section.read(&self.ahead[more.clone()]);
-        if self.section.is_whole() {
-            let said = take(&mut self.ahead);
-            let (head, rest) = said.split_at(self.looked_at);
-            return self.arrive(head, rest).map(Some);
-        }
-        if !more.is_empty() {
-            self.check_begun(&self.ahead[more])?;
-        }
-        Ok(None)
-    }
-
-    /// Whether the head that has begun, of which `more` has just come, can still be one. That takes a look at all of it only
-    /// with a further line, of which there are not many, or as long as it is short.
-    fn check_begun(&self, more: &[u8]) -> Result<(), Over> {
-        let limits = &self.house.limits;
-        if self.ahead.len() > limits.header_bytes {
-            return Err(self.too_large());
-        }
-        if self.ahead.len() > GLANCE && memchr::memchr(b'\n', more).is_none() {
-            return Ok(());
-        }
-        Head::check_begun(&self.ahead, limits.headers).map_err(|fault| self.fault(fault))
-    }
-
-    fn fault(&self, fault: HeadFault) -> Over {
-        match fault {
-            HeadFault::TooMany => self.too_large(),
-            HeadFault::Invalid => {
-                Over::refused(GatewayError::bad_request("the request's head is not valid HTTP/1.1", None))
-            }
-        }
-    }
-
-    fn too_large(&self) -> Over {
-        let limits = &self.house.limits;
-        let error = if self.section.first_line() > limits.uri_bytes {
-            GatewayError::UriTooLong { limit: limits.uri_bytes }
-        } else {
-            GatewayError::HeadTooLarge { bytes: limits.header_bytes, fields: limits.headers }
-        };
-        Over::refused(error)
-    }
-
-    /// A request whose head is this and of which `rest` has come, perhaps with another one behind it.
-    fn arrive(&mut self, head: &[u8], rest: &[u8]) -> Result<Arrived, Over> {
-        let limits = &self.house.limits;
-        if head.len() > limits.header_bytes {
-            return Err(self.too_large());
-        }
-        let mut head = Head::parse(head, limits.headers).map_err(|fault| self.fault(fault))?;
-        let has_bare_line = take(&mut self.section).is_bare();
-        (self.looked_at, self.head_since) = (0, None);
-        let mut body = BytesMut::new();
-        let taken = if let Framing::Length(left) = &mut head.framing {
-            let whole = usize::try_from(*left).unwrap_or(usize::MAX);
-            let taken = whole.min(rest.len());
-            body.reserve(whole.min(PIECE));
-            *left -= u64::try_from(taken).unwrap_or(*left);
-            body.extend_from_slice(&rest[..taken]);
-            taken
-        } else {
-            let (data, taken) = head.framing.take(rest).unwrap_or_default();
-            body.extend_from_slice(&data);
-            taken
-        };
-        self.ahead.extend_from_slice(&rest[taken..]);
-        Ok(Arrived { head, has_bare_line, body })
     }
 
     /// The body of a request for its handler: whole if it is there, or together with the side that reads on.
@@ -291,7 +187,7 @@ impl<'a> Conversation<'a> {
                     self.outbox.say(INVITATION);
                 }
                 ready!(self.poll_leave(None, cx))?;
-                let read = ready!(upload.poll_read(&mut self.socket, &mut self.ahead, cx));
+                let read = ready!(upload.poll_read(&mut self.socket, self.inbox.behind(), cx));
                 read.map_err(|_| Over::from(End::Broken))?;
             }
         })
@@ -346,7 +242,7 @@ impl<'a> Conversation<'a> {
     /// Ready once the next request is late.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
         let limits = &self.house.limits;
-        if !self.ahead.is_empty() && self.head_since.is_none() {
+        if !self.inbox.is_empty() && self.head_since.is_none() {
             self.head_since = Some(Instant::now());
         }
         let Some(since) = self.head_since else {
@@ -356,28 +252,21 @@ impl<'a> Conversation<'a> {
                 .map(|()| End::Expired(Expiry::Idle).into());
         };
         self.alarm.poll(since + limits.header_timeout, cx).map(|()| {
-            let refusal = (!self.ahead.is_empty()).then_some(GatewayError::HeadTimeout);
+            let refusal = (!self.inbox.is_empty()).then_some(GatewayError::HeadTimeout);
             Over { end: End::Expired(Expiry::Head), refusal }
         })
     }
 
     /// Reads on behind what is being answered. Ready once the client has gone: then nobody wants to have it answered.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
-        while self.ahead.len() < AHEAD {
+        while self.inbox.len() < AHEAD {
             let mut space = [MaybeUninit::uninit(); READ];
             let mut space = ReadBuf::uninit(&mut space);
             match ready!(Pin::new(&mut self.socket).poll_read(cx, &mut space)) {
-                Ok(()) if !space.filled().is_empty() => self.ahead.extend_from_slice(space.filled()),
+                Ok(()) if !space.filled().is_empty() => self.inbox.keep(space.filled()),
                 _ => return Poll::Ready(End::Broken.into()),
             }
         }
         Poll::Pending
     }
-}
-
-/// What begins a request: some clients send empty lines behind a body (RFC 9112, 2.2), which begin nothing. However many
-/// come, the clocks run on.
-fn without_empty_lines(said: &[u8]) -> &[u8] {
-    let empty = said.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-    &said[empty..]
 }

@@ -238,3 +238,126 @@ fn size(front: &mut Vec<u8>, len: usize) {
     }
     front.extend_from_slice(b"\r\n");
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const USUAL: Asker = Asker { wants_head: false, is_http_10: false };
+
+    /// What is written of an answer whose body comes in these pieces, but for its date.
+    fn written(response: Response<Body>, asker: Asker, mut is_last: bool, pieces: &[&'static str]) -> (String, bool) {
+        let mut outbox = Outbox::default();
+        let mut extent = outbox.begin(&response, asker, &mut is_last);
+        pieces.iter().for_each(|piece| outbox.put(Bytes::from_static(piece.as_bytes()), &mut extent));
+        let is_whole = outbox.end(extent);
+        let text = String::from_utf8(outbox.front).unwrap();
+        let lines = text.split_inclusive("\r\n").filter(|line| !line.starts_with("date: "));
+        (lines.collect::<String>().replace("\r\n", "|"), is_whole)
+    }
+
+    fn of(status: u16, fields: &[(&'static str, &'static str)], body: impl Into<Body>) -> Response<Body> {
+        let with = |response: http::response::Builder, (name, value): &(_, _)| response.header(*name, *value);
+        let response = fields.iter().fold(Response::builder().status(status), with);
+        response.body(body.into()).unwrap()
+    }
+
+    fn unknown() -> Body {
+        Body::from_stream(futures_util::stream::pending::<Result<Bytes, io::Error>>())
+    }
+
+    #[test]
+    fn a_body_is_framed_by_what_is_known_of_its_length() {
+        let head = Asker { wants_head: true, ..USUAL };
+        let old = Asker { is_http_10: true, ..USUAL };
+        let length = &[("content-length", "5")][..];
+        for (response, asker, is_last, pieces, expected) in [
+            (
+                of(200, &[("x", "1")], "hello"),
+                USUAL,
+                false,
+                &["hello"][..],
+                "HTTP/1.1 200 OK|x: 1|content-length: 5||hello",
+            ),
+            (of(200, length, unknown()), USUAL, false, &["he", "llo"], "HTTP/1.1 200 OK|content-length: 5||hello"),
+            (of(200, length, unknown()), USUAL, false, &["hello!"], "HTTP/1.1 200 OK|content-length: 5||hello"),
+            (
+                of(200, &[("transfer-encoding", "gzip")], unknown()),
+                USUAL,
+                false,
+                &["hello", "", "0123456789abcdefg"],
+                "HTTP/1.1 200 OK|transfer-encoding: chunked||5|hello|11|0123456789abcdefg|0||",
+            ),
+            (of(200, &[], ""), USUAL, true, &[], "HTTP/1.1 200 OK|content-length: 0|connection: close||"),
+            (
+                of(418, &[("connection", "x, close")], ""),
+                USUAL,
+                false,
+                &[],
+                "HTTP/1.1 418 I'm a teapot|content-length: 0|connection: close||",
+            ),
+            (of(599, &[], ""), USUAL, false, &[], "HTTP/1.1 599 <none>|content-length: 0||"),
+            (of(204, length, ""), USUAL, false, &[], "HTTP/1.1 204 No Content||"),
+            (of(304, &[], ""), USUAL, false, &[], "HTTP/1.1 304 Not Modified||"),
+            (of(200, length, ""), head, false, &[], "HTTP/1.1 200 OK|content-length: 5||"),
+            (of(200, &[], "hello"), head, false, &["hello"], "HTTP/1.1 200 OK|content-length: 5||"),
+            (of(200, &[], ""), head, false, &[], "HTTP/1.1 200 OK||"),
+            (of(200, &[], unknown()), head, false, &[], "HTTP/1.1 200 OK||"),
+            (of(200, &[], unknown()), old, false, &["hello"], "HTTP/1.0 200 OK|connection: close||hello"),
+            (
+                of(200, length, unknown()),
+                old,
+                false,
+                &["hello"],
+                "HTTP/1.0 200 OK|content-length: 5|connection: keep-alive||hello",
+            ),
+        ] {
+            assert_eq!(written(response, asker, is_last, pieces), (expected.to_owned(), true));
+        }
+        let (_, is_whole) = written(of(200, length, unknown()), USUAL, false, &["hell"]);
+        assert!(!is_whole, "a byte of it did not come");
+    }
+
+    #[test]
+    fn an_answer_tells_its_time_unless_its_worker_did() {
+        for (fields, expected) in [(&[][..], 1), (&[("date", "then")], 1)] {
+            let mut outbox = Outbox::default();
+            outbox.begin(&of(200, fields, ""), USUAL, &mut false);
+            assert_eq!(String::from_utf8(outbox.front).unwrap().matches("\r\ndate: ").count(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn all_of_it_leaves_however_little_is_taken_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (client, server) = tokio::join!(client, listener.accept());
+        let (mut client, mut socket) = (client.unwrap(), Socket::Plain(server.unwrap().0));
+        let mut outbox = Outbox::default();
+        let mut extent = Extent::Chunks;
+        let data: Bytes = (0..5_000_000_u32).map(|at| b'a' + u8::try_from(at % 23).unwrap()).collect();
+        outbox.put(Bytes::from_static(b"small"), &mut extent);
+        assert!(outbox.has_room());
+        outbox.put(data.clone(), &mut extent);
+        assert!(!outbox.has_room());
+        assert!(outbox.end(extent));
+        let expected = [b"5\r\nsmall\r\n4c4b40\r\n", &data[..], b"\r\n0\r\n\r\n"].concat();
+        assert_eq!(outbox.left(), expected.len());
+        let leaving = async {
+            std::future::poll_fn(|cx| outbox.poll_leave(&mut socket, cx)).await.unwrap();
+            assert!(outbox.left() == 0 && outbox.has_room());
+            drop(socket);
+        };
+        let taking = async {
+            let mut taken = Vec::new();
+            client.read_to_end(&mut taken).await.unwrap();
+            taken
+        };
+        let ((), taken) = tokio::join!(leaving, taking);
+        assert!(taken == expected);
+    }
+}
