@@ -9,9 +9,10 @@ use http::{Method, StatusCode, response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use warmpath_core::retry::Failure;
 
+use crate::alarm::in_time;
 use crate::error::{BoxError, GatewayError, retry_after};
 use crate::fleet::Worker;
 use crate::link::{Fault, Inflow, Outgoing, SendError, Stage, Way};
@@ -110,7 +111,7 @@ impl Upstream {
         let until = Instant::now() + self.timeouts.first_byte;
         let own = own(worker);
         let sending = pin!(worker.link.send(outgoing, &own, way));
-        let Ok(sent) = timeout_at(until, sending).await else { return Err(failed(worker, Failure::Silent, None)) };
+        let Some(sent) = in_time(until, sending).await else { return Err(failed(worker, Failure::Silent, None)) };
         let response = sent.map_err(|SendError { stage, source }| {
             let failure = match stage {
                 Stage::Connect => Failure::Connect,
@@ -198,7 +199,7 @@ enum Cut {
 impl Patience {
     /// The next data, as if nothing had come yet; none at the end.
     async fn first(self, body: &mut Inflow) -> Result<Option<Bytes>, Cut> {
-        timeout_at(self.until, next_data(body)).await.map_err(|_| Cut::Late)?.map_err(Cut::Broken)
+        in_time(self.until, next_data(body)).await.ok_or(Cut::Late)?.map_err(Cut::Broken)
     }
 
     /// The next data, after others.

@@ -5,10 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Body;
 use http_body_util::BodyExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::gathered::Gathered;
 use super::room::Room;
+use crate::alarm::in_time;
 
 /// Before a body must be as fast as it should: connections start slowly.
 const START: Duration = Duration::from_secs(5);
@@ -40,16 +41,15 @@ pub enum IntakeFault {
     Broken,
 }
 
-/// All of `body`, which takes what memory it needs out of `room` until its last copy is dropped. One that comes in one piece
+/// All of `body`, whose request came at `since`, which takes what memory it needs out of `room` until its last copy is dropped. One that comes in one piece
 /// is not copied.
 ///
 /// # Errors
 /// Its client's fault, or there is no room; the rest is left unread.
-pub async fn read_whole<B>(mut body: B, intake: &Intake, room: &Room) -> Result<Bytes, IntakeFault>
+pub async fn read_whole<B>(mut body: B, since: Instant, intake: &Intake, room: &Room) -> Result<Bytes, IntakeFault>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let start = Instant::now();
     let announced = body.size_hint().lower();
     if announced > intake.bytes_max {
         return Err(IntakeFault::TooLarge);
@@ -63,7 +63,7 @@ where
     let mut len = 0;
     // One whose length was announced says itself that it has ended.
     while !body.is_end_stream() {
-        let frame = timeout_at(start + intake.allowed(len), body.frame()).await.map_err(|_| IntakeFault::TooSlow)?;
+        let frame = in_time(since + intake.allowed(len), body.frame()).await.ok_or(IntakeFault::TooSlow)?;
         let Some(frame) = frame else { break };
         // Trailers are not for workers.
         let Ok(data) = frame.map_err(|_| IntakeFault::Broken)?.into_data() else { continue };
@@ -130,7 +130,9 @@ mod tests {
     }
 
     async fn read(pieces: usize, bytes: usize, pause: Duration) -> Result<usize, IntakeFault> {
-        read_whole(body(pieces, bytes, pause), &INTAKE, &Room::new(1 << 20)).await.map(|body| body.len())
+        read_whole(body(pieces, bytes, pause), Instant::now(), &INTAKE, &Room::new(1 << 20))
+            .await
+            .map(|body| body.len())
     }
 
     #[tokio::test(start_paused = true)]
@@ -139,7 +141,7 @@ mod tests {
             assert_eq!(read(pieces, bytes, Duration::ZERO).await, Ok(pieces * bytes));
         }
         let bytes = Bytes::from_static(b"all at once");
-        let whole = read_whole(Full::new(bytes.clone()), &INTAKE, &Room::new(11)).await.unwrap();
+        let whole = read_whole(Full::new(bytes.clone()), Instant::now(), &INTAKE, &Room::new(11)).await.unwrap();
         assert_eq!((whole.as_ptr(), whole.len()), (bytes.as_ptr(), bytes.len()), "it is not copied");
     }
 
@@ -147,7 +149,10 @@ mod tests {
     async fn one_byte_too_many_is_too_large() {
         assert_eq!(read(10_001, 1, Duration::ZERO).await, Err(IntakeFault::TooLarge));
         let announced = Full::new(Bytes::from(vec![0; 10_001]));
-        assert_eq!(read_whole(announced, &INTAKE, &Room::new(1 << 20)).await, Err(IntakeFault::TooLarge));
+        assert_eq!(
+            read_whole(announced, Instant::now(), &INTAKE, &Room::new(1 << 20)).await,
+            Err(IntakeFault::TooLarge)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -166,15 +171,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_finds_no_room_is_not_read_on_and_gives_back_what_it_had() {
         let room = Room::new(700);
-        let read = |pieces, bytes| read_whole(body(pieces, bytes, Duration::ZERO), &INTAKE, &room);
+        let read = |pieces, bytes| read_whole(body(pieces, bytes, Duration::ZERO), Instant::now(), &INTAKE, &room);
         let held = [read(2, 100).await.unwrap(), read(2, 100).await.unwrap(), read(2, 100).await.unwrap()];
         assert!(room.has(100) && !room.has(101));
         assert_eq!(read(2, 100).await, Err(IntakeFault::NoRoom));
         assert!(room.has(100), "what had come of it is let go");
         let announced = Full::new(Bytes::from(vec![0; 9_999]));
-        assert!(read_whole(announced, &INTAKE, &Room::new(9_999)).await.is_ok());
+        assert!(read_whole(announced, Instant::now(), &INTAKE, &Room::new(9_999)).await.is_ok());
         let announced = Full::new(Bytes::from(vec![0; 9_999]));
-        assert_eq!(read_whole(announced, &INTAKE, &Room::new(9_998)).await, Err(IntakeFault::NoRoom));
+        assert_eq!(read_whole(announced, Instant::now(), &INTAKE, &Room::new(9_998)).await, Err(IntakeFault::NoRoom));
         drop(held);
         assert!(room.has(700));
     }

@@ -12,6 +12,7 @@ use warmpath_core::observe::Side;
 use super::gateway::Gateway;
 use super::panics::caught;
 use super::sender::time_allowed;
+use crate::alarm::in_time;
 use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
@@ -86,7 +87,7 @@ impl Arrival {
         gateway: &Gateway,
         handled: impl Future<Output = Result<Response, GatewayError>>,
     ) -> Answered {
-        let handled = tokio::time::timeout_at(self.deadline.into(), caught(handled)).await;
+        let handled = in_time(self.deadline.into(), caught(handled)).await;
         let answered = self.answered(match handled.unwrap_or(Err(GatewayError::Deadline)) {
             Ok(response) => response,
             Err(error) => self.failed(gateway, error),

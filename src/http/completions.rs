@@ -56,7 +56,7 @@ async fn handle(
     request: Request,
 ) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
-    let body = gateway.read_body(body).await?;
+    let body = gateway.read_body(body, arrival.at).await?;
     let understood = understand(gateway, endpoint, arrival, (parts, body)).await?;
     forward(gateway, &understood).await
 }

@@ -1,5 +1,4 @@
 //! A request that is only asked about: read, understood, tokenized and matched as it would be, and sent nowhere.
-
 use axum::extract::Request;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -22,7 +21,7 @@ struct Kind {
 pub(super) async fn explain(gateway: &Gateway, request: Request) -> Result<Told, GatewayError> {
     let arrival = Arrival::unlogged(gateway, request.headers());
     let (parts, body) = request.into_parts();
-    let body = gateway.read_body(body).await?;
+    let body = gateway.read_body(body, arrival.at).await?;
     // What is no JSON is told so by whoever reads it as a completion.
     let is_chat = serde_json::from_slice(&body).is_ok_and(|kind: Kind| kind.messages.is_some());
     let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };

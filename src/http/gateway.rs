@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::response::Response;
@@ -186,12 +186,12 @@ impl Gateway {
         self.scratches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The whole body, within its limits.
+    /// The whole body of a request that came at `since`, within its limits.
     ///
     /// # Errors
     /// When it is too large, too slow or broken, or there are too many others.
-    pub async fn read_body(&self, body: Body) -> Result<Bytes, GatewayError> {
-        read_whole(body, &self.behaviour.intake, &self.room).await.map_err(|fault| match fault {
+    pub async fn read_body(&self, body: Body, since: Instant) -> Result<Bytes, GatewayError> {
+        read_whole(body, since.into(), &self.behaviour.intake, &self.room).await.map_err(|fault| match fault {
             IntakeFault::TooLarge => GatewayError::BodyTooLarge { limit: self.behaviour.intake.bytes_max },
             IntakeFault::NoRoom => GatewayError::NoRoom,
             IntakeFault::TooSlow => GatewayError::BodyTimeout,

@@ -77,7 +77,7 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
 
 async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
-    let body = gateway.read_body(body).await?;
+    let body = gateway.read_body(body, arrival.at).await?;
     let (model, kind) = model(&parts.headers, &body)?;
     let destination = Destination::of(gateway, model.as_deref())?;
     let names_model = kind == Kind::Json && model.is_some();

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::Reason;
+use crate::alarm::in_time;
 
 /// The threads that all models of a gateway share.
 pub(super) struct Pool {
@@ -48,8 +49,8 @@ impl Pool {
             Ok(turn) => turn,
             Err(_) => {
                 let _waiting = self.queue().ok_or(Reason::TokenizerBusy)?;
-                let turn = timeout_at(until, Arc::clone(&self.turns).acquire_owned()).await;
-                turn.ok().and_then(Result::ok).ok_or(Reason::TokenizerBusy)?
+                let turn = in_time(until, Arc::clone(&self.turns).acquire_owned()).await;
+                turn.and_then(Result::ok).ok_or(Reason::TokenizerBusy)?
             }
         };
         let (sender, receiver) = oneshot::channel();
@@ -59,10 +60,8 @@ impl Pool {
             // Nobody waits any more.
             let _ = sender.send(result);
         });
-        match timeout_at(until, receiver).await {
-            Ok(result) => result.map_err(|_| Reason::TokenizerError),
-            Err(_) => Err(Reason::TokenizerBusy),
-        }
+        let done = in_time(until, receiver).await.ok_or(Reason::TokenizerBusy)?;
+        done.map_err(|_| Reason::TokenizerError)
     }
 
     fn queue(&self) -> Option<Waiting<'_>> {

@@ -123,11 +123,10 @@ impl Progress {
     }
 
     /// Looks at data on its way to the client.
-    pub fn on_data(&mut self, data: &Bytes) {
+    pub fn on_data(&mut self, now: Instant, data: &Bytes) {
         if self.ended {
             return;
         }
-        let now = Instant::now();
         if !std::mem::replace(&mut self.started, true) {
             // An answer in one piece has no first token of its own: its data comes when all of it was generated.
             if matches!(self.form, Form::Events(_)) {
@@ -218,12 +217,11 @@ impl Progress {
     }
 
     /// The answer ended. Only the first call counts.
-    pub fn end(&mut self, ending: Ending) {
+    pub fn end(&mut self, now: Instant, ending: Ending) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
         self.reservation = None;
-        let now = Instant::now();
         self.ticket.pool.metrics.duration.record(now.saturating_duration_since(self.ticket.arrived));
         match self.verdict(ending) {
             Verdict::Answered => {
@@ -343,8 +341,11 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
         // Clients may close as soon as they read `[DONE]`: they have all of it.
         let is_whole = self.is_stream() && self.may_end();
-        self.end(if is_whole { Ending::Complete } else { Ending::ClientLeft });
+        self.end(Instant::now(), if is_whole { Ending::Complete } else { Ending::ClientLeft });
     }
 }

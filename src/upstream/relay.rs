@@ -59,27 +59,34 @@ impl<B: Body> Relay<B> {
         deadline: std::time::Instant,
     ) -> Self {
         let deadline = Instant::from_std(deadline);
-        let until = (Instant::now() + idle_timeout).min(deadline);
+        let now = Instant::now();
+        let until = (now + idle_timeout).min(deadline);
         let alarm = Alarm::default();
         let mut relay = Self { inner, first, progress, alarm, until, idle_timeout, deadline, state: State::Passing };
-        relay.end_with_the_last_frame();
+        relay.end_with_the_last_frame(now);
         relay
     }
 
     /// The worker gives no more. A stream that is whole ends, with whatever its last event lacks; any other answer is cut.
-    fn abort(&mut self, why: Abort, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn abort(
+        &mut self,
+        now: Instant,
+        why: Abort,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(missing) = self.progress.finish() {
-            self.progress.end(Ending::Complete);
+            self.progress.end(now.into_std(), Ending::Complete);
             self.state = State::Done;
             let missing = Bytes::from_static(missing.as_bytes());
             return Poll::Ready((!missing.is_empty()).then(|| Ok(Frame::data(missing))));
         }
-        self.progress.end(match why {
+        let ending = match why {
             Abort::Broken => Ending::Broken,
             Abort::Idle => Ending::Silent,
             Abort::Deadline => Ending::Late,
-        });
-        self.until = Instant::now() + LAST_WORDS;
+        };
+        self.progress.end(now.into_std(), ending);
+        self.until = now + LAST_WORDS;
         self.state = State::Aborting(why);
         if !self.progress.is_stream() {
             return self.part(why, cx);
@@ -104,9 +111,9 @@ impl<B: Body> Relay<B> {
 
     /// Nobody polls a body again that says that it has ended, or one that never has anything. What a worker does after
     /// `[DONE]` is nothing to wait for.
-    fn end_with_the_last_frame(&mut self) {
+    fn end_with_the_last_frame(&mut self, now: Instant) {
         if self.is_last() || self.progress.is_closed() {
-            self.progress.end(Ending::Complete);
+            self.progress.end(now.into_std(), Ending::Complete);
         }
     }
 
@@ -125,8 +132,12 @@ impl<B> Drop for Relay<B> {
     /// A client that takes nothing is let go at the deadline without another look at the body.
     fn drop(&mut self) {
         let is_whole = self.progress.is_stream() && self.progress.may_end();
-        if !is_whole && !self.progress.has_ended() && Instant::now() >= self.deadline {
-            self.progress.end(Ending::Late);
+        if is_whole || self.progress.has_ended() {
+            return;
+        }
+        let now = Instant::now();
+        if now >= self.deadline {
+            self.progress.end(now.into_std(), Ending::Late);
         }
     }
 }
@@ -147,32 +158,35 @@ where
             State::Passing => {}
         }
         if let Some(first) = this.first.take() {
-            this.progress.on_data(&first);
-            this.end_with_the_last_frame();
+            let now = Instant::now();
+            this.progress.on_data(now.into_std(), &first);
+            this.end_with_the_last_frame(now);
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
             ready!(this.alarm.poll(this.until, cx));
-            let late = Instant::now() >= this.deadline;
-            return this.abort(if late { Abort::Deadline } else { Abort::Idle }, cx);
+            let now = Instant::now();
+            let late = now >= this.deadline;
+            return this.abort(now, if late { Abort::Deadline } else { Abort::Idle }, cx);
         };
+        let now = Instant::now();
         match frame {
             // A client that is slow enough leaves always something to pass on.
-            Some(Ok(_)) if this.is_late(Instant::now()) => this.abort(Abort::Deadline, cx),
+            Some(Ok(_)) if this.is_late(now) => this.abort(now, Abort::Deadline, cx),
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    this.progress.on_data(data);
+                    this.progress.on_data(now.into_std(), data);
                 }
-                this.end_with_the_last_frame();
-                this.until = (Instant::now() + this.idle_timeout).min(this.deadline);
+                this.end_with_the_last_frame(now);
+                this.until = (now + this.idle_timeout).min(this.deadline);
                 Poll::Ready(Some(Ok(frame)))
             }
             None if !this.progress.is_stream() || this.progress.finish().is_some() => {
-                this.progress.end(Ending::Complete);
+                this.progress.end(now.into_std(), Ending::Complete);
                 this.state = State::Done;
                 Poll::Ready(None)
             }
-            Some(Err(_)) | None => this.abort(Abort::Broken, cx),
+            Some(Err(_)) | None => this.abort(now, Abort::Broken, cx),
         }
     }
 
