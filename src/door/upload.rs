@@ -18,6 +18,9 @@ use crate::http1::Framing;
 /// What is read at once, and kept until it is taken.
 pub(super) const PIECE: usize = 64 * 1024;
 
+/// The least that is read at once where there is more to come.
+const WORTHWHILE: usize = 8 * 1024;
+
 /// What of a body in chunks is read at once.
 const CHUNKS: usize = 16 * 1024;
 
@@ -105,7 +108,10 @@ impl State {
         let socket = Pin::new(socket);
         let read = if let Framing::Length(left) = &mut self.framing {
             let piece = usize::try_from(*left).map_or(PIECE, |left| left.min(PIECE));
-            self.data.reserve(piece);
+            // What is left of the last piece serves as long as it is worth a look.
+            if self.data.capacity() - self.data.len() < piece.min(WORTHWHILE) {
+                self.data.reserve(piece);
+            }
             let read = ready!(poll_read_buf(socket, cx, &mut (&mut self.data).limit(piece)))?;
             *left = left.saturating_sub(u64::try_from(read).unwrap_or(*left));
             read
@@ -165,4 +171,81 @@ impl Body for Uploaded {
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use http_body_util::BodyExt;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::shutdown::Tasks;
+
+    /// What a handler gets of a body that is sent in these pieces, whether it got all of it, and what is behind it.
+    async fn uploaded(framing: Framing, begun: &[u8], pieces: &[&[u8]]) -> (Vec<u8>, bool, Vec<u8>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (client, server) = tokio::join!(client, listener.accept());
+        let (mut client, mut socket) = (client.unwrap(), Socket::Plain(server.unwrap().0));
+        client.set_nodelay(true).unwrap();
+        let (upload, mut body) = Upload::begin(begun.into(), framing);
+        let sending = async {
+            for piece in pieces {
+                client.write_all(piece).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            drop(client);
+        };
+        let mut behind = Vec::new();
+        let reading = poll_fn(|cx| {
+            while upload.can_go_on() {
+                if !upload.is_wanted(cx) {
+                    return Poll::Pending;
+                }
+                ready!(upload.poll_read(&mut socket, &mut behind, cx)).unwrap();
+            }
+            Poll::Ready(())
+        });
+        // Of a task of its own, so that each has to wake the other.
+        let (tell, told) = tokio::sync::oneshot::channel();
+        Tasks::new().spawn(async move {
+            let mut taken = Vec::new();
+            while let Some(Ok(frame)) = body.frame().await {
+                taken.extend_from_slice(&frame.into_data().unwrap());
+            }
+            tell.send((taken, body.is_end_stream())).unwrap();
+        });
+        let ((), (), told) = tokio::join!(sending, reading, told);
+        let (taken, is_whole) = told.unwrap();
+        assert_eq!(upload.has_ended(), is_whole);
+        (taken, is_whole, behind)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_body_is_the_same_however_it_comes_and_whoever_takes_it() {
+        let whole: Vec<u8> = (0..200_000_u32).map(|at| b'a' + u8::try_from(at % 23).unwrap()).collect();
+        for piece in [999, 70_000, whole.len()] {
+            let (begun, rest) = whole.split_at(100);
+            let left = Framing::Length(u64::try_from(rest.len()).unwrap());
+            let pieces: Vec<&[u8]> = rest.chunks(piece).collect();
+            assert_eq!(uploaded(left, begun, &pieces).await, (whole.clone(), true, Vec::new()), "{piece}");
+        }
+        let chunks: Vec<u8> = whole.chunks(30_000).fold(Vec::new(), |chunks, chunk| {
+            [&chunks[..], format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat()
+        });
+        let all = [&chunks[..], b"0\r\n\r\nGET /"].concat();
+        let pieces: Vec<&[u8]> = all.chunks(7_001).collect();
+        assert_eq!(uploaded(Framing::CHUNKED, b"", &pieces).await, (whole, true, b"GET /".to_vec()));
+    }
+
+    #[tokio::test]
+    async fn one_that_breaks_off_or_makes_no_sense_is_not_whole() {
+        assert_eq!(uploaded(Framing::Length(9), b"he", &[b"ll"]).await, (b"hell".to_vec(), false, Vec::new()));
+        let (taken, is_whole, _) = uploaded(Framing::CHUNKED, b"", &[b"4\r\nhell\r\nx\r\n", b"more"]).await;
+        assert_eq!((taken, is_whole), (b"hell".to_vec(), false));
+    }
 }
