@@ -28,6 +28,8 @@ pub(super) enum End {
     Done,
     /// HTTP broke: the client left in the middle, or makes no sense.
     Broken,
+    /// An answer broke off that ends with its connection, which so must not end as others do.
+    Torn,
     /// The TLS handshake failed.
     Handshake,
     /// The router stops.
@@ -41,7 +43,7 @@ impl End {
     fn label(self) -> &'static str {
         match self {
             End::Done => "done",
-            End::Broken => "broken",
+            End::Broken | End::Torn => "broken",
             End::Handshake => "handshake",
             End::Stopped => "stopped",
             End::Expired(Expiry::Head) => "head_timeout",
@@ -192,7 +194,7 @@ async fn part(mut socket: Socket, course: &Course, house: &House, over: Over) {
         return socket.linger().await;
     }
     match over.end {
-        End::Expired(Expiry::Stalled | Expiry::Late) => socket.abort(),
+        End::Torn | End::Expired(Expiry::Stalled | Expiry::Late) => socket.abort(),
         End::Expired(_) | End::Stopped | End::Handshake => {}
         // Who was answered in full has nothing to say any more.
         End::Done | End::Broken if course.is_stopping() => {}

@@ -123,12 +123,12 @@ impl<'a> Conversation<'a> {
             }
             let mut space = [MaybeUninit::uninit(); READ];
             let mut space = ReadBuf::uninit(&mut space);
-            match Pin::new(&mut self.socket).poll_read(cx, &mut space) {
-                Poll::Ready(read) => read.map_err(|_| Over::from(End::Broken))?,
-                Poll::Pending => return self.poll_patience(cx).map(Err),
-            }
+            let Poll::Ready(read) = Pin::new(&mut self.socket).poll_read(cx, &mut space) else {
+                return self.poll_patience(cx).map(Err);
+            };
             let said = space.filled();
-            if said.is_empty() {
+            // However it leaves: under TLS many do without a word.
+            if read.is_err() || said.is_empty() {
                 let end = if self.inbox.is_empty() { End::Done } else { End::Broken };
                 return Poll::Ready(Err(end.into()));
             }
@@ -187,8 +187,7 @@ impl<'a> Conversation<'a> {
                     self.outbox.say(INVITATION);
                 }
                 ready!(self.poll_leave(None, cx))?;
-                let read = ready!(upload.poll_read(&mut self.socket, self.inbox.behind(), cx));
-                read.map_err(|_| Over::from(End::Broken))?;
+                ready!(upload.poll_read(&mut self.socket, self.inbox.behind(), cx));
             }
         })
         .await
@@ -212,8 +211,8 @@ impl<'a> Conversation<'a> {
             }
         })
         .await?;
-        if !delivery.is_whole() {
-            return Err(End::Broken.into());
+        if let Some(end) = delivery.broke() {
+            return Err(end.into());
         }
         if is_last {
             return Err(End::Done.into());

@@ -7,6 +7,7 @@ use axum::body::Body;
 use http::{HeaderMap, Response, header};
 use http_body::Body as _;
 
+use super::connection::End;
 use super::outbox::{Asker, Extent, Outbox};
 use super::refusal;
 
@@ -87,9 +88,10 @@ impl Delivery {
         Filled::All
     }
 
-    /// Whether all of it was there.
-    pub(super) fn is_whole(&self) -> bool {
-        self.is_whole
+    /// How the connection must end where not all of it was there.
+    pub(super) fn broke(&self) -> Option<End> {
+        let end = if self.extent == Extent::Rest { End::Torn } else { End::Broken };
+        (!self.is_whole).then_some(end)
     }
 }
 

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, TRANSFER_ENCODING};
-use http::{HeaderValue, Method, Request, Uri, Version};
+use http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use httparse::{Header, ParserConfig, Status};
 
 use crate::http1::{Framing, copied, number, tokens};
@@ -66,18 +66,18 @@ impl Head {
             Uri::from_maybe_shared(copy.slice(from..from + target.len())).map_err(|_| HeadFault::Invalid)?;
         let is_http_11 = parsed.version == Some(1);
         *request.version_mut() = if is_http_11 { Version::HTTP_11 } else { Version::HTTP_10 };
-        let mut reading = Reading::new(is_http_11, parsed.headers.len());
+        let mut reading = Reading::new(is_http_11, parsed.headers.len())?;
         for line in parsed.headers.iter() {
             let (name, value) = copied(&copy, said, (line.name, line.value)).ok_or(HeadFault::Invalid)?;
             match name {
                 CONTENT_LENGTH => reading.length(value)?,
                 TRANSFER_ENCODING => reading.coding(value)?,
-                CONNECTION => reading.connection(value),
+                CONNECTION => reading.connection(value)?,
                 EXPECT => {
                     reading.expects_invitation = value.as_bytes().eq_ignore_ascii_case(b"100-continue");
-                    reading.fields.append(name, value);
+                    reading.keep(name, value)?;
                 }
-                _ => drop(reading.fields.append(name, value)),
+                _ => reading.keep(name, value)?,
             }
         }
         reading.conclude(request)
@@ -101,6 +101,12 @@ impl From<httparse::Error> for HeadFault {
     }
 }
 
+impl From<http::header::MaxSizeReached> for HeadFault {
+    fn from(_: http::header::MaxSizeReached) -> Self {
+        Self::TooMany
+    }
+}
+
 /// What the fields say that are about the connection.
 struct Reading {
     fields: HeaderMap,
@@ -115,9 +121,9 @@ struct Reading {
 }
 
 impl Reading {
-    fn new(is_http_11: bool, fields: usize) -> Self {
-        Self {
-            fields: HeaderMap::with_capacity(fields),
+    fn new(is_http_11: bool, fields: usize) -> Result<Self, HeadFault> {
+        Ok(Self {
+            fields: HeaderMap::try_with_capacity(fields)?,
             is_http_11,
             length: None,
             is_chunked: None,
@@ -125,7 +131,12 @@ impl Reading {
             says_close: false,
             says_keep: false,
             expects_invitation: false,
-        }
+        })
+    }
+
+    fn keep(&mut self, name: HeaderName, value: HeaderValue) -> Result<(), HeadFault> {
+        self.fields.try_append(name, value)?;
+        Ok(())
     }
 
     /// A length that is told twice counts once; two lengths are none.
@@ -135,10 +146,7 @@ impl Reading {
         match self.length.replace(length) {
             Some(before) if before != length => Err(HeadFault::Invalid),
             Some(_) => Ok(()),
-            None => {
-                self.fields.insert(CONTENT_LENGTH, value);
-                Ok(())
-            }
+            None => self.keep(CONTENT_LENGTH, value),
         }
     }
 
@@ -147,14 +155,13 @@ impl Reading {
             return Err(HeadFault::Invalid);
         }
         self.is_chunked = Some(tokens(&value).last().is_some_and(|last| last.eq_ignore_ascii_case(b"chunked")));
-        self.fields.append(TRANSFER_ENCODING, value);
-        Ok(())
+        self.keep(TRANSFER_ENCODING, value)
     }
 
-    fn connection(&mut self, value: HeaderValue) {
+    fn connection(&mut self, value: HeaderValue) -> Result<(), HeadFault> {
         self.says_close |= tokens(&value).any(|word| word.eq_ignore_ascii_case(b"close"));
         self.says_keep |= tokens(&value).any(|word| word.eq_ignore_ascii_case(b"keep-alive"));
-        self.fields.append(CONNECTION, value);
+        self.keep(CONNECTION, value)
     }
 
     fn conclude(mut self, mut request: Request<()>) -> Result<Head, HeadFault> {
@@ -257,6 +264,8 @@ mod tests {
             let lines = format!("GET / HTTP/1.1\r\n{}\r\n", "X: 1\r\n".repeat(count));
             assert_eq!(Head::parse(lines.as_bytes(), fields_max).err(), expected, "{count} of {fields_max}");
         }
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "X: 1\r\n".repeat(40_000));
+        assert_eq!(Head::parse(many.as_bytes(), 50_000).err(), Some(HeadFault::TooMany), "more than a map has");
         for no_head in
             ["", "GET /", "GET / HTTP/1.2", "GET /a b HTTP/1.1", "GET / HTTP/1.1\nX : 1", "GET / HTTP/1.1\nX"]
         {

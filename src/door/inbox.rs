@@ -73,12 +73,15 @@ impl Inbox {
             }
             self.kept.extend_from_slice(said);
             self.looked_at = len;
-            return self.check_begun(said, limits).map(|()| None);
+            return self.check_begun(0, limits).map(|()| None);
         }
         self.kept.extend_from_slice(more);
         if self.looked_at == 0 {
             let empty = self.kept.len() - without_empty_lines(&self.kept).len();
             self.kept.drain(..empty);
+            if self.kept.is_empty() {
+                self.kept = Vec::new();
+            }
         }
         let from = self.looked_at;
         self.looked_at += self.section.read(&self.kept[from..]);
@@ -87,16 +90,17 @@ impl Inbox {
             let (head, rest) = said.split_at(self.looked_at);
             return self.arrive(head, rest, limits).map(Some);
         }
-        self.check_begun(&self.kept[from..], limits).map(|()| None)
+        self.check_begun(from, limits).map(|()| None)
     }
 
-    /// Whether the head that has begun, of which `more` was not looked at before, can still be one. That takes a look at all
-    /// of it only with a further line, of which there are not many, or as long as it is short.
-    fn check_begun(&self, more: &[u8], limits: &DoorLimits) -> Result<(), GatewayError> {
+    /// Whether the head that has begun, of which the bytes before `from` were looked at before, can still be one. That takes a
+    /// look at all of it only with a further line, of which there are not many, or as long as it was short.
+    fn check_begun(&self, from: usize, limits: &DoorLimits) -> Result<(), GatewayError> {
+        let more = &self.kept[from..];
         if self.kept.len() > limits.header_bytes {
             return Err(self.too_large(limits));
         }
-        if more.is_empty() || self.kept.len() > GLANCE && memchr::memchr(b'\n', more).is_none() {
+        if more.is_empty() || from > GLANCE && memchr::memchr(b'\n', more).is_none() {
             return Ok(());
         }
         Head::check_begun(&self.kept, limits.headers).map_err(|fault| self.fault(fault, limits))
@@ -219,6 +223,7 @@ mod tests {
         let many = format!("GET / HTTP/1.1\r\n{}", "X: 1\r\n".repeat(limits.headers + 1));
         for (bytes, status) in [
             (&b"\x16\x03\x01\x02\x00"[..], 400),
+            (&[0; 100], 400),
             (b"GET / HTTP/3.0\r\n", 400),
             (b"GET / HTTP/1.1\r\nX : 1\r\n", 400),
             (long_target.as_bytes(), 414),
@@ -231,5 +236,18 @@ mod tests {
                 assert_eq!(read(&pieces).1, Some(status), "in pieces of {piece}");
             }
         }
+        let no_version = b"GET /a/long/path/that/goes/on/and/on/until/there/is/a/version/which/is/none HTTP/7.7";
+        assert_eq!(read(&[no_version]).1, Some(400), "however long it is before its line ends");
+    }
+
+    #[test]
+    fn what_has_gone_holds_no_memory() {
+        let (mut inbox, limits) = (Inbox::default(), DoorLimits::default());
+        inbox.keep(&b"\r\n".repeat(10_000));
+        assert!(inbox.next(&[], &limits).unwrap().is_none());
+        assert_eq!((inbox.is_empty(), inbox.kept.capacity()), (true, 0));
+        inbox.keep(b"GET / HTTP/1.1\r\n\r\n");
+        assert!(inbox.next(&[], &limits).unwrap().is_some());
+        assert_eq!(inbox.kept.capacity(), 0);
     }
 }

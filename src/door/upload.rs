@@ -76,18 +76,11 @@ impl Upload {
         is_wanted
     }
 
-    /// Reads on. What comes behind the body goes to `behind`.
-    ///
-    /// # Errors
-    /// The connection failed. That it has ended, or makes no sense, the handler is told.
-    pub(super) fn poll_read(
-        &self,
-        socket: &mut Socket,
-        behind: &mut Vec<u8>,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    /// Reads on. What comes behind the body goes to `behind`. That nothing more can be read the handler is told.
+    pub(super) fn poll_read(&self, socket: &mut Socket, behind: &mut Vec<u8>, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = lock(&self.0);
         let read = ready!(state.poll_read(socket, behind, cx));
+        state.is_broken |= !matches!(read, Ok(1..));
         if let Some(taker) = state.taker.take() {
             drop(state);
             // A task that is woken while it runs is run once more.
@@ -95,7 +88,7 @@ impl Upload {
                 taker.wake();
             }
         }
-        Poll::Ready(read)
+        Poll::Ready(())
     }
 }
 
@@ -104,7 +97,12 @@ impl State {
         !self.framing.has_ended() && !self.is_broken
     }
 
-    fn poll_read(&mut self, socket: &mut Socket, behind: &mut Vec<u8>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        &mut self,
+        socket: &mut Socket,
+        behind: &mut Vec<u8>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         let socket = Pin::new(socket);
         let read = if let Framing::Length(left) = &mut self.framing {
             let piece = usize::try_from(*left).map_or(PIECE, |left| left.min(PIECE));
@@ -126,8 +124,7 @@ impl State {
             behind.extend_from_slice(&said[taken..]);
             said.len()
         };
-        self.is_broken |= read == 0;
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(read))
     }
 }
 
@@ -206,7 +203,7 @@ mod tests {
                 if !upload.is_wanted(cx) {
                     return Poll::Pending;
                 }
-                ready!(upload.poll_read(&mut socket, &mut behind, cx)).unwrap();
+                ready!(upload.poll_read(&mut socket, &mut behind, cx));
             }
             Poll::Ready(())
         });

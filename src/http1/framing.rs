@@ -25,6 +25,8 @@ pub(crate) enum Framing {
 pub(crate) enum Next {
     /// The size of a chunk, of which so many digits have come.
     Size { size: u64, digits: u8 },
+    /// Blanks behind the size, which some writers put.
+    Blank { size: u64 },
     /// What may stand behind the size: nothing that anybody here would understand.
     Extension { size: u64 },
     /// The end of a size's line.
@@ -33,8 +35,11 @@ pub(crate) enum Next {
     Data { left: u64 },
     /// The end of a chunk's line.
     ChunkEnd { has_cr: bool },
-    /// A line of trailers, which stay behind: they are no data, and nobody has asked for them.
+    /// The name of a trailer, or the line without one that ends them. Trailers stay behind: they are no data, and nobody has
+    /// asked for them.
     Trailer { is_empty: bool },
+    /// Its value.
+    TrailerValue,
     /// The end of such a line. Behind an empty one there is no more.
     TrailerEnd { is_empty: bool },
     /// What came before was wrong: nothing more can be read.
@@ -82,7 +87,7 @@ impl Framing {
                 }
                 continue;
             }
-            *aside += usize::from(matches!(next, Next::Extension { .. } | Next::Trailer { .. }));
+            *aside += usize::from(next.is_aside());
             *next = match next.after(said[at]) {
                 Some(_) if *aside > ASIDE_MAX => Next::Wrong { what: "it has too much beside its data" },
                 Some(after) => after,
@@ -125,28 +130,48 @@ impl Next {
     /// Digits of a size at most: those of 64 bits.
     const DIGITS_MAX: u8 = 16;
 
+    /// Whether it is bounded by nothing but [`ASIDE_MAX`].
+    fn is_aside(&self) -> bool {
+        matches!(self, Self::Blank { .. } | Self::Extension { .. } | Self::Trailer { .. } | Self::TrailerValue)
+    }
+
     /// What comes behind a byte that is no data; nothing behind the last.
     fn after(self, byte: u8) -> Option<Self> {
         Some(match (self, byte) {
             (Self::Size { size, digits: 1.. }, b'\r') => Self::SizeEnd { size },
-            (Self::Size { size, digits: 1.. }, b';' | b' ' | b'\t') => Self::Extension { size },
+            (Self::Size { size, digits: 1.. } | Self::Blank { size }, b' ' | b'\t') => Self::Blank { size },
+            (Self::Size { size, digits: 1.. } | Self::Blank { size }, b';') => Self::Extension { size },
+            (Self::Blank { size }, b'\r') => Self::SizeEnd { size },
             (Self::Size { size, digits }, byte) if byte.is_ascii_hexdigit() && digits < Self::DIGITS_MAX => {
                 let digit = char::from(byte).to_digit(16).unwrap_or_default();
                 Self::Size { size: size << 4 | u64::from(digit), digits: digits + 1 }
             }
             (Self::Extension { size }, b'\r') => Self::SizeEnd { size },
-            (Self::Extension { size }, byte) if byte != b'\n' => Self::Extension { size },
+            (Self::Extension { size }, byte) if is_text(byte) => Self::Extension { size },
             (Self::SizeEnd { size: 0 }, b'\n') => Self::Trailer { is_empty: true },
             (Self::SizeEnd { size }, b'\n') => Self::Data { left: size },
             (Self::ChunkEnd { has_cr: false }, b'\r') => Self::ChunkEnd { has_cr: true },
             (Self::ChunkEnd { has_cr: true }, b'\n') => Self::FIRST,
-            (Self::Trailer { is_empty }, b'\r') => Self::TrailerEnd { is_empty },
-            (Self::Trailer { .. }, byte) if byte != b'\n' => Self::Trailer { is_empty: false },
+            (Self::Trailer { is_empty: true }, b'\r') => Self::TrailerEnd { is_empty: true },
+            (Self::Trailer { .. }, byte) if is_of_name(byte) => Self::Trailer { is_empty: false },
+            (Self::Trailer { is_empty: false }, b':') => Self::TrailerValue,
+            (Self::TrailerValue, b'\r') => Self::TrailerEnd { is_empty: false },
+            (Self::TrailerValue, byte) if is_text(byte) => Self::TrailerValue,
             (Self::TrailerEnd { is_empty: true }, b'\n') => return None,
             (Self::TrailerEnd { is_empty: false }, b'\n') => Self::Trailer { is_empty: true },
             _ => Self::Wrong { what: "its chunks" },
         })
     }
+}
+
+/// What stands in a line (RFC 9110, 5.5).
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || byte >= b' ' && byte != 0x7f
+}
+
+/// What stands in a field's name (RFC 9110, 5.6.2).
+fn is_of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 #[cfg(test)]
@@ -212,6 +237,13 @@ mod tests {
             "5;a\nhello",
             "0\r\n\n",
             "0\r\nx: 1\n\r\n",
+            "0\r\nGET / HTTP/1.1\r\n\r\n",
+            "0\r\n: 1\r\n\r\n",
+            "0\r\n x: 1\r\n\r\n",
+            "0\r\nx\r\n\r\n",
+            "0\r\nx: \0\r\n\r\n",
+            "1 2\r\na\r\n",
+            "1;a\0b\r\na\r\n",
             "10000000000000000\r\n",
         ] {
             assert!(taken(Framing::CHUNKED, said.as_bytes(), 99).is_err(), "{said:?}");

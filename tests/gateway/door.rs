@@ -118,7 +118,32 @@ async fn half_a_head_behind_a_request_is_408() {
     until_counted(&fleet, "warmpath_client_connections_closed_total", "reason=\"head_timeout\"", 6.0).await;
 }
 
-/// What HTTP/2 begins with is no request: who sends nothing else has no more time than who is silent.
+/// However a client leaves that has all it asked for, nothing is broken.
+#[tokio::test]
+async fn who_leaves_between_requests_is_done() {
+    let fleet = fleet().engines(1).start().await;
+    for (left, resets) in [(1.0, false), (2.0, true)] {
+        let mut stream = connect(fleet.app.data_address()).await;
+        assert_eq!(ask(&mut stream, MODELS).await.unwrap().status, 200);
+        if resets {
+            stream.set_zero_linger().unwrap();
+        }
+        drop(stream);
+        until_counted(&fleet, "warmpath_client_connections_closed_total", "reason=\"done\"", left).await;
+    }
+}
+
+/// What is no request of HTTP is refused at once, however long it is before its first line ends.
+#[tokio::test]
+async fn another_protocol_is_told_at_once() {
+    let fleet = fleet().engines(1).config("timeouts: {header_read: 1h}").start().await;
+    for bytes in [vec![0; 100], [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..], &[0x77; 500]].concat()] {
+        let mut stream = connect(fleet.app.data_address()).await;
+        stream.write_all(&bytes).await.unwrap();
+        assert_eq!(crate::raw::answer(&mut stream).await.unwrap().status, 400);
+    }
+}
+
 /// Some clients send an empty line behind a body. It begins no request, and nobody hears of one that did not come.
 #[tokio::test]
 async fn empty_lines_between_requests_begin_nothing() {
@@ -135,6 +160,7 @@ async fn empty_lines_between_requests_begin_nothing() {
     }
 }
 
+/// What HTTP/2 begins with is no request: who sends nothing else has no more time than who is silent.
 #[tokio::test]
 async fn an_http2_connection_whose_first_request_does_not_come_is_closed_in_time() {
     let timeouts = "timeouts: {header_read: 300ms, client_idle: 1h}";

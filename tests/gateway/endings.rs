@@ -1,6 +1,7 @@
 //! Where answers end, and what their heads say of it: whatever the worker's connection is like, the client's is another.
 
 use http_body_util::{BodyExt, Full};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use warmpath::shutdown::Tasks;
 
 use crate::door::http2;
@@ -228,5 +229,24 @@ async fn a_deadline_is_counted_under_its_model() {
         };
         assert!(counted("m").is_some_and(|line| line.ends_with(" 1")), "{metrics}");
         assert_eq!(counted("none"), None);
+    }
+}
+
+/// HTTP/1.0 is told where an answer of no known length ends by the end of its connection, so a piece of one must not end well.
+#[tokio::test]
+async fn a_client_of_http_1_0_takes_no_piece_for_the_whole() {
+    let worker = Scripted::start(Vec::new()).await;
+    let fleet = only(&worker).start().await;
+    let request = streamed_text().replacen("HTTP/1.1", "HTTP/1.0", 1);
+    for (script, is_whole) in [(good_stream(), true), (vec![head(), piece(event("a")), Step::Close], false)] {
+        worker.plays(script);
+        let mut stream = connect(fleet.app.data_address()).await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let read = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200 OK\r\n") && answer.contains("data: "), "{answer}");
+        assert!(!answer.contains("content-length") && !answer.contains("transfer-encoding"), "{answer}");
+        assert_eq!(read.is_ok(), is_whole, "{read:?}: {answer}");
     }
 }
