@@ -15,6 +15,7 @@ use stops::Stops;
 mod ids;
 mod stops;
 mod text;
+mod words;
 
 /// Calls `member` with the name of each member of the object that `body` is, and the scanner before its value, which
 /// `member` must read. Returns `None` if the body is anything but one valid JSON object that nests at most `levels` deep.
@@ -322,6 +323,14 @@ mod tests {
         ] {
             assert_eq!(ids(list), serde_json::from_str(list).ok(), "{list}");
         }
+        // Of every length, and begun at every place of a block.
+        for len in 1..=10 {
+            for before in 0..70 {
+                let numbers = vec!["1234567890"[..len].to_owned(); 300];
+                let list = format!("[{}{}]", "1,".repeat(before), numbers.join(if before % 2 == 0 { "," } else { ", " }));
+                assert_eq!(ids(&list), serde_json::from_str(&list).ok(), "{list}");
+            }
+        }
         for list in [
             "[01]",
             "[1,02,3]",
@@ -334,6 +343,8 @@ mod tests {
             "[]",
             "[1 2]",
             "[99999999999]",
+            "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,123456789012345,4]",
+            "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,123456789012345,4]",
             "[1",
         ] {
             assert_eq!(ids(list), None, "{list}");

@@ -2,10 +2,9 @@
 //! and a space. What each byte of a block is, is found out for all of them at once; anything else, valid or not, is left to who
 //! reads byte by byte.
 
-use crate::stride::{STRIDE, Stride, place};
+use crate::stride::{STRIDE, Stride};
 
-/// The most digits of a number that is read in one step.
-const DIGITS_MAX: usize = 8;
+use super::words::{WORD, Window, Words};
 
 /// What the bytes of a block are: a bit for each.
 struct Spelling {
@@ -17,15 +16,17 @@ struct Spelling {
     wrong: u64,
 }
 
-/// What a block begins behind.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Behind {
-    /// Any other digit.
-    Digit,
-    /// A zero that a number begins with.
-    Zero,
-    Comma,
-    Space,
+/// What a block begins behind: of each, one or none.
+#[derive(Clone, Copy)]
+struct Behind {
+    digit: u64,
+    comma: u64,
+    /// A zero that a number begins with, which is a digit, too.
+    zero: u64,
+}
+
+impl Behind {
+    const COMMA: Self = Self { digit: 0, comma: 1, zero: 0 };
 }
 
 impl Spelling {
@@ -34,30 +35,35 @@ impl Spelling {
         let (digits, commas) = (block.is_digit(), block.is(b','));
         // Most writers put none.
         let spaces = if digits | commas == u64::MAX { 0 } else { block.is(b' ') };
-        let behind_digits = digits << 1 | u64::from(matches!(behind, Behind::Digit | Behind::Zero));
-        let behind_commas = commas << 1 | u64::from(behind == Behind::Comma);
+        let behind_digits = digits << 1 | behind.digit;
+        let behind_commas = commas << 1 | behind.comma;
         let zeros = block.is(b'0') & !behind_digits;
-        let behind_zeros = zeros << 1 | u64::from(behind == Behind::Zero);
+        let behind_zeros = zeros << 1 | behind.zero;
         let right = digits & !behind_zeros | commas & behind_digits | spaces & behind_commas;
         Self { digits, commas, zeros, wrong: !right }
     }
 
     /// What the next block begins behind.
+    #[inline]
     fn last(&self) -> Behind {
-        let is_last = |bits: u64| bits >> (STRIDE - 1) == 1;
-        match () {
-            () if is_last(self.zeros) => Behind::Zero,
-            () if is_last(self.digits) => Behind::Digit,
-            () if is_last(self.commas) => Behind::Comma,
-            () => Behind::Space,
-        }
+        let last = |bits: u64| bits >> (STRIDE - 1);
+        Behind { digit: last(self.digits), comma: last(self.commas), zero: last(self.zeros) }
+    }
+
+    /// Where more digits begin than a word has, of which `before` are in the block before.
+    #[inline]
+    fn too_long(&self, before: u32) -> u64 {
+        let two = self.digits & self.digits >> 1;
+        let four = two & two >> 2;
+        let eight = four & four >> 4;
+        eight & self.digits >> WORD | u64::from(before + self.digits.trailing_ones() > u64::BITS / 8)
     }
 }
 
 /// How many numbers a list has that are all written so, of any length; `None` for any other list, valid or not.
 pub(super) fn count_plain(list: &[u8]) -> Option<usize> {
     let ([b'0'..=b'9', ..], [.., b'0'..=b'9']) = (list, list) else { return None };
-    let (mut commas, mut behind) = (0, Behind::Comma);
+    let (mut commas, mut behind) = (0, Behind::COMMA);
     for bytes in list.chunks(STRIDE) {
         let spelling = Spelling::of(Stride::padded(bytes), behind);
         let padding = u64::MAX.checked_shl(u32::try_from(bytes.len()).ok()?).unwrap_or(0);
@@ -73,69 +79,44 @@ pub(super) fn count_plain(list: &[u8]) -> Option<usize> {
 /// Gives the numbers at the beginning of `list` that are written so, and followed by a comma, to `take`. Returns how many bytes
 /// they are, with what parts the last of them from what is left.
 pub(super) fn plain(list: &[u8], take: &mut impl FnMut(&[u32])) -> usize {
-    let (mut begin, mut numbers) = (0, [0; STRIDE / 2]);
+    let (mut at, mut behind, mut digits_before) = (0_usize, Behind::COMMA, 0);
+    let (mut words, mut end) = (Words::default(), 0);
     loop {
-        let rest = &list[begin..];
-        let at_end;
-        let window = match rest.first_chunk() {
+        let at_edge;
+        let window = match at.checked_sub(WORD).and_then(|from| list.get(from..)?.first_chunk()) {
             Some(window) => window,
             None => {
-                at_end = padded(rest);
-                &at_end
+                at_edge = padded(list, at);
+                &at_edge
             }
         };
-        let spelling = Spelling::of(Stride::padded(window), Behind::Comma);
-        // A space may be behind a comma, but what begins here is a number; and none has more digits than one step reads.
-        let wrong = spelling.wrong | !spelling.digits & 1 | too_long(spelling.digits);
-        let mut ends = spelling.commas & wrong.wrapping_sub(1) & !wrong;
-        let Some(last) = (STRIDE - 1).checked_sub(usize::try_from(ends.leading_zeros()).unwrap_or(STRIDE)) else {
-            return begin;
-        };
-        let mut starts = spelling.digits & !(spelling.digits << 1);
-        let mut count = 0;
-        while ends != 0 {
-            numbers[count] = short_number(window, place(starts), place(ends));
-            count += 1;
-            starts &= starts - 1;
-            ends &= ends - 1;
+        let spelling = Spelling::of(Stride::padded(&window[WORD..]), behind);
+        let wrong = spelling.wrong | spelling.too_long(digits_before);
+        let ends = spelling.commas & wrong.wrapping_sub(1) & !wrong;
+        if let Some(last) = ends.checked_ilog2() {
+            words.push(window, ends);
+            end = at + usize::try_from(last).unwrap_or(STRIDE) + 1;
         }
-        take(&numbers[..count]);
-        begin += last + 1;
-        begin += usize::from(list.get(begin) == Some(&b' '));
+        if words.is_full() {
+            words.read(take);
+        }
         if wrong != 0 {
-            return begin;
+            break;
         }
+        (at, behind, digits_before) = (at + STRIDE, spelling.last(), spelling.digits.leading_ones());
     }
+    words.read(take);
+    end + usize::from(list.get(end) == Some(&b' '))
 }
 
-/// A block, and a word behind it.
-type Window = [u8; STRIDE + DIGITS_MAX];
-
-/// The last bytes of a list, and spaces behind them.
-fn padded(rest: &[u8]) -> Window {
-    let mut window = [b' '; STRIDE + DIGITS_MAX];
-    window[..rest.len()].copy_from_slice(rest);
+/// What is round the block that begins `at` a place where not all of it is there: spaces.
+#[cold]
+fn padded(list: &[u8], at: usize) -> Window {
+    let mut window = [b' '; WORD + STRIDE];
+    let from = at.saturating_sub(WORD);
+    let some = list.get(from..list.len().min(at + STRIDE)).unwrap_or_default();
+    window[WORD - (at - from)..][..some.len()].copy_from_slice(some);
     window
-}
-
-/// Where more digits begin than one step reads.
-#[inline]
-fn too_long(digits: u64) -> u64 {
-    let two = digits & digits >> 1;
-    let four = two & two >> 2;
-    four & four >> 4 & digits >> DIGITS_MAX
-}
-
-/// The number whose one to eight digits are `window[from..end]`, without a branch for each of them: three multiplications, by
-/// Lemire, "Quickly parsing eight digits".
-#[inline]
-fn short_number(window: &Window, from: usize, end: usize) -> u32 {
-    const ZEROS: u64 = u64::from_le_bytes([b'0'; DIGITS_MAX]);
-    let word = window[from..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)) ^ ZEROS;
-    let digits = word << (8 * (DIGITS_MAX - (end - from)) % 64);
-    let pairs = (digits.wrapping_mul(2561) >> 8) & 0x00ff_00ff_00ff_00ff;
-    let fours = (pairs.wrapping_mul(6_553_601) >> 16) & 0x0000_ffff_0000_ffff;
-    u32::try_from(fours.wrapping_mul(42_949_672_960_001) >> 32).unwrap_or(u32::MAX)
 }
 
 /// A number of any length that fits, and how many digits it has.
