@@ -327,7 +327,8 @@ mod tests {
         for len in 1..=10 {
             for before in 0..70 {
                 let numbers = vec!["1234567890"[..len].to_owned(); 300];
-                let list = format!("[{}{}]", "1,".repeat(before), numbers.join(if before % 2 == 0 { "," } else { ", " }));
+                let list =
+                    format!("[{}{}]", "1,".repeat(before), numbers.join(if before % 2 == 0 { "," } else { ", " }));
                 assert_eq!(ids(&list), serde_json::from_str(&list).ok(), "{list}");
             }
         }
