@@ -180,7 +180,7 @@ fn policies(workers: u16) {
         let mut brief = Request { prompts: &short, ..request.clone() };
         brief.shape.prompt = Tokens(15);
         let (mut costs, mut rng) = (Vec::new(), StdRng::seed_from_u64(1));
-        let Policy { cost, pick, .. } = world.scheduler.policy();
+        let policy = world.scheduler.policy();
         for round in 0..3_000 {
             let start = Instant::now();
             let placed = world.scheduler.place(start, &request, &index, (&world.workers, pool), &mut scratch);
@@ -188,13 +188,13 @@ fn policies(workers: u16) {
             drop(placed);
             let start = Instant::now();
             costs.clear();
-            let _ = cost.score(
+            let _ = policy.cost.score(
                 start,
                 &Shape { opening: Some(Opening(hashes[0].0)), ..shape },
                 scratch.candidates(),
                 &mut costs,
             );
-            std::hint::black_box(pick.choose(scratch.candidates(), &costs, &mut rng));
+            std::hint::black_box(policy.choose(None, scratch.candidates(), &costs, &mut rng));
             let decided = start.elapsed();
             let start = Instant::now();
             let placed = world.scheduler.place(start, &brief, &Empty, (&world.workers, pool), &mut scratch);

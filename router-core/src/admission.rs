@@ -51,9 +51,10 @@ fn ramped(now: Instant, ramp: Ramp, limit: u32) -> u32 {
 pub fn standing(now: Instant, target: &Target, load: &InFlight, avoid: &SlotSet) -> Standing {
     if !target.available || avoid.contains(target.slot) {
         Standing::Out
-    } else if load.sequences >= sequences_at(now, target)
-        || target.limits.blocks.is_some_and(|total| load.active_blocks >= total)
-    {
+    } else if load.sequences >= sequences_at(now, target) {
+        // Whoever is given less than its limit is not full: nothing would wait for room there.
+        if sequences_at(now, target) < target.limits.sequences { Standing::HeldBack } else { Standing::Full }
+    } else if target.limits.blocks.is_some_and(|total| load.active_blocks >= total) {
         Standing::Full
     } else {
         Standing::Open
@@ -66,7 +67,7 @@ pub fn prospect(now: Instant, (workers, pool): (&WorkerTable, &Pool), avoid: &Sl
     for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
         match standing(now, target, &target.account.read(), avoid) {
             Standing::Open => return Standing::Open,
-            Standing::Full => best = Standing::Full,
+            Standing::Full | Standing::HeldBack => best = Standing::Full,
             Standing::Out => {}
         }
     }
@@ -94,10 +95,10 @@ fn growth(now: Instant, target: &Target) -> Option<Instant> {
     Some(ramp.since + Duration::from_millis(u64::try_from(millis).ok()?))
 }
 
-/// The full candidate with the least in flight, by the fuller of its slots and its blocks; the lowest slot among
+/// The candidate with the least in flight where none has room, by the fuller of its slots and its blocks; the lowest slot among
 /// equals. None when every candidate is out.
 pub fn least_loaded(candidates: &[Candidate]) -> Option<usize> {
-    let full = candidates.iter().enumerate().filter(|(_, candidate)| candidate.standing == Standing::Full);
+    let full = candidates.iter().enumerate().filter(|(_, candidate)| candidate.standing != Standing::Out);
     full.min_by(|(_, a), (_, b)| a.fullness().total_cmp(&b.fullness()).then(a.slot.cmp(&b.slot)))
         .map(|(index, _)| index)
 }
@@ -163,7 +164,8 @@ mod tests {
         for (seconds, sequences) in [(0, 4), (1, 4), (5, 6), (15, 10), (29, 15), (30, 16), (3600, 16)] {
             let at = since + Duration::from_secs(seconds);
             assert_eq!(sequences_at(at, &target), sequences, "after {seconds} s");
-            assert_eq!(standing(at, &target, &load(0, sequences), &none), Standing::Full);
+            let expected = if sequences < 16 { Standing::HeldBack } else { Standing::Full };
+            assert_eq!(standing(at, &target, &load(0, sequences), &none), expected);
             assert_eq!(standing(at, &target, &load(0, sequences - 1), &none), Standing::Open);
         }
     }

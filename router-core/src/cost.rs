@@ -40,10 +40,30 @@ pub struct Cost(pub f64);
 pub enum Standing {
     /// It has room.
     Open,
-    /// Its slots or its blocks are all taken.
+    /// Its slots or its blocks are all taken: what it is sent waits there.
     Full,
+    /// It came back lately, or asked for a pause, and is given no more for now.
+    HeldBack,
     /// It is unhealthy or draining, or has failed this request before.
     Out,
+}
+
+/// Among whom a policy chooses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Among {
+    /// Those that have room.
+    #[default]
+    Open,
+    /// Full ones, too: its costs say how long a request waits there for room.
+    OpenAndFull,
+}
+
+impl Among {
+    /// Whether a candidate of this standing is one of them.
+    #[inline]
+    pub fn takes(self, standing: Standing) -> bool {
+        standing == Standing::Open || (self == Self::OpenAndFull && standing == Standing::Full)
+    }
 }
 
 /// A target as a cost function sees it: what it holds of this prompt, and its load. A value: nothing can change while

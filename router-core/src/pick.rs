@@ -2,7 +2,7 @@
 
 use rand::{Rng, RngExt};
 
-use crate::cost::{Candidate, Cost, Standing, Weight};
+use crate::cost::{Among, Candidate, Cost, Weight};
 
 /// How a policy's costs become a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,27 +22,28 @@ pub enum Pick {
 }
 
 impl Pick {
-    /// The index of the chosen candidate, of candidates in the order of their slots; none when no candidate is open.
+    /// The index of the chosen candidate, of candidates in the order of their slots; none when `among` takes none.
     /// O(candidates), no allocation.
-    pub fn choose(self, candidates: &[Candidate], costs: &[Cost], rng: &mut impl Rng) -> Option<usize> {
-        self.choose_beside(None, candidates, costs, rng)
+    pub fn choose(self, among: Among, candidates: &[Candidate], costs: &[Cost], rng: &mut impl Rng) -> Option<usize> {
+        self.choose_beside(None, among, candidates, costs, rng)
     }
 
-    /// The same where one open candidate has a claim already: whoever draws two draws it and one other.
+    /// The same where one of them has a claim already: whoever draws two draws it and one other.
     pub fn choose_beside(
         self,
         kept: Option<usize>,
+        among: Among,
         candidates: &[Candidate],
         costs: &[Cost],
         rng: &mut impl Rng,
     ) -> Option<usize> {
         let open = || {
             let all = candidates.iter().zip(costs).enumerate();
-            all.filter(|(_, (candidate, _))| candidate.standing == Standing::Open)
+            all.filter(move |(_, (candidate, _))| among.takes(candidate.standing))
                 .map(|(index, (candidate, cost))| (index, candidate, cost.0))
         };
         let cheapest = || {
-            let lowest = lowest(candidates, costs);
+            let lowest = lowest(among, candidates, costs);
             // Where no cost is finite, nobody is dearer than another.
             open().filter(move |(_, _, cost)| *cost <= lowest || lowest == f64::INFINITY)
         };
@@ -51,8 +52,8 @@ impl Pick {
             Pick::CheapestFewestRequests => {
                 cheapest().min_by_key(|(_, candidate, _)| candidate.requests).map(|(index, _, _)| index)
             }
-            Pick::Softmax(temperature) if temperature.get() > 0.0 && lowest(candidates, costs).is_finite() => {
-                let lowest = lowest(candidates, costs);
+            Pick::Softmax(temperature) if temperature.get() > 0.0 && lowest(among, candidates, costs).is_finite() => {
+                let lowest = lowest(among, candidates, costs);
                 let weighed = || open().map(|(index, _, cost)| (index, ((lowest - cost) / temperature.get()).exp()));
                 let mut left = rng.random_range(0.0..1.0) * weighed().map(|(_, weight)| weight).sum::<f64>();
                 let drawn = weighed().find(|(_, weight)| {
@@ -76,13 +77,13 @@ impl Pick {
     }
 }
 
-/// The least cost of an open candidate; infinite when there is none.
-fn lowest(candidates: &[Candidate], costs: &[Cost]) -> f64 {
+/// The least cost of those whom `among` takes; infinite when there is none.
+fn lowest(among: Among, candidates: &[Candidate], costs: &[Cost]) -> f64 {
     // A minimum waits for the one before it, so four are kept.
     let mut lanes = [f64::INFINITY; 4];
     for (candidates, costs) in candidates.chunks(4).zip(costs.chunks(4)) {
         for ((lane, candidate), cost) in lanes.iter_mut().zip(candidates).zip(costs) {
-            let cost = if candidate.standing == Standing::Open { cost.0 } else { f64::INFINITY };
+            let cost = if among.takes(candidate.standing) { cost.0 } else { f64::INFINITY };
             *lane = if cost < *lane { cost } else { *lane };
         }
     }
@@ -104,6 +105,7 @@ mod tests {
     use rand::rngs::StdRng;
 
     use super::*;
+    use crate::cost::Standing;
     use crate::cost::small_worlds::candidate;
 
     fn fleet(size: u16) -> Vec<Candidate> {
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn r023_the_lowest_slot_wins_ties() {
         let costs = [Cost(2.0), Cost(1.0), Cost(1.0)];
-        assert_eq!(Pick::CheapestLowestSlot.choose(&fleet(3), &costs, &mut rng()), Some(1));
+        assert_eq!(Pick::CheapestLowestSlot.choose(Among::Open, &fleet(3), &costs, &mut rng()), Some(1));
     }
 
     #[test]
@@ -126,7 +128,7 @@ mod tests {
         fleet[1].requests = 2;
         (fleet[2].requests, fleet[3].requests) = (1, 1);
         let costs = [Cost(2.0), Cost(1.0), Cost(1.0), Cost(1.0)];
-        assert_eq!(Pick::CheapestFewestRequests.choose(&fleet, &costs, &mut rng()), Some(2));
+        assert_eq!(Pick::CheapestFewestRequests.choose(Among::Open, &fleet, &costs, &mut rng()), Some(2));
     }
 
     /// Of 10 000 draws between two equals each wins 5000 ± 200.
@@ -136,7 +138,7 @@ mod tests {
         let costs = [Cost(1.0), Cost(1.0), Cost(2.0)];
         let mut wins = [0_u32; 3];
         for _ in 0..10_000 {
-            wins[Pick::CheapestAtRandom.choose(&fleet, &costs, &mut rng).unwrap()] += 1;
+            wins[Pick::CheapestAtRandom.choose(Among::Open, &fleet, &costs, &mut rng).unwrap()] += 1;
         }
         assert!((4_800..=5_200).contains(&wins[0]), "{wins:?}");
         assert_eq!(wins[2], 0);
@@ -148,7 +150,7 @@ mod tests {
         let costs = [Cost(1.0), Cost(3.0), Cost(2.0)];
         let mut wins = [0_u32; 3];
         for _ in 0..3_000 {
-            wins[Pick::CheaperOfTwo.choose(&fleet, &costs, &mut rng).unwrap()] += 1;
+            wins[Pick::CheaperOfTwo.choose(Among::Open, &fleet, &costs, &mut rng).unwrap()] += 1;
         }
         // The cheapest is in two of the three pairs, the middle one wins the third.
         assert_eq!(wins[1], 0);
@@ -163,7 +165,7 @@ mod tests {
         let costs = [Cost(1e6), Cost(1e6 + step), Cost(1e6 + 2.0 * step)];
         let mut wins = [0_u32; 3];
         for _ in 0..7_000 {
-            wins[Pick::Softmax(Weight::constant(20.0)).choose(&fleet, &costs, &mut rng).unwrap()] += 1;
+            wins[Pick::Softmax(Weight::constant(20.0)).choose(Among::Open, &fleet, &costs, &mut rng).unwrap()] += 1;
         }
         let near = |wins: u32, expected: u32| wins.abs_diff(expected) < 150;
         assert!(near(wins[0], 4_000) && near(wins[1], 2_000) && near(wins[2], 1_000), "{wins:?}");
@@ -176,7 +178,7 @@ mod tests {
         let mut wins = [0_u32; 2];
         for _ in 0..10_000 {
             let costs = [Cost(100.0), Cost(100.01)];
-            wins[Pick::Softmax(Weight::constant(1.0)).choose(&fleet, &costs, &mut rng).unwrap()] += 1;
+            wins[Pick::Softmax(Weight::constant(1.0)).choose(Among::Open, &fleet, &costs, &mut rng).unwrap()] += 1;
         }
         assert!((4_800..=5_250).contains(&wins[0]), "{wins:?}");
     }
@@ -187,8 +189,8 @@ mod tests {
         let (cold, cheapest) = (Pick::Softmax(Weight::constant(0.0)), Pick::CheapestAtRandom);
         let (mut one, mut other) = (rng(), rng());
         for _ in 0..100 {
-            let chosen = cold.choose(&fleet(3), &costs, &mut one);
-            assert_eq!(chosen, cheapest.choose(&fleet(3), &costs, &mut other));
+            let chosen = cold.choose(Among::Open, &fleet(3), &costs, &mut one);
+            assert_eq!(chosen, cheapest.choose(Among::Open, &fleet(3), &costs, &mut other));
             assert_ne!(chosen, Some(2));
         }
     }
@@ -197,8 +199,9 @@ mod tests {
     fn where_no_cost_is_finite_softmax_chooses_still() {
         let costs = [Cost(f64::INFINITY); 3];
         let mut rng = rng();
-        let mut chosen: Vec<_> =
-            (0..100).map(|_| Pick::Softmax(Weight::constant(1.0)).choose(&fleet(3), &costs, &mut rng)).collect();
+        let mut chosen: Vec<_> = (0..100)
+            .map(|_| Pick::Softmax(Weight::constant(1.0)).choose(Among::Open, &fleet(3), &costs, &mut rng))
+            .collect();
         chosen.sort_unstable();
         chosen.dedup();
         assert_eq!(chosen, [Some(0), Some(1), Some(2)]);
@@ -208,7 +211,7 @@ mod tests {
     fn softmax_survives_costs_of_any_size() {
         let (fleet, mut rng) = (fleet(3), rng());
         let costs = [Cost(1e300), Cost(-1e300), Cost(f64::INFINITY)];
-        assert_eq!(Pick::Softmax(Weight::constant(1e-300)).choose(&fleet, &costs, &mut rng), Some(1));
+        assert_eq!(Pick::Softmax(Weight::constant(1e-300)).choose(Among::Open, &fleet, &costs, &mut rng), Some(1));
     }
 
     #[test]
@@ -218,7 +221,7 @@ mod tests {
                 let mut costs = vec![Cost(2.0); usize::from(size)];
                 costs[at] = Cost(-1.0);
                 for pick in [Pick::CheapestLowestSlot, Pick::CheapestFewestRequests, Pick::CheapestAtRandom] {
-                    assert_eq!(pick.choose(&fleet(size), &costs, &mut rng()), Some(at));
+                    assert_eq!(pick.choose(Among::Open, &fleet(size), &costs, &mut rng()), Some(at));
                 }
             }
         }
@@ -227,7 +230,7 @@ mod tests {
     #[test]
     fn costs_that_are_no_numbers_leave_nobody_without_a_worker() {
         for pick in [Pick::CheapestLowestSlot, Pick::CheapestFewestRequests, Pick::CheapestAtRandom] {
-            let choose = |costs: [f64; 2]| pick.choose(&fleet(2), &costs.map(Cost), &mut rng());
+            let choose = |costs: [f64; 2]| pick.choose(Among::Open, &fleet(2), &costs.map(Cost), &mut rng());
             assert_eq!(choose([f64::NAN, 7.0]), Some(1));
             assert!(choose([f64::NAN, f64::INFINITY]).is_some() && choose([f64::NAN; 2]).is_some());
         }
@@ -239,9 +242,9 @@ mod tests {
         fleet[0].standing = Standing::Full;
         for pick in [Pick::CheapestLowestSlot, Pick::CheapestFewestRequests, Pick::CheapestAtRandom, Pick::CheaperOfTwo]
         {
-            assert_eq!(pick.choose(&fleet, &[Cost(0.0), Cost(9.0)], &mut rng()), Some(1));
+            assert_eq!(pick.choose(Among::Open, &fleet, &[Cost(0.0), Cost(9.0)], &mut rng()), Some(1));
         }
         fleet[1].standing = Standing::Out;
-        assert_eq!(Pick::CheaperOfTwo.choose(&fleet, &[Cost(0.0), Cost(9.0)], &mut rng()), None);
+        assert_eq!(Pick::CheaperOfTwo.choose(Among::Open, &fleet, &[Cost(0.0), Cost(9.0)], &mut rng()), None);
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::affinity::{Affinity, AffinityRule};
@@ -17,7 +18,7 @@ use crate::cost::logit::{Logit, LogitWeights};
 use crate::cost::preble::{Preble, PrebleWeights};
 use crate::cost::predicted::Predicted;
 use crate::cost::product::Product;
-use crate::cost::{CostFunction, Needs};
+use crate::cost::{Among, Candidate, Cost, CostFunction, Needs};
 use crate::history::History;
 use crate::observe::{Enrol, Learn};
 use crate::pick::Pick;
@@ -61,6 +62,11 @@ pub enum PolicyName {
 }
 
 impl PolicyName {
+    /// Among whom it chooses.
+    pub fn among(self) -> Among {
+        if self == Self::Predicted { Among::OpenAndFull } else { Among::Open }
+    }
+
     /// Every policy.
     pub const ALL: [PolicyName; 15] = [
         PolicyName::Kv,
@@ -171,6 +177,18 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// The place of the chosen candidate by these costs; none when it can choose none of them. `kept` is one that has a claim
+    /// already.
+    pub fn choose(
+        &self,
+        kept: Option<usize>,
+        candidates: &[Candidate],
+        costs: &[Cost],
+        rng: &mut impl Rng,
+    ) -> Option<usize> {
+        self.pick.choose_beside(kept, self.name.among(), candidates, costs, rng)
+    }
+
     /// The policy of this name, with fresh state. One that goes by history is given it by
     /// [`with_history`](Self::with_history); without, all workers are alike to it.
     pub fn new(name: PolicyName, weights: &Weights) -> Self {

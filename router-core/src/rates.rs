@@ -14,7 +14,7 @@ use line::Line;
 use mean::Mean;
 use returns::Returns;
 pub use work::Work;
-use worker::{Interval, Pending, Stage, Worker};
+use worker::{Interval, Pending, Stage, Worker, context_of};
 
 mod arrivals;
 mod line;
@@ -45,6 +45,8 @@ const ONE_STEP_MS: f64 = 1.0;
 struct Flight {
     slot: Slot,
     sent: f64,
+    /// What it attends to so far, as in [`Decoding`](work::Decoding).
+    context: f64,
     /// Its answer comes in one piece.
     whole: bool,
     decoding: bool,
@@ -172,7 +174,7 @@ impl Reading<'_> {
         let step = worker.map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
         let work = worker.map_or(*work, |worker| worker.beside(*work));
         let more = state.line.more_ms(&work);
-        let own = if work.is_none() { 0.0 } else { state.line.step_ms(work.streams) + more };
+        let own = if work.is_none() { 0.0 } else { state.line.step_ms(work.beside) + more };
         Outlook { wait, own: slow * own, more: slow * more, step }
     }
 
@@ -203,15 +205,19 @@ impl Reading<'_> {
 
     /// Mean time from the first token to the end, in ms.
     pub fn decode_ms(&self) -> f64 {
-        (self.state.end_to_end.get() - self.state.ttft.get()).max(0.0)
+        (self.end_to_end() - self.state.ttft.get()).max(0.0)
     }
 
-    /// Mean time to first token over mean time to the end; 0 before a first token. Before a request has ended, whose answers
-    /// may take half a minute in a fleet that has just begun, the time to the end is what the first has taken so far.
+    /// Mean time to first token over mean time to the end; 0 before a first token.
     pub fn first_share(&self) -> f64 {
+        (self.state.ttft.get() / self.end_to_end()).min(1.0)
+    }
+
+    /// Mean time to the end, in ms. Before a request has ended, whose answers may take half a minute in a fleet that has just
+    /// begun, it is what the first has taken so far.
+    fn end_to_end(&self) -> f64 {
         let ended = self.state.end_to_end.get();
-        let end_to_end = if ended > 0.0 { ended } else { self.now.max(UNENDED_MS) };
-        (self.state.ttft.get() / end_to_end).min(1.0)
+        if ended > 0.0 { ended } else { self.now.max(UNENDED_MS) }
     }
 }
 
@@ -237,8 +243,9 @@ impl State {
         if self.flights.len() >= FLIGHTS_MAX {
             return;
         }
-        let Shape { whole, .. } = *shape;
-        let flight = Flight { slot, sent: now, whole, decoding: false, heard: false, interval: None, told: false };
+        let (whole, context) = (shape.whole, context_of(f64::from(shape.prompt.0)));
+        let flight =
+            Flight { slot, sent: now, context, whole, decoding: false, heard: false, interval: None, told: false };
         self.flights.insert(key, flight);
         if self.workers.len() <= slot.index() {
             self.workers.resize_with(slot.index() + 1, Worker::default);
@@ -247,7 +254,7 @@ impl State {
         self.settle(now, slot);
         let worker = &mut self.workers[slot.index()];
         worker.visits.add(now, saved);
-        worker.placed(now, Pending { key, work, sent: now, whole });
+        worker.placed(now, Pending { key, work, sent: now, context, whole });
     }
 
     /// What must have been computed by now on a worker, though nothing is heard of it, waits no more.
@@ -280,6 +287,7 @@ impl State {
         let Some(flight) = flights.get_mut(&key) else { return };
         let Some(worker) = workers.get_mut(flight.slot.index()) else { return };
         flight.told = true;
+        flight.context += context_of(tokens);
         worker.tokens(now, tokens);
         if let Some(interval) = flight.interval.take()
             && worker.learn(interval, line)
@@ -293,7 +301,9 @@ impl State {
     fn ended(&mut self, now: f64, key: RequestKey, fully: bool) {
         let Some(&Flight { slot, .. }) = self.flights.get(&key) else { return };
         self.settle(now, slot);
-        let Some(Flight { sent, whole, decoding, heard, told, .. }) = self.flights.remove(&key) else { return };
+        let Some(Flight { sent, context, whole, decoding, heard, told, .. }) = self.flights.remove(&key) else {
+            return;
+        };
         if fully {
             self.end_to_end.add(now - sent);
         }
@@ -306,7 +316,7 @@ impl State {
             (true, true) => Stage::Decoding,
         };
         if let Some(worker) = self.workers.get_mut(slot.index()) {
-            worker.ended(now, key, stage, (fully && !whole).then_some(told));
+            worker.ended(now, key, (stage, context), (fully && !whole).then_some(told));
         }
     }
 }

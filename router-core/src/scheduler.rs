@@ -225,7 +225,7 @@ impl Scheduler {
         }
         match admission::prospect(now, fleet, request.avoid) {
             Standing::Open => Ok(()),
-            Standing::Full => Err(PlaceError::AllBusy),
+            Standing::Full | Standing::HeldBack => Err(PlaceError::AllBusy),
             Standing::Out => Err(PlaceError::NoWorker),
         }
     }

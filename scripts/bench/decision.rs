@@ -94,7 +94,7 @@ fn steps(report: &mut Report, world: &World, length: usize, times: usize, target
         costs.clear();
         let policy = world.scheduler.policy();
         let scored = policy.cost.score(released, &world.shape(&prompts), scratch.candidates(), &mut costs);
-        let chosen = scored.ok().and_then(|()| policy.pick.choose(scratch.candidates(), &costs, &mut rng));
+        let chosen = scored.ok().and_then(|()| policy.choose(None, scratch.candidates(), &costs, &mut rng));
         let done = Instant::now();
         std::hint::black_box(chosen);
         if round == 0 && overlaps.longest().0 == 0 {

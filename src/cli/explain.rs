@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use warmpath_core::cost::Standing;
 use warmpath_core::policy::PolicyName;
 
 use super::admin::AdminArgs;
@@ -209,8 +210,13 @@ fn line(candidate: &ToldCandidate, names: &[String]) -> Vec<String> {
     // A cache's size that was only learned is what it has had at least.
     let at_least = if seen.total_is_learned { "+" } else { "" };
     let blocks = format!("{}/{}{at_least}", seen.active_blocks.0, seen.total_blocks.0);
-    let standing = format!("{:?}", seen.standing).to_lowercase();
+    let standing = match seen.standing {
+        Standing::Open => "open",
+        Standing::Full => "full",
+        Standing::HeldBack => "held back",
+        Standing::Out => "out",
+    };
     cells.extend([seen.cached_tokens.0.to_string(), seen.new_tokens.0.to_string(), seen.requests.to_string(), blocks]);
-    cells.push(standing);
+    cells.push(standing.to_owned());
     cells
 }

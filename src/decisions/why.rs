@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use warmpath_core::cost::Term;
 use warmpath_core::cost::terms::{Joins, Unit};
-use warmpath_core::cost::{Standing, Term};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::scheduler::{Considered, DecidedBy};
 
@@ -27,10 +27,11 @@ pub(super) fn why(
         DecidedBy::Load => format!("token ids unknown, so by {policy}: "),
     };
     let Some(cost) = considered.get(chosen).and_then(|at| at.cost) else { return prefix + "its costs are not known" };
-    let open = considered.iter().enumerate().filter(|(at, considered)| {
-        *at != chosen && considered.candidate.standing == Standing::Open && considered.cost.is_some()
-    });
-    let next = open.filter_map(|(at, considered)| Some((at, considered.cost?.0)));
+    let others = considered
+        .iter()
+        .enumerate()
+        .filter(|(at, considered)| *at != chosen && policy.among().takes(considered.candidate.standing));
+    let next = others.filter_map(|(at, considered)| Some((at, considered.cost?.0)));
     let Some((next, next_cost)) = next.min_by(|a, b| a.1.total_cmp(&b.1)) else {
         return prefix + "the only worker that could be chosen";
     };

@@ -96,8 +96,8 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
-    use super::super::Standing;
     use super::super::small_worlds::{candidate, origin, shape};
+    use super::super::{Among, Standing};
     use super::*;
     use crate::history::Known;
     use crate::pick::Pick;
@@ -112,7 +112,7 @@ mod tests {
     fn chosen(fleet: &[Candidate]) -> Option<usize> {
         let mut costs = Vec::new();
         ApproxTree::default().score(origin(), &shape(10), fleet, &mut costs).unwrap();
-        Pick::CheapestLowestSlot.choose(fleet, &costs, &mut StdRng::seed_from_u64(1))
+        Pick::CheapestLowestSlot.choose(Among::Open, fleet, &costs, &mut StdRng::seed_from_u64(1))
     }
 
     ///

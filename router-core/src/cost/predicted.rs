@@ -3,18 +3,21 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, open, ratio, serving};
+use super::{Among, Candidate, Cost, CostFunction, NoChoice, Term, Unit, ratio, serving};
 use crate::ids::Roll;
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
 use crate::rates::{Outlook, Rates, Reading, Regulars, Work};
 use crate::shape::Shape;
 use crate::units::{Blocks, Tier};
 
-/// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + full·κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step − copy`
-/// in ms, lowest wins; ours.
+/// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + full·κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step + behind −
+/// copy` in ms, lowest wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to
-/// compute of it: together the request's time to first token. Others lose `more` by it: what it adds to a step that there is
+/// compute of it: together the request's time to first token. One whose slots or blocks are all taken can be chosen, too: to
+/// wait for room where a prefix is may take less than to compute it elsewhere. Then as many come there as go, and each who
+/// comes while this one waits waits for one more to go: `behind`, together as long as it waits for room itself.
+/// Others lose `more` by it: what it adds to a step that there is
 /// anyway, for them or for the streams. Those who arrive there before it is begun each lose that; those who come while it is
 /// computed lose what is left of it: half, on average. In a ms these are `λ`, an equal share of all arrivals, but no more
 /// than eight times `λᵣ`, as many as came there last: a worker that nobody goes to has nobody to make wait. Each of the
@@ -53,6 +56,8 @@ pub struct Toll {
     pub stalls: f64,
     /// What those lose who are computed in the same step.
     pub step: f64,
+    /// What those lose who wait for room behind it.
+    pub behind: f64,
     /// What others will gain who come for the same, if it is copied there; not above 0.
     pub copy: f64,
 }
@@ -80,8 +85,14 @@ impl Toll {
             regulars: more.min(regulars.saved) * regulars.per_ms * during,
             stalls: more * worth.stall * decoding,
             step: step * worth.step,
+            behind: 0.0,
             copy: 0.0,
         }
+    }
+
+    /// Where it has to wait so long for room.
+    fn queued(self, room: f64) -> Self {
+        Self { behind: room, ..self }
     }
 
     /// What a copy there brings, where prompts like this one came `returns` times before and would find what they have in
@@ -94,11 +105,11 @@ impl Toll {
 
     /// All of it.
     pub fn sum(&self) -> f64 {
-        self.wait + self.own + self.later + self.regulars + self.stalls + self.step + self.copy
+        self.wait + self.own + self.later + self.regulars + self.stalls + self.step + self.behind + self.copy
     }
 
-    fn terms(&self) -> [Term; 7] {
-        let Self { wait, own, later, regulars, stalls, step, copy } = *self;
+    fn terms(&self) -> [Term; 8] {
+        let Self { wait, own, later, regulars, stalls, step, behind, copy } = *self;
         let ms = |name, ms| Term::adds(name, Unit::Milliseconds, ms);
         [
             ms("wait", wait),
@@ -107,6 +118,7 @@ impl Toll {
             ms("regulars", regulars),
             ms("stalls", stalls),
             ms("step", step),
+            ms("behind", behind),
             ms("copy", copy),
         ]
     }
@@ -151,9 +163,10 @@ impl Predicted {
         tolls.clear();
         tolls.extend(candidates.iter().map(|candidate| {
             let outlook = outlook(&mut reading, shape, candidate);
-            let outlook = Outlook { wait: outlook.wait.max(until_room(candidate, decode_ms)), ..outlook };
+            let room = until_room(candidate, decode_ms);
+            let outlook = Outlook { wait: outlook.wait.max(room), ..outlook };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
-            Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth)
+            Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth).queued(room)
         }));
         let returns = reading.returns(shape);
         if returns > 0.0 {
@@ -166,22 +179,28 @@ impl Predicted {
 /// Lets those who hold less than others have what a copy there brings.
 fn count_copies(candidates: &[Candidate], tolls: &mut [Toll], returns: f64) {
     let held = |candidate: &Candidate| candidate.overlap.total();
-    let most = open(candidates).map(held).max();
+    let eligible = |candidate: &Candidate| Among::OpenAndFull.takes(candidate.standing);
+    let most = candidates.iter().filter(|at| eligible(at)).map(held).max();
     let among = candidates.iter().zip(tolls.iter());
-    let homes = among.filter(|(at, _)| at.standing == Standing::Open && Some(held(at)) == most).map(|(_, toll)| *toll);
+    let homes = among.filter(|(at, _)| eligible(at) && Some(held(at)) == most).map(|(_, toll)| *toll);
     let Some(home) = homes.min_by(|a, b| (a.wait + a.own).total_cmp(&(b.wait + b.own))) else { return };
     for (_, toll) in candidates.iter().zip(tolls).filter(|(candidate, _)| Some(held(candidate)) < most) {
         *toll = toll.copied(home, returns);
     }
 }
 
-/// ms until blocks are free for the request, where a request in flight keeps its own for `decode_ms`: the cache turns over
-/// once in that time. None where its size is not known.
+/// ms until there is a slot and blocks for the request, where those in flight keep theirs for `decode_ms`: all of them turn
+/// over once in that time. None for blocks where the size of the cache is not known.
 fn until_room(candidate: &Candidate, decode_ms: f64) -> f64 {
+    let turns = |missing: f64, total: f64| if total > 0.0 && missing > 0.0 { missing / total * decode_ms } else { 0.0 };
+    let (taken, slots) = (f64::from(candidate.active_slots), f64::from(candidate.total_slots));
+    let for_a_slot = turns(taken + 1.0 - slots, slots);
+    if candidate.total_is_learned {
+        return for_a_slot;
+    }
     let total = f64::from(candidate.total_blocks.0);
     let wanted = f64::from(candidate.active_blocks.0) + f64::from(candidate.added_blocks.0);
-    let missing = wanted - total * (1.0 - HEADROOM);
-    if total > 0.0 && missing > 0.0 && !candidate.total_is_learned { missing / total * decode_ms } else { 0.0 }
+    for_a_slot.max(turns(wanted - total * (1.0 - HEADROOM), total))
 }
 
 /// The share of a cache that tokens to come will take of what is free.
@@ -266,6 +285,7 @@ impl Enrol for Predicted {
 mod tests {
     use std::time::Duration;
 
+    use super::super::Standing;
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
     use crate::cost::terms::combined;
@@ -273,6 +293,9 @@ mod tests {
     use crate::observe::{Event, Usage};
     use crate::overlap::TierBlocks;
     use crate::units::Tokens;
+
+    const NOTHING: Toll =
+        Toll { wait: 0.0, own: 0.0, later: 0.0, regulars: 0.0, stalls: 0.0, step: 0.0, behind: 0.0, copy: 0.0 };
 
     /// A world in which nothing decodes and nobody waits, as far as candidates tell.
     fn idle(slot: u16, overlap: u32) -> Candidate {
@@ -304,7 +327,7 @@ mod tests {
         // 0.04 regulars a ms are five in that time, each of whom would rather lose the 30 ms that coming here saves.
         let regulars = Regulars { per_ms: 0.04, saved: 30.0 };
         let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
-        let lost = Toll { wait: 0.0, own: 0.0, later: 25.0, regulars: 150.0, stalls: 12.0, step: 6.0, copy: 0.0 };
+        let lost = Toll { later: 25.0, regulars: 150.0, stalls: 12.0, step: 6.0, ..NOTHING };
         assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
         assert!((toll.sum() - 343.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
@@ -314,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_copy_brings_what_others_wait_less_and_no_more_than_it_takes() {
-        let toll = |wait, own| Toll { wait, own, later: 0.0, regulars: 0.0, stalls: 0.0, step: 0.0, copy: 0.0 };
+        let toll = |wait, own| Toll { wait, own, ..NOTHING };
         let (home, other) = (toll(30.0, 20.0), toll(10.0, 70.0));
         // 20 ms less each time, for 50 more now.
         let copies = [0.0, 1.0, 2.0, 3.0, 100.0].map(|returns| -other.copied(home, returns).copy);
@@ -472,6 +495,30 @@ mod tests {
     }
 
     #[test]
+    fn who_is_full_makes_wait_until_somebody_has_ended_and_those_behind_as_long() {
+        // Of 16 that decode for 8 s one ends every half second.
+        let taken = |slots| Candidate { requests: slots, active_slots: slots, ..candidate(0, (0, 1000), (0, 16), 0) };
+        let room = |slots| until_room(&taken(slots), 8_000.0);
+        assert_eq!([room(0), room(15), room(16), room(19)], [0.0, 0.0, 500.0, 2_000.0]);
+        let unknown = Candidate { total_blocks: Blocks(0), total_is_learned: true, ..taken(16) };
+        assert!((until_room(&unknown, 8_000.0) - 500.0).abs() < 1e-9);
+
+        let (policy, start) = (Predicted::default(), origin());
+        place(&policy, start, 1, 1, 1_000);
+        tell(&policy, start + Duration::from_millis(50), 1, 1, Event::FirstToken);
+        let later = start + Duration::from_secs(16);
+        tell(&policy, later, 1, 1, Event::Finished { usage: Usage::default() });
+        // 15.95 s for 16 slots: the wait for one, and as much for those behind; then 4 of the prompt's 16 blocks.
+        let cost = |slots| costs(&policy, later, &[Candidate { standing: Standing::Full, ..held(taken(slots)) }])[0].0;
+        let open = costs(&policy, later, &[held(taken(15))])[0].0;
+        assert!((cost(16) - open - 2.0 * 15_950.0 / 16.0).abs() < 0.25 * open, "{} {open}", cost(16));
+    }
+
+    fn held(candidate: Candidate) -> Candidate {
+        Candidate { overlap: TierBlocks::device(Blocks(12)), new_tokens: Tokens(64), ..candidate }
+    }
+
+    #[test]
     fn what_lies_below_the_device_costs_what_fetching_it_takes() {
         let mut held = TierBlocks::device(Blocks(4));
         held.add(Tier::Host, Blocks(8));
@@ -524,11 +571,11 @@ mod tests {
         let told: Vec<f64> = terms.iter().map(|terms| combined(terms)).collect();
         assert_costs(&costs, &told);
         let names = terms.each_ref().map(|terms| terms.iter().map(|term| term.name).collect::<Vec<_>>());
-        assert_eq!(names, [["wait", "own", "later", "regulars", "stalls", "step", "copy"]; 2]);
+        assert_eq!(names, [["wait", "own", "later", "regulars", "stalls", "step", "behind", "copy"]; 2]);
         assert!(terms.iter().flatten().all(|term| term.unit == Unit::Milliseconds));
         assert!(terms[0].iter().take(6).all(|term| term.value > 0.0), "{terms:?}");
         // 128 tokens more than the holder has to compute, at 30 ms a thousand: what others wait there is more.
-        assert!(terms[0][6].value == 0.0 && (terms[1][6].value + 3.84).abs() < 1e-9, "{terms:?}");
+        assert!(terms[0][7].value == 0.0 && (terms[1][7].value + 3.84).abs() < 1e-9, "{terms:?}");
     }
 
     #[test]

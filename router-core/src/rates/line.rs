@@ -1,16 +1,17 @@
 //! How long an interval of work lasts, learned from those that were seen.
 
-use super::work::{QUANTITIES, STEP, Work};
+use super::work::{Decoding, QUANTITIES, STEP, Work};
 
 /// What is believed before anything was seen, in ms: for an interval, for a thousand tokens, for a million pairs, for a
-/// thousand tokens from the host, from a disk and from shared storage, and for a stream in a step. A model of eight billion parameters on one GPU, and
+/// thousand tokens from the host, from a disk and from shared storage, for a stream in a step and for a hundred thousand tokens
+/// to which streams attend in a step. A model of eight billion parameters on one GPU, and
 /// what PCIe, an NVMe disk and a network give for 130 KB a token.
-const PRIOR: [f64; QUANTITIES] = [20.0, 30.0, 0.0, 8.0, 40.0, 60.0, 0.0];
+const PRIOR: [f64; QUANTITIES] = [20.0, 30.0, 0.0, 8.0, 40.0, 60.0, 0.0, 0.0];
 
 /// How many samples of one unit each belief is worth. It is never forgotten: where all prompts are alike, only their sum is
 /// seen, and what nobody tells apart must not drift to where a short prompt takes as long as a long one: nobody would
 /// send one to find out.
-const PRIOR_WEIGHTS: [f64; QUANTITIES] = [5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 100.0];
+const PRIOR_WEIGHTS: [f64; QUANTITIES] = [5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 100.0, 10.0];
 
 /// The beliefs that grow with how slow machines seem as a whole: for an interval, and for tokens.
 const SCALED: usize = 2;
@@ -37,8 +38,8 @@ const PASSES: usize = 8;
 /// No token is computed in less than this, in ms a thousand.
 const TOKENS_LEAST: f64 = 1e-3;
 
-/// A line through intervals: `fixed + per_token·tokens + per_pair·pairs + Σ per_fetched·fetched + per_stream·streams·steps`, none
-/// of them below zero, by least squares over samples that are forgotten slowly, and beliefs that are not. Without samples of
+/// A line through intervals: `fixed + per_token·tokens + per_pair·pairs + Σ per_fetched·fetched + (per_stream·streams +
+/// per_context·context)·steps`, none of them below zero, by least squares over samples that are forgotten slowly, and beliefs that are not. Without samples of
 /// some kind its rate stays as believed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
@@ -65,7 +66,7 @@ impl Default for Line {
 impl Line {
     /// How long so much work should take, in ms; nothing for none.
     pub(super) fn ms(&self, work: &Work) -> f64 {
-        if work.is_none() { 0.0 } else { self.step_ms(work.streams) + self.more_ms(work) }
+        if work.is_none() { 0.0 } else { self.step_ms(work.beside) + self.more_ms(work) }
     }
 
     /// How much longer so much work makes a step that there is anyway, for others or for the streams beside it.
@@ -73,15 +74,20 @@ impl Line {
         if work.is_none() {
             return 0.0;
         }
-        let [_, per_token, per_pair, host, disk, external, per_stream] = self.rates;
+        let [_, per_token, per_pair, host, disk, external, ..] = self.rates;
         let fetched = host * work.fetched[0] + disk * work.fetched[1] + external * work.fetched[2];
-        per_token * work.tokens + per_pair * work.pairs + fetched + per_stream * work.streams * work.tokens / STEP
+        per_token * work.tokens + per_pair * work.pairs + fetched + self.decode_ms(work.beside) * work.tokens / STEP
     }
 
-    /// How long a step is in which so many streams decode, and nothing else is done.
-    pub(super) fn step_ms(&self, streams: f64) -> f64 {
-        let [fixed, .., per_stream] = self.rates;
-        fixed + per_stream * streams
+    /// How long a step is in which these streams decode, and nothing else is done.
+    pub(super) fn step_ms(&self, decoding: Decoding) -> f64 {
+        self.rates[0] + self.decode_ms(decoding)
+    }
+
+    /// By how much streams make a step longer.
+    fn decode_ms(&self, Decoding { streams, context }: Decoding) -> f64 {
+        let [.., per_stream, per_context] = self.rates;
+        per_stream * streams + per_context * context
     }
 
     /// Learns that so much work took `ms`. O(1).
@@ -130,7 +136,7 @@ mod tests {
     fn works() -> impl Iterator<Item = Work> {
         (0..400).map(|at: u32| {
             let tokens = 0.3 + f64::from(at * 37 % 100) * 0.117;
-            Work { tokens, pairs: tokens * (tokens * 2.0 - tokens / 2.0), fetched: [0.0; 3], streams: 0.0 }
+            Work { tokens, pairs: tokens * (tokens * 2.0 - tokens / 2.0), ..Work::default() }
         })
     }
 
@@ -144,7 +150,7 @@ mod tests {
 
     #[test]
     fn before_anything_was_seen_the_prior_holds() {
-        let work = Work { tokens: 2.0, pairs: 7.0, fetched: [1.0, 0.5, 0.25], streams: 0.0 };
+        let work = Work { tokens: 2.0, pairs: 7.0, fetched: [1.0, 0.5, 0.25], ..Work::default() };
         assert!((Line::default().ms(&work) - (20.0 + 60.0 + 8.0 + 20.0 + 15.0)).abs() < 1e-12);
         assert!(Line::default().ms(&Work::default()).abs() < f64::EPSILON);
     }
@@ -184,7 +190,7 @@ mod tests {
     #[test]
     fn a_hang_is_no_rate_and_a_change_is_one() {
         let mut line = learned([16.5, 20.6, 0.0]);
-        let work = Work { tokens: 4.0, pairs: 24.0, fetched: [0.0; 3], streams: 0.0 };
+        let work = Work { tokens: 4.0, pairs: 24.0, ..Work::default() };
         let before = line.ms(&work);
         line.add(&work, 60_000.0);
         assert!(line.ms(&work) / before < 1.06, "{}", line.ms(&work) / before);
@@ -206,17 +212,40 @@ mod tests {
         assert!(line.ms(&long) < 2.0 * (20.0 + 270.0), "{}", line.ms(&long));
     }
 
+    /// As many and as long ones are slower than as many short ones, and it is seen.
+    #[test]
+    fn what_streams_attend_to_is_told_from_how_many_they_are() {
+        let mut line = Line::default();
+        let slows = |Decoding { streams, context }: Decoding| 0.05 * streams + 2.0 * context;
+        for (at, work) in works().enumerate() {
+            let beside = Decoding { streams: [10.0, 60.0][at % 2], context: [1.0, 8.0, 3.0][at % 3] };
+            let work = work.beside(beside);
+            line.add(&work, 16.5 + 20.6 * work.tokens + slows(beside) * (1.0 + work.tokens / 8.0));
+        }
+        let step = |streams, context| line.step_ms(Decoding { streams, context }) - line.step_ms(Decoding::default());
+        for (streams, context) in [(10.0, 8.0), (60.0, 1.0), (30.0, 4.0)] {
+            let expected = slows(Decoding { streams, context });
+            assert!(
+                (step(streams, context) / expected - 1.0).abs() < 0.2,
+                "{streams}, {context}: {}",
+                step(streams, context)
+            );
+        }
+    }
+
     #[test]
     fn streams_beside_it_are_told_from_a_slow_machine() {
+        let beside = |streams| Decoding { streams, context: 0.0 };
         let mut line = Line::default();
         for (at, work) in works().enumerate() {
-            let work = work.beside([0.0, 30.0, 60.0][at % 3]);
-            line.add(&work, 16.5 + 20.6 * work.tokens + 0.4 * work.streams * (1.0 + work.tokens / 8.0));
+            let work = work.beside(beside([0.0, 30.0, 60.0][at % 3]));
+            line.add(&work, 16.5 + 20.6 * work.tokens + 0.4 * work.beside.streams * (1.0 + work.tokens / 8.0));
         }
         let work = Work { tokens: 4.0, pairs: 24.0, ..Work::default() };
         let alone = 16.5 + 82.4;
         assert!((line.ms(&work) / alone - 1.0).abs() < 0.05, "{}", line.ms(&work));
-        assert!((line.ms(&work.beside(50.0)) / (alone + 30.0) - 1.0).abs() < 0.05, "{}", line.ms(&work.beside(50.0)));
+        let crowded = line.ms(&work.beside(beside(50.0)));
+        assert!((crowded / (alone + 30.0) - 1.0).abs() < 0.05, "{crowded}");
     }
 
     #[test]

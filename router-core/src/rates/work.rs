@@ -5,7 +5,7 @@ use crate::shape::Shape;
 use crate::units::{BlockSize, Tier, Tokens};
 
 /// How many quantities there are.
-pub(crate) const QUANTITIES: usize = 7;
+pub(crate) const QUANTITIES: usize = 8;
 
 /// Work on prompts that are computed one after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,8 +16,17 @@ pub struct Work {
     pub pairs: f64,
     /// Thousands of tokens to fetch from the tiers below the device, fastest first.
     pub fetched: [f64; 3],
-    /// Streams that decode beside it. Not a part of what there is to do: sums keep that of the first.
+    /// What decodes beside it. Not a part of what there is to do: sums keep that of the first.
+    pub beside: Decoding,
+}
+
+/// Streams that decode on a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Decoding {
+    /// How many.
     pub streams: f64,
+    /// Hundreds of thousands of tokens to which they attend in each step, prompts and answers so far.
+    pub context: f64,
 }
 
 /// Thousands of tokens that an engine computes in one step, about: every step is longer by the streams that decode in it.
@@ -50,10 +59,10 @@ impl Work {
         self.tokens <= 0.0
     }
 
-    /// The same beside so many streams.
+    /// The same beside these streams.
     #[must_use]
-    pub fn beside(self, streams: f64) -> Self {
-        Self { streams, ..self }
+    pub fn beside(self, beside: Decoding) -> Self {
+        Self { beside, ..self }
     }
 
     /// Both, one after the other.
@@ -77,7 +86,8 @@ impl Work {
     /// The quantities of one interval in which all of it was done.
     pub(crate) fn quantities(&self) -> [f64; QUANTITIES] {
         let [host, disk, external] = self.fetched;
-        [1.0, self.tokens, self.pairs, host, disk, external, self.streams * (1.0 + self.tokens / STEP)]
+        let (Decoding { streams, context }, steps) = (self.beside, 1.0 + self.tokens / STEP);
+        [1.0, self.tokens, self.pairs, host, disk, external, streams * steps, context * steps]
     }
 
     fn each(self, other: Self, join: impl Fn(f64, f64) -> f64) -> Self {
@@ -85,7 +95,7 @@ impl Work {
             tokens: join(self.tokens, other.tokens),
             pairs: join(self.pairs, other.pairs),
             fetched: [0, 1, 2].map(|tier| join(self.fetched[tier], other.fetched[tier])),
-            streams: self.streams,
+            beside: self.beside,
         }
     }
 }
@@ -110,7 +120,7 @@ mod tests {
         let size = BlockSize::new(16).unwrap();
         // 2 000 of 6 000: each to the 4 000 before, and to 1 000 of the new ones on average.
         let work = Work::new(Tokens(6_000), Tokens(2_000), held(125), 0.5, size);
-        assert_eq!(work, Work { tokens: 2.0, pairs: 10.0, fetched: [1.0, 0.0, 0.0], streams: 0.0 });
+        assert_eq!(work, Work { tokens: 2.0, pairs: 10.0, fetched: [1.0, 0.0, 0.0], ..Work::default() });
         assert_eq!(work.and(work), work.times(2.0));
         assert_eq!(work.times(2.0).without(work), work);
         assert_eq!(work.without(work.times(3.0)), Work::default());
@@ -120,8 +130,8 @@ mod tests {
     #[test]
     fn a_cold_prompt_attends_to_half_of_itself() {
         let shape = Shape::of(Tokens(4_000), BlockSize::new(16).unwrap());
-        assert_eq!(Work::cold(&shape), Work { tokens: 4.0, pairs: 8.0, fetched: [0.0; 3], streams: 0.0 });
-        let quantities = Work::cold(&shape).beside(10.0).quantities();
-        assert_eq!(quantities, [1.0, 4.0, 8.0, 0.0, 0.0, 0.0, 15.0]);
+        assert_eq!(Work::cold(&shape), Work { tokens: 4.0, pairs: 8.0, ..Work::default() });
+        let quantities = Work::cold(&shape).beside(Decoding { streams: 10.0, context: 0.5 }).quantities();
+        assert_eq!(quantities, [1.0, 4.0, 8.0, 0.0, 0.0, 0.0, 15.0, 0.75]);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::ONE_STEP_MS;
 use super::line::Line;
 use super::visits::Visits;
-use super::work::{STEP, Work};
+use super::work::{Decoding, STEP, Work};
 use crate::ids::RequestKey;
 
 /// The assumption that a worker is like the others weighs as much as this many ms of intervals.
@@ -29,12 +29,19 @@ const STEPS: f64 = 16.0;
 /// Requests of one step that are looked at.
 const STEP_MATES_MAX: usize = 64;
 
+/// So many tokens in the unit of [`Decoding::context`].
+pub(super) fn context_of(tokens: f64) -> f64 {
+    tokens * 1e-5
+}
+
 /// A request that is not past its prompt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) key: RequestKey,
     pub(super) work: Work,
     pub(super) sent: f64,
+    /// What it will attend to, as in [`Decoding`].
+    pub(super) context: f64,
     /// Nothing will be heard of its first token: its answer comes in one piece.
     pub(super) whole: bool,
 }
@@ -66,6 +73,8 @@ pub(super) struct Worker {
     /// Since when the first of them is computed.
     head: f64,
     decoding: u32,
+    /// What those attend to, as in [`Decoding`].
+    context: f64,
     /// Of those that decode, they of whom nothing was heard: they were overtaken, or come in one piece.
     unheard: u32,
     /// When the worker was heard of last, or sent something of which nothing is heard after that.
@@ -91,6 +100,7 @@ impl Default for Worker {
             queued: Work::default(),
             head: 0.0,
             decoding: 0,
+            context: 0.0,
             unheard: 0,
             silent: 0.0,
             taken: (0.0, 0.0),
@@ -123,12 +133,13 @@ impl Worker {
     /// is called for each. A wrong guess corrects itself, for what is left takes as much longer or less.
     pub(super) fn settle(&mut self, now: f64, line: &Line, mut passed: impl FnMut(RequestKey)) {
         while let Some((work, count)) = self.whole_step() {
-            let done = self.head + self.slow * line.ms(&work.beside(self.streams_now()));
+            let done = self.head + self.slow * line.ms(&work.beside(self.decoding()));
             if now < done {
                 return;
             }
             for pending in self.pending.drain(..count) {
                 self.decoding = self.decoding.saturating_add(1);
+                self.context += pending.context;
                 self.silent = if self.unheard == 0 { self.silent.max(pending.sent) } else { self.silent };
                 self.unheard = self.unheard.saturating_add(1);
                 passed(pending.key);
@@ -165,11 +176,12 @@ impl Worker {
             self.unheard = self.unheard.saturating_sub(1);
             return None;
         };
-        let streams = self.streams_now();
+        let beside = self.decoding();
         let mut work = Work::default();
         for pending in self.pending.drain(..=at) {
             work = work.and(pending.work);
             self.decoding = self.decoding.saturating_add(1);
+            self.context += pending.context;
             if pending.key != key {
                 self.unheard = self.unheard.saturating_add(1);
                 overtaken(pending.key);
@@ -178,7 +190,7 @@ impl Worker {
         self.dequeue(work);
         let ms = (now - std::mem::replace(&mut self.head, now)).max(0.0);
         self.last_token = None;
-        Some(Interval { ms, work: work.beside(streams) })
+        Some(Interval { ms, work: work.beside(beside) })
     }
 
     /// Learns from an interval, once it is sure that a token ended it: of this worker at once, for the fleet's `line` when
@@ -212,13 +224,14 @@ impl Worker {
         self.slow = (ratio.signum() * (2.0 * beyond).min(ratio.abs())).exp();
     }
 
-    fn streams_now(&self) -> f64 {
-        f64::from(self.decoding)
+    fn decoding(&self) -> Decoding {
+        Decoding { streams: f64::from(self.decoding), context: self.context }
     }
 
     /// Tokens of an answer came. Gaps count while nothing but decoding is done: else they are the prompts' fault.
     pub(super) fn tokens(&mut self, now: f64, tokens: f64) {
         self.silent = now;
+        self.context += context_of(tokens);
         if !self.pending.is_empty() || self.decoding == 0 {
             return;
         }
@@ -231,11 +244,13 @@ impl Worker {
         self.last_token = Some(now);
     }
 
-    /// A request ended that had come so far. `told` says whether it came as a stream, where that is known.
-    pub(super) fn ended(&mut self, now: f64, key: RequestKey, stage: Stage, told: Option<bool>) {
+    /// A request ended that had come so far and attended to `context`. `told` says whether it came as a stream, where that is known.
+    pub(super) fn ended(&mut self, now: f64, key: RequestKey, (stage, context): (Stage, f64), told: Option<bool>) {
         self.streams = told.unwrap_or(self.streams);
         if stage != Stage::Pending {
             self.decoding = self.decoding.saturating_sub(1);
+            // What rounding left goes with the last.
+            self.context = if self.decoding == 0 { 0.0 } else { (self.context - context).max(0.0) };
             self.unheard = self.unheard.saturating_sub(u32::from(stage == Stage::Unheard));
         } else if let Some(at) = self.pending.iter().position(|pending| pending.key == key) {
             if let Some(pending) = self.pending.remove(at) {
@@ -249,7 +264,7 @@ impl Worker {
 
     /// So much work beside what it decodes.
     pub(super) fn beside(&self, work: Work) -> Work {
-        work.beside(self.streams_now())
+        work.beside(self.decoding())
     }
 
     /// ms until it comes to a new request, and how much slower than the fleet's line it is. `foreign` is work of others
@@ -261,18 +276,18 @@ impl Worker {
         };
         let queued = if foreign.is_none() { self.queued } else { self.queued.and(*foreign) };
         let elapsed = (now - self.head).max(0.0);
-        let streams = self.streams_now();
-        let expected = self.slow * line.ms(&first.work.beside(streams));
+        let beside = self.decoding();
+        let expected = self.slow * line.ms(&first.work.beside(beside));
         // Of an answer that is no stream nothing is heard before it is whole.
         let heard = if self.streams { expected } else { expected.max(whole) };
         if heard <= 0.0 || !(self.streams || whole > 0.0) {
-            return ((self.slow * line.ms(&queued.beside(streams)) - elapsed).max(0.0), self.slow);
+            return ((self.slow * line.ms(&queued.beside(beside)) - elapsed).max(0.0), self.slow);
         }
         // What takes longer than it should is slower than it seemed, and what has taken long already will take as long again:
         // an estimate that was disproved must not make the queue look empty.
         let slow = self.slow * (elapsed / heard).clamp(1.0, DISPROVED_MAX);
         let silent = (elapsed - DISPROVED_MAX * heard).max(0.0);
-        ((slow * line.ms(&queued.beside(streams)) - elapsed).max(0.0) + silent, slow)
+        ((slow * line.ms(&queued.beside(beside)) - elapsed).max(0.0) + silent, slow)
     }
 
     /// ms for which it has been silent beyond what can be, where answers in one piece took as long as `longest`: it may hang,

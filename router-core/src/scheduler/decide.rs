@@ -54,7 +54,7 @@ impl Scheduler {
         let sessions = self.sessions.as_ref()?;
         let slot = sessions.last(now, shape.affinity?)?;
         let at = candidates.binary_search_by_key(&slot, |candidate| candidate.slot).ok()?;
-        (candidates[at].standing == Standing::Open).then_some(Kept { at, weight: sessions.weight() })
+        self.policy.name.among().takes(candidates[at].standing).then_some(Kept { at, weight: sessions.weight() })
     }
 
     /// The place of the chosen candidate.
@@ -67,15 +67,20 @@ impl Scheduler {
         let Scratch { candidates, costs, terms, rng, .. } = scratch;
         let Question { shape, kept, .. } = question;
         let kept = *kept;
-        let has = |standing| candidates.iter().any(|candidate: &Candidate| candidate.standing == standing);
         costs.clear();
         terms.iter_mut().for_each(Vec::clear);
-        if !has(Standing::Open) {
-            if self.on_all_busy != OnAllBusy::LeastLoaded && has(Standing::Full) {
+        let are_all_busy = !candidates.iter().any(|candidate| candidate.standing == Standing::Open);
+        if are_all_busy {
+            let least = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;
+            if self.on_all_busy != OnAllBusy::LeastLoaded {
                 return Err(PlaceError::AllBusy);
             }
-            let chosen = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;
-            return Ok((chosen, DecidedBy::LeastLoaded));
+            // Who knows what waiting takes says where it is shortest.
+            let among = self.policy.name.among();
+            let can_wait = question.has_tokens && candidates.iter().any(|candidate| among.takes(candidate.standing));
+            if !can_wait {
+                return Ok((least, DecidedBy::LeastLoaded));
+            }
         }
         let decided_by = if !question.has_tokens && !self.policy.goes_without_tokens(question.has_texts, shape) {
             DecidedBy::Load
@@ -85,14 +90,14 @@ impl Scheduler {
                 Err(reason) => DecidedBy::Fallback(reason),
             }
         };
-        let mut pick = self.policy.pick;
+        let mut policy = &self.policy;
         if decided_by != DecidedBy::Policy {
             costs.clear();
-            pick = self.fallback.pick;
+            policy = &self.fallback;
             let asked = (candidates.as_slice(), kept);
-            priced(&self.fallback, now, shape, asked, (costs, terms)).or(Err(PlaceError::NoWorker))?;
+            priced(policy, now, shape, asked, (costs, terms)).or(Err(PlaceError::NoWorker))?;
         }
-        let chosen = pick.choose_beside(kept.map(|kept| kept.at), candidates, costs, rng);
+        let chosen = policy.choose(kept.map(|kept| kept.at), candidates, costs, rng);
         Ok((chosen.ok_or(PlaceError::NoWorker)?, decided_by))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::decide::{Kept, score};
 use super::survey::recall;
 use super::{Scheduler, Scratch};
-use crate::cost::{BEHIND, Cost, Standing};
+use crate::cost::{BEHIND, Cost};
 use crate::ids::Slot;
 use crate::policy::{Policy, PolicyName};
 use crate::shape::{Request, Shape};
@@ -35,8 +35,9 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) {
         let kept = self.kept(now, shape, &scratch.candidates);
-        let open = scratch.candidates.iter().zip(&scratch.costs).filter(|(at, _)| at.standing == Standing::Open);
-        let least = open.map(|(_, cost)| cost.0).fold(f64::INFINITY, f64::min);
+        let among = self.policy.name.among();
+        let others = scratch.candidates.iter().zip(&scratch.costs).filter(|(at, _)| among.takes(at.standing));
+        let least = others.map(|(_, cost)| cost.0).fold(f64::INFINITY, f64::min);
         for shadow in &self.shadows {
             let at = choice(shadow, now, (request, shape), (kept, slots), scratch);
             scratch.shadows.push(ShadowChoice {
@@ -90,5 +91,5 @@ fn scored_choice(
     let costs: &mut Vec<Cost> = shadow_costs;
     costs.clear();
     score(shadow, now, shape, (candidates, kept), costs).ok()?;
-    shadow.pick.choose_beside(kept.map(|kept| kept.at), candidates, costs, shadow_rng)
+    shadow.choose(kept.map(|kept| kept.at), candidates, costs, shadow_rng)
 }

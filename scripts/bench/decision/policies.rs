@@ -81,7 +81,7 @@ pub(super) fn measure(report: &mut Report, world: &World, times: usize) {
             let chooser = scheduler.policy();
             let scored = chooser.cost.score(start, &shape, scratch.candidates(), &mut costs);
             std::hint::black_box(
-                scored.ok().and_then(|()| chooser.pick.choose(scratch.candidates(), &costs, &mut rng)),
+                scored.ok().and_then(|()| chooser.choose(None, scratch.candidates(), &costs, &mut rng)),
             );
             let chosen = start.elapsed();
             if round >= times / 10 {
