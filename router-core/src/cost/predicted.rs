@@ -16,24 +16,23 @@ use crate::units::{Blocks, Tier};
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to
 /// compute of it: together the request's time to first token. One whose slots or blocks are all taken can be chosen, too: to
 /// wait for room where a prefix is may take less than to compute it elsewhere. Then as many come there as go, and each who
-/// comes while this one waits waits for one more to go: `behind`, together as long as it waits for room itself.
-/// Others lose `more` by it: what it adds to a step that there is
-/// anyway, for them or for the streams. Those who arrive there before it is begun each lose that; those who come while it is
-/// computed lose what is left of it: half, on average. In a ms these are `λ`, an equal share of all arrivals, but no more
-/// than eight times `λᵣ`, as many as came there last: a worker that nobody goes to has nobody to make wait. Each of the
-/// `decoding` streams loses it, too, to which a ms is worth less: `κ`, mean time to first token over mean time to the end, halved,
-/// since they get a token with every step meanwhile. Those who come later count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as
-/// queues grow with the share `ρ` of its time in which it computes prompts, since they go elsewhere while it does not, and are
-/// some of many to be held up while it does. Streams count as far as it is `full`: the same of the larger of that share and
-/// the one of its blocks or slots that are taken, since who decodes for longer keeps these from others, which makes no queue
-/// of prompts longer. The regulars, those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is busy or
-/// not: each loses `more`, or what it would have `saved` here, if that is less, since then it does go. `step` is what those
-/// lose whose first tokens come from the same step, times what that larger share leaves: the rest of the time somebody else
-/// would fill it. `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
-/// `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest, not below 0. Who parted `n` times
-/// from what is held where this one does will do so about as often again, and gain each time what this one does; at most the
-/// copy is free. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are
-/// learned ([`Rates`]).
+/// comes while this one waits waits for one more to go: `behind`, together as long as it waits for room itself. Others lose
+/// `more` by it: what it adds to a step that there is anyway, for them or for the streams. Those who arrive there before it is
+/// begun each lose that; those who come while it is computed lose what is left of it: half, on average. In a ms these are `λ`,
+/// an equal share of all arrivals, but no more than eight times `λᵣ`, as many as came there last: a worker that nobody goes to
+/// has nobody to make wait. Each of the `decoding` streams loses it, too, to which a ms is worth less: `κ`, mean time to first
+/// token over mean time to the end, halved, since they get a token with every step meanwhile. Those who come later count as far
+/// as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time in which it computes prompts, since they
+/// go elsewhere while it does not, and are some of many to be held up while it does. Streams count as far as it is `full`: the
+/// same of the larger of that share and the one of its blocks or slots that are taken, since who decodes for longer keeps these
+/// from others, which makes no queue of prompts longer. The regulars, those `λᵣ` who come for what it holds, do not go
+/// elsewhere, whether the fleet is busy or not: each loses `more`, or what it would have `saved` here, if that is less, since
+/// then it does go. `step` is what those lose whose first tokens come from the same step, times what that larger share leaves:
+/// the rest of the time somebody else would fill it. `copy` is what others gain who come for the same, where more of it is
+/// computed than the longest match leaves: `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest,
+/// not below 0. Who parted `n` times from what is held where this one does will do so about as often again, and gain each time
+/// what this one does; at most the copy is free. Only what a request makes others wait multiplies; what it waits itself hurts
+/// nobody else. All constants are learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
