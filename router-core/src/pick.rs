@@ -37,7 +37,7 @@ impl Pick {
         costs: &[Cost],
         rng: &mut impl Rng,
     ) -> Option<usize> {
-        let open = || {
+        let eligible = || {
             let all = candidates.iter().zip(costs).enumerate();
             all.filter(move |(_, (candidate, _))| among.takes(candidate.standing))
                 .map(|(index, (candidate, cost))| (index, candidate, cost.0))
@@ -45,7 +45,7 @@ impl Pick {
         let cheapest = || {
             let lowest = lowest(among, candidates, costs);
             // Where no cost is finite, nobody is dearer than another.
-            open().filter(move |(_, _, cost)| *cost <= lowest || lowest == f64::INFINITY)
+            eligible().filter(move |(_, _, cost)| *cost <= lowest || lowest == f64::INFINITY)
         };
         match self {
             Pick::CheapestLowestSlot => cheapest().next().map(|(index, _, _)| index),
@@ -54,7 +54,8 @@ impl Pick {
             }
             Pick::Softmax(temperature) if temperature.get() > 0.0 && lowest(among, candidates, costs).is_finite() => {
                 let lowest = lowest(among, candidates, costs);
-                let weighed = || open().map(|(index, _, cost)| (index, ((lowest - cost) / temperature.get()).exp()));
+                let weighed =
+                    || eligible().map(|(index, _, cost)| (index, ((lowest - cost) / temperature.get()).exp()));
                 let mut left = rng.random_range(0.0..1.0) * weighed().map(|(_, weight)| weight).sum::<f64>();
                 let drawn = weighed().find(|(_, weight)| {
                     left -= weight;
@@ -65,9 +66,9 @@ impl Pick {
             }
             Pick::CheapestAtRandom | Pick::Softmax(_) => draw(cheapest().map(|(index, _, _)| index), rng),
             Pick::CheaperOfTwo => {
-                let claims = open().filter(|(index, _, _)| kept.is_none_or(|kept| kept == *index));
+                let claims = eligible().filter(|(index, _, _)| kept.is_none_or(|kept| kept == *index));
                 let (first, first_cost) = draw(claims.map(|(index, _, cost)| (index, cost)), rng)?;
-                let others = open().filter(|(index, _, _)| *index != first).map(|(index, _, cost)| (index, cost));
+                let others = eligible().filter(|(index, _, _)| *index != first).map(|(index, _, cost)| (index, cost));
                 match draw(others, rng) {
                     Some((second, cost)) if cost < first_cost => Some(second),
                     _ => Some(first),

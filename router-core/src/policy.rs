@@ -62,11 +62,6 @@ pub enum PolicyName {
 }
 
 impl PolicyName {
-    /// Among whom it chooses.
-    pub fn among(self) -> Among {
-        if self == Self::Predicted { Among::OpenAndFull } else { Among::Open }
-    }
-
     /// Every policy.
     pub const ALL: [PolicyName; 15] = [
         PolicyName::Kv,
@@ -85,6 +80,11 @@ impl PolicyName {
         PolicyName::LeastRequests,
         PolicyName::PowerOfTwo,
     ];
+
+    /// Among whom it chooses.
+    pub fn among(self) -> Among {
+        if self == Self::Predicted { Among::OpenAndFull } else { Among::Open }
+    }
 
     /// The name as YAML spells it.
     pub fn as_str(self) -> &'static str {
@@ -177,18 +177,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The place of the chosen candidate by these costs; none when it can choose none of them. `kept` is one that has a claim
-    /// already.
-    pub fn choose(
-        &self,
-        kept: Option<usize>,
-        candidates: &[Candidate],
-        costs: &[Cost],
-        rng: &mut impl Rng,
-    ) -> Option<usize> {
-        self.pick.choose_beside(kept, self.name.among(), candidates, costs, rng)
-    }
-
     /// The policy of this name, with fresh state. One that goes by history is given it by
     /// [`with_history`](Self::with_history); without, all workers are alike to it.
     pub fn new(name: PolicyName, weights: &Weights) -> Self {
@@ -237,6 +225,18 @@ impl Policy {
                 Self { learn: Some(round), ..policy }
             }
         }
+    }
+
+    /// The place of the chosen candidate by these costs; none when it can choose none of them. `kept` is one that has a claim
+    /// already.
+    pub fn choose(
+        &self,
+        kept: Option<usize>,
+        candidates: &[Candidate],
+        costs: &[Cost],
+        rng: &mut impl Rng,
+    ) -> Option<usize> {
+        self.pick.choose_beside(kept, self.name.among(), candidates, costs, rng)
     }
 
     /// Whether it can place a request of which no token ids are known, only perhaps its characters: baselines never look
