@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::ids::{Rank, RequestKey, Roll, Slot, WorkerId};
+use crate::ids::{Rank, RequestKey, Roll, SequenceHash, Slot, WorkerId};
 use crate::overlap::TierBlocks;
 use crate::shape::Shape;
 use crate::units::Tokens;
@@ -78,6 +78,12 @@ pub enum Event {
 pub trait Learn: Send + Sync {
     /// Takes note. Cheap: it is called for every chunk of every stream.
     fn observe(&self, observation: &Observation);
+
+    /// The place in `path`, the blocks that a prompt has in common with others, of the last before its end at which prompts
+    /// parted that came before; none for who does not remember such.
+    fn trunk(&self, _path: &[SequenceHash]) -> Option<usize> {
+        None
+    }
 }
 
 /// A target by its name.

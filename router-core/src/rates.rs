@@ -6,9 +6,10 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::ids::{Rank, RequestKey, Roll, Slot, WorkerId};
+use crate::ids::{Rank, RequestKey, Roll, SequenceHash, Slot, WorkerId};
 use crate::observe::{Enrol, Enrolled, Event, Learn, Observation};
 use crate::shape::Shape;
+use crate::units::Blocks;
 use arrivals::Arrivals;
 use line::Line;
 use mean::Mean;
@@ -109,6 +110,15 @@ pub struct Regulars {
     pub saved: f64,
 }
 
+/// Those who will come for what prompts have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Returning {
+    /// How often.
+    pub times: f64,
+    /// For how many blocks.
+    pub blocks: Blocks,
+}
+
 /// All that is known at one moment.
 pub struct Reading<'a> {
     state: MutexGuard<'a, State>,
@@ -146,6 +156,11 @@ impl Rates {
     /// ms to compute so much on a worker like most.
     pub fn usual_ms(&self, work: &Work) -> f64 {
         self.state().line.ms(work)
+    }
+
+    /// The place in `path` of the last block before its end at which prompts parted that came before.
+    pub fn trunk(&self, path: &[SequenceHash]) -> Option<usize> {
+        self.state().returns.trunk(path)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -187,10 +202,14 @@ impl Reading<'_> {
         })
     }
 
-    /// How often others came before, at other times, who had as much of their prompt in common with somebody as this one has.
-    pub fn returns(&self, shape: &Shape) -> f64 {
-        let Some(fork) = shape.fork else { return 0.0 };
-        self.state.returns.before(self.now, fork, self.state.line.ms(&Work::cold(shape)))
+    /// Who will come back for what a prompt has in common with others, by who came back so far: at its fork those that came
+    /// before at other times, at its trunk those that came at once with others.
+    pub fn returning(&self, shape: &Shape) -> [Returning; 2] {
+        let Self { state, now } = self;
+        let cold = state.line.ms(&Work::cold(shape));
+        let fork = shape.fork.map(|at| Returning { times: state.returns.before(*now, at, cold), blocks: at.blocks });
+        let trunk = shape.trunk.map(|at| Returning { times: state.returns.at_once(*now, at), blocks: at.blocks });
+        [fork, trunk].map(Option::unwrap_or_default)
     }
 
     /// ms to compute what a request brings on average, on a worker like most.
@@ -236,7 +255,7 @@ impl State {
         self.arrivals.add(now);
         let cold_ms = self.line.ms(&Work::cold(shape));
         if let Some(fork) = shape.fork {
-            self.returns.add(now, fork, cold_ms);
+            self.returns.add(now, fork, shape.trunk, cold_ms);
         }
         self.tokens.add(work.tokens);
         self.pairs.add(work.pairs);

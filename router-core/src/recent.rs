@@ -6,14 +6,16 @@ const WAYS: usize = 8;
 /// What is known of keys that were met lately: a key lies in one of eight places, where it takes that of the one that was
 /// met the longest ago. Times are of any unit and origin. O(1), no allocation after the first.
 #[derive(Debug)]
-pub(crate) struct Recent<V>(Vec<[Entry<V>; WAYS]>);
+pub(crate) struct Recent<V>(Vec<Bucket<V>>);
 
+/// The places for one key. Its keys are one line of the processor's cache: to say that one is not there takes no other.
 #[derive(Clone, Copy, Debug)]
-struct Entry<V> {
-    key: u64,
+#[repr(align(64))]
+struct Bucket<V> {
+    keys: [u64; WAYS],
     /// Minus infinity for an empty place.
-    met: f64,
-    value: V,
+    met: [f64; WAYS],
+    values: [V; WAYS],
 }
 
 /// The same bits for equal keys, well mixed: keys may be anything, even numbers in a row.
@@ -24,36 +26,44 @@ pub(crate) fn mixed(key: u64) -> u64 {
 impl<V: Copy> Recent<V> {
     /// Room for `most` keys, about. What fills it says nothing.
     pub(crate) fn new(most: usize, filler: V) -> Self {
-        let empty = Entry { key: 0, met: f64::NEG_INFINITY, value: filler };
-        Self(vec![[empty; WAYS]; most.div_ceil(WAYS).max(1)])
+        let empty = Bucket { keys: [0; WAYS], met: [f64::NEG_INFINITY; WAYS], values: [filler; WAYS] };
+        Self(vec![empty; most.div_ceil(WAYS).max(1)])
     }
 
     /// When a key was met last, and what was said of it then.
     pub(crate) fn get(&self, key: u64) -> Option<(f64, V)> {
-        let entry = self.0[self.bucket(key)].iter().find(|entry| entry.key == key && entry.met.is_finite())?;
-        Some((entry.met, entry.value))
+        let bucket = &self.0[self.bucket(key)];
+        bucket.place(key).map(|place| (bucket.met[place], bucket.values[place]))
     }
 
     /// A key was met at this time, which is finite.
     pub(crate) fn meet(&mut self, key: u64, met: f64, value: V) {
         let bucket = self.bucket(key);
-        let ways = &mut self.0[bucket];
-        let own = ways.iter().position(|entry| entry.key == key && entry.met.is_finite());
-        let oldest = || (0..WAYS).min_by(|a, b| ways[*a].met.total_cmp(&ways[*b].met));
-        if let Some(place) = own.or_else(oldest) {
-            ways[place] = Entry { key, met, value };
+        let bucket = &mut self.0[bucket];
+        let oldest = || (0..WAYS).min_by(|a, b| bucket.met[*a].total_cmp(&bucket.met[*b]));
+        if let Some(place) = bucket.place(key).or_else(oldest) {
+            bucket.keys[place] = key;
+            bucket.met[place] = met;
+            bucket.values[place] = value;
         }
     }
 
     /// Forgets every key of which `gone` is true. O(places).
     pub(crate) fn forget(&mut self, gone: impl Fn(V) -> bool) {
-        for entry in self.0.iter_mut().flatten().filter(|entry| gone(entry.value)) {
-            entry.met = f64::NEG_INFINITY;
+        for bucket in &mut self.0 {
+            let places = bucket.met.iter_mut().zip(bucket.values).filter(|(_, value)| gone(*value));
+            places.for_each(|(met, _)| *met = f64::NEG_INFINITY);
         }
     }
 
     fn bucket(&self, key: u64) -> usize {
         usize::try_from((mixed(key) >> 16) & 0xffff_ffff).unwrap_or(0) % self.0.len()
+    }
+}
+
+impl<V> Bucket<V> {
+    fn place(&self, key: u64) -> Option<usize> {
+        (0..WAYS).find(|place| self.keys[*place] == key && self.met[*place].is_finite())
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::blocks::{MediaSpan, Root, hash_blocks};
 use crate::ids::{RequestKey, SequenceHash, TokenId};
 use crate::slot_set::SlotSet;
-use crate::units::{BlockSize, Tokens};
+use crate::units::{BlockSize, Blocks, Tokens};
 
 /// One prompt of a request.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +100,15 @@ pub struct AffinityKey(pub u64);
 #[serde(transparent)]
 pub struct Opening(pub u64);
 
+/// Where a prompt parts from others: all have the same in common up to there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    /// The last block in common.
+    pub block: SequenceHash,
+    /// How many blocks there are up to it, itself among them.
+    pub blocks: Blocks,
+}
+
 /// What a class promises its requests; none is no promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objectives {
@@ -128,10 +137,12 @@ pub struct Shape {
     pub affinity: Option<AffinityKey>,
     /// How it begins, where a policy asks for that and its text is known; else the scheduler takes its first block.
     pub opening: Option<Opening>,
-    /// The last block of what any candidate holds of its one prompt: where it parts from what others asked before. Filled
-    /// by the scheduler where a policy asks for it.
+    /// Where its one prompt parts from all that any candidate holds. Filled by the scheduler where a policy asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fork: Option<SequenceHash>,
+    pub fork: Option<Fork>,
+    /// The fork before that one, where others parted earlier. Filled by the scheduler where a policy remembers such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trunk: Option<Fork>,
     /// Whether its answer comes in one piece: then nothing is heard of it before its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
@@ -152,6 +163,7 @@ impl Shape {
             affinity: None,
             opening: None,
             fork: None,
+            trunk: None,
             whole: false,
             objectives: Objectives::default(),
         }

@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::{Among, Candidate, Cost, CostFunction, NoChoice, Term, Unit, ratio, serving};
-use crate::ids::Roll;
+use crate::ids::{Roll, SequenceHash};
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
-use crate::rates::{Outlook, Rates, Reading, Regulars, Work};
+use crate::rates::{Outlook, Rates, Reading, Regulars, Returning, Work};
 use crate::shape::Shape;
 use crate::units::{Blocks, Tier};
 
@@ -31,8 +31,10 @@ use crate::units::{Blocks, Tier};
 /// the rest of the time somebody else would fill it. `copy` is what others gain who come for the same, where more of it is
 /// computed than the longest match leaves: `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest,
 /// not below 0. Who parted `n` times from what is held where this one does will do so about as often again, and gain each time
-/// what this one does; at most the copy is free. Only what a request makes others wait multiplies; what it waits itself hurts
-/// nobody else. All constants are learned ([`Rates`]).
+/// what this one does; at most the copy is free. Where prompts parted at the fork before that one, those who came at once with
+/// others count in the same way for the blocks up to there: a question whose thoughts came in bursts will have more of them.
+/// Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
+/// ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -94,12 +96,13 @@ impl Toll {
         Self { behind: room, ..self }
     }
 
-    /// What a copy there brings, where prompts like this one came `returns` times before and would find what they have in
-    /// common at `home`: each time what this one waits less, and no more than what it takes longer.
-    fn copied(self, home: Toll, returns: f64) -> Self {
+    /// What a copy there brings, where others will come so many `times` for a `share` of it, which they would find at `home`:
+    /// each time what this one waits less, and no more than what that share takes longer. Of several such the most.
+    fn copied(self, home: Toll, returning: impl Iterator<Item = (f64, f64)>) -> Self {
         let gain = (home.wait - self.wait).max(0.0);
         let takes = (self.own - home.own).max(0.0);
-        Self { copy: -(returns * gain).min(takes), ..self }
+        let brings = returning.map(|(times, share)| (times * gain).min(share * takes));
+        Self { copy: -brings.fold(0.0, f64::max), ..self }
     }
 
     /// All of it.
@@ -167,24 +170,27 @@ impl Predicted {
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
             Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth).queued(room)
         }));
-        let returns = reading.returns(shape);
-        if returns > 0.0 {
-            count_copies(candidates, &mut tolls, returns);
+        let returning = reading.returning(shape);
+        if returning.iter().any(|returning| returning.times > 0.0) {
+            count_copies(candidates, &mut tolls, &returning);
         }
         tolls.iter().copied().for_each(each);
     }
 }
 
-/// Lets those who hold less than others have what a copy there brings.
-fn count_copies(candidates: &[Candidate], tolls: &mut [Toll], returns: f64) {
+/// Lets those who hold less than others have what a copy there brings to those who come back.
+fn count_copies(candidates: &[Candidate], tolls: &mut [Toll], returning: &[Returning]) {
     let held = |candidate: &Candidate| candidate.overlap.total();
     let eligible = |candidate: &Candidate| Among::OpenAndFull.takes(candidate.standing);
-    let most = candidates.iter().filter(|at| eligible(at)).map(held).max();
+    let Some(most) = candidates.iter().filter(|at| eligible(at)).map(held).max() else { return };
     let among = candidates.iter().zip(tolls.iter());
-    let homes = among.filter(|(at, _)| eligible(at) && Some(held(at)) == most).map(|(_, toll)| *toll);
+    let homes = among.filter(|(at, _)| eligible(at) && held(at) == most).map(|(_, toll)| *toll);
     let Some(home) = homes.min_by(|a, b| (a.wait + a.own).total_cmp(&(b.wait + b.own))) else { return };
-    for (_, toll) in candidates.iter().zip(tolls).filter(|(candidate, _)| Some(held(candidate)) < most) {
-        *toll = toll.copied(home, returns);
+    for (candidate, toll) in candidates.iter().zip(tolls).filter(|(candidate, _)| held(candidate) < most) {
+        let held = held(candidate);
+        let missing = f64::from(most.0 - held.0);
+        let share = |blocks: Blocks| (f64::from(blocks.0.saturating_sub(held.0)) / missing).min(1.0);
+        *toll = toll.copied(home, returning.iter().map(|at| (at.times, share(at.blocks))));
     }
 }
 
@@ -272,6 +278,10 @@ impl Learn for Predicted {
     fn observe(&self, observation: &Observation) {
         self.rates.observe(observation);
     }
+
+    fn trunk(&self, path: &[SequenceHash]) -> Option<usize> {
+        self.rates.trunk(path)
+    }
 }
 
 impl Enrol for Predicted {
@@ -288,9 +298,10 @@ mod tests {
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
     use crate::cost::terms::combined;
-    use crate::ids::{RequestKey, SequenceHash, Slot};
+    use crate::ids::{RequestKey, Slot};
     use crate::observe::{Event, Usage};
     use crate::overlap::TierBlocks;
+    use crate::shape::Fork;
     use crate::units::Tokens;
 
     const NOTHING: Toll =
@@ -339,10 +350,14 @@ mod tests {
         let toll = |wait, own| Toll { wait, own, ..NOTHING };
         let (home, other) = (toll(30.0, 20.0), toll(10.0, 70.0));
         // 20 ms less each time, for 50 more now.
-        let copies = [0.0, 1.0, 2.0, 3.0, 100.0].map(|returns| -other.copied(home, returns).copy);
+        let copied = |other: Toll, returning: &[(f64, f64)]| -other.copied(home, returning.iter().copied()).copy;
+        let copies = [0.0, 1.0, 2.0, 3.0, 100.0].map(|times| copied(other, &[(times, 1.0)]));
         assert_eq!(copies, [0.0, 20.0, 40.0, 50.0, 50.0]);
+        // Many come for half of it, one for all of it.
+        assert_eq!([copied(other, &[(9.0, 0.5)]), copied(other, &[(1.0, 1.0), (9.0, 0.5)])], [25.0; 2]);
+        assert_eq!([copied(other, &[(1.0, 1.0), (9.0, 0.25)]), copied(other, &[])], [20.0, 0.0]);
         // Where it would wait longer nobody gains; where it is faster nothing has to be paid for.
-        assert_eq!([toll(40.0, 70.0), toll(10.0, 15.0)].map(|other| -other.copied(home, 9.0).copy), [0.0, 0.0]);
+        assert_eq!([toll(40.0, 70.0), toll(10.0, 15.0)].map(|other| copied(other, &[(9.0, 1.0)])), [0.0, 0.0]);
     }
 
     #[test]
@@ -557,7 +572,8 @@ mod tests {
         place(&policy, start + Duration::from_millis(315), 8, 0, 2_000);
         // Somebody came for what the first worker holds, and will be back.
         let overlap = TierBlocks::device(Blocks(100));
-        let again = |tokens| Shape { fork: Some(SequenceHash(1)), ..shape(tokens) };
+        let fork = Fork { block: SequenceHash(1), blocks: Blocks(8) };
+        let again = |tokens| Shape { fork: Some(fork), ..shape(tokens) };
         let event = Event::Placed { shape: again(1_000), overlap, new_tokens: Tokens(400) };
         tell(&policy, start + Duration::from_millis(200), 9, 0, event);
         let mut fleet = [idle(0, 8), idle(1, 0)];

@@ -3,9 +3,9 @@
 use super::work::{Decoding, QUANTITIES, STEP, Work};
 
 /// What is believed before anything was seen, in ms: for an interval, for a thousand tokens, for a million pairs, for a
-/// thousand tokens from the host, from a disk and from shared storage, for a stream in a step and for a hundred thousand tokens
-/// to which streams attend in a step. A model of eight billion parameters on one GPU, and
-/// what PCIe, an NVMe disk and a network give for 130 KB a token.
+/// thousand tokens from the host, from a disk and from shared storage, for a stream in a step and for a hundred thousand
+/// tokens to which streams attend in a step. A model of eight billion parameters on one GPU, and what PCIe, an NVMe disk and
+/// a network give for 130 KB a token.
 const PRIOR: [f64; QUANTITIES] = [20.0, 30.0, 0.0, 8.0, 40.0, 60.0, 0.0, 0.0];
 
 /// How many samples of one unit each belief is worth. It is never forgotten: where all prompts are alike, only their sum is
@@ -39,8 +39,8 @@ const PASSES: usize = 8;
 const TOKENS_LEAST: f64 = 1e-3;
 
 /// A line through intervals: `fixed + per_token·tokens + per_pair·pairs + Σ per_fetched·fetched + (per_stream·streams +
-/// per_context·context)·steps`, none of them below zero, by least squares over samples that are forgotten slowly, and beliefs that are not. Without samples of
-/// some kind its rate stays as believed.
+/// per_context·context)·steps`, none of them below zero, by least squares over samples that are forgotten slowly, and beliefs
+/// that are not. Without samples of some kind its rate stays as believed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     squares: [[f64; QUANTITIES]; QUANTITIES],

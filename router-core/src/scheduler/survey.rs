@@ -13,7 +13,7 @@ use crate::ids::{Roll, SequenceHash};
 use crate::observe::Enrolled;
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
-use crate::shape::{Opening, Prompt, Request, Shape};
+use crate::shape::{Fork, Opening, Prompt, Request, Shape};
 use crate::units::{Blocks, Tokens};
 use crate::workers::{Pool, WorkerTable};
 
@@ -49,7 +49,16 @@ impl Scheduler {
             .opening
             .or_else(|| opening(request, &scratch.hashes).filter(|_| self.needs.opening.is_some()));
         let fork = if self.needs.fork { fork(scratch) } else { None };
-        Shape { opening, fork, ..request.shape }
+        let trunk = fork.and_then(|fork| self.trunk(fork, &scratch.hashes));
+        Shape { opening, fork, trunk, ..request.shape }
+    }
+
+    /// The fork before this one, by the first policy that remembers such.
+    fn trunk(&self, fork: Fork, hashes: &[SequenceHash]) -> Option<Fork> {
+        let path = hashes.get(..usize::try_from(fork.blocks.0).ok()?)?;
+        let mut learners = [&self.policy].into_iter().chain(&self.shadows).filter_map(|policy| policy.learn.as_deref());
+        let at = learners.find_map(|learner| learner.trunk(path))?;
+        Some(Fork { block: path[at], blocks: Blocks(u32::try_from(at + 1).ok()?) })
     }
 
     /// Whether its policy or a shadow remembers what was sent: where token ids are unknown, characters tell it as much.
@@ -176,9 +185,10 @@ fn opening(request: &Request<'_>, hashes: &[SequenceHash]) -> Option<Opening> {
 }
 
 /// The last block of the longest match; none where nothing matches, and of several prompts.
-fn fork(Scratch { hashes, ends, candidates, .. }: &Scratch) -> Option<SequenceHash> {
-    let longest = candidates.iter().map(|candidate| candidate.overlap.total().0).max().filter(|_| ends.len() == 1)?;
-    hashes.get(usize::try_from(longest).ok()?.checked_sub(1)?).copied()
+fn fork(Scratch { hashes, ends, candidates, .. }: &Scratch) -> Option<Fork> {
+    let blocks = candidates.iter().map(|candidate| candidate.overlap.total()).max().filter(|_| ends.len() == 1)?;
+    let block = *hashes.get(usize::try_from(blocks.0).ok()?.checked_sub(1)?)?;
+    Some(Fork { block, blocks })
 }
 
 /// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap

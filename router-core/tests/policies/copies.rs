@@ -5,27 +5,36 @@ use std::time::Duration;
 use warmpath_core::ids::{RequestKey, Slot};
 use warmpath_core::observe::{Event, Observation, Usage};
 use warmpath_core::policy::PolicyName;
-use warmpath_core::scheduler::Placement;
 use warmpath_core::units::Tier;
 
 use super::{World, prompt};
+
+/// 200 blocks of a problem, and thoughts of four blocks about it, one behind the other.
+fn thinks(thoughts: &[u32]) -> Vec<u32> {
+    let thoughts = thoughts.iter().flat_map(|thought| prompt(*thought, 4));
+    prompt(1, 200).into_iter().chain(thoughts).collect()
+}
+
+/// Such prompts at once, and where each went. All are answered after 200 ms.
+fn at_once(world: &mut World, prompts: &[Vec<u32>]) -> Vec<u16> {
+    let slots: Vec<_> = prompts.iter().map(|prompt| world.place(prompt, None).target.slot).collect();
+    world.start += Duration::from_millis(200);
+    for event in [Event::FirstToken, Event::Finished { usage: Usage::default() }] {
+        for slot in slots.iter().copied() {
+            world.scheduler.observe(&Observation { at: world.start, request: RequestKey(1), slot, event });
+        }
+    }
+    slots.into_iter().map(|slot| slot.0).collect()
+}
 
 /// 200 blocks that all share, and a question of its own.
 fn asks(question: u32) -> Vec<u32> {
     [prompt(1, 200), prompt(question, 2)].concat()
 }
 
-/// Two such prompts at once, on a fleet of which the first worker holds what they share. Where each went.
-fn two_at_once(world: &mut World, question: u32) -> [u16; 2] {
-    let placements: [Placement; 2] = [0, 1].map(|more| world.place(&asks(question + more), None));
-    let slots = placements.each_ref().map(|placement| placement.target.slot);
-    world.start += Duration::from_millis(200);
-    for event in [Event::FirstToken, Event::Finished { usage: Usage::default() }] {
-        for slot in slots {
-            world.scheduler.observe(&Observation { at: world.start, request: RequestKey(1), slot, event });
-        }
-    }
-    slots.map(|slot| slot.0)
+/// Two such prompts at once.
+fn two_at_once(world: &mut World, question: u32) -> Vec<u16> {
+    at_once(world, &[asks(question), asks(question + 1)])
 }
 
 #[test]
@@ -35,8 +44,26 @@ fn what_keeps_coming_back_is_copied_where_it_would_wait() {
     // The second would wait 20 ms and compute 0.8 thousand tokens more elsewhere, for 24 ms by the prior.
     assert_eq!(two_at_once(&mut world, 10), [0, 0]);
     world.start += Duration::from_secs(10);
-    let [first, second] = two_at_once(&mut world, 20);
-    assert!(first == 0 && second != 0, "{first}, {second}");
+    let slots = two_at_once(&mut world, 20);
+    assert!(slots[0] == 0 && slots[1] != 0, "{slots:?}");
+}
+
+#[test]
+fn a_problem_whose_thoughts_came_in_bursts_is_copied_for_those_to_come() {
+    let second_burst = |first: &[u32]| {
+        let mut world = World::new(PolicyName::Predicted);
+        world.index.0[0] = (200, Tier::Device);
+        let first: Vec<_> = first.iter().map(|thought| thinks(&[*thought])).collect();
+        assert!(at_once(&mut world, &first).iter().all(|slot| *slot == 0));
+        world.start += Duration::from_secs(10);
+        // The first worker holds the first thought, too, which nobody had behind it so far.
+        world.index.0[0] = (204, Tier::Device);
+        at_once(&mut world, &[thinks(&[10, 20]), thinks(&[10, 21])])
+    };
+    let slots = second_burst(&[10, 11]);
+    assert!(slots[0] == 0 && slots[1] != 0, "{slots:?}");
+    // Who came alone tells of nobody who will come with others.
+    assert_eq!(second_burst(&[10]), [0, 0]);
 }
 
 #[test]
