@@ -4,17 +4,20 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tracing::Level;
+use tracing::{Level, Subscriber};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
 
 use crate::config::LogFormat;
+use line::Lines;
 
 pub mod access;
 pub mod hit_rate;
+mod line;
 pub mod metrics;
 pub mod otlp;
 pub mod panics;
@@ -97,15 +100,26 @@ where
 {
     let quiet = CHATTY.iter().map(|library| (*library, level.min(Level::WARN)));
     let filter = Targets::new().with_default(level).with_targets(quiet).with_target(access::TARGET, requests);
-    let lines = tracing_subscriber::registry().with(filter);
-    // Of a line that cannot be written nothing is said: that would be written to the same place, and panic.
-    let layer = fmt::layer().with_writer(writer).log_internal_errors(false);
-    let started = match format {
-        LogFormat::Text => lines.with(layer.with_ansi(has_colours(&io::stderr()))).try_init(),
-        LogFormat::Json => lines.with(layer.json().flatten_event(true)).try_init(),
-    };
+    let layer = layer(format, has_colours(&io::stderr()), writer);
+    let started = tracing_subscriber::registry().with(filter).with(layer).try_init();
     if started.is_err() {
         tracing::debug!("logging was started before");
+    }
+}
+
+/// Writes each line to `writer`. Colours are for text alone.
+fn layer<S, W>(format: LogFormat, has_colours: bool, writer: W) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'w> fmt::MakeWriter<'w> + Send + Sync + 'static,
+{
+    // Of a line that cannot be written nothing is said: that would be written to the same place, and panic.
+    let layer = fmt::layer().with_writer(writer).log_internal_errors(false);
+    match format {
+        LogFormat::Text => layer.with_ansi(has_colours).map_event_format(|others| Lines::new(format, others)).boxed(),
+        LogFormat::Json => {
+            layer.json().flatten_event(true).map_event_format(|others| Lines::new(format, others)).boxed()
+        }
     }
 }
 

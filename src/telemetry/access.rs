@@ -233,8 +233,10 @@ mod tests {
     use http::HeaderMap;
     use serde_json::{Value, json};
     use tracing_subscriber::fmt::MakeWriter;
+    use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
+    use crate::config::LogFormat;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -259,7 +261,6 @@ mod tests {
 
     fn written(json: bool, request: impl FnOnce(&Access, Instant)) -> String {
         let lines = Lines::default();
-        let layer = tracing_subscriber::fmt().with_writer(lines.clone()).without_time().with_ansi(false);
         let run = || {
             let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
             let trace = HeaderMap::from_iter([(super::super::trace_context::TRACEPARENT, trace.parse().unwrap())]);
@@ -269,11 +270,9 @@ mod tests {
                 .expect("somebody listens");
             request(&access, began);
         };
-        if json {
-            tracing::subscriber::with_default(layer.json().flatten_event(true).finish(), run);
-        } else {
-            tracing::subscriber::with_default(layer.finish(), run);
-        }
+        let format = if json { LogFormat::Json } else { LogFormat::Text };
+        let layer = crate::telemetry::layer(format, false, lines.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), run);
         String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
     }
 
@@ -301,7 +300,8 @@ mod tests {
             access.first_token(Duration::from_micros(1_234_567));
             access.ended(began + Duration::from_millis(2_500), "ok", usage);
         });
-        let told: Value = serde_json::from_str(&told).unwrap();
+        let mut told: Value = serde_json::from_str(&told).unwrap();
+        assert!(told.as_object_mut().unwrap().remove("timestamp").is_some());
         let expected = json!({
             "level": "INFO", "target": "access", "request": "r 1", "trace_id": "0af7651916cd43dd8448eb211c80319c",
             "endpoint": "chat", "model": "m", "worker": "w", "rank": 1, "status": 200, "outcome": "ok",
@@ -319,10 +319,11 @@ mod tests {
             (&told["outcome"], &told["attempts"], told["total_ms"].is_f64()),
             (&json!("client_left"), &json!(0), true)
         );
-        assert_eq!(told.as_object().unwrap().len(), 8, "{told}");
+        assert_eq!(told.as_object().unwrap().len(), 9, "{told}");
         let told = written(false, |access, _| access.outcome("no_worker"));
-        let begins = " INFO access: request=\"r 1\" trace_id=\"0af7651916cd43dd8448eb211c80319c\" endpoint=\"chat\" \
+        let begins = "  INFO access: request=\"r 1\" trace_id=\"0af7651916cd43dd8448eb211c80319c\" endpoint=\"chat\" \
                       outcome=\"no_worker\" total_ms=";
+        let told = &told[told.find(' ').unwrap()..];
         assert!(told.starts_with(begins) && told.ends_with(" attempts=0\n"), "{told}");
     }
 

@@ -38,6 +38,7 @@ mod exposition;
 mod faulty;
 mod fleet;
 mod fountain;
+mod full;
 mod health;
 mod killed;
 mod kubernetes;
