@@ -1,4 +1,4 @@
-//! How the line of a request is written: as other lines are, for a fifth of what these take. There is one for each request.
+//! How the line of a request is written: as other lines are, for less than half of it. There is one for each request.
 
 use std::fmt::{self, Debug};
 
