@@ -228,40 +228,15 @@ fn milliseconds(span: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{self, Write};
-
     use http::HeaderMap;
     use serde_json::{Value, json};
-    use tracing_subscriber::fmt::MakeWriter;
-    use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
     use crate::config::LogFormat;
+    use crate::telemetry::line::tests::written;
 
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl<'a> MakeWriter<'a> for Lines {
-        type Writer = Self;
-
-        fn make_writer(&'a self) -> Self {
-            self.clone()
-        }
-    }
-
-    fn written(json: bool, request: impl FnOnce(&Access, Instant)) -> String {
-        let lines = Lines::default();
-        let run = || {
+    fn logged(format: LogFormat, request: impl FnOnce(&Access, Instant)) -> String {
+        written(format, || {
             let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
             let trace = HeaderMap::from_iter([(super::super::trace_context::TRACEPARENT, trace.parse().unwrap())]);
             let (id, trace) = (HeaderValue::from_static("r 1"), TraceContext::of(&trace, false, 1.0));
@@ -269,11 +244,7 @@ mod tests {
             let access = Access::begin(began, "chat", (&id, &trace), (true, None), &Parting::default())
                 .expect("somebody listens");
             request(&access, began);
-        };
-        let format = if json { LogFormat::Json } else { LogFormat::Text };
-        let layer = crate::telemetry::layer(format, false, lines.clone());
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), run);
-        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+        })
     }
 
     fn chosen() -> Chosen {
@@ -291,7 +262,7 @@ mod tests {
     #[test]
     fn a_line_has_the_request_the_decision_and_what_came_of_it() {
         let usage = Usage { prompt: Some(Tokens(24)), cached: Some(Tokens(16)), completion: Some(Tokens(2)) };
-        let told = written(true, |access, began| {
+        let told = logged(LogFormat::Json, |access, began| {
             access.asks(&"m".into(), Tokens(24));
             access.sent();
             access.chosen(chosen());
@@ -314,17 +285,17 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_left_out_and_who_says_nothing_has_left() {
-        let told: Value = serde_json::from_str(&written(true, |_, _| {})).unwrap();
+        let told: Value = serde_json::from_str(&logged(LogFormat::Json, |_, _| {})).unwrap();
         assert_eq!(
             (&told["outcome"], &told["attempts"], told["total_ms"].is_f64()),
             (&json!("client_left"), &json!(0), true)
         );
         assert_eq!(told.as_object().unwrap().len(), 9, "{told}");
-        let told = written(false, |access, _| access.outcome("no_worker"));
+        let line = logged(LogFormat::Text, |access, _| access.outcome("no_worker"));
         let begins = "  INFO access: request=\"r 1\" trace_id=\"0af7651916cd43dd8448eb211c80319c\" endpoint=\"chat\" \
                       outcome=\"no_worker\" total_ms=";
-        let told = &told[told.find(' ').unwrap()..];
-        assert!(told.starts_with(begins) && told.ends_with(" attempts=0\n"), "{told}");
+        let behind_its_time = &line[line.find(' ').unwrap()..];
+        assert!(behind_its_time.starts_with(begins) && line.ends_with(" attempts=0\n"), "{line}");
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn quoted(writer: &mut Writer<'_>, value: &str, is_json: bool) -> fmt::Result {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
@@ -145,19 +145,27 @@ mod tests {
         }
     }
 
-    /// The same told as by a request and as by anything else, without their times and targets.
-    fn both(format: LogFormat) -> [String; 2] {
+    /// What is logged meanwhile, without colours.
+    pub(in crate::telemetry) fn written(format: LogFormat, run: impl FnOnce()) -> String {
         let written = Written::default();
         let subscriber = tracing_subscriber::registry().with(layer(format, false, written.clone()));
-        tracing::subscriber::with_default(subscriber, || {
-            let strange = "a \"name\"\\ of\n two\u{1b}[31m lines, ünd";
-            let whom = Some("w");
-            tracing::info!(target: TARGET, strange, plain = "w-1", whom, none = None::<u64>, count = 7_u32,
-                usize = 0_usize, cost = 0.25, whole = 2500.0, tiny = 1e-9, large = 1e15, debug = ?[1, 2]);
-            tracing::info!(target: "other", strange, plain = "w-1", whom, none = None::<u64>, count = 7_u32,
-                usize = 0_usize, cost = 0.25, whole = 2500.0, tiny = 1e-9, large = 1e15, debug = ?[1, 2]);
+        tracing::subscriber::with_default(subscriber, run);
+        String::from_utf8(written.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// The same told as by a request and as by anything else, without their times and targets.
+    fn both(format: LogFormat) -> [String; 2] {
+        macro_rules! tell {
+            ($target:expr) => {
+                tracing::info!(target: $target, strange = "a \"name\"\\ of\n two\u{1b}[31m lines, ünd", plain = "w-1",
+                    whom = Some("w"), none = None::<u64>, count = 7_u32, usize = 0_usize, cost = 0.25, whole = 2500.0,
+                    tiny = 1e-9, large = 1e15, debug = ?[1, 2])
+            };
+        }
+        let text = written(format, || {
+            tell!(TARGET);
+            tell!("other");
         });
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
         let lines: Vec<_> = text.lines().collect();
         [(lines[0], TARGET), (lines[1], "other")].map(|(line, target)| {
             let time = line.find("20").unwrap();
@@ -177,10 +185,8 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_none_in_json() {
-        let written = Written::default();
-        let subscriber = tracing_subscriber::registry().with(layer(LogFormat::Json, false, written.clone()));
-        tracing::subscriber::with_default(subscriber, || tracing::info!(target: TARGET, cost = f64::INFINITY));
-        let told: serde_json::Value = serde_json::from_slice(&written.0.lock().unwrap()).unwrap();
+        let told = written(LogFormat::Json, || tracing::info!(target: TARGET, cost = f64::INFINITY));
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
         assert_eq!((&told["cost"], &told["target"]), (&serde_json::Value::Null, &TARGET.into()));
     }
 }
