@@ -28,6 +28,12 @@ if [ "$SEEDS" -gt 100000 ]; then
     echo "chaos: at most 100000 seeds" >&2
     exit 2
 fi
+# Told now, not when all else has run for a quarter of an hour.
+export WARMPATH_TEST_PYTHON="${WARMPATH_TEST_PYTHON:-$PWD/.cache/venv/bin/python}"
+if [ "$SEEDS" -gt 1 ] && ! [ -x "$WARMPATH_TEST_PYTHON" ]; then
+    echo "chaos: $WARMPATH_TEST_PYTHON is missing: scripts/check.sh makes it" >&2
+    exit 2
+fi
 
 failed() {
     local status=$?
@@ -48,7 +54,6 @@ echo "chaos: clients at the door"
 scripts/chaos/door.sh || failed
 scripts/chaos/slow-http.sh || failed
 echo "chaos: workers that die, hang, refuse and cut"
-export WARMPATH_TEST_PYTHON="${WARMPATH_TEST_PYTHON:-$PWD/.cache/venv/bin/python}"
 timeout 3600 cargo test --locked -p warmpath --test gateway chaos_ -- --ignored --nocapture --test-threads 1 \
     --skip door:: --skip drain:: --skip stalled:: || failed
 echo "chaos: passed in $SECONDS s"
