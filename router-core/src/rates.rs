@@ -15,12 +15,14 @@ use line::Line;
 use mean::Mean;
 use returns::Returns;
 pub use work::Work;
+use view::View;
 use worker::{Interval, Pending, Stage, Worker, context_of};
 
 mod arrivals;
 mod line;
 mod mean;
 mod returns;
+mod view;
 mod visits;
 mod work;
 mod worker;
@@ -34,9 +36,19 @@ const REMEMBERED: f64 = 100.0;
 /// What is kept of the longest answer in one piece when another has ended.
 const LONGEST_KEPT: f64 = 0.99;
 
-/// What the time to the end is taken for at least before a request has ended, in ms: so soon, streams would seem to lose all
-/// that they have by a ms, and nobody would part from a worker that holds anything.
-const UNENDED_MS: f64 = 10_000.0;
+/// What the time to the end is believed to be, in ms, and at least until a request has ended: so soon, streams would seem to
+/// lose all that they have by a ms, and nobody would part from a worker that holds anything.
+const END_TO_END_MS: f64 = 10_000.0;
+
+/// Thousands of tokens, and millions of pairs, that a request is believed to bring.
+const USUAL: f64 = 2.0;
+
+/// Requests as which these beliefs weigh: who ends first is short, and may be somebody's probe.
+const BELIEF: f64 = 2.0;
+
+/// A wait, an answer or a prompt counts as so many usual ones at most: it is a dozen times as long now and then, and what takes
+/// a thousand times as long is a hang.
+const OFF_MAX: f64 = 16.0;
 
 /// Tokens and requests closer together than this, in ms, come together: from one step of the engine, in one burst.
 const ONE_STEP_MS: f64 = 1.0;
@@ -46,6 +58,8 @@ const ONE_STEP_MS: f64 = 1.0;
 struct Flight {
     slot: Slot,
     sent: f64,
+    /// What it brought: tokens and pairs, as in [`Work`].
+    brought: (f64, f64),
     /// What it attends to so far, as in [`Decoding`](work::Decoding).
     context: f64,
     /// Its answer comes in one piece.
@@ -137,10 +151,10 @@ impl Default for State {
             arrivals: Arrivals::new(0.01),
             returns: Returns::default(),
             ttft: Mean::new(0.005),
-            end_to_end: Mean::new(0.005),
+            end_to_end: Mean::believed(END_TO_END_MS, BELIEF, 0.005),
             longest: 0.0,
-            tokens: Mean::new(0.005),
-            pairs: Mean::new(0.005),
+            tokens: Mean::believed(USUAL, BELIEF, 0.005),
+            pairs: Mean::believed(USUAL, BELIEF, 0.005),
         }
     }
 }
@@ -173,21 +187,20 @@ impl Reading<'_> {
     /// What so much work can expect of a worker on which `waiting` requests have no first token yet, by the account of the
     /// router and what the engine says: more than are known here are foreign, and taken for usual ones.
     #[inline]
-    pub fn outlook(&mut self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
+    pub fn outlook(&self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
         let Self { state, now } = self;
-        state.settle(*now, slot);
-        let worker = state.workers.get(slot.index());
-        let foreign = waiting.saturating_sub(worker.map_or(0, Worker::without_first_token));
+        let worker = state.workers.get(slot.index()).map(|worker| worker.now(*now, &state.line));
+        let foreign = waiting.saturating_sub(worker.as_ref().map_or(0, View::without_first_token));
         let foreign = if foreign == 0 { Work::default() } else { state.usual().times(f64::from(foreign)) };
-        let whole = state.end_to_end.get();
+        let whole = state.end_to_end.learned().unwrap_or(0.0);
         let nobody_heard_of_it = || (state.line.ms(&foreign), 1.0);
-        let known = |worker: &Worker| {
+        let known = |worker: &View<'_>| {
             let (wait, slow) = worker.wait(*now, &state.line, &foreign, whole);
             (wait + worker.mute(*now, state.longest), slow)
         };
-        let (wait, slow) = worker.map_or_else(nobody_heard_of_it, known);
-        let step = worker.map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
-        let work = worker.map_or(*work, |worker| worker.beside(*work));
+        let (wait, slow) = worker.as_ref().map_or_else(nobody_heard_of_it, known);
+        let step = worker.as_ref().map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
+        let work = worker.as_ref().map_or(*work, |worker| worker.beside(*work));
         let more = state.line.more_ms(&work);
         let own = if work.is_none() { 0.0 } else { state.line.step_ms(work.beside) + more };
         Outlook { wait, own: slow * own, more: slow * more, step }
@@ -235,8 +248,7 @@ impl Reading<'_> {
     /// Mean time to the end, in ms. Before a request has ended, whose answers may take half a minute in a fleet that has just
     /// begun, it is what the first has taken so far.
     fn end_to_end(&self) -> f64 {
-        let ended = self.state.end_to_end.get();
-        if ended > 0.0 { ended } else { self.now.max(UNENDED_MS) }
+        self.state.end_to_end.learned().unwrap_or_else(|| self.now.max(END_TO_END_MS))
     }
 }
 
@@ -257,14 +269,21 @@ impl State {
         if let Some(fork) = shape.fork {
             self.returns.add(now, fork, shape.trunk, cold_ms);
         }
-        self.tokens.add(work.tokens);
-        self.pairs.add(work.pairs);
         if self.flights.len() >= FLIGHTS_MAX {
             return;
         }
         let (whole, context) = (shape.whole, context_of(f64::from(shape.prompt.0)));
-        let flight =
-            Flight { slot, sent: now, context, whole, decoding: false, heard: false, interval: None, told: false };
+        let flight = Flight {
+            slot,
+            sent: now,
+            brought: (work.tokens, work.pairs),
+            context,
+            whole,
+            decoding: false,
+            heard: false,
+            interval: None,
+            told: false,
+        };
         self.flights.insert(key, flight);
         if self.workers.len() <= slot.index() {
             self.workers.resize_with(slot.index() + 1, Worker::default);
@@ -284,12 +303,15 @@ impl State {
     }
 
     fn first_token(&mut self, now: f64, key: RequestKey) {
-        let Some(Flight { slot, sent, whole, .. }) = self.flights.get(&key).copied() else { return };
+        let Some(Flight { slot, sent, brought, whole, .. }) = self.flights.get(&key).copied() else { return };
         self.settle(now, slot);
-        let Self { flights, workers, ttft, .. } = self;
+        // Only now: a prompt that no engine takes brings nothing.
+        self.tokens.add_at_most(brought.0, OFF_MAX);
+        self.pairs.add_at_most(brought.1, OFF_MAX);
         if !whole {
-            ttft.add(now - sent);
+            self.ttft.add_at_most(now - sent, OFF_MAX);
         }
+        let Self { flights, workers, .. } = self;
         let Some(worker) = workers.get_mut(slot.index()) else { return };
         let interval = worker.first_token(now, key, |other| begin_decoding(flights, other));
         if let Some(flight) = flights.get_mut(&key) {
@@ -324,7 +346,7 @@ impl State {
             return;
         };
         if fully {
-            self.end_to_end.add(now - sent);
+            self.end_to_end.add_at_most(now - sent, OFF_MAX);
         }
         if fully && whole {
             self.longest = (self.longest * LONGEST_KEPT).max(now - sent);
@@ -443,7 +465,7 @@ mod tests {
         }
 
         fn outlook(&self, ms: f64, slot: u16, thousands: f64, waiting: u32) -> Outlook {
-            let mut reading = self.0.read(self.1 + Duration::from_secs_f64(ms / 1e3));
+            let reading = self.0.read(self.1 + Duration::from_secs_f64(ms / 1e3));
             reading.outlook(Slot(slot), &work(thousands), waiting)
         }
 
@@ -481,7 +503,7 @@ mod tests {
         let reading = world.0.read(world.1 + Duration::from_secs_f64(end / 1e3));
         assert!(near(1.0 / reading.arrivals(), 50.0, 0.1), "{}", 1.0 / reading.arrivals());
         // All of them were one token.
-        assert!((reading.first_share() - 1.0).abs() < 1e-12);
+        assert!(near(reading.first_share(), 1.0, 0.2), "{}", reading.first_share());
     }
 
     #[test]
@@ -492,8 +514,9 @@ mod tests {
         assert_eq!(share(100.0), 0.0, "no first token");
         world.tell(200.0, 1, 0, Event::FirstToken);
         assert_eq!([200.0, 5_000.0, 10_000.0, 40_000.0].map(share), [0.02, 0.02, 0.02, 0.005]);
+        // One of 50 s, which weighs half as much as the belief.
         world.tell(50_000.0, 1, 0, Event::Finished { usage: Usage::default() });
-        assert_eq!([50_000.0, 90_000.0].map(share), [0.004; 2]);
+        assert_eq!([50_000.0, 90_000.0].map(share), [200.0 * 3.0 / 70_000.0; 2]);
     }
 
     #[test]
@@ -560,6 +583,28 @@ mod tests {
         // What ends has been heard of.
         (0..3).for_each(|key| world.tell(200_000.0, key, 0, Event::Finished { usage: Usage::default() }));
         assert!(world.outlook(200_000.0, 0, 1.0, 1).wait > 0.0, "one that waits now is nobody known here");
+    }
+
+    #[test]
+    fn who_looks_changes_nothing() {
+        let waits = [false, true].map(|looks| {
+            let world = World::new();
+            let shape = Shape { whole: true, ..Shape::of(Tokens(4_000), BlockSize::new(16).unwrap()) };
+            let placed = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(4_000) };
+            (0..20).for_each(|key| world.tell(0.0, key, 0, placed));
+            if looks {
+                (1..20).for_each(|tenths| _ = world.outlook(100.0 * f64::from(tenths), 0, 1.0, 20));
+            }
+            // By now all are known to be slower, so that fewer can be past their prompts.
+            for key in 100..200 {
+                world.place(2_000.0, key, 1, 1_000);
+                world.answer(2_500.0, key, 1);
+                world.place(2_500.0, key, 1, 1_000);
+                world.answer(3_000.0, key, 1);
+            }
+            world.outlook(3_000.0, 0, 1.0, 20)
+        });
+        assert_eq!(waits[0], waits[1]);
     }
 
     #[test]
@@ -674,5 +719,29 @@ mod tests {
         assert!(own(0) > 2.0 * own(1), "the same name is the same worker");
         enrol(3, "b");
         assert!(near(own(0), own(1), 1e-12));
+    }
+    #[test]
+    fn a_probe_that_ends_first_is_no_answer() {
+        let world = World::new();
+        world.place(0.0, 1, 0, 10);
+        world.tell(20.0, 1, 0, Event::FirstToken);
+        world.tell(20.0, 1, 0, Event::Finished { usage: Usage::default() });
+        let reading = world.0.read(world.1 + Duration::from_secs(20));
+        assert!(reading.first_share() < 0.01 && reading.decode_ms() > 5_000.0);
+    }
+
+    #[test]
+    fn a_prompt_that_no_engine_takes_is_no_usual_one() {
+        let world = World::new();
+        let end = world.run(100, 1.0, 0.0);
+        let usual = |ms: f64| world.0.read(world.1 + Duration::from_secs_f64(ms / 1e3)).mean_request_ms();
+        let before = usual(end);
+        world.place(end, 1_000, 0, 1_000_000);
+        world.tell(end + 10.0, 1_000, 0, Event::Failed { side: Side::Client });
+        assert_eq!(usual(end + 10.0), before);
+        // One that is computed counts as sixteen at most.
+        world.place(end + 20.0, 1_001, 0, 1_000_000);
+        world.answer(end + 20_000.0, 1_001, 0);
+        assert!(usual(end + 20_000.0) < 1.1 * before);
     }
 }

@@ -29,9 +29,7 @@ impl Arrivals {
             Some((began, size)) if now - *began < ONE_STEP_MS => *size += 1.0,
             last => {
                 if let Some((began, size)) = last.replace((now, 1.0)) {
-                    let usual = self.between.get();
-                    let longest = if usual > 0.0 { PAUSE_MAX * usual } else { f64::INFINITY };
-                    self.between.add((now - began).min(longest));
+                    self.between.add_at_most(now - began, PAUSE_MAX);
                     self.size.add(size);
                 }
             }

@@ -1,0 +1,168 @@
+//! What one worker looks like at one moment: how far it must have come, and what a new request would wait for there.
+
+use std::collections::VecDeque;
+
+use super::ONE_STEP_MS;
+use super::line::Line;
+use super::work::{Decoding, STEP, Work};
+use super::worker::Pending;
+
+/// How much slower at most a request that lets its first token wait makes a worker seem, at once. What it waits beyond that
+/// is waited for by others, too.
+const DISPROVED_MAX: f64 = 2.0;
+
+/// Requests of one step that are looked at.
+pub(super) const STEP_MATES_MAX: usize = 64;
+
+/// How far a worker has come with what it was sent. Times are in ms since the first observation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// Those that were sent and are taken to be past their prompts by now, the first of them.
+    pub(super) passed: usize,
+    /// What the others bring.
+    pub(super) queued: Work,
+    /// Since when the first of these is computed.
+    pub(super) head: f64,
+    pub(super) decoding: u32,
+    /// What those attend to, as in [`Decoding`].
+    pub(super) context: f64,
+    /// Of those that decode, they of whom nothing was heard: they were overtaken, or come in one piece.
+    pub(super) unheard: u32,
+    /// When the worker was heard of last, or sent something of which nothing is heard after that.
+    pub(super) silent: f64,
+}
+
+/// What one worker looks like at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View<'a> {
+    pub(super) pending: &'a VecDeque<Pending>,
+    pub(super) progress: Progress,
+    /// How much slower than the fleet's line.
+    pub(super) slow: f64,
+    /// Whether its answers come as streams.
+    pub(super) streams: bool,
+    /// Mean ms between two tokens of a stream.
+    pub(super) gap: Option<f64>,
+    /// When the last came, where nothing else came since.
+    pub(super) last_token: Option<f64>,
+}
+
+impl Progress {
+    pub(super) fn decoding(&self) -> Decoding {
+        Decoding { streams: f64::from(self.decoding), context: self.context }
+    }
+
+    pub(super) fn begin_decoding(&mut self, pending: &Pending) {
+        self.decoding = self.decoding.saturating_add(1);
+        self.context += pending.context;
+    }
+
+    /// One that attended to `context` decodes no more.
+    pub(super) fn end_decoding(&mut self, context: f64, is_unheard: bool) {
+        self.decoding = self.decoding.saturating_sub(1);
+        // What rounding left goes with the last.
+        self.context = if self.decoding == 0 { 0.0 } else { (self.context - context).max(0.0) };
+        self.unheard = self.unheard.saturating_sub(u32::from(is_unheard));
+    }
+
+    /// `work` waits no more, of all there is where it was the last.
+    pub(super) fn dequeue(&mut self, work: Work, is_last: bool) {
+        self.queued = if is_last { Work::default() } else { self.queued.without(work) };
+    }
+}
+
+impl View<'_> {
+    /// Requests whose first tokens were not heard of.
+    pub(super) fn without_first_token(&self) -> u32 {
+        let waiting = self.pending.len() - self.progress.passed;
+        u32::try_from(waiting).unwrap_or(u32::MAX).saturating_add(self.progress.unheard)
+    }
+
+    /// So much work beside what it decodes.
+    pub(super) fn beside(&self, work: Work) -> Work {
+        work.beside(self.progress.decoding())
+    }
+
+    /// ms until it comes to a new request, and how much slower than the fleet's line it is. `foreign` is work of others
+    /// that waits in its queue; `whole` is how long answers take that do not come as streams.
+    #[inline]
+    pub(super) fn wait(&self, now: f64, line: &Line, foreign: &Work, whole: f64) -> (f64, f64) {
+        let Some(first) = self.pending.get(self.progress.passed) else {
+            return (self.slow * line.ms(foreign) + self.rest_of_step(now), self.slow);
+        };
+        let Progress { queued, head, .. } = self.progress;
+        let queued = if foreign.is_none() { queued } else { queued.and(*foreign) };
+        let elapsed = (now - head).max(0.0);
+        let beside = self.progress.decoding();
+        let expected = self.slow * line.ms(&first.work.beside(beside));
+        // Of an answer that is no stream nothing is heard before it is whole.
+        let heard = if self.streams { expected } else { expected.max(whole) };
+        if heard <= 0.0 || !(self.streams || whole > 0.0) {
+            return ((self.slow * line.ms(&queued.beside(beside)) - elapsed).max(0.0), self.slow);
+        }
+        // What takes longer than it should is slower than it seemed, and what has taken long already will take as long again:
+        // an estimate that was disproved must not make the queue look empty.
+        let slow = self.slow * (elapsed / heard).clamp(1.0, DISPROVED_MAX);
+        let silent = (elapsed - DISPROVED_MAX * heard).max(0.0);
+        ((slow * line.ms(&queued.beside(beside)) - elapsed).max(0.0) + silent, slow)
+    }
+
+    /// ms for which it has been silent beyond what can be, where answers in one piece took as long as `longest`: it may hang,
+    /// and then will for as long again.
+    pub(super) fn mute(&self, now: f64, longest: f64) -> f64 {
+        let may_hang = self.progress.unheard > 0 && longest > 0.0;
+        if may_hang { (now - self.progress.silent - DISPROVED_MAX * longest).max(0.0) } else { 0.0 }
+    }
+
+    /// ms by which `work`, sent now, delays the first tokens of others: those that come from the step in which it begins. It
+    /// cannot delay a step under way.
+    #[inline]
+    pub(super) fn in_step(&self, now: f64, work: &Work, line: &Line) -> f64 {
+        let Progress { passed, queued, .. } = self.progress;
+        if work.is_none() || self.pending.len() == passed {
+            return 0.0;
+        }
+        let (tokens, done) = self.under_way(now);
+        // What is queued fills one step after the other; the last of them is the one.
+        let ahead = (queued.tokens - tokens).max(0.0);
+        // A remainder of real numbers is slow, and there is seldom more than a step.
+        let filled = if ahead < STEP { ahead } else { ahead % STEP };
+        let mut taken = 0.0;
+        let queued = self.pending.range(passed + done..).rev().take(STEP_MATES_MAX);
+        let mates = queued.take_while(|pending| {
+            let joins = taken <= filled;
+            taken += pending.work.tokens;
+            joins
+        });
+        let mates = f64::from(u32::try_from(mates.count()).unwrap_or(u32::MAX));
+        mates * line.more_ms(work) * ((STEP - filled) / work.tokens).min(1.0)
+    }
+
+    /// Thousands of tokens in the step under way, and how many requests end in it, of those that had been sent when it
+    /// began.
+    fn under_way(&self, now: f64) -> (f64, usize) {
+        let (mut tokens, mut requests) = (0.0, 0);
+        let Progress { passed, head, .. } = self.progress;
+        if now - head < ONE_STEP_MS {
+            return (tokens, requests);
+        }
+        let mates = self.pending.range(passed..).take_while(|pending| pending.sent <= head + ONE_STEP_MS);
+        for pending in mates.take(STEP_MATES_MAX) {
+            tokens += pending.work.tokens;
+            if tokens > STEP {
+                return (STEP, requests);
+            }
+            requests += 1;
+        }
+        (tokens, requests)
+    }
+
+    /// A new request joins the next step.
+    pub(super) fn rest_of_step(&self, now: f64) -> f64 {
+        let Some(gap) = self.gap.filter(|_| self.progress.decoding > 0) else { return 0.0 };
+        match self.last_token {
+            Some(last) if now - last < gap => gap - (now - last),
+            _ => gap / 2.0,
+        }
+    }
+}
