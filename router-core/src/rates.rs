@@ -14,8 +14,8 @@ use arrivals::Arrivals;
 use line::Line;
 use mean::Mean;
 use returns::Returns;
-pub use work::Work;
 use view::View;
+pub use work::Work;
 use worker::{Interval, Pending, Stage, Worker, context_of};
 
 mod arrivals;
@@ -103,7 +103,7 @@ struct State {
 pub struct Rates(Mutex<State>);
 
 /// What a request can expect of one worker.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outlook {
     /// ms until the engine comes to it.
     pub wait: f64,
@@ -113,6 +113,8 @@ pub struct Outlook {
     pub more: f64,
     /// ms that it takes from those together that wait for their first token from the step in which it is computed.
     pub step: f64,
+    /// ms between two tokens of a stream there; 0 where nobody decodes.
+    pub gap: f64,
 }
 
 /// Those who come to one worker.
@@ -199,11 +201,12 @@ impl Reading<'_> {
             (wait + worker.mute(*now, state.longest), slow)
         };
         let (wait, slow) = worker.as_ref().map_or_else(nobody_heard_of_it, known);
+        let gap = worker.as_ref().map_or(0.0, View::gap);
         let step = worker.as_ref().map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
         let work = worker.as_ref().map_or(*work, |worker| worker.beside(*work));
         let more = state.line.more_ms(&work);
         let own = if work.is_none() { 0.0 } else { state.line.step_ms(work.beside) + more };
-        Outlook { wait, own: slow * own, more: slow * more, step }
+        Outlook { wait, own: slow * own, more: slow * more, step, gap }
     }
 
     /// Who comes to a worker, by those who came last.
@@ -553,10 +556,10 @@ mod tests {
             world.tell(at + 9_000.0, key, 0, Event::FirstToken);
             world.tell(at + 9_000.0, key, 0, Event::Finished { usage: Usage::default() });
         }
-        assert_eq!(world.outlook(1e6, 0, 1.0, 0), Outlook { wait: 0.0, own: 50.0, more: 30.0, step: 0.0 });
+        assert_eq!(world.outlook(1e6, 0, 1.0, 0), Outlook { own: 50.0, more: 30.0, ..Outlook::default() });
         // Nor does its silence.
         world.place(1e6, 100, 0, 1_000);
-        assert_eq!(world.outlook(1e6 + 5_000.0, 0, 1.0, 1), Outlook { wait: 0.0, own: 50.0, more: 30.0, step: 0.0 });
+        assert_eq!(world.outlook(1e6 + 5_000.0, 0, 1.0, 1), Outlook { own: 50.0, more: 30.0, ..Outlook::default() });
     }
 
     #[test]
@@ -633,11 +636,11 @@ mod tests {
         [0, 1, 2].into_iter().for_each(|key| world.place(0.0, key, 0, 1_000));
         world.tell(80.0, 1, 0, Event::FirstToken);
         // One of three is left: 50 ms, from now on.
-        assert_eq!(world.outlook(80.0, 0, 0.0, 1), Outlook { wait: 50.0, own: 0.0, more: 0.0, step: 0.0 });
+        assert_eq!(world.outlook(80.0, 0, 0.0, 1), Outlook { wait: 50.0, ..Outlook::default() });
         world.tell(81.0, 0, 0, Event::FirstToken);
-        assert_eq!(world.outlook(90.0, 0, 0.0, 1), Outlook { wait: 40.0, own: 0.0, more: 0.0, step: 0.0 });
+        assert_eq!(world.outlook(90.0, 0, 0.0, 1), Outlook { wait: 40.0, ..Outlook::default() });
         world.tell(95.0, 2, 0, Event::Failed { side: Side::Client });
-        assert_eq!(world.outlook(100.0, 0, 0.0, 0), Outlook { wait: 0.0, own: 0.0, more: 0.0, step: 0.0 });
+        assert_eq!(world.outlook(100.0, 0, 0.0, 0), Outlook { wait: 0.0, ..Outlook::default() });
     }
 
     #[test]
@@ -672,7 +675,7 @@ mod tests {
         // Two of 2 000 tokens: 20 + 4·30.
         assert_eq!(
             world.outlook(0.0, 5, 0.0, 2),
-            Outlook { wait: 140.0, own: 0.0, more: 0.0, step: 0.0 },
+            Outlook { wait: 140.0, ..Outlook::default() },
             "a worker that nobody heard of"
         );
         world.place(0.0, 2, 0, 2_000);
@@ -698,6 +701,7 @@ mod tests {
             world.tell(50.0 + 20.0 * f64::from(token), 1, 0, Event::Progress { tokens: Tokens(1) });
         }
         let end = 50.0 + 20.0 * 39.0;
+        assert!(near(world.outlook(end, 0, 0.0, 0).gap, 20.0, 1e-9), "what its stream is served with");
         let wait = |ms| world.outlook(end + ms, 0, 0.0, 0).wait;
         assert!(near(wait(0.0), 20.0, 1e-9) && near(wait(15.0), 5.0, 1e-9) && near(wait(70.0), 10.0, 1e-9));
     }

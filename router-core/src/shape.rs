@@ -118,6 +118,14 @@ pub struct Objectives {
     pub itl: Option<Duration>,
 }
 
+impl Objectives {
+    /// What is left of them for a request that has waited so long already.
+    #[must_use]
+    pub fn after(self, waited: Duration) -> Self {
+        Self { ttft: self.ttft.map(|ttft| ttft.saturating_sub(waited)), ..self }
+    }
+}
+
 /// A request's size and standing: everything of it that a cost function may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {

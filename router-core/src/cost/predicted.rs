@@ -1,17 +1,17 @@
 //! The `predicted` policy: to where the first token is predicted soonest, with what that takes from others counted in.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Among, Candidate, Cost, CostFunction, NoChoice, Term, Unit, ratio, serving};
 use crate::ids::{Roll, SequenceHash};
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
 use crate::rates::{Outlook, Rates, Reading, Regulars, Returning, Work};
-use crate::shape::Shape;
+use crate::shape::{Objectives, Shape};
 use crate::units::{Blocks, Tier};
 
-/// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + full·κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step + behind −
-/// copy` in ms, lowest wins; ours.
+/// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + full·κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step + behind +
+/// 10·late − copy` in ms, lowest wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to
 /// compute of it: together the request's time to first token. One whose slots or blocks are all taken can be chosen, too: to
@@ -31,7 +31,7 @@ use crate::units::{Blocks, Tier};
 /// the rest of the time somebody else would fill it. `copy` is what others gain who come for the same, where more of it is
 /// computed than the longest match leaves: `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest,
 /// not below 0. Who parted `n` times from what is held where this one does will do so about as often again, and gain each time
-/// what this one does; at most the copy is free. Where prompts parted at the fork before that one, those who came at once with
+/// what this one does; at most the copy is free. `late` is by what it would break the limits that its class was promised, if it was. Where prompts parted at the fork before that one, those who came at once with
 /// others count in the same way for the blocks up to there: a question whose thoughts came in bursts will have more of them.
 /// Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
 /// ([`Rates`]).
@@ -59,6 +59,8 @@ pub struct Toll {
     pub step: f64,
     /// What those lose who wait for room behind it.
     pub behind: f64,
+    /// By what it breaks a promise that its class was given.
+    pub late: f64,
     /// What others will gain who come for the same, if it is copied there; not above 0.
     pub copy: f64,
 }
@@ -77,7 +79,7 @@ struct Worth {
 }
 
 impl Toll {
-    fn of(Outlook { wait, own, more, step }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
+    fn of(Outlook { wait, own, more, step, .. }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
         let during = wait + own / 2.0;
         Self {
             wait,
@@ -87,6 +89,7 @@ impl Toll {
             stalls: more * worth.stall * decoding,
             step: step * worth.step,
             behind: 0.0,
+            late: 0.0,
             copy: 0.0,
         }
     }
@@ -94,6 +97,11 @@ impl Toll {
     /// Where it has to wait so long for room.
     fn queued(self, room: f64) -> Self {
         Self { behind: room, ..self }
+    }
+
+    /// Where it breaks what was promised by so much.
+    fn late(self, late: f64) -> Self {
+        Self { late, ..self }
     }
 
     /// What a copy there brings, where others will come so many `times` for a `share` of it, which they would find at `home`:
@@ -107,11 +115,19 @@ impl Toll {
 
     /// All of it.
     pub fn sum(&self) -> f64 {
-        self.wait + self.own + self.later + self.regulars + self.stalls + self.step + self.behind + self.copy
+        self.wait
+            + self.own
+            + self.later
+            + self.regulars
+            + self.stalls
+            + self.step
+            + self.behind
+            + self.late
+            + self.copy
     }
 
-    fn terms(&self) -> [Term; 8] {
-        let Self { wait, own, later, regulars, stalls, step, behind, copy } = *self;
+    fn terms(&self) -> [Term; 9] {
+        let Self { wait, own, later, regulars, stalls, step, behind, late, copy } = *self;
         let ms = |name, ms| Term::adds(name, Unit::Milliseconds, ms);
         [
             ms("wait", wait),
@@ -121,6 +137,7 @@ impl Toll {
             ms("stalls", stalls),
             ms("step", step),
             ms("behind", behind),
+            ms("late", late),
             ms("copy", copy),
         ]
     }
@@ -160,6 +177,7 @@ impl Predicted {
         let reading = self.rates.read(now);
         let worth = Worth::now(&reading, candidates);
         let decode_ms = reading.decode_ms();
+        let is_promised = shape.objectives != Objectives::default();
         // Nothing panics while the lock is held.
         let mut tolls = self.tolls.lock().unwrap_or_else(PoisonError::into_inner);
         tolls.clear();
@@ -168,7 +186,8 @@ impl Predicted {
             let room = until_room(candidate, decode_ms);
             let outlook = Outlook { wait: outlook.wait.max(room), ..outlook };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
-            Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth).queued(room)
+            let toll = Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth).queued(room);
+            if is_promised { toll.late(late(&shape.objectives, &outlook, decode_ms)) } else { toll }
         }));
         let returning = reading.returning(shape);
         if returning.iter().any(|returning| returning.times > 0.0) {
@@ -192,6 +211,18 @@ fn count_copies(candidates: &[Candidate], tolls: &mut [Toll], returning: &[Retur
         let share = |blocks: Blocks| (f64::from(blocks.0.saturating_sub(held.0)) / missing).min(1.0);
         *toll = toll.copied(home, returning.iter().map(|at| (at.times, share(at.blocks))));
     }
+}
+
+/// What a ms that breaks a promise counts, in ms: others may lose as much to keep it.
+const PROMISED: f64 = 10.0;
+
+/// What a request would be late there: beyond the time to first token that it was promised, and of its decoding beyond the gaps
+/// that it was. As much again as what was promised at most: what is later than that is lost anyway, and nobody is to pay for it.
+fn late(objectives: &Objectives, outlook: &Outlook, decode_ms: f64) -> f64 {
+    let ms = |limit: Duration| limit.as_secs_f64() * 1e3;
+    let first = objectives.ttft.map(ms).map_or(0.0, |limit| (outlook.wait + outlook.own - limit).clamp(0.0, limit));
+    let share = |limit: f64| if outlook.gap > limit { (1.0 - limit / outlook.gap).min(0.5) } else { 0.0 };
+    PROMISED * (first + objectives.itl.map(ms).map_or(0.0, share) * decode_ms)
 }
 
 /// ms until there is a slot and blocks for the request, where those in flight keep theirs for `decode_ms`: all of them turn
@@ -292,8 +323,6 @@ impl Enrol for Predicted {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::Standing;
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
@@ -304,8 +333,17 @@ mod tests {
     use crate::shape::Fork;
     use crate::units::Tokens;
 
-    const NOTHING: Toll =
-        Toll { wait: 0.0, own: 0.0, later: 0.0, regulars: 0.0, stalls: 0.0, step: 0.0, behind: 0.0, copy: 0.0 };
+    const NOTHING: Toll = Toll {
+        wait: 0.0,
+        own: 0.0,
+        later: 0.0,
+        regulars: 0.0,
+        stalls: 0.0,
+        step: 0.0,
+        behind: 0.0,
+        late: 0.0,
+        copy: 0.0,
+    };
 
     /// A world in which nothing decodes and nobody waits, as far as candidates tell.
     fn idle(slot: u16, overlap: u32) -> Candidate {
@@ -336,13 +374,52 @@ mod tests {
         // A quarter of the time somebody else would fill the step.
         // 0.04 regulars a ms are five in that time, each of whom would rather lose the 30 ms that coming here saves.
         let regulars = Regulars { per_ms: 0.04, saved: 30.0 };
-        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
+        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0, gap: 20.0 }, 6.0, regulars, worth);
         let lost = Toll { later: 25.0, regulars: 150.0, stalls: 12.0, step: 6.0, ..NOTHING };
         assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
         assert!((toll.sum() - 343.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
-        let alone = Toll::of(Outlook { wait: 100.0, own: 0.0, more: 0.0, step: 0.0 }, 6.0, regulars, worth);
+        let alone = Toll::of(Outlook { wait: 100.0, ..Outlook::default() }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_promise_counts_ten_times_until_it_is_lost_anyway() {
+        let promised = |ttft: Option<u64>, itl: Option<u64>| Objectives {
+            ttft: ttft.map(Duration::from_millis),
+            itl: itl.map(Duration::from_millis),
+        };
+        let outlook = Outlook { wait: 300.0, own: 100.0, gap: 32.0, ..Outlook::default() };
+        let late = |ttft, itl| late(&promised(ttft, itl), &outlook, 8_000.0);
+        // 400 ms to the first token: in time, 50 ms late, and later than twice what was promised.
+        assert_eq!(
+            [late(None, None), late(Some(400), None), late(Some(350), None), late(Some(100), None)],
+            [0.0, 0.0, 500.0, 1_000.0]
+        );
+        // Gaps of 32 ms: a quarter of 8 s is too much, and at most half.
+        assert!([late(None, Some(32)), late(None, Some(24)), late(None, Some(2))] == [0.0, 20_000.0, 40_000.0]);
+    }
+
+    #[test]
+    fn what_is_late_is_told_by_what_is_predicted() {
+        let (policy, start) = (Predicted::default(), origin());
+        // Five of 2 000 tokens wait at the holder, 20 + 300 ms; elsewhere all of the prompt has to be computed.
+        (0..5).for_each(|key| place(&policy, start, key, 0, 2_000));
+        let fleet = [Candidate { requests: 5, waiting: 5, new_tokens: Tokens(16), ..idle(0, 15) }, idle(1, 0)];
+        let costs = |ttft| {
+            let objectives = Objectives { ttft, itl: None };
+            let mut costs = Vec::new();
+            policy.score(start, &Shape { objectives, ..shape(256) }, &fleet, &mut costs).unwrap();
+            costs
+        };
+        let (free, bound) = (costs(None), costs(Some(Duration::from_millis(200))));
+        assert_eq!(bound[1], free[1], "in time");
+        assert!((bound[0].0 - free[0].0 - 10.0 * (ttft(&policy, start, &fleet[0]) - 200.0)).abs() < 1e-9);
+    }
+
+    fn ttft(policy: &Predicted, now: Instant, candidate: &Candidate) -> f64 {
+        let Outlook { wait, own, .. } = outlook(&policy.rates.read(now), &shape(256), candidate);
+        wait + own
     }
 
     #[test]
@@ -364,7 +441,7 @@ mod tests {
     fn who_goes_nowhere_makes_nobody_wait_there() {
         let worth = Worth { busy: 1.0, arrivals: 0.01, stall: 0.0, step: 0.0 };
         let later = |per_ms| {
-            let outlook = Outlook { wait: 0.0, own: 100.0, more: 80.0, step: 0.0 };
+            let outlook = Outlook { own: 100.0, more: 80.0, ..Outlook::default() };
             Toll::of(outlook, 0.0, Regulars { per_ms, saved: 0.0 }, worth).later
         };
         // An equal share of what arrives is 40 ms, whether a fifth as many came there last or more.
@@ -441,13 +518,13 @@ mod tests {
             outlook(&reading, &shape(256), &busy)
         };
         // One interval for both: 20 + 2·30, then 27.68 of its own.
-        assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, more: 7.68, step: 2.0 * 7.68 });
-        assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, more: 7.68, step: 0.0 });
+        assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, more: 7.68, step: 2.0 * 7.68, gap: 0.0 });
+        assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, more: 7.68, step: 0.0, gap: 0.0 });
         // The first alone should have taken 50: after 100 everything takes twice as long. What it takes
         // beyond that is waited for, too: longer and longer.
-        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0 });
-        assert_eq!(outlook(130), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0 });
-        assert_eq!(outlook(5_000), Outlook { wait: 4_900.0, own: 55.36, more: 15.36, step: 0.0 });
+        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0, gap: 0.0 });
+        assert_eq!(outlook(130), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0, gap: 0.0 });
+        assert_eq!(outlook(5_000), Outlook { wait: 4_900.0, own: 55.36, more: 15.36, step: 0.0, gap: 0.0 });
     }
 
     #[test]
@@ -587,11 +664,11 @@ mod tests {
         let told: Vec<f64> = terms.iter().map(|terms| combined(terms)).collect();
         assert_costs(&costs, &told);
         let names = terms.each_ref().map(|terms| terms.iter().map(|term| term.name).collect::<Vec<_>>());
-        assert_eq!(names, [["wait", "own", "later", "regulars", "stalls", "step", "behind", "copy"]; 2]);
+        assert_eq!(names, [["wait", "own", "later", "regulars", "stalls", "step", "behind", "late", "copy"]; 2]);
         assert!(terms.iter().flatten().all(|term| term.unit == Unit::Milliseconds));
         assert!(terms[0].iter().take(6).all(|term| term.value > 0.0), "{terms:?}");
         // 128 tokens more than the holder has to compute, at 30 ms a thousand: what others wait there is more.
-        assert!(terms[0][7].value == 0.0 && (terms[1][7].value + 3.84).abs() < 1e-9, "{terms:?}");
+        assert!(terms[0][8].value == 0.0 && (terms[1][8].value + 3.84).abs() < 1e-9, "{terms:?}");
     }
 
     #[test]

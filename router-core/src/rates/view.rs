@@ -41,8 +41,8 @@ pub(super) struct View<'a> {
     pub(super) slow: f64,
     /// Whether its answers come as streams.
     pub(super) streams: bool,
-    /// Mean ms between two tokens of a stream.
-    pub(super) gap: Option<f64>,
+    /// Mean ms between two tokens of a stream; none before there were some.
+    pub(super) mean_gap: Option<f64>,
     /// When the last came, where nothing else came since.
     pub(super) last_token: Option<f64>,
 }
@@ -157,9 +157,14 @@ impl View<'_> {
         (tokens, requests)
     }
 
+    /// ms between two tokens of the streams that it decodes; 0 where there are none.
+    pub(super) fn gap(&self) -> f64 {
+        self.mean_gap.filter(|_| self.progress.decoding > 0).unwrap_or(0.0)
+    }
+
     /// A new request joins the next step.
     pub(super) fn rest_of_step(&self, now: f64) -> f64 {
-        let Some(gap) = self.gap.filter(|_| self.progress.decoding > 0) else { return 0.0 };
+        let gap = self.gap();
         match self.last_token {
             Some(last) if now - last < gap => gap - (now - last),
             _ => gap / 2.0,

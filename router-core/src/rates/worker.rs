@@ -156,14 +156,9 @@ impl Worker {
 
     fn view(&self, progress: Progress) -> View<'_> {
         let pending = &self.pending;
-        let gap = self.gap();
-        View { pending, progress, slow: self.slow, streams: self.streams, gap, last_token: self.last_token }
-    }
-
-    /// Mean ms between two tokens of a stream; none before there were some.
-    fn gap(&self) -> Option<f64> {
         let (time, count) = self.gaps;
-        (count > 0.0).then(|| time / count)
+        let mean_gap = (count > 0.0).then(|| time / count);
+        View { pending, progress, slow: self.slow, streams: self.streams, mean_gap, last_token: self.last_token }
     }
 
     /// A first token came. Those that were sent before have been computed, too, though nothing was heard of them:
