@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use rand::rngs::Xoshiro256PlusPlus;
 use smallvec::SmallVec;
-use warmpath_core::cost::{Candidate, Cost, Standing as Room, Term};
+use warmpath_core::cost::{Candidate, Cost, Term};
 use warmpath_core::ids::{Rank, Roll, SequenceHash, Slot, WorkerId};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::scheduler::{DecidedBy, Placement, Question, Scratch};
@@ -129,9 +129,7 @@ pub struct Made<'a> {
 impl Made<'_> {
     /// What a record of it takes at most.
     fn bytes(&self) -> usize {
-        let (candidates, terms) = (self.scratch.candidates().len(), self.scratch.terms().len());
-        // Of two candidates; one may have a term more, for its session.
-        bytes_of(candidates, 2 * terms.div_ceil(candidates.max(1)))
+        bytes_of(self.scratch.candidates().len(), self.scratch.terms().len())
     }
 }
 
@@ -210,23 +208,10 @@ impl Decision {
         self.candidates.extend_from_slice(made.scratch.candidates());
         self.costs.clear();
         self.costs.extend_from_slice(made.scratch.costs());
-        self.keep_terms(made.scratch.terms());
+        self.terms.clear();
+        self.terms.extend_from_slice(made.scratch.terms());
         self.names = names;
         self.course = Course::default();
-    }
-
-    /// Of all `terms` those that say why: of two candidates, however many there are.
-    fn keep_terms(&mut self, terms: &[(usize, Term)]) {
-        self.terms.clear();
-        if terms.is_empty() {
-            return;
-        }
-        let chosen = self.candidates.iter().position(|candidate| candidate.slot == self.chosen);
-        let others = self.candidates.iter().zip(&self.costs).enumerate();
-        let others = others.filter(|(at, (candidate, _))| Some(*at) != chosen && candidate.standing == Room::Open);
-        let next = others.min_by(|(_, (_, a)), (_, (_, b))| a.0.total_cmp(&b.0)).map(|(at, _)| at);
-        let told = terms.iter().filter(|(at, _)| [chosen, next].contains(&Some(*at)));
-        self.terms.extend(told);
     }
 
     fn new(made: &Made<'_>) -> Option<Self> {
@@ -264,6 +249,11 @@ impl Decisions {
             kept,
             bytes_max: bytes,
         }
+    }
+
+    /// Whether any is kept.
+    pub fn keeps_any(&self) -> bool {
+        self.kept > 0
     }
 
     /// Writes a decision down, in the place of the oldest. None where none is kept, or one takes more than all may. One

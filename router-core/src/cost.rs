@@ -155,6 +155,25 @@ pub enum NoChoice {
     AllZero,
 }
 
+/// Of whom the terms are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Of all.
+    All,
+    /// Of the one that was chosen, and the one that would have been the next, by their places.
+    Two([Option<usize>; 2]),
+}
+
+impl Told {
+    /// Whether the one at place `at` is among them.
+    pub fn takes(self, at: usize) -> bool {
+        match self {
+            Told::All => true,
+            Told::Two(places) => places.contains(&Some(at)),
+        }
+    }
+}
+
 /// Gives every candidate a cost. Lower is better, within one call only; an implementation states its formula and source.
 pub trait CostFunction: Send + Sync {
     /// Pushes one cost for each candidate, in order; for full ones too, since formulas average over the fleet. Pure in
@@ -170,8 +189,9 @@ pub trait CostFunction: Send + Sync {
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice>;
 
-    /// [`score`](Self::score) and [`explain`](Self::explain) of one moment: what a policy that learns goes by is another thing
-    /// a moment later.
+    /// [`score`](Self::score), and [`explain`](Self::explain) of the places that `choose` takes by the costs, of one moment:
+    /// what a policy that learns goes by is another thing a moment later. Where it has learned under a lock, `choose` is called
+    /// while that is held.
     ///
     /// # Errors
     /// As [`score`](Self::score).
@@ -181,10 +201,17 @@ pub trait CostFunction: Send + Sync {
         shape: &Shape,
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
+        choose: &mut dyn FnMut(&mut [Cost]) -> Told,
         tell: &mut dyn FnMut(usize, Term),
     ) -> Result<(), NoChoice> {
+        let first = costs.len();
         self.score(now, shape, candidates, costs)?;
-        self.explain(now, shape, candidates, tell);
+        let told = choose(&mut costs[first..]);
+        self.explain(now, shape, candidates, &mut |at, term| {
+            if told.takes(at) {
+                tell(at, term);
+            }
+        });
         Ok(())
     }
 

@@ -66,6 +66,8 @@ impl Pick {
             }
             Pick::CheapestAtRandom | Pick::Softmax(_) => draw(cheapest().map(|(index, _, _)| index), rng),
             Pick::CheaperOfTwo => {
+                // Who was kept among others may be none of these.
+                let kept = kept.filter(|kept| among.takes(candidates[*kept].standing));
                 let claims = eligible().filter(|(index, _, _)| kept.is_none_or(|kept| kept == *index));
                 let (first, first_cost) = draw(claims.map(|(index, _, cost)| (index, cost)), rng)?;
                 let others = eligible().filter(|(index, _, _)| *index != first).map(|(index, _, cost)| (index, cost));

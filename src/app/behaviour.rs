@@ -29,6 +29,7 @@ pub(super) fn behaviour(config: &Config) -> Behaviour {
         reads_prompts: config.routing.predict == Predict::Always
             || [config.routing.policy].iter().chain(&config.routing.shadow).any(|policy| !policy.is_baseline()),
         index_seed: config.index.seed,
+        objectives: config.routing.objectives,
         seed: config.routing.seed.unwrap_or_else(rand::random),
         expose_decisions: config.listen.routing_headers,
         logs_access: config.log.access,

@@ -20,6 +20,7 @@ use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::Scheduler;
 use warmpath_indexer::approx::{self, ApproxLimits, LruLimits, TreeLimits, history_of};
 
+use super::objectives::ClassObjectives;
 use super::quantity::Period;
 use super::sessions::Sessions;
 
@@ -49,6 +50,8 @@ pub struct Routing {
     pub trust: Trust,
     /// Requests that belong together.
     pub sessions: Sessions,
+    /// What the classes were promised.
+    pub objectives: ClassObjectives,
     /// Weights of the policy `kv`.
     pub kv: KvWeights,
     /// Weights of the policy `logit`.
@@ -171,10 +174,12 @@ impl Routing {
         let weights = self.weights();
         let policy_named = |name| Policy::new(name, &weights).with_history(history_of(name, &self.approx_limits()));
         let active = policy_named(policy);
+        let shadows: Vec<Policy> = self.shadow.iter().map(|name| policy_named(*name)).collect();
         // A history knows by itself what was sent where.
-        let credit = if active.history.is_some() { Duration::ZERO } else { in_flight_credit };
+        let all_know = [&active].into_iter().chain(&shadows).all(|policy| policy.history.is_some());
+        let credit = if all_know { Duration::ZERO } else { in_flight_credit };
         let scheduler = Scheduler::new(active, policy_named(self.fallback), self.on_all_busy)
-            .with_shadows(self.shadow.iter().map(|name| policy_named(*name)).collect())
+            .with_shadows(shadows)
             .with_in_flight_credit(credit)
             .with_tiers(self.tiers)
             .with_half_life(half_life)
@@ -198,6 +203,7 @@ impl Default for Routing {
             tiers: TierWeights::default(),
             trust: Trust::default(),
             sessions: Sessions::default(),
+            objectives: ClassObjectives::default(),
             kv: KvWeights::default(),
             logit: LogitWeights::default(),
             blocks: BlocksWeights::default(),

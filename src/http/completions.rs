@@ -91,6 +91,9 @@ pub(super) async fn understand(
         tenant: senders.tenant(&parts.headers),
         affinity: senders.session(&parts.headers, Some(&view)),
     };
+    // Of an answer in one piece nobody sees when its tokens come.
+    let promised = view.stream.then(|| gateway.behaviour.objectives.of(standing.class));
+    let objectives = promised.unwrap_or_default();
     let (relayed, asking) = relayed(gateway, &view, &body);
     let understood = Understood {
         access: arrival.access.clone(),
@@ -103,6 +106,7 @@ pub(super) async fn understand(
                 let characters = usize::try_from(characters.get()).unwrap_or(usize::MAX);
                 opening(&view, destination.adapter.as_deref(), characters)
             }),
+            objectives,
             ..shape(&view, standing, &prompts, &pool, body.len())
         },
         root,

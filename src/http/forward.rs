@@ -235,6 +235,8 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
         }),
         recording: recording(gateway, request),
         decision: decided,
+        objectives: request.shape.objectives,
+        sequences: request.shape.sequences,
         access: request.access.clone(),
     };
     let form = form(&answer, request.relayed, error);

@@ -13,7 +13,7 @@ use warmpath_core::retry::RetryRules;
 use warmpath_core::scheduler::Scratch;
 
 use super::sender::Senders;
-use crate::config::PassedPath;
+use crate::config::{ClassObjectives, PassedPath};
 use crate::decisions::Decisions;
 use crate::door::{Intake, IntakeFault, Room, read_whole};
 use crate::error::GatewayError;
@@ -74,6 +74,8 @@ pub struct Behaviour {
     pub suspicion: Duration,
     /// Whether the prompts of requests are read: for their policy, or for what is predicted.
     pub reads_prompts: bool,
+    /// What the classes were promised.
+    pub objectives: ClassObjectives,
     /// Seed of `index.seed`.
     pub index_seed: u64,
     /// Seed of chance in decisions.
@@ -172,7 +174,9 @@ impl Gateway {
         let pooled = self.scratches().pop();
         let mut scratch = pooled.unwrap_or_else(|| {
             // Equal seeds would make concurrent requests draw alike.
-            Box::new(Scratch::new(self.behaviour.seed.wrapping_add(self.keys.load(Ordering::Relaxed))).aloud())
+            let scratch = Scratch::new(self.behaviour.seed.wrapping_add(self.keys.load(Ordering::Relaxed)));
+            // Who writes nothing down needs no reasons.
+            Box::new(if self.decisions.keeps_any() { scratch.aloud() } else { scratch })
         });
         let result = place(&mut scratch);
         let mut scratches = self.scratches();

@@ -7,7 +7,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use warmpath_core::blocks::Root;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::scheduler::{DecidedBy, Explanation, Placement, Question, Scratch};
-use warmpath_core::shape::{Prompt, Request as PlaceRequest};
+use warmpath_core::shape::{Prompt, Request as PlaceRequest, Shape};
 use warmpath_core::slot_set::SlotSet;
 
 use super::forward::Understood;
@@ -139,7 +139,9 @@ pub(super) fn avoided<'a>(
 fn asking<T>(request: &Understood, avoid: &SlotSet, ask: impl FnOnce(&PlaceRequest<'_>) -> T) -> T {
     let prompts = request.prompts.below(request.root);
     let texts = prompts_of(request.texts.0, &request.texts.1);
-    ask(&PlaceRequest { key: request.key, shape: request.shape, prompts: &prompts, texts: &texts, avoid })
+    let objectives = request.shape.objectives.after(request.arrived.elapsed());
+    let shape = Shape { objectives, ..request.shape };
+    ask(&PlaceRequest { key: request.key, shape, prompts: &prompts, texts: &texts, avoid })
 }
 
 /// Prompts below `root`, without media.

@@ -9,6 +9,7 @@ use warmpath_core::ids::RequestKey;
 use warmpath_core::ledger::Reservation;
 use warmpath_core::observe::{Event, Observation, Side, Usage};
 use warmpath_core::retry::Failure;
+use warmpath_core::shape::Objectives;
 use warmpath_core::trust::{Answered, Trust};
 use warmpath_core::units::Tokens;
 
@@ -26,7 +27,8 @@ pub struct Progress {
     reservation: Option<Reservation>,
     ticket: Ticket,
     form: Form,
-    started: bool,
+    /// When its first data came.
+    started: Option<Instant>,
     ended: bool,
 }
 
@@ -59,6 +61,10 @@ pub struct Ticket {
     pub recording: Option<Box<Recording>>,
     /// What is written down of its decision.
     pub decision: Option<Arc<Decision>>,
+    /// What its class was promised.
+    pub objectives: Objectives,
+    /// Sequences that are decoded for it.
+    pub sequences: u32,
     /// What is logged of it, if anything is.
     pub access: Option<Arc<Access>>,
 }
@@ -119,7 +125,7 @@ enum Verdict {
 impl Progress {
     /// The progress of an answer of which nothing was seen yet.
     pub fn new(reservation: Reservation, ticket: Ticket, form: Form) -> Self {
-        Self { reservation: Some(reservation), ticket, form, started: false, ended: false }
+        Self { reservation: Some(reservation), ticket, form, started: None, ended: false }
     }
 
     /// Looks at data on its way to the client.
@@ -127,11 +133,12 @@ impl Progress {
         if self.ended {
             return;
         }
-        if !std::mem::replace(&mut self.started, true) {
+        if self.started.is_none() {
+            self.started = Some(now);
             // An answer in one piece has no first token of its own: its data comes when all of it was generated.
             if matches!(self.form, Form::Events(_)) {
                 let after = now.saturating_duration_since(self.ticket.arrived);
-                self.ticket.pool.metrics.ttft.record(after);
+                self.ticket.pool.metrics.first_token(after, self.ticket.objectives.ttft);
                 self.ticket.decision.iter().for_each(|decision| decision.course.first_token(after));
                 self.ticket.access.iter().for_each(|access| access.first_token(after));
             }
@@ -230,6 +237,7 @@ impl Progress {
                 if let Some(recording) = self.ticket.recording.take() {
                     recording.finished(self.output(usage));
                 }
+                self.judge_gaps(now, usage);
                 self.came(now, "ok", usage);
                 self.ticket.fleet.request_answered(&self.ticket.worker);
                 self.ticket.fingerprint.iter().for_each(|print| self.ticket.guard.answered(*print));
@@ -321,6 +329,16 @@ impl Progress {
             block_size: self.ticket.pool.block_size,
         };
         trust.answered(now, &answered);
+    }
+
+    /// Whether its tokens were as close together as its class was promised.
+    fn judge_gaps(&self, now: Instant, usage: Usage) {
+        let (Some(limit), Some(first)) = (self.ticket.objectives.itl, self.started) else { return };
+        // Those of several sequences come side by side.
+        let tokens = self.output(usage) / self.ticket.sequences.max(1);
+        if let Some(gaps) = tokens.checked_sub(1).filter(|gaps| *gaps > 0) {
+            self.ticket.pool.metrics.gaps(now.saturating_duration_since(first) / gaps, limit);
+        }
     }
 
     /// Counts and logs it.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Told, Unit, Weight};
 use crate::ids::{RequestKey, Roll};
 use crate::observe::{Enrol, Enrolled, Event, Learn, Observation, Occupants};
 use crate::shape::Shape;
@@ -111,6 +111,32 @@ impl Preble {
         }
     }
 
+    /// Pushes the costs. Returns how much of the prompt a candidate must have to be named.
+    fn price(&self, now: Instant, shape: &Shape, candidates: &[Candidate], costs: &mut Vec<Cost>) -> Tokens {
+        let first = costs.len();
+        self.loads(now, candidates, |prefill, decode| costs.push(Cost(prefill + decode)));
+        let match_min = self.match_min(shape, candidates, &costs[first..]);
+        for (cost, candidate) in costs[first..].iter_mut().zip(candidates) {
+            cost.0 += rule(match_min, candidate);
+        }
+        match_min
+    }
+
+    /// Tells the terms of the candidate at one place.
+    fn tell(
+        &self,
+        now: Instant,
+        (at, candidate): (usize, &Candidate),
+        match_min: Tokens,
+        tell: &mut dyn FnMut(usize, Term),
+    ) {
+        self.loads(now, std::slice::from_ref(candidate), |prefill, decode| {
+            tell(at, Term::adds("prefill", Unit::Milliseconds, prefill));
+            tell(at, Term::adds("decode", Unit::Milliseconds, decode));
+        });
+        tell(at, Term::adds("not named", Unit::Rule, rule(match_min, candidate)));
+    }
+
     /// How much of the prompt a candidate must have to be named, for a fleet of these costs.
     fn match_min(&self, shape: &Shape, candidates: &[Candidate], costs: &[Cost]) -> Tokens {
         let mut longest = Tokens(0);
@@ -147,27 +173,30 @@ impl CostFunction for Preble {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
+        self.price(now, shape, candidates, costs);
+        Ok(())
+    }
+
+    fn score_aloud(
+        &self,
+        now: Instant,
+        shape: &Shape,
+        candidates: &[Candidate],
+        costs: &mut Vec<Cost>,
+        choose: &mut dyn FnMut(&mut [Cost]) -> Told,
+        tell: &mut dyn FnMut(usize, Term),
+    ) -> Result<(), NoChoice> {
         let first = costs.len();
-        self.loads(now, candidates, |prefill, decode| costs.push(Cost(prefill + decode)));
-        let match_min = self.match_min(shape, candidates, &costs[first..]);
-        for (cost, candidate) in costs[first..].iter_mut().zip(candidates) {
-            cost.0 += rule(match_min, candidate);
-        }
+        let match_min = self.price(now, shape, candidates, costs);
+        let told = choose(&mut costs[first..]);
+        let heard = candidates.iter().enumerate().filter(|(at, _)| told.takes(*at));
+        heard.for_each(|at| self.tell(now, at, match_min, tell));
         Ok(())
     }
 
     fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
-        let (mut loads, mut costs) = (Vec::new(), Vec::new());
-        self.loads(now, candidates, |prefill, decode| {
-            loads.push((prefill, decode));
-            costs.push(Cost(prefill + decode));
-        });
-        let match_min = self.match_min(shape, candidates, &costs);
-        for (at, ((prefill, decode), candidate)) in loads.into_iter().zip(candidates).enumerate() {
-            tell(at, Term::adds("prefill", Unit::Milliseconds, prefill));
-            tell(at, Term::adds("decode", Unit::Milliseconds, decode));
-            tell(at, Term::adds("not named", Unit::Rule, rule(match_min, candidate)));
-        }
+        let match_min = self.price(now, shape, candidates, &mut Vec::new());
+        candidates.iter().enumerate().for_each(|at| self.tell(now, at, match_min, tell));
     }
 
     /// All that one request costs: the sums are over many, and the rule for holders looks at no sums.

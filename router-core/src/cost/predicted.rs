@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Among, Candidate, Cost, CostFunction, NoChoice, Term, Unit, ratio, serving};
+use super::{Among, Candidate, Cost, CostFunction, NoChoice, Term, Told, Unit, ratio, serving};
 use crate::ids::{Roll, SequenceHash};
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
 use crate::rates::{Outlook, Rates, Reading, Regulars, Returning, Work};
@@ -173,7 +173,7 @@ const GROWTH_MAX: f64 = 8.0;
 const BUSIEST: f64 = 0.95;
 
 impl Predicted {
-    fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], each: impl FnMut(Toll)) {
+    fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], look: impl FnOnce(&[Toll])) {
         let reading = self.rates.read(now);
         let worth = Worth::now(&reading, candidates);
         let decode_ms = reading.decode_ms();
@@ -193,7 +193,7 @@ impl Predicted {
         if returning.iter().any(|returning| returning.times > 0.0) {
             count_copies(candidates, &mut tolls, &returning);
         }
-        tolls.iter().copied().for_each(each);
+        look(&tolls);
     }
 }
 
@@ -269,15 +269,15 @@ impl CostFunction for Predicted {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        self.tolls(now, shape, candidates, |toll| costs.push(Cost(toll.sum())));
+        self.tolls(now, shape, candidates, |tolls| costs.extend(tolls.iter().map(|toll| Cost(toll.sum()))));
         Ok(())
     }
 
     fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
-        let mut at = 0;
-        self.tolls(now, shape, candidates, |toll| {
-            toll.terms().into_iter().for_each(|term| tell(at, term));
-            at += 1;
+        self.tolls(now, shape, candidates, |tolls| {
+            for (at, toll) in tolls.iter().enumerate() {
+                toll.terms().into_iter().for_each(|term| tell(at, term));
+            }
         });
     }
 
@@ -288,13 +288,16 @@ impl CostFunction for Predicted {
         shape: &Shape,
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
+        choose: &mut dyn FnMut(&mut [Cost]) -> Told,
         tell: &mut dyn FnMut(usize, Term),
     ) -> Result<(), NoChoice> {
-        let mut at = 0;
-        self.tolls(now, shape, candidates, |toll| {
-            costs.push(Cost(toll.sum()));
-            toll.terms().into_iter().for_each(|term| tell(at, term));
-            at += 1;
+        let first = costs.len();
+        self.tolls(now, shape, candidates, |tolls| {
+            costs.extend(tolls.iter().map(|toll| Cost(toll.sum())));
+            let told = choose(&mut costs[first..]);
+            for (at, toll) in tolls.iter().enumerate().filter(|(at, _)| told.takes(*at)) {
+                toll.terms().into_iter().for_each(|term| tell(at, term));
+            }
         });
         Ok(())
     }

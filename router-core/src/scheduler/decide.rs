@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
+use rand::rngs::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
 use super::explain::{SESSION, unit_of};
-use super::scratch::Terms;
+use super::scratch::{Terms, Whose};
 use super::{DecidedBy, PlaceError, Scheduler, Scratch};
 use crate::admission::{self, OnAllBusy};
-use crate::cost::{BEHIND, Candidate, Cost, NoChoice, Standing, Term};
+use crate::cost::{BEHIND, Candidate, Cost, NoChoice, Standing, Term, Told};
 use crate::policy::Policy;
 use crate::shape::{Request, Shape};
 
@@ -68,7 +69,7 @@ impl Scheduler {
         let Question { shape, kept, .. } = question;
         let kept = *kept;
         costs.clear();
-        terms.iter_mut().for_each(Vec::clear);
+        terms.iter_mut().for_each(|terms| terms.heard.clear());
         let are_all_busy = !candidates.iter().any(|candidate| candidate.standing == Standing::Open);
         if are_all_busy {
             let least = admission::least_loaded(candidates).ok_or(PlaceError::NoWorker)?;
@@ -82,46 +83,59 @@ impl Scheduler {
                 return Ok((least, DecidedBy::LeastLoaded));
             }
         }
-        let decided_by = if !question.has_tokens && !self.policy.goes_without_tokens(question.has_texts, shape) {
-            DecidedBy::Load
-        } else {
-            match priced(&self.policy, now, shape, (candidates, kept), (costs, terms)) {
-                Ok(()) => DecidedBy::Policy,
-                Err(reason) => DecidedBy::Fallback(reason),
-            }
+        let asked = (candidates.as_slice(), kept);
+        let mut ask = |policy| choice(policy, now, shape, asked, (&mut *costs, &mut *terms, &mut *rng));
+        let by_policy = question.has_tokens || self.policy.goes_without_tokens(question.has_texts, shape);
+        let (chosen, decided_by) = match by_policy.then(|| ask(&self.policy)) {
+            Some(Ok(chosen)) => (chosen, DecidedBy::Policy),
+            Some(Err(reason)) => (ask(&self.fallback).ok().flatten(), DecidedBy::Fallback(reason)),
+            None => (ask(&self.fallback).ok().flatten(), DecidedBy::Load),
         };
-        let mut policy = &self.policy;
-        if decided_by != DecidedBy::Policy {
-            costs.clear();
-            policy = &self.fallback;
-            let asked = (candidates.as_slice(), kept);
-            priced(policy, now, shape, asked, (costs, terms)).or(Err(PlaceError::NoWorker))?;
-        }
-        let chosen = policy.choose(kept.map(|kept| kept.at), candidates, costs, rng);
         Ok((chosen.ok_or(PlaceError::NoWorker)?, decided_by))
     }
 }
 
-/// The costs, and what they are made of where that is to be kept and the policy learns.
-fn priced(
+/// Whom `policy` chooses, what the candidates cost, and where that is to be kept and the policy learns, what the costs of the
+/// chosen one and the next are made of.
+fn choice(
     policy: &Policy,
     now: Instant,
     shape: &Shape,
     (candidates, kept): (&[Candidate], Option<Kept>),
-    (costs, terms): (&mut Vec<Cost>, &mut Option<Terms>),
-) -> Result<(), NoChoice> {
-    let Some(terms) = terms.as_mut().filter(|_| policy.learn.is_some()) else {
-        return score(policy, now, shape, (candidates, kept), costs);
+    (costs, terms, rng): (&mut Vec<Cost>, &mut Option<Terms>, &mut Xoshiro256PlusPlus),
+) -> Result<Option<usize>, NoChoice> {
+    costs.clear();
+    let kept = kept.map(|kept| (kept.at, kept.bonus(policy, shape, candidates)));
+    let mut choose = |costs: &mut [Cost]| {
+        kept.iter().for_each(|(at, bonus)| costs[*at].0 -= bonus);
+        policy.choose(kept.map(|(at, _)| at), candidates, costs, rng)
     };
-    terms.clear();
-    policy.cost.score_aloud(now, shape, candidates, costs, &mut |at, term| terms.push((at, term)))?;
-    if let Some(kept) = kept {
-        let bonus = kept.bonus(policy, shape, candidates);
-        costs[kept.at].0 -= bonus;
-        let unit = unit_of(terms.first().map(|(_, term)| term));
-        terms.push((kept.at, Term::adds_last(SESSION, unit, -bonus)));
+    let Some(Terms { whose, heard }) = terms.as_mut().filter(|_| policy.learn.is_some()) else {
+        policy.cost.score(now, shape, candidates, costs)?;
+        return Ok(choose(costs));
+    };
+    let (mut chosen, mut told) = (None, Told::All);
+    let mut choose = |costs: &mut [Cost]| {
+        chosen = choose(costs);
+        if *whose == Whose::Two {
+            told = Told::Two([chosen, next(policy, chosen, candidates, costs)]);
+        }
+        told
+    };
+    policy.cost.score_aloud(now, shape, candidates, costs, &mut choose, &mut |at, term| heard.push((at, term)))?;
+    if let Some((at, bonus)) = kept.filter(|(at, _)| told.takes(*at)) {
+        let unit = unit_of(heard.first().map(|(_, term)| term));
+        heard.push((at, Term::adds_last(SESSION, unit, -bonus)));
     }
-    Ok(())
+    Ok(chosen)
+}
+
+/// The cheapest of those that were not chosen and could have been.
+fn next(policy: &Policy, chosen: Option<usize>, candidates: &[Candidate], costs: &[Cost]) -> Option<usize> {
+    let among = policy.name.among();
+    let others = candidates.iter().zip(costs).enumerate();
+    let others = others.filter(|(at, (candidate, _))| Some(*at) != chosen && among.takes(candidate.standing));
+    others.min_by(|(_, (_, a)), (_, (_, b))| a.0.total_cmp(&b.0)).map(|(at, _)| at)
 }
 
 /// What the candidates cost by `policy`, with the session's worker cheaper.

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use rand::rngs::Xoshiro256PlusPlus;
 
+use super::scratch::{Terms, Whose};
 use super::{DecidedBy, Kept, PlaceError, Question, Scheduler, Scratch};
 use crate::cost::{Candidate, Cost, Term, Unit};
 use crate::ids::Slot;
@@ -83,10 +84,10 @@ impl Scheduler {
         let Question { shape, kept, .. } = question;
         let chance = scratch.rng.clone();
         // What a policy that learns goes by is another thing a moment later: its terms are those of this decision.
-        let kept_before = scratch.terms.replace(Vec::new());
+        let kept_before = scratch.terms.replace(Terms::of(Whose::All));
         let decided = self.decide(now, question, scratch);
         scratch.rng = chance;
-        let told = std::mem::replace(&mut scratch.terms, kept_before).unwrap_or_default();
+        let told = std::mem::replace(&mut scratch.terms, kept_before).map(|terms| terms.heard).unwrap_or_default();
         let (chosen, decided_by) = decided?;
         let policy = if decided_by == DecidedBy::Policy { &self.policy } else { &self.fallback };
         let Scratch { candidates, costs, .. } = scratch;

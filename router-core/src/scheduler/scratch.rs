@@ -12,7 +12,25 @@ use crate::overlap::{Overlaps, TierBlocks};
 use crate::units::{Blocks, Tokens};
 
 /// What costs are made of, with the places of their candidates.
-pub(super) type Terms = Vec<(usize, Term)>;
+#[derive(Debug)]
+pub(super) struct Terms {
+    pub(super) whose: Whose,
+    pub(super) heard: Vec<(usize, Term)>,
+}
+
+/// Whose terms are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Those of the chosen one and the next say why.
+    Two,
+    All,
+}
+
+impl Terms {
+    pub(super) fn of(whose: Whose) -> Self {
+        Self { whose, heard: Vec::new() }
+    }
+}
 
 /// Buffers and chance of one caller, reused from request to request.
 #[derive(Debug)]
@@ -31,7 +49,7 @@ pub struct Scratch {
     pub(super) sent: Vec<Known>,
     pub(super) candidates: Vec<Candidate>,
     pub(super) costs: Vec<Cost>,
-    /// What the costs are made of, with places of candidates, where the policy learns; none where nobody wants it.
+    /// Where the policy learns; none where nobody wants them.
     pub(super) terms: Option<Terms>,
     /// Can be copied, so that a decision can be explained without being made.
     pub(super) rng: Xoshiro256PlusPlus,
@@ -71,7 +89,7 @@ impl Scratch {
     /// The same, keeping what costs are made of, where it could not be found out later.
     #[must_use]
     pub fn aloud(self) -> Self {
-        Self { terms: Some(Vec::new()), ..self }
+        Self { terms: Some(Terms::of(Whose::Two)), ..self }
     }
 
     /// What the shadow policies would have done with the last placement; none where the pool's policy did not decide.
@@ -100,9 +118,9 @@ impl Scratch {
         &self.costs
     }
 
-    /// What their costs are made of, with their places, if that was to be [kept](Self::aloud): of a policy that learns, since
-    /// any other tells it later, too.
+    /// What the costs of the chosen one and of the cheapest of the others are made of, with their places, if that was to be
+    /// [kept](Self::aloud): of a policy that learns, since any other tells it later, too.
     pub fn terms(&self) -> &[(usize, Term)] {
-        self.terms.as_deref().unwrap_or_default()
+        self.terms.as_ref().map_or(&[], |terms| &terms.heard)
     }
 }

@@ -19,8 +19,8 @@ pub struct ShadowChoice {
     pub slot: Option<Slot>,
     /// Whether that is who was chosen.
     pub agrees: bool,
-    /// What its choice costs more than the cheapest, by the pool's policy and in its unit. None without a choice, and where
-    /// the policy's rule names others: that has no size.
+    /// What its choice costs more than the cheapest, by the pool's policy and in its unit. None without a choice, where the
+    /// policy's rule names others, and where it does not choose among such: that has no size.
     pub regret: Option<f64>,
 }
 
@@ -44,7 +44,10 @@ impl Scheduler {
                 policy: shadow.name,
                 slot: at.map(|at| scratch.candidates[at].slot),
                 agrees: at == Some(chosen),
-                regret: at.map(|at| scratch.costs[at].0 - least).filter(|regret| *regret < BEHIND / 2.0),
+                regret: at
+                    .filter(|at| among.takes(scratch.candidates[*at].standing))
+                    .map(|at| scratch.costs[at].0 - least)
+                    .filter(|regret| *regret < BEHIND / 2.0),
             });
         }
     }

@@ -10,7 +10,7 @@ use warmpath_core::ids::{Rank, RequestKey, Slot, WorkerId};
 use warmpath_core::ledger::{InFlight, Reservation, Said};
 use warmpath_core::observe::{Event, Observation, Side, Usage};
 use warmpath_core::scheduler::{PlaceError, Scheduler, Scratch};
-use warmpath_core::shape::{AffinityKey, Prompt, Request, Shape};
+use warmpath_core::shape::{AffinityKey, Class, Objectives, Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::trust::{Answered, EventsHeard, Trust};
 use warmpath_core::units::{Blocks, Tokens};
@@ -25,6 +25,7 @@ use crate::sim::{EngineStats, Ms};
 pub(super) struct Router {
     /// Any instant: only differences matter.
     base: Instant,
+    objectives: Objectives,
     /// To which requests go in turn.
     replicas: Vec<Replica>,
     pool: Pool,
@@ -103,6 +104,7 @@ impl Router {
         let replica = |number: u16| Replica::new(scenario, &pool, scenario.seed.wrapping_add(u64::from(number) << 32));
         Self {
             base: Instant::now(),
+            objectives: scenario.router.routing.objectives.of(Class::default()),
             replicas: (0..scenario.conditions.routers.max(1)).map(replica).collect(),
             pool,
             index: Arc::new(ConcurrentIndex::new(scenario.router.index_entries)),
@@ -134,7 +136,8 @@ impl Router {
         avoid: &SlotSet,
     ) -> Result<Placed, PlaceError> {
         let now = self.at(now);
-        let shape = Shape { expected_output, affinity, ..Shape::of(prompt.len(), self.pool.block_size) };
+        let objectives = self.objectives;
+        let shape = Shape { expected_output, affinity, objectives, ..Shape::of(prompt.len(), self.pool.block_size) };
         let key = RequestKey(seed_of(number));
         let request = Request { key, shape, prompts: &[prompt], texts: &[], avoid };
         let replica = self.replica_of(number);

@@ -63,6 +63,7 @@ definitions! {
     "Requests" {
         REQUESTS = "requests_total", Kind::Counter, ["model", "outcome"], "Requests answered, by model and outcome.";
         TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), ["model"], "From the request's arrival to its first token, of streams: other answers have no first token of their own.";
+        OBJECTIVES = "objectives_total", Kind::Counter, ["model", "objective", "result"], "Streams whose class was promised a time to first token (ttft) or between tokens (itl), by whether that was met or missed.";
         DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), ["model"], "From the request's arrival to its end.";
         RETRIES = "retries_total", Kind::Counter, ["reason"], "Attempts on another worker, by reason.";
         RECORDED = "recorded_requests_total", Kind::Counter, ["outcome"], "Finished requests that were to be recorded, by what became of them.";

@@ -1,5 +1,7 @@
 //! What is measured of one model.
 
+use std::time::Duration;
+
 use metrics::{Gauge, Histogram, Label};
 
 use super::*;
@@ -10,6 +12,8 @@ pub struct ModelMetrics {
     pub(super) metrics: Metrics,
     pub(super) model: String,
     pub(super) requests: Reasons,
+    pub(super) ttft_objectives: Reasons,
+    pub(super) itl_objectives: Reasons,
     /// Arrival to first token.
     pub ttft: Histogram,
     /// Arrival to end.
@@ -25,12 +29,18 @@ impl Metrics {
     pub fn model(&self, place: usize, model: &str) -> ModelMetrics {
         let model = if place < MODELS_MAX { model } else { "other" };
         let labels = || vec![Label::new("model", model.to_owned())];
+        let objectives = |name| {
+            let labels = labels().into_iter().chain([Label::new("objective", name)]);
+            Reasons::new(&self.registry, &OBJECTIVES, "result", labels.collect())
+        };
         ModelMetrics {
             ttft: self.registry.histogram(&TTFT, labels()),
             duration: self.registry.histogram(&DURATION, labels()),
             balance: self.registry.gauge(&BALANCE, labels()),
             queue: QueueMetrics::new(&self.registry, model),
             requests: Reasons::new(&self.registry, &REQUESTS, "outcome", labels()),
+            ttft_objectives: objectives("ttft"),
+            itl_objectives: objectives("itl"),
             model: model.to_owned(),
             metrics: self.clone(),
         }
@@ -50,8 +60,23 @@ impl ModelMetrics {
         outcome
     }
 
+    /// The first token of a stream came after so long, to which `limit` was promised.
+    pub fn first_token(&self, after: Duration, limit: Option<Duration>) {
+        self.ttft.record(after);
+        limit.iter().for_each(|limit| self.ttft_objectives.count(kept(after <= *limit)));
+    }
+
+    /// The tokens of a stream were so far apart, on average, to which `limit` was promised.
+    pub fn gaps(&self, mean: Duration, limit: Duration) {
+        self.itl_objectives.count(kept(mean <= limit));
+    }
+
     /// A request ended.
     pub fn request(&self, outcome: &'static str) {
         self.requests.count(outcome);
     }
+}
+
+fn kept(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "missed" }
 }
