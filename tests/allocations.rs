@@ -188,7 +188,8 @@ fn a_warm_placement_allocates_nothing() {
             .with_shadows(shadows.map(|name| Policy::new(name, &weights)).into())
             .with_sessions(Sessions::new(rule))
             .with_sent(Arc::new(ApproxLru::new(LruLimits::default())));
-        let mut scratch = Scratch::new(1);
+        // Decisions are written down, with their reasons.
+        let mut scratch = Scratch::new(1).aloud();
         let prompts = [Prompt::of(root, &tokens)];
         let shape = Shape { affinity: Some(AffinityKey(7)), ..Shape::of(Tokens(4096), size) };
         let avoid = SlotSet::new();

@@ -148,6 +148,15 @@ mod tests {
     }
 
     #[test]
+    fn who_was_kept_and_cannot_be_chosen_keeps_nobody_from_it() {
+        let mut fleet = fleet(3);
+        fleet[1].standing = Standing::Full;
+        let costs = [Cost(2.0), Cost(0.0), Cost(1.0)];
+        let chosen = Pick::CheaperOfTwo.choose_beside(Some(1), Among::Open, &fleet, &costs, &mut rng());
+        assert_eq!(chosen, Some(2));
+    }
+
+    #[test]
     fn the_dearest_of_three_never_wins_the_choice_of_two() {
         let (fleet, mut rng) = (fleet(3), rng());
         let costs = [Cost(1.0), Cost(3.0), Cost(2.0)];

@@ -12,6 +12,7 @@ mod copies;
 #[path = "policies/sessions.rs"]
 mod sessions;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ use warmpath_core::cost::{Candidate, Cost, NoChoice, Standing, Term};
 use warmpath_core::history::Known;
 use warmpath_core::ids::{Rank, RequestKey, Roll, SequenceHash, Slot, WorkerId};
 use warmpath_core::namespace::Namespace;
-use warmpath_core::observe::{Enrolled, Event, Observation};
+use warmpath_core::observe::{Enrolled, Event, Observation, Usage};
 use warmpath_core::overlap::{Overlaps, PrefixIndex, TierBlocks};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::{DecidedBy, Explanation, PlaceError, Placement, Scheduler, Scratch};
@@ -122,6 +123,20 @@ impl World {
 
     fn place(&mut self, tokens: &[u32], session: Option<u64>) -> Placement {
         self.try_place(tokens, session).unwrap()
+    }
+
+    /// Gives a worker so many slots, and blocks without end.
+    fn limit(&mut self, slot: Slot, sequences: u32) {
+        let pools = self.workers.pools().to_vec();
+        let targets = self.workers.iter().cloned().map(|target| {
+            let limits = Limits { blocks: Some(Blocks(1_000_000)), sequences };
+            if target.slot == slot { Target { limits, ..target } } else { target }
+        });
+        self.workers = WorkerTable::new(targets.collect(), pools);
+    }
+
+    fn tell(&self, slot: Slot, event: Event) {
+        self.scheduler.observe(&Observation { at: self.start, request: RequestKey(1), slot, event });
     }
 
     fn explain(&mut self, tokens: &[u32], session: Option<u64>) -> Explanation {
@@ -239,6 +254,23 @@ fn an_explanation_leaves_what_its_caller_keeps() {
     }
 }
 
+/// Who writes a decision down needs the reasons of two, however many there were.
+#[test]
+fn what_is_kept_says_why_of_the_chosen_one_and_the_next() {
+    for name in [PolicyName::Predicted, PolicyName::Preble] {
+        let mut world = World { scratch: Scratch::new(7).aloud(), ..World::new(name) };
+        world.index.0[2] = (3, Tier::Device);
+        let placed = world.place(&prompt(1, 4), None);
+        let places: BTreeSet<usize> = world.scratch.terms().iter().map(|(at, _)| *at).collect();
+        assert!(world.workers.iter().count() > 2 && places.len() == 2, "{name}: {places:?}");
+        assert!(places.contains(&placed.target.slot.index()), "{name}");
+        for at in places {
+            let terms: Vec<_> = world.scratch.terms().iter().filter(|term| term.0 == at).map(|term| term.1).collect();
+            assert!((combined(&terms) - world.scratch.costs()[at].0).abs() < 1e-9, "{name}: {terms:?}");
+        }
+    }
+}
+
 #[test]
 fn an_explanation_names_what_decided() {
     let mut world = World::new(PolicyName::Kv);
@@ -301,6 +333,33 @@ fn what_a_rule_forbids_has_no_regret() {
     assert_eq!(world.place(&prompt(1, 4), None).target.slot, Slot(3));
     let choice = world.scratch.shadows()[0];
     assert_eq!((choice.slot, choice.agrees, choice.regret), (Some(Slot(0)), false, None));
+}
+
+/// `predicted` waits at the holder, which is full: among those `kv` does not choose, so its cost there says nothing.
+#[test]
+fn whom_the_policy_could_not_choose_costs_no_regret() {
+    let shadow = Policy::new(PolicyName::Predicted, &Weights::default());
+    let mut world = World::of(World::scheduler(PolicyName::Kv).with_shadows(vec![shadow]));
+    world.limit(Slot(0), 4_000);
+    world.index.0[0] = (4_000, Tier::Device);
+    let mut held = Vec::new();
+    for number in 0..40 {
+        let placed = world.place(&prompt(number + 1, 4_000), None);
+        assert_eq!(placed.target.slot, Slot(0));
+        world.start += Duration::from_millis(40);
+        world.tell(Slot(0), Event::FirstToken);
+        if number < 20 {
+            world.start += Duration::from_secs(1);
+            world.tell(Slot(0), Event::Finished { usage: Usage::default() });
+        } else {
+            held.push(placed);
+        }
+    }
+    world.limit(Slot(0), 20);
+    let placed = world.place(&prompt(99, 4_000), None);
+    let choice = world.scratch.shadows()[0];
+    assert_eq!((choice.slot, choice.regret), (Some(Slot(0)), None));
+    assert_ne!(placed.target.slot, Slot(0));
 }
 
 #[test]
