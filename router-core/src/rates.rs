@@ -10,6 +10,7 @@ use crate::ids::{Rank, RequestKey, Roll, SequenceHash, Slot, WorkerId};
 use crate::observe::{Enrol, Enrolled, Event, Learn, Observation};
 use crate::shape::Shape;
 use crate::units::Blocks;
+use answers::Answers;
 use arrivals::Arrivals;
 use line::Line;
 use mean::Mean;
@@ -18,6 +19,7 @@ use view::View;
 pub use work::Work;
 use worker::{Interval, Pending, Stage, Worker, context_of};
 
+mod answers;
 mod arrivals;
 mod line;
 mod mean;
@@ -90,6 +92,7 @@ struct State {
     end_to_end: Mean,
     /// The longest that an answer in one piece took, old ones counting less.
     longest: f64,
+    answers: Answers,
     /// What a request brings.
     tokens: Mean,
     pairs: Mean,
@@ -155,6 +158,7 @@ impl Default for State {
             ttft: Mean::new(0.005),
             end_to_end: Mean::believed(END_TO_END_MS, BELIEF, 0.005),
             longest: 0.0,
+            answers: Answers::default(),
             tokens: Mean::believed(USUAL, BELIEF, 0.005),
             pairs: Mean::believed(USUAL, BELIEF, 0.005),
         }
@@ -336,9 +340,28 @@ impl State {
         if let Some(interval) = flight.interval.take()
             && worker.learn(interval, line)
         {
-            let workers_now = f64::from(u32::try_from(workers.len()).unwrap_or(u32::MAX));
-            workers.iter_mut().for_each(|worker| worker.age(1.0 - 1.0 / (REMEMBERED * workers_now)));
+            self.age();
         }
+    }
+
+    /// An answer in one piece came: by how much longer than others its worker took. O(workers).
+    fn answered(&mut self, now: f64, key: RequestKey, tokens: f64) {
+        let Some(Flight { slot, sent, brought: (computed, pairs), whole: true, .. }) = self.flights.get(&key).copied()
+        else {
+            return;
+        };
+        let prompt_ms = self.line.ms(&Work { tokens: computed, pairs, ..Work::default() });
+        let Some(expected) = self.answers.add(now - sent, prompt_ms, tokens) else { return };
+        if let Some(worker) = self.workers.get_mut(slot.index()) {
+            worker.answered((now - sent) / expected, prompt_ms);
+            self.age();
+        }
+    }
+
+    /// What was learned of each worker counts less: one interval more was seen of the fleet.
+    fn age(&mut self) {
+        let workers_now = f64::from(u32::try_from(self.workers.len()).unwrap_or(u32::MAX));
+        self.workers.iter_mut().for_each(|worker| worker.age(1.0 - 1.0 / (REMEMBERED * workers_now)));
     }
 
     /// `fully`: it ended as it should.
@@ -385,7 +408,10 @@ impl Learn for Rates {
             }
             Event::FirstToken => state.first_token(now, request),
             Event::Progress { tokens } => state.tokens(now, request, f64::from(tokens.0)),
-            Event::Finished { .. } => state.ended(now, request, true),
+            Event::Finished { usage } => {
+                usage.completion.iter().for_each(|tokens| state.answered(now, request, f64::from(tokens.0)));
+                state.ended(now, request, true);
+            }
             Event::Failed { .. } => state.ended(now, request, false),
         }
     }
@@ -747,5 +773,30 @@ mod tests {
         world.place(end + 20.0, 1_001, 0, 1_000_000);
         world.answer(end + 20_000.0, 1_001, 0);
         assert!(usual(end + 20_000.0) < 1.1 * before);
+    }
+    #[test]
+    fn a_worker_that_is_twice_as_slow_is_found_by_answers_in_one_piece_too() {
+        let world = World::new();
+        let shape = Shape { whole: true, ..Shape::of(Tokens(2_000), BlockSize::new(16).unwrap()) };
+        let placed = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(2_000) };
+        let mut ends = [0.0; 4];
+        let mut run = |slow: f64, rounds: u64| {
+            for key in 0..rounds * 4 {
+                let slot = u16::try_from(key % 4).unwrap();
+                let (tokens, end) = (50 + u32::try_from(key * 7 % 100).unwrap(), &mut ends[usize::from(slot)]);
+                world.tell(*end, key, slot, placed);
+                *end += (80.0 + 20.0 * f64::from(tokens)) * if slot == 0 { slow } else { 1.0 };
+                world.tell(*end, key, slot, Event::FirstToken);
+                let usage = Usage { completion: Some(Tokens(tokens)), ..Usage::default() };
+                world.tell(*end, key, slot, Event::Finished { usage });
+            }
+            let end = ends.iter().copied().fold(0.0, f64::max);
+            [0, 1].map(|slot| world.outlook(end, slot, 4.0, 0).own)
+        };
+        let [slow, usual] = run(2.0, 200);
+        // Compared with the mean of the fleet, of which it is one.
+        assert!((1.4..2.1).contains(&(slow / usual)), "{}", slow / usual);
+        let [slow, usual] = run(1.0, 400);
+        assert!((0.95..1.1).contains(&(slow / usual)), "{}", slow / usual);
     }
 }

@@ -213,6 +213,14 @@ impl Worker {
         true
     }
 
+    /// An answer in one piece took so many times what the fleet's do. It counts as an interval of its prompt, whose time it
+    /// does not tell apart from that of its tokens.
+    pub(super) fn answered(&mut self, times: f64, prompt_ms: f64) {
+        let slow = self.slow;
+        self.taken.0 += prompt_ms * times.clamp(slow / OFF_MAX, slow * OFF_MAX);
+        self.taken.1 += prompt_ms;
+    }
+
     /// What was learned counts less, by `keep`. Called for every interval of the fleet, so that a worker that nobody goes to
     /// any more, since it seemed slow, becomes one like the others again.
     pub(super) fn age(&mut self, keep: f64) {
