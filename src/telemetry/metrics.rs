@@ -262,6 +262,8 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// 100 observations of 0.5 ms, 850 of 3 ms and 49 of 8 ms.
@@ -296,6 +298,26 @@ mod tests {
             let line = text.lines().find_map(|line| line.strip_prefix(&format!("w_{name} "))).unwrap();
             assert!(line.parse::<f64>().unwrap() > 0.0, "{name} {line}");
         }
+    }
+
+    #[test]
+    fn what_was_promised_is_met_or_missed_where_it_was_promised() {
+        let metrics = Metrics::new("w");
+        let (model, second) = (metrics.model(0, "m"), Duration::from_secs(1));
+        model.first_token(second, None);
+        model.first_token(second, Some(second));
+        model.first_token(second, Some(second / 2));
+        model.gaps(second, second / 2);
+        let text = metrics.render();
+        let counted: Vec<&str> = text.lines().filter(|line| line.starts_with("w_objectives_total")).collect();
+        let line = |objective, result| {
+            format!("w_objectives_total{{model=\"m\",objective=\"{objective}\",result=\"{result}\"}} 1")
+        };
+        let mut expected = [("ttft", "met"), ("ttft", "missed"), ("itl", "missed")].map(|(name, how)| line(name, how));
+        expected.sort();
+        let mut counted = counted;
+        counted.sort_unstable();
+        assert_eq!(counted, expected);
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
         "routing: {sessions: {header: 'no header'}}",
         &["3:30: expected the name of a header such as x-tenant, got `no header`"],
     ),
+    ("routing: {objectives: {high: {ttft: 5}}}", &["3:38: "]),
+    ("routing: {objectives: {urgent: {}}}", &["3:24: unknown key `urgent` (known: high, normal, low)"]),
     ("routing: {approx_lru: {prefix: -1}}", &["3:32: weight must be finite and at least 0, got -1"]),
     ("discovery: {nats: {enabled: true}}", &["3:29: workers register over NATS, but `events.nats.url` is not set"]),
     ("discovery: {nats: {enabled: yes}}", &["3:29: expected true or false, got `yes`"]),

@@ -93,6 +93,22 @@ async fn a_shadow_is_asked_and_counted() {
     assert!((regret - 4.0).abs() < 1e-9);
 }
 
+/// Of streams only: nobody sees when the tokens of an answer in one piece come.
+#[tokio::test]
+async fn streams_are_counted_by_whether_their_class_got_what_it_was_promised() {
+    let objectives = "{high: {ttft: 1h, itl: 1h}, low: {itl: 1h}}";
+    let fleet = fleet().config(&format!("routing: {{policy: predicted, objectives: {objectives}}}")).start().await;
+    for (priority, stream) in [(-1, true), (-1, false), (0, true), (1, true), (1, true)] {
+        let body = json!({"model": "m", "prompt": tokens(40), "max_tokens": 4, "stream": stream, "priority": priority});
+        assert_eq!(fleet.post("/v1/completions", &body).await.status, 200);
+    }
+    fleet.until_metric("warmpath_objectives_total", "objective=\"itl\",result=\"met\"", 3.0).await;
+    let counted = async |labels| fleet.metric("warmpath_objectives_total", labels).await;
+    assert_eq!(counted("objective=\"itl\",result=\"met\"").await, 3.0);
+    assert_eq!(counted("objective=\"ttft\",result=\"met\"").await, 1.0);
+    assert_eq!(counted("missed").await, 0.0);
+}
+
 /// R-083 end to end: of a prompt of ten whole blocks nine are promised and nine are hit.
 #[tokio::test]
 async fn the_promise_is_what_the_engine_keeps() {

@@ -47,6 +47,16 @@ pub(super) const WORDS: &[Words] = &[
         ],
     },
     Words {
+        of: &["objectives_total"],
+        label: "objective",
+        all: &[("ttft", "the time to the first token"), ("itl", "the mean time between tokens")],
+    },
+    Words {
+        of: &["objectives_total"],
+        label: "result",
+        all: &[("met", "it was no longer than was promised"), ("missed", "it was longer")],
+    },
+    Words {
         of: &["retries_total"],
         label: "reason",
         all: &[
@@ -93,7 +103,7 @@ pub(super) const WORDS: &[Words] = &[
         all: &[
             ("agrees", "it would have chosen the same worker"),
             ("differs", "another one"),
-            ("against_rule", "another one, to which the active policy's rule sends nobody: a regret without a size"),
+            ("against_rule", "another one, to which the active policy's rule sends nobody, or nobody while it is so full: a regret without a size"),
             ("no_choice", "none"),
         ],
     },
