@@ -9,7 +9,7 @@
 //! | a connection broke | yes, within the budget | elsewhere | yes |
 //! | no data in time | once | elsewhere | yes |
 //! | 502, 503, 504, or a first event that is an error, but for those below | yes, within the budget | elsewhere; where nobody else is left, here after a Retry-After of up to a second | yes |
-//! | 429, or a first event that says so | yes, and it is no attempt: nothing was computed | elsewhere, until nobody is left | no: it is a load |
+//! | 429, or a first event that says so | yes | elsewhere | no: it is a load |
 //! | 401, or 403, where the router shows a key of its own | yes | elsewhere | yes: the client's key was never seen |
 //! | 404 that says that the model is not there | yes | elsewhere | yes, but not where an adapter was asked for |
 //! | another 4xx, or a first event with such a code | no: it is the answer | | no: the worker is alive |
@@ -17,8 +17,8 @@
 //! | an operator ejected the worker | yes | elsewhere | no |
 //!
 //! Inference has no side effect but its cost, so work may be done twice; what bounds that is the number of attempts, the
-//! [`RetryBudget`] and the [`Suspects`]. What bounds 429 is that no worker is asked twice, and that one that has said it is
-//! left alone for a while.
+//! [`RetryBudget`] and the [`Suspects`]. A 429 needs no budget, since nothing was computed; but it is an attempt, since it may
+//! be a sender's own limit, which every worker would tell.
 
 use std::time::Duration;
 
@@ -137,17 +137,13 @@ impl Course {
             Failure::Stale => return Next::Fresh,
             // Nothing was spent, and no worker is asked twice.
             Failure::Ejected => return Next::Elsewhere { budgeted: false, or_here_after: None },
-            // Nothing was computed here either; who wants no second attempt at all is obeyed.
-            Failure::TooManyRequests if self.rules.attempts > 0 => {
-                return Next::Elsewhere { budgeted: false, or_here_after: None };
-            }
-            Failure::TooManyRequests => false,
             Failure::ServerError => self.rules.server_errors,
             Failure::Silent => !std::mem::replace(&mut self.was_silent, true),
             Failure::Connect
             | Failure::Starved
             | Failure::Broken
             | Failure::Unavailable
+            | Failure::TooManyRequests
             | Failure::Denied
             | Failure::NotServed => true,
         };
@@ -184,7 +180,7 @@ mod tests {
         assert_eq!(ever(Broken), [PAID, PAID, Next::Stop, Next::Stop]);
         assert_eq!(ever(Silent), [FREE, Next::Stop, Next::Stop, Next::Stop]);
         assert_eq!(ever(Unavailable), [PAID, PAID, Next::Stop, Next::Stop]);
-        assert_eq!(ever(TooManyRequests), [FREE; 4]);
+        assert_eq!(ever(TooManyRequests), [FREE, FREE, Next::Stop, Next::Stop]);
         assert_eq!(course(RetryRules { attempts: 0, ..RULES }, &[TooManyRequests]), [Next::Stop]);
         assert_eq!(ever(Denied), [FREE, FREE, Next::Stop, Next::Stop]);
         assert_eq!(ever(NotServed), [FREE, FREE, Next::Stop, Next::Stop]);
@@ -205,10 +201,8 @@ mod tests {
         use Failure::*;
         assert_eq!(course(RULES, &[Denied, Unavailable, Connect]), [FREE, PAID, Next::Stop]);
         assert_eq!(course(RULES, &[Silent, Stale, Connect, Broken]), [FREE, Next::Fresh, FREE, Next::Stop]);
-        assert_eq!(
-            course(RULES, &[TooManyRequests, Silent, Connect, TooManyRequests, Broken]),
-            [FREE, FREE, FREE, FREE, Next::Stop]
-        );
+        assert_eq!(course(RULES, &[TooManyRequests, Silent, TooManyRequests]), [FREE, FREE, Next::Stop]);
+        assert_eq!(course(RULES, &[Broken, TooManyRequests, Connect]), [PAID, FREE, Next::Stop]);
         assert_eq!(course(RetryRules { attempts: 0, ..RULES }, &[Connect, Stale]), [Next::Stop, Next::Fresh]);
     }
 
