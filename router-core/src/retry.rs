@@ -10,7 +10,7 @@
 //! | no data in time | once | elsewhere | yes |
 //! | 502, 503, 504, or a first event that is an error, but for those below | yes, within the budget | elsewhere; where nobody else is left, here after a Retry-After of up to a second | yes |
 //! | 429, or a first event that says so | yes | elsewhere | no: it is a load |
-//! | 401, or 403, where the router shows a key of its own | yes | elsewhere | yes: the client's key was never seen |
+//! | 401, where the router shows a key of its own | yes | elsewhere | yes: the client's key was never seen |
 //! | 404 that says that the model is not there | yes | elsewhere | yes, but not where an adapter was asked for |
 //! | another 4xx, or a first event with such a code | no: it is the answer | | no: the worker is alive |
 //! | 500 | no, unless it is configured: a prompt that breaks one engine breaks the next | elsewhere, within the budget | yes |
@@ -48,7 +48,7 @@ pub enum Failure {
     Unavailable,
     /// It said that it has too much to do (429).
     TooManyRequests,
-    /// It refused the key that the router showed it (401, 403).
+    /// It refused the key that the router showed it (401).
     Denied,
     /// It said that it does not serve the model (404).
     NotServed,

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
+use crate::breaker::up;
 use crate::chaos::{Saw, ask, before};
 use crate::faulty::{Faulty, refusal, stream};
 use crate::fleet::fleet;
@@ -116,7 +119,6 @@ async fn a_worker_that_refuses_the_routers_key_or_its_model_is_replaced_and_told
     const NO_MODEL: &str = r#"{"error": {"message": "no", "type": "NotFoundError", "param": "model", "code": 404}}"#;
     for (status, body, reason, told, alone) in [
         ("401 Unauthorized", "{}", "denied", "refuses the router's key", (502, "upstream_failed")),
-        ("403 Forbidden", "{}", "denied", "refuses the router's key", (502, "upstream_failed")),
         ("404 Not Found", NO_MODEL, "model_not_served", "stranger-1", (404, "model_not_found")),
         (
             "404 Not Found",
@@ -145,6 +147,27 @@ async fn a_worker_that_refuses_the_routers_key_or_its_model_is_replaced_and_told
         let fleet = keyed(&[&bad]).start().await;
         let answer = refused(&fleet).await;
         assert_eq!((answer.status, answer.body["error"]["code"].as_str()), (alone.0, Some(alone.1)), "{answer:?}");
+    }
+}
+
+/// What a request may not do says nothing of the router's key.
+#[tokio::test]
+async fn what_is_forbidden_to_a_request_passes_as_it_came_and_counts_against_nobody() {
+    const FORBIDDEN: &str = r#"{"error":{"code":"content_policy_violation","message":"no","param":"messages"}}"#;
+    for path in ["/v1/completions", "/v1/embeddings"] {
+        let (worker, other) = (Scripted::start(vec![whole("403 Forbidden", FORBIDDEN)]).await, good().await);
+        let fleet = fleet().engines(0).policy("round_robin");
+        let fleet = [&worker, &other]
+            .into_iter()
+            .fold(fleet, |fleet, worker| fleet.stranger_with(worker.address, "events: none, api_key: secret"));
+        let config = "health: {request_failures: 1}\ntimeouts: {health_interval: 1h}";
+        let fleet = fleet.config(config).start().await;
+        worker.checked().await;
+        let answer = fleet.post(path, &json!({"model": "m", "prompt": "x"})).await;
+        assert_eq!((answer.status, answer.body.to_string().as_str()), (403, FORBIDDEN), "{path}");
+        assert_eq!((other.seen().len(), retries(&fleet, "").await), (0, 0), "{path}");
+        assert_eq!(fleet.health().await["status"], "ok", "{path}");
+        assert!(up(&fleet, "stranger-1").await, "{path}");
     }
 }
 
