@@ -153,7 +153,7 @@ impl Fleet {
 
     /// The fleet is `roster` from now on. Whoever waits for a worker may find one now, or has to learn that there is none.
     fn publish(&self, roster: Roster) {
-        self.roster.store(Arc::new(roster));
+        self.roster.store(Arc::new(rest::roused(roster, Instant::now())));
         for pool in self.pools() {
             pool.gate.room();
         }

@@ -8,17 +8,18 @@
 //! | a kept connection ended without a byte | at once, on a fresh one | the same worker | no |
 //! | a connection broke | yes, within the budget | elsewhere | yes |
 //! | no data in time | once | elsewhere | yes |
+//! | none of an answer that comes in one piece | no: it would be as late again | | no: it may be computing it |
 //! | 502, 503, 504, or a first event that is an error, but for those below | yes, within the budget | elsewhere; where nobody else is left, here after a Retry-After of up to a second | yes |
-//! | 429, or a first event that says so | yes, and it is no attempt: nothing was computed | elsewhere, until nobody is left | no: it is a load |
-//! | 401, or 403, where the router shows a key of its own | yes | elsewhere | yes: the client's key was never seen |
+//! | 429, or a first event that says so | yes | elsewhere | no: it is a load |
+//! | 401, where the router shows a key of its own | yes | elsewhere | yes: the client's key was never seen |
 //! | 404 that says that the model is not there | yes | elsewhere | yes, but not where an adapter was asked for |
 //! | another 4xx, or a first event with such a code | no: it is the answer | | no: the worker is alive |
 //! | 500 | no, unless it is configured: a prompt that breaks one engine breaks the next | elsewhere, within the budget | yes |
 //! | an operator ejected the worker | yes | elsewhere | no |
 //!
 //! Inference has no side effect but its cost, so work may be done twice; what bounds that is the number of attempts, the
-//! [`RetryBudget`] and the [`Suspects`]. What bounds 429 is that no worker is asked twice, and that one that has said it is
-//! left alone for a while.
+//! [`RetryBudget`] and the [`Suspects`]. A 429 needs no budget, since nothing was computed; but it is an attempt, since it may
+//! be a sender's own limit, which every worker would tell.
 
 use std::time::Duration;
 
@@ -44,11 +45,13 @@ pub enum Failure {
     Broken,
     /// No data in time.
     Silent,
+    /// None of an answer that comes in one piece: whether the worker hangs or computes it, nothing tells.
+    Late,
     /// The worker said that it cannot serve now (502, 503, 504), or its stream began with an error.
     Unavailable,
     /// It said that it has too much to do (429).
     TooManyRequests,
-    /// It refused the key that the router showed it (401, 403).
+    /// It refused the key that the router showed it (401).
     Denied,
     /// It said that it does not serve the model (404).
     NotServed,
@@ -67,6 +70,7 @@ impl Failure {
             Failure::Stale => "stale_connection",
             Failure::Broken => "broken",
             Failure::Silent => "first_byte_timeout",
+            Failure::Late => "late",
             Failure::Unavailable => "unavailable",
             Failure::TooManyRequests => "too_many_requests",
             Failure::Denied => "denied",
@@ -78,7 +82,7 @@ impl Failure {
 
     /// Whether it tells against the worker's health.
     pub fn is_fault(self) -> bool {
-        !matches!(self, Failure::Starved | Failure::Stale | Failure::TooManyRequests | Failure::Ejected)
+        !matches!(self, Failure::Starved | Failure::Stale | Failure::Late | Failure::TooManyRequests | Failure::Ejected)
     }
 
     /// Whether the worker may have died of the request.
@@ -137,17 +141,14 @@ impl Course {
             Failure::Stale => return Next::Fresh,
             // Nothing was spent, and no worker is asked twice.
             Failure::Ejected => return Next::Elsewhere { budgeted: false, or_here_after: None },
-            // Nothing was computed here either; who wants no second attempt at all is obeyed.
-            Failure::TooManyRequests if self.rules.attempts > 0 => {
-                return Next::Elsewhere { budgeted: false, or_here_after: None };
-            }
-            Failure::TooManyRequests => false,
+            Failure::Late => false,
             Failure::ServerError => self.rules.server_errors,
             Failure::Silent => !std::mem::replace(&mut self.was_silent, true),
             Failure::Connect
             | Failure::Starved
             | Failure::Broken
             | Failure::Unavailable
+            | Failure::TooManyRequests
             | Failure::Denied
             | Failure::NotServed => true,
         };
@@ -183,8 +184,9 @@ mod tests {
         assert_eq!(ever(Stale), [Next::Fresh; 4]);
         assert_eq!(ever(Broken), [PAID, PAID, Next::Stop, Next::Stop]);
         assert_eq!(ever(Silent), [FREE, Next::Stop, Next::Stop, Next::Stop]);
+        assert_eq!(ever(Late), [Next::Stop; 4]);
         assert_eq!(ever(Unavailable), [PAID, PAID, Next::Stop, Next::Stop]);
-        assert_eq!(ever(TooManyRequests), [FREE; 4]);
+        assert_eq!(ever(TooManyRequests), [FREE, FREE, Next::Stop, Next::Stop]);
         assert_eq!(course(RetryRules { attempts: 0, ..RULES }, &[TooManyRequests]), [Next::Stop]);
         assert_eq!(ever(Denied), [FREE, FREE, Next::Stop, Next::Stop]);
         assert_eq!(ever(NotServed), [FREE, FREE, Next::Stop, Next::Stop]);
@@ -194,7 +196,7 @@ mod tests {
         assert_eq!(course(with_500, &[ServerError; 3]), [PAID, PAID, Next::Stop]);
         let faults = [Connect, Broken, Silent, Unavailable, Denied, NotServed, ServerError];
         assert!(faults.iter().all(|failure| failure.is_fault()));
-        assert!([Starved, Stale, TooManyRequests, Ejected].iter().all(|failure| !failure.is_fault()));
+        assert!([Starved, Stale, Late, TooManyRequests, Ejected].iter().all(|failure| !failure.is_fault()));
         assert!(
             Broken.may_be_death() && ![Connect, Stale, Denied, NotServed].iter().any(|failure| failure.may_be_death())
         );
@@ -205,10 +207,8 @@ mod tests {
         use Failure::*;
         assert_eq!(course(RULES, &[Denied, Unavailable, Connect]), [FREE, PAID, Next::Stop]);
         assert_eq!(course(RULES, &[Silent, Stale, Connect, Broken]), [FREE, Next::Fresh, FREE, Next::Stop]);
-        assert_eq!(
-            course(RULES, &[TooManyRequests, Silent, Connect, TooManyRequests, Broken]),
-            [FREE, FREE, FREE, FREE, Next::Stop]
-        );
+        assert_eq!(course(RULES, &[TooManyRequests, Silent, TooManyRequests]), [FREE, FREE, Next::Stop]);
+        assert_eq!(course(RULES, &[Broken, TooManyRequests, Connect]), [PAID, FREE, Next::Stop]);
         assert_eq!(course(RetryRules { attempts: 0, ..RULES }, &[Connect, Stale]), [Next::Stop, Next::Fresh]);
     }
 

@@ -121,7 +121,8 @@ async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way
         return Err(failed(Failure::Ejected));
     }
     request.access.iter().for_each(|access| access.sent());
-    let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way));
+    let silence = if request.relayed == Relayed::Whole { Failure::Late } else { Failure::Silent };
+    let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way, silence));
     let answer = tokio::select! {
         biased;
         sent = &mut sending => sent?,
@@ -139,10 +140,6 @@ fn refused(gateway: &Gateway, request: &Understood, worker: &Worker, answer: &An
         StatusCode::INTERNAL_SERVER_ERROR if gateway.behaviour.retries.server_errors => Failure::ServerError,
         // The client's own key was never shown.
         StatusCode::UNAUTHORIZED if worker.authorization().is_some() => Failure::Denied,
-        // A path that the router does not know may be forbidden to everybody.
-        StatusCode::FORBIDDEN if worker.authorization().is_some() && request.relayed != Relayed::Unread => {
-            Failure::Denied
-        }
         // Of a name that was not read here it says nothing.
         StatusCode::NOT_FOUND if request.names_model && answer.whole().is_some_and(|body| disowns_model(&body)) => {
             Failure::NotServed

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::breaker::{asked, up};
 use crate::chaos::{Saw, ask, before};
-use crate::faulty::{Act, Faulty, refusal, stream};
+use crate::faulty::{Act, Faulty, beginning, refusal, stream};
 use crate::fleet::fleet;
-use crate::retries::retries;
+use crate::retries::{retries, send};
 
 #[tokio::test]
 async fn a_short_pause_of_the_only_worker_is_waited_for_and_a_long_one_told() {
@@ -46,6 +46,7 @@ async fn a_short_pause_is_waited_for_though_another_worker_fails_after_it() {
 }
 
 /// One that is back has begun with few, and takes few anyway: with nothing it would be left alone until its ramp gives one.
+/// The other worker is full meanwhile.
 #[tokio::test]
 async fn who_has_too_much_to_do_when_it_has_just_come_back_is_asked_again_when_it_said() {
     let busy = |_: &str, number: usize| {
@@ -53,18 +54,24 @@ async fn who_has_too_much_to_do_when_it_has_just_come_back_is_asked_again_when_i
         if number == 0 { refusal("429 Too Many Requests", pause) } else { stream(1) }
     };
     let worker = Faulty::start(busy).await;
+    let other = Faulty::start(|_, _| [beginning(1), vec![Act::Hold]].concat()).await;
     worker.set_healthy(false);
     let fleet = fleet().engines(0).policy("least_requests").tokenizer("null");
-    let fleet = fleet.stranger_with(worker.address, "events: none, max_num_seqs: 2");
+    let fleet = [&worker, &other]
+        .into_iter()
+        .fold(fleet, |fleet, engine| fleet.stranger_with(engine.address, "events: none, max_num_seqs: 2"));
     let fleet = fleet.config("timeouts: {health_interval: 50ms}\nhealth: {ramp: 60s}").start_at_once().await;
     fleet.eventually("it is out", async |fleet| !up(fleet, "stranger-1").await).await;
+    let first = send(&fleet).await;
     worker.set_healthy(true);
     fleet.eventually("it is back", async |fleet| up(fleet, "stranger-1").await).await;
-    let url = fleet.url("/v1/completions");
-    assert_eq!(ask(&fleet.client, &url, "too much").await, Saw::Refused(429));
+    let second = send(&fleet).await;
+    assert_eq!((worker.count(), other.count()), (1, 2), "too much");
     let start = Instant::now();
-    assert_eq!(ask(&fleet.client, &url, "then").await, Saw::Whole);
+    assert_eq!(ask(&fleet.client, &fleet.url("/v1/completions"), "then").await, Saw::Whole);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!((worker.count(), other.count()), (2, 2));
+    drop((first, second));
 }
 
 /// In a brown-out nobody waits for long, and clients are told to leave it.
