@@ -192,7 +192,7 @@ impl GatewayError {
                     StatusCode::SERVICE_UNAVAILABLE
                 }
                 Failure::Broken | Failure::Stale | Failure::ServerError | Failure::Denied => StatusCode::BAD_GATEWAY,
-                Failure::Silent | Failure::Late => StatusCode::GATEWAY_TIMEOUT,
+                Failure::Silent => StatusCode::GATEWAY_TIMEOUT,
                 Failure::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
                 Failure::NotServed => StatusCode::NOT_FOUND,
             },
@@ -232,7 +232,7 @@ impl GatewayError {
             Self::Place { source: PlaceError::NoWorker } | Self::NoSuchSlot => "no_worker",
             Self::Queue { .. } => "queue_refused",
             Self::TooManyInFlight => "too_many_in_flight",
-            Self::Deadline | Self::Upstream { failure: Failure::Late, .. } => "deadline",
+            Self::Deadline => "deadline",
             Self::TooManyConnections => "too_many_connections",
             Self::NoRoom => "no_room",
             Self::Stopping => "shutting_down",
@@ -264,9 +264,7 @@ impl GatewayError {
             Self::Stopping => ("service_unavailable", Some("shutting_down")),
             Self::Deadline => ("upstream_error", Some("deadline_exceeded")),
             Self::Upstream { failure: Failure::Starved, .. } => ("service_unavailable", Some("no_descriptors")),
-            Self::Upstream { failure: Failure::Silent | Failure::Late, .. } => {
-                ("upstream_error", Some("upstream_timeout"))
-            }
+            Self::Upstream { failure: Failure::Silent, .. } => ("upstream_error", Some("upstream_timeout")),
             Self::Upstream { failure: Failure::TooManyRequests, .. } => {
                 ("rate_limit_error", Some("rate_limit_exceeded"))
             }
@@ -292,7 +290,7 @@ impl GatewayError {
                 | Failure::TooManyRequests => Retry::After(retry_after.unwrap_or(RETRY_DEFAULT)),
                 // Workers have tried and failed as often as is good for them, or need their operator.
                 Failure::Broken | Failure::Stale | Failure::Silent | Failure::ServerError => Retry::Never,
-                Failure::Late | Failure::Denied | Failure::NotServed => Retry::Never,
+                Failure::Denied | Failure::NotServed => Retry::Never,
             },
             Self::NoTurn { .. } | Self::Suspect => Retry::Never,
             _ => match self.status() {
@@ -328,7 +326,6 @@ impl GatewayError {
 fn failed(failure: Failure) -> &'static str {
     match failure {
         Failure::Starved => "the router has no file descriptor left for a connection to a worker",
-        Failure::Late => "the answer did not come in time",
         Failure::TooManyRequests => "the workers have too much to do",
         Failure::NotServed => "no worker serves the model",
         _ => "a worker failed",
@@ -480,7 +477,7 @@ mod tests {
         assert_eq!(told(Failure::Unavailable, Some(second * 3)), (503, Retry::After(second * 3)));
         assert_eq!(told(Failure::TooManyRequests, Some(second / 2)), (429, Retry::After(second / 2)));
         assert_eq!(told(Failure::Broken, None), (502, Retry::Never));
-        assert_eq!([Failure::Silent, Failure::Late].map(|failure| told(failure, None)), [(504, Retry::Never); 2]);
+        assert_eq!(told(Failure::Silent, None), (504, Retry::Never));
         assert_eq!(GatewayError::Suspect.retry(), Retry::Never);
         assert_eq!(GatewayError::Deadline.retry(), Retry::Never);
         assert_eq!(GatewayError::Internal.retry(), Retry::Unsaid);
@@ -494,7 +491,6 @@ mod tests {
             Failure::Stale,
             Failure::Broken,
             Failure::Silent,
-            Failure::Late,
             Failure::Unavailable,
             Failure::TooManyRequests,
             Failure::ServerError,

@@ -102,22 +102,16 @@ impl Upstream {
     }
 
     /// Sends a request and waits for the first event of a streamed answer, or for the whole of a plain one or an error.
-    /// Engines send a stream's head at once, before prefill: only data says that work was done. Where none comes in time that
-    /// is called `silence`. Dropping the future closes the connection, and so cancels the work.
+    /// Engines send a stream's head at once, before prefill: only data says that work was done. Dropping the future closes
+    /// the connection, and so cancels the work.
     ///
     /// # Errors
     /// [`GatewayError::Upstream`], always before the client has seen anything.
-    pub async fn send(
-        &self,
-        worker: &Worker,
-        outgoing: &Outgoing,
-        way: Way,
-        silence: Failure,
-    ) -> Result<Answer, GatewayError> {
+    pub async fn send(&self, worker: &Worker, outgoing: &Outgoing, way: Way) -> Result<Answer, GatewayError> {
         let until = Instant::now() + self.timeouts.first_byte;
         let own = own(worker);
         let sending = pin!(worker.link.send(outgoing, &own, way));
-        let Some(sent) = in_time(until, sending).await else { return Err(failed(worker, silence, None)) };
+        let Some(sent) = in_time(until, sending).await else { return Err(failed(worker, Failure::Silent, None)) };
         let response = sent.map_err(|SendError { stage, source }| {
             let failure = match stage {
                 Stage::Connect => Failure::Connect,
@@ -145,8 +139,7 @@ impl Upstream {
             return Err(GatewayError::Upstream { worker: worker.id.clone(), failure, retry_after, source: None });
         }
         let cut = |cut| match cut {
-            Cut::Late => failed(worker, silence, None),
-            Cut::Stalled => failed(worker, Failure::Silent, None),
+            Cut::Late => failed(worker, Failure::Silent, None),
             Cut::Broken(source) => failed(worker, Failure::Broken, Some(source.into())),
             Cut::Unserved(failure) => failed(worker, failure, None),
         };
@@ -197,10 +190,7 @@ struct Patience {
 
 /// Why there is no more data.
 enum Cut {
-    /// None came.
     Late,
-    /// Some came.
-    Stalled,
     Broken(Fault),
     /// What came says that the request is not served.
     Unserved(Failure),
@@ -214,7 +204,7 @@ impl Patience {
 
     /// The next data, after others.
     async fn next(self, body: &mut Inflow) -> Result<Option<Bytes>, Cut> {
-        in_time(Instant::now() + self.idle, next_data(body)).await.ok_or(Cut::Stalled)?.map_err(Cut::Broken)
+        Self { until: Instant::now() + self.idle, ..self }.first(body).await
     }
 }
 

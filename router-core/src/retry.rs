@@ -8,7 +8,6 @@
 //! | a kept connection ended without a byte | at once, on a fresh one | the same worker | no |
 //! | a connection broke | yes, within the budget | elsewhere | yes |
 //! | no data in time | once | elsewhere | yes |
-//! | none of an answer that comes in one piece | no: it would be as late again | | no: it may be computing it |
 //! | 502, 503, 504, or a first event that is an error, but for those below | yes, within the budget | elsewhere; where nobody else is left, here after a Retry-After of up to a second | yes |
 //! | 429, or a first event that says so | yes | elsewhere | no: it is a load |
 //! | 401, where the router shows a key of its own | yes | elsewhere | yes: the client's key was never seen |
@@ -45,8 +44,6 @@ pub enum Failure {
     Broken,
     /// No data in time.
     Silent,
-    /// None of an answer that comes in one piece: whether the worker hangs or computes it, nothing tells.
-    Late,
     /// The worker said that it cannot serve now (502, 503, 504), or its stream began with an error.
     Unavailable,
     /// It said that it has too much to do (429).
@@ -70,7 +67,6 @@ impl Failure {
             Failure::Stale => "stale_connection",
             Failure::Broken => "broken",
             Failure::Silent => "first_byte_timeout",
-            Failure::Late => "late",
             Failure::Unavailable => "unavailable",
             Failure::TooManyRequests => "too_many_requests",
             Failure::Denied => "denied",
@@ -82,7 +78,7 @@ impl Failure {
 
     /// Whether it tells against the worker's health.
     pub fn is_fault(self) -> bool {
-        !matches!(self, Failure::Starved | Failure::Stale | Failure::Late | Failure::TooManyRequests | Failure::Ejected)
+        !matches!(self, Failure::Starved | Failure::Stale | Failure::TooManyRequests | Failure::Ejected)
     }
 
     /// Whether the worker may have died of the request.
@@ -141,7 +137,6 @@ impl Course {
             Failure::Stale => return Next::Fresh,
             // Nothing was spent, and no worker is asked twice.
             Failure::Ejected => return Next::Elsewhere { budgeted: false, or_here_after: None },
-            Failure::Late => false,
             Failure::ServerError => self.rules.server_errors,
             Failure::Silent => !std::mem::replace(&mut self.was_silent, true),
             Failure::Connect
@@ -184,7 +179,6 @@ mod tests {
         assert_eq!(ever(Stale), [Next::Fresh; 4]);
         assert_eq!(ever(Broken), [PAID, PAID, Next::Stop, Next::Stop]);
         assert_eq!(ever(Silent), [FREE, Next::Stop, Next::Stop, Next::Stop]);
-        assert_eq!(ever(Late), [Next::Stop; 4]);
         assert_eq!(ever(Unavailable), [PAID, PAID, Next::Stop, Next::Stop]);
         assert_eq!(ever(TooManyRequests), [FREE, FREE, Next::Stop, Next::Stop]);
         assert_eq!(course(RetryRules { attempts: 0, ..RULES }, &[TooManyRequests]), [Next::Stop]);
@@ -196,7 +190,7 @@ mod tests {
         assert_eq!(course(with_500, &[ServerError; 3]), [PAID, PAID, Next::Stop]);
         let faults = [Connect, Broken, Silent, Unavailable, Denied, NotServed, ServerError];
         assert!(faults.iter().all(|failure| failure.is_fault()));
-        assert!([Starved, Stale, Late, TooManyRequests, Ejected].iter().all(|failure| !failure.is_fault()));
+        assert!([Starved, Stale, TooManyRequests, Ejected].iter().all(|failure| !failure.is_fault()));
         assert!(
             Broken.may_be_death() && ![Connect, Stale, Denied, NotServed].iter().any(|failure| failure.may_be_death())
         );

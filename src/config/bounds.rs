@@ -51,8 +51,7 @@ pub struct Timeouts {
     pub client_stall: Period,
     /// A request's body.
     pub body_read: Period,
-    /// From sending to the first data of the worker's answer; then another worker is tried, unless the answer would come in
-    /// one piece, or the client gets 504.
+    /// From sending to the first data of the worker's answer; then another worker is tried, or the client gets 504.
     pub first_byte: Period,
     /// Between two pieces of an answer; then the stream ends with an error.
     pub stream_idle: Period,

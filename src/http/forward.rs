@@ -121,8 +121,7 @@ async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way
         return Err(failed(Failure::Ejected));
     }
     request.access.iter().for_each(|access| access.sent());
-    let silence = if request.relayed == Relayed::Whole { Failure::Late } else { Failure::Silent };
-    let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way, silence));
+    let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way));
     let answer = tokio::select! {
         biased;
         sent = &mut sending => sent?,

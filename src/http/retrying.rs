@@ -140,7 +140,7 @@ impl<'a> Retrying<'a> {
         let request = &*String::from_utf8_lossy(request);
         tracing::warn!(worker = %worker.id, request, failure = failure.label(), cause, "attempt failed");
         attempt.side = match failure {
-            Failure::Ejected | Failure::Starved | Failure::Late => Side::Router,
+            Failure::Ejected | Failure::Starved => Side::Router,
             _ => Side::Worker,
         };
         let fleet = &self.gateway.fleet;
