@@ -9,13 +9,12 @@ use std::time::Instant;
 use crate::ids::{Rank, RequestKey, Roll, SequenceHash, Slot, WorkerId};
 use crate::observe::{Enrol, Enrolled, Event, Learn, Observation};
 use crate::shape::Shape;
-use crate::units::Blocks;
 use answers::Answers;
 use arrivals::Arrivals;
 use line::Line;
 use mean::Mean;
+pub use reading::{Outlook, Reading, Regulars, Returning};
 use returns::Returns;
-use view::View;
 pub use work::Work;
 use worker::{Interval, Pending, Stage, Worker, context_of};
 
@@ -23,6 +22,7 @@ mod answers;
 mod arrivals;
 mod line;
 mod mean;
+mod reading;
 mod returns;
 mod view;
 mod visits;
@@ -105,45 +105,6 @@ struct State {
 #[derive(Default)]
 pub struct Rates(Mutex<State>);
 
-/// What a request can expect of one worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outlook {
-    /// ms until the engine comes to it.
-    pub wait: f64,
-    /// ms to compute it.
-    pub own: f64,
-    /// Of these, what others lose by it: ms by which it makes a step longer that there is anyway.
-    pub more: f64,
-    /// ms that it takes from those together that wait for their first token from the step in which it is computed.
-    pub step: f64,
-    /// ms between two tokens of a stream there; 0 where nobody decodes.
-    pub gap: f64,
-}
-
-/// Those who come to one worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Regulars {
-    /// How many in a ms.
-    pub per_ms: f64,
-    /// ms of computing that what the worker holds saves each of them, on average.
-    pub saved: f64,
-}
-
-/// Those who will come for what prompts have in common.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Returning {
-    /// How often.
-    pub times: f64,
-    /// For how many blocks.
-    pub blocks: Blocks,
-}
-
-/// All that is known at one moment.
-pub struct Reading<'a> {
-    state: MutexGuard<'a, State>,
-    now: f64,
-}
-
 impl Default for State {
     fn default() -> Self {
         Self {
@@ -170,7 +131,7 @@ impl Rates {
     pub fn read(&self, now: Instant) -> Reading<'_> {
         let state = self.state();
         let now = state.ms(now);
-        Reading { state, now }
+        Reading::of(state, now)
     }
 
     /// ms to compute so much on a worker like most.
@@ -186,76 +147,6 @@ impl Rates {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while the lock is held, so a poisoned lock still guards whole data.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Reading<'_> {
-    /// What so much work can expect of a worker on which `waiting` requests have no first token yet, by the account of the
-    /// router and what the engine says: more than are known here are foreign, and taken for usual ones.
-    #[inline]
-    pub fn outlook(&self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
-        let Self { state, now } = self;
-        let worker = state.workers.get(slot.index()).map(|worker| worker.now(*now, &state.line));
-        let foreign = waiting.saturating_sub(worker.as_ref().map_or(0, View::without_first_token));
-        let foreign = if foreign == 0 { Work::default() } else { state.usual().times(f64::from(foreign)) };
-        let whole = state.end_to_end.learned().unwrap_or(0.0);
-        let nobody_heard_of_it = || (state.line.ms(&foreign), 1.0);
-        let known = |worker: &View<'_>| {
-            let (wait, slow) = worker.wait(*now, &state.line, &foreign, whole);
-            (wait + worker.mute(*now, state.longest), slow)
-        };
-        let (wait, slow) = worker.as_ref().map_or_else(nobody_heard_of_it, known);
-        let gap = worker.as_ref().map_or(0.0, View::gap);
-        let step = worker.as_ref().map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
-        let work = worker.as_ref().map_or(*work, |worker| worker.beside(*work));
-        let more = state.line.more_ms(&work);
-        let own = if work.is_none() { 0.0 } else { state.line.step_ms(work.beside) + more };
-        Outlook { wait, own: slow * own, more: slow * more, step, gap }
-    }
-
-    /// Who comes to a worker, by those who came last.
-    pub fn regulars(&self, slot: Slot) -> Regulars {
-        let visits = self.state.workers.get(slot.index()).map(|worker| &worker.visits);
-        visits.map_or_else(Regulars::default, |visits| Regulars {
-            per_ms: visits.per_ms(self.now),
-            saved: visits.saved(),
-        })
-    }
-
-    /// Who will come back for what a prompt has in common with others, by who came back so far: at its fork those that came
-    /// before at other times, at its trunk those that came at once with others.
-    pub fn returning(&self, shape: &Shape) -> [Returning; 2] {
-        let Self { state, now } = self;
-        let cold = state.line.ms(&Work::cold(shape));
-        let fork = shape.fork.map(|at| Returning { times: state.returns.before(*now, at, cold), blocks: at.blocks });
-        let trunk = shape.trunk.map(|at| Returning { times: state.returns.at_once(*now, at), blocks: at.blocks });
-        [fork, trunk].map(Option::unwrap_or_default)
-    }
-
-    /// ms to compute what a request brings on average, on a worker like most.
-    pub fn mean_request_ms(&self) -> f64 {
-        self.state.line.ms(&self.state.usual())
-    }
-
-    /// Requests that arrive in a ms, over all workers; 0 before a second burst.
-    pub fn arrivals(&self) -> f64 {
-        self.state.arrivals.per_ms()
-    }
-
-    /// Mean time from the first token to the end, in ms.
-    pub fn decode_ms(&self) -> f64 {
-        (self.end_to_end() - self.state.ttft.get()).max(0.0)
-    }
-
-    /// Mean time to first token over mean time to the end; 0 before a first token.
-    pub fn first_share(&self) -> f64 {
-        (self.state.ttft.get() / self.end_to_end()).min(1.0)
-    }
-
-    /// Mean time to the end, in ms. Before a request has ended, whose answers may take half a minute in a fleet that has just
-    /// begun, it is what the first has taken so far.
-    fn end_to_end(&self) -> f64 {
-        self.state.end_to_end.learned().unwrap_or_else(|| self.now.max(END_TO_END_MS))
     }
 }
 

@@ -103,7 +103,10 @@ pub(super) const WORDS: &[Words] = &[
         all: &[
             ("agrees", "it would have chosen the same worker"),
             ("differs", "another one"),
-            ("against_rule", "another one, to which the active policy's rule sends nobody, or nobody while it is so full: a regret without a size"),
+            (
+                "against_rule",
+                "another one, to which the active policy's rule sends nobody, or nobody while it is so full: a regret without a size",
+            ),
             ("no_choice", "none"),
         ],
     },
