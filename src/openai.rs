@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 mod field;
 mod fields;
@@ -162,12 +163,11 @@ impl<'a> RequestView<'a> {
     }
 
     fn read(endpoint: Endpoint, body: &'a [u8], items_max: usize, reading: Reading) -> Result<Self, BadRequest> {
+        let body = without_mark(body);
         if let Some(mut fields) = Fields::scan(body, items_max, reading) {
             return Self::from_fields(endpoint, &mut fields, items_max, reading);
         }
-        if nesting::exceeds(body, DEPTH_MAX) {
-            return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
-        }
+        nests_within_reason(body)?;
         let begin = body.trim_ascii_start().first();
         let no_object = || BadRequest::body("the body must be a JSON object");
         // A derived reader would take a list of the fields' values as well.
@@ -310,6 +310,33 @@ fn choices(raw: Option<Raw<'_>>) -> Result<u32, BadRequest> {
     }
 }
 
+/// A JSON text without the byte-order mark that may precede it, as Python's reader takes it.
+pub fn without_mark(json: &[u8]) -> &[u8] {
+    json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json)
+}
+
+/// Judges how deep a JSON text nests.
+///
+/// # Errors
+/// Deeper than [`DEPTH_MAX`].
+pub fn nests_within_reason(json: &[u8]) -> Result<(), BadRequest> {
+    if nesting::exceeds(json, DEPTH_MAX) {
+        return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
+    }
+    Ok(())
+}
+
+/// Judges how many `messages` there are, whatever they are made of. What is no list has none.
+///
+/// # Errors
+/// More than `items_max`.
+pub fn has_few_messages(messages: Raw<'_>, items_max: usize) -> Result<(), BadRequest> {
+    if messages.get().starts_with('[') {
+        field::list::<IgnoredAny>("messages", items_max, messages)?;
+    }
+    Ok(())
+}
+
 /// The client's view of a fault that serde found in the body as a whole.
 fn malformed(error: serde_json::Error) -> BadRequest {
     match error.classify() {
@@ -342,6 +369,12 @@ mod tests {
         assert!(view.add_special_tokens && !view.stream && !view.include_usage);
         assert_eq!((view.max_tokens, view.truncation, view.cache_salt, view.user), (None, None, None, None));
         assert!(matches!(&view.input, Input::Completion(Prompt::Texts(texts)) if texts[..] == ["Hello"]));
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_a_body_is_passed_over() {
+        assert_eq!(completion("\u{feff}{\"model\":\"m\",\"prompt\":\"a\"}").unwrap().model.as_deref(), Some("m"));
+        assert!(completion("\u{feff}\u{feff}{\"prompt\":\"a\"}").is_err());
     }
 
     #[test]
@@ -423,7 +456,7 @@ mod tests {
 
     #[test]
     fn bytes_after_the_body_and_broken_json_are_refused() {
-        for body in [r#"{"model":"m","prompt":"a"} x"#, r#"{"model":"m","prompt":"a""#, "", "\u{feff}{}"] {
+        for body in [r#"{"model":"m","prompt":"a"} x"#, r#"{"model":"m","prompt":"a""#, "", "\u{feff}"] {
             let (param, message) = fault(completion(body));
             assert_eq!(param, None);
             assert!(message.starts_with("the body is not valid JSON: "), "{message}");

@@ -5,6 +5,8 @@ use memchr::memmem;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use crate::openai::without_mark;
+
 #[derive(Deserialize)]
 struct Fields<'a> {
     #[serde(borrow, default, deserialize_with = "even_null")]
@@ -29,7 +31,8 @@ fn even_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de R
 pub(super) fn asking(body: &[u8]) -> Option<Bytes> {
     // Keys may be written with escapes.
     let may_have = memmem::find(body, b"stream_options").is_some() || memmem::find(body, b"\\u").is_some();
-    let options = if may_have { serde_json::from_slice::<Fields<'_>>(body).ok()?.stream_options } else { None };
+    let options =
+        if may_have { serde_json::from_slice::<Fields<'_>>(without_mark(body)).ok()?.stream_options } else { None };
     let Some(options) = options else {
         let open = memchr::memchr(b'{', body)?;
         let text: &[u8] = if is_empty(&body[open..]) {
@@ -81,6 +84,7 @@ mod tests {
         for (body, expected) in [
             (" {\n \"a\" : 1e400}\r\n", " {\"stream_options\":{\"include_usage\":true},\n \"a\" : 1e400}\r\n"),
             ("{ }", r#"{"stream_options":{"include_usage":true} }"#),
+            ("\u{feff}{\"stream_options\":null}", "\u{feff}{\"stream_options\":{\"include_usage\":true}}"),
             (r#"{"a":"é\u00e9","b":1}"#, r#"{"stream_options":{"include_usage":true},"a":"é\u00e9","b":1}"#),
             (
                 r#"{"a":{"stream_options":{}}}"#,
