@@ -12,6 +12,7 @@ use serde::de::IgnoredAny;
 
 mod field;
 mod fields;
+mod lax;
 mod nesting;
 mod opening;
 mod prompt;
@@ -25,7 +26,7 @@ pub use raw::Raw;
 
 /// Levels of arrays and objects that a body may nest.
 pub const DEPTH_MAX: usize = 64;
-/// Answers that one request may ask for (`n`).
+/// Answers to one request (`n`) that are reckoned with: for more than OpenAI's own it is for the engine to say.
 pub const CHOICES_MAX: u32 = 128;
 
 /// A request that is refused because of its body. Costs no worker anything.
@@ -76,7 +77,7 @@ pub struct RequestView<'a> {
     pub stream: bool,
     /// Whether a stream ends with a chunk of usage.
     pub include_usage: bool,
-    /// Answers asked for, at least 1.
+    /// Answers asked for, from 1 to [`CHOICES_MAX`].
     pub n: u32,
     /// Tokens that an answer may have; `None` leaves it to the engine.
     pub max_tokens: Option<u32>,
@@ -139,9 +140,9 @@ pub enum Side {
 }
 
 #[derive(Deserialize)]
-struct StreamOptions {
-    #[serde(default)]
-    include_usage: Option<bool>,
+struct StreamOptions<'a> {
+    #[serde(borrow)]
+    include_usage: Option<Raw<'a>>,
 }
 
 impl<'a> RequestView<'a> {
@@ -198,8 +199,9 @@ impl<'a> RequestView<'a> {
             return Err(BadRequest::field("cache_salt", "`cache_salt` must not be empty"));
         }
         let stream_options = field::shaped("stream_options", b'{', fields.stream_options)?;
-        let stream_options: Option<StreamOptions> =
+        let stream_options: Option<StreamOptions<'_>> =
             field::value("stream_options", "an object with the boolean `include_usage`", stream_options)?;
+        let include_usage = stream_options.and_then(|options| options.include_usage);
         let max_tokens = field::count("max_tokens", fields.max_tokens)?;
         let max_completion_tokens = field::count("max_completion_tokens", fields.max_completion_tokens)?;
         let (input, max_tokens) = match endpoint {
@@ -222,7 +224,7 @@ impl<'a> RequestView<'a> {
             truncation: truncation(fields)?,
             cache_salt,
             stream: field::flag("stream", fields.stream)?.unwrap_or(false),
-            include_usage: stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+            include_usage: field::flag("stream_options.include_usage", include_usage)?.unwrap_or(false),
             n: choices(fields.n)?,
             max_tokens,
             priority: field::integer("priority", fields.priority)?.unwrap_or(0),
@@ -301,12 +303,9 @@ fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
 }
 
 fn choices(raw: Option<Raw<'_>>) -> Result<u32, BadRequest> {
-    match field::integer("n", raw)? {
-        None => Ok(1),
-        Some(n) => match u32::try_from(n) {
-            Ok(n) if (1..=CHOICES_MAX).contains(&n) => Ok(n),
-            _ => Err(BadRequest::field("n", format!("`n` must be from 1 to {CHOICES_MAX}, got {n}"))),
-        },
+    match field::integer("n", raw)?.unwrap_or(1) {
+        n if n < 1 => Err(BadRequest::field("n", format!("`n` must be at least 1, got {n}"))),
+        n => Ok(u32::try_from(n).map_or(CHOICES_MAX, |n| n.min(CHOICES_MAX))),
     }
 }
 
@@ -436,6 +435,20 @@ mod tests {
     }
 
     #[test]
+    fn values_that_engines_take_count_as_what_they_stand_for() {
+        let view = completion(
+            r#"{"model":"m","prompt":"x","stream":"True","add_special_tokens":0,"n":"3","max_tokens":16.0,"priority":"-2",
+                "stream_options":{"include_usage":"yes"}}"#,
+        )
+        .unwrap();
+        assert!(view.stream && view.include_usage && !view.add_special_tokens);
+        assert_eq!((view.n, view.max_tokens, view.priority), (3, Some(16), -2));
+        for many in ["129", "4294967296", "1e30"] {
+            assert_eq!(completion(&format!(r#"{{"prompt":"x","n":{many}}}"#)).unwrap().n, CHOICES_MAX);
+        }
+    }
+
+    #[test]
     fn a_chat_prefers_max_completion_tokens() {
         let body = r#"{"model":"m","messages":[{}],"max_tokens":5,"max_completion_tokens":7}"#;
         assert_eq!(chat(body).unwrap().max_tokens, Some(7));
@@ -487,11 +500,15 @@ mod tests {
         let cases = [
             (r#"{"model":"","prompt":"a"}"#, "model", "you must provide a model"),
             (r#"{"model":3,"prompt":"a"}"#, "model", "`model` must be a string"),
-            (r#"{"model":"m","prompt":"a","n":0}"#, "n", "`n` must be from 1 to 128, got 0"),
-            (r#"{"model":"m","prompt":"a","n":129}"#, "n", "`n` must be from 1 to 128, got 129"),
+            (r#"{"model":"m","prompt":"a","n":0}"#, "n", "`n` must be at least 1, got 0"),
             (r#"{"model":"m","prompt":"a","n":1.5}"#, "n", "`n` must be an integer"),
             (r#"{"model":"m","prompt":"a","max_tokens":-1}"#, "max_tokens", "`max_tokens` must be at least 0, got -1"),
-            (r#"{"model":"m","prompt":"a","stream":"yes"}"#, "stream", "`stream` must be a boolean"),
+            (r#"{"model":"m","prompt":"a","stream":"ja"}"#, "stream", "`stream` must be a boolean"),
+            (
+                r#"{"model":"m","prompt":"a","stream_options":{"include_usage":2}}"#,
+                "stream_options.include_usage",
+                "`stream_options.include_usage` must be a boolean",
+            ),
             (r#"{"model":"m","prompt":"a","cache_salt":""}"#, "cache_salt", "`cache_salt` must not be empty"),
             (
                 r#"{"model":"m","prompt":"a","truncate_prompt_tokens":-2}"#,

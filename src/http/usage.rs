@@ -97,6 +97,10 @@ mod tests {
                 r#"{"stream_options":{"include_usage": false,"x":1}}"#,
                 r#"{"stream_options":{"include_usage": true,"x":1}}"#,
             ),
+            (
+                r#"{"stream":"yes","stream_options":{"include_usage":"no"}}"#,
+                r#"{"stream":"yes","stream_options":{"include_usage":true}}"#,
+            ),
             (r#"{"stream_options":{"include_usage":null}}"#, r#"{"stream_options":{"include_usage":true}}"#),
             (r#"{"stream\u005foptions":{"x":1}}"#, r#"{"stream\u005foptions":{"include_usage":true,"x":1}}"#),
             (
@@ -112,6 +116,7 @@ mod tests {
     fn a_body_stays_as_it_is_where_every_chunk_would_change_or_readers_could_disagree() {
         for body in [
             r#"{"stream_options":{"continuous_usage_stats":true}}"#,
+            r#"{"stream_options":{"continuous_usage_stats":"yes"}}"#,
             r#"{"stream_options":{"include_usage":false,"include_usage":false}}"#,
             r#"{"stream_options":{},"stream_options":{}}"#,
             r#"{"stream_options":3}"#,
