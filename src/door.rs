@@ -32,6 +32,7 @@ mod date;
 mod delivery;
 mod front;
 mod gathered;
+mod goodbye;
 mod guard;
 mod head;
 mod http2;

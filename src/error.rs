@@ -129,6 +129,9 @@ pub enum GatewayError {
         #[source]
         source: Option<BoxError>,
     },
+    /// The head of this worker's answer is larger than is read.
+    #[error("the head of a worker's answer is too large")]
+    AnswerHead(WorkerId),
     /// A worker failed, and too many other requests are being tried again.
     #[error("a worker failed, and too many requests are being tried again already")]
     NoTurn {
@@ -182,10 +185,9 @@ impl GatewayError {
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::Place { .. } | Self::NoSuchSlot | Self::TooManyInFlight => StatusCode::SERVICE_UNAVAILABLE,
             Self::Queue { refusal: Refusal::TenantFull, .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::Queue { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Queue { .. } | Self::NoTurn { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::Deadline => StatusCode::GATEWAY_TIMEOUT,
-            Self::NoTurn { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Suspect => StatusCode::BAD_GATEWAY,
+            Self::Suspect | Self::AnswerHead(_) => StatusCode::BAD_GATEWAY,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Upstream { failure, .. } => match failure {
                 Failure::Connect | Failure::Starved | Failure::Unavailable | Failure::Ejected => {
@@ -203,7 +205,7 @@ impl GatewayError {
     pub fn side(&self) -> Side {
         match self {
             Self::Upstream { failure: Failure::Starved, .. } => Side::Router,
-            Self::Upstream { .. } | Self::NoTurn { .. } | Self::Deadline => Side::Worker,
+            Self::Upstream { .. } | Self::AnswerHead(_) | Self::NoTurn { .. } | Self::Deadline => Side::Worker,
             Self::Queue { refusal: Refusal::TenantFull, .. } => Side::Client,
             Self::Place { .. }
             | Self::NoSuchSlot
@@ -220,7 +222,7 @@ impl GatewayError {
     /// The worker that failed it last, which only the log may name.
     pub fn worker(&self) -> Option<&WorkerId> {
         match self {
-            Self::Upstream { worker, .. } | Self::NoTurn { worker } => Some(worker),
+            Self::Upstream { worker, .. } | Self::AnswerHead(worker) | Self::NoTurn { worker } => Some(worker),
             _ => None,
         }
     }
@@ -237,7 +239,7 @@ impl GatewayError {
             Self::NoRoom => "no_room",
             Self::Stopping => "shutting_down",
             Self::Upstream { failure: Failure::Starved, .. } => "no_descriptors",
-            Self::Upstream { .. } | Self::NoTurn { .. } => "upstream_error",
+            Self::Upstream { .. } | Self::AnswerHead(_) | Self::NoTurn { .. } => "upstream_error",
             Self::Suspect => "suspect",
             Self::Internal => "internal",
             Self::UnknownModel { .. } => "unknown_model",
@@ -270,6 +272,7 @@ impl GatewayError {
             }
             Self::Upstream { failure: Failure::NotServed, .. } => ("invalid_request_error", Some("model_not_found")),
             Self::Upstream { .. } => ("upstream_error", Some("upstream_failed")),
+            Self::AnswerHead(_) => ("upstream_error", Some("upstream_head_too_large")),
             Self::NoTurn { .. } => ("upstream_error", Some("too_many_retries")),
             Self::Suspect => ("upstream_error", Some("request_suspect")),
             Self::Internal => ("server_error", Some("internal_error")),
@@ -292,7 +295,7 @@ impl GatewayError {
                 Failure::Broken | Failure::Stale | Failure::Silent | Failure::ServerError => Retry::Never,
                 Failure::Denied | Failure::NotServed => Retry::Never,
             },
-            Self::NoTurn { .. } | Self::Suspect => Retry::Never,
+            Self::AnswerHead(_) | Self::NoTurn { .. } | Self::Suspect => Retry::Never,
             _ => match self.status() {
                 StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Retry::After(RETRY_DEFAULT),
                 // It would be computed once more, and be as late.

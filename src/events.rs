@@ -402,7 +402,7 @@ mod tests {
     use super::*;
     use crate::fleet::health::Health;
     use crate::fleet::{Contract, Newcomer};
-    use crate::link::{ClientTls, LinkLimits, Links};
+    use crate::link::{ClientTls, HEAD_MAX, LinkLimits, Links};
     use crate::shutdown::Tasks;
     use crate::telemetry::metrics::Metrics;
 
@@ -415,7 +415,11 @@ mod tests {
 
     fn worker() -> Arc<Worker> {
         let second = Duration::from_secs(1);
-        let links = Links::new(LinkLimits { connect: second, idle: second }, ClientTls::default(), Tasks::new());
+        let links = Links::new(
+            LinkLimits { connect: second, idle: second, head: HEAD_MAX },
+            ClientTls::default(),
+            Tasks::new(),
+        );
         let link = links.link(&http::uri::Scheme::HTTP, &"127.0.0.1:1".parse().unwrap()).unwrap();
         Arc::new(Worker::new(
             Slot(0),

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, Response};
 use rustls::pki_types::ServerName;
 use tokio::time::timeout;
 
-use crate::config::{Config, Timeouts};
+use crate::config::Config;
 use crate::error::{BoxError, is_starved};
 use crate::shutdown::Tasks;
 use connection::{Begun, Connection};
@@ -49,12 +49,19 @@ pub struct LinkLimits {
     pub connect: Duration,
     /// For one that nobody uses; shorter than the server's own limit, 5 s in vLLM.
     pub idle: Duration,
+    /// For the head of an answer, in bytes.
+    pub head: usize,
 }
 
+/// What the head of an answer has of its own, in bytes.
+pub const HEAD_MAX: usize = 16 * 1024;
+
 impl LinkLimits {
-    /// Those of the configuration.
-    pub fn of(timeouts: &Timeouts) -> Self {
-        Self { connect: timeouts.connect.get(), idle: timeouts.worker_idle.get() }
+    /// Those of the configuration. A server may repeat in its answer what a client has sent: as much is read.
+    pub fn of(config: &Config) -> Self {
+        let (limits, timeouts) = (&config.limits, &config.timeouts);
+        let head = limits.header_bytes.as_usize().saturating_add(HEAD_MAX);
+        Self { connect: timeouts.connect.get(), idle: timeouts.worker_idle.get(), head }
     }
 }
 
@@ -109,7 +116,7 @@ pub enum Stage {
     Stage::Connect => "no connection",
     Stage::Starved => "no file descriptor left for a connection",
     Stage::Stale => "a kept connection ended without an answer",
-    Stage::TooLarge => "the head of the answer has more than 16 KiB or 100 headers",
+    Stage::TooLarge => "the head of the answer has more bytes or headers than are read",
     Stage::Broken => "the connection broke",
 })]
 pub struct SendError {
@@ -142,7 +149,7 @@ impl Links {
             authorities: tls.authorities.clone(),
             identity: identity.map(|(certificate, key)| (certificate.value.clone(), key.value.clone())),
         };
-        Ok(Self::new(LinkLimits::of(&config.timeouts), ClientTls::load(files)?, tasks.clone()))
+        Ok(Self::new(LinkLimits::of(config), ClientTls::load(files)?, tasks.clone()))
     }
 
     /// The way to `authority`. Nothing is connected yet.
@@ -281,7 +288,7 @@ impl Link {
     async fn connect(&self) -> Result<Box<Connection>, BoxError> {
         let dialling = dial(&self.authority, self.secure.as_ref(), &self.shared.tls);
         let wire = timeout(self.shared.limits.connect, dialling).await.map_err(|_| "not in time")??;
-        Ok(Box::new(Connection::over(wire)))
+        Ok(Box::new(Connection::over(wire, self.shared.limits.head)))
     }
 }
 

@@ -8,9 +8,11 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 mod field;
 mod fields;
+mod lax;
 mod nesting;
 mod opening;
 mod prompt;
@@ -24,7 +26,7 @@ pub use raw::Raw;
 
 /// Levels of arrays and objects that a body may nest.
 pub const DEPTH_MAX: usize = 64;
-/// Answers that one request may ask for (`n`).
+/// Answers to one request (`n`) that are reckoned with: for more than OpenAI's own it is for the engine to say.
 pub const CHOICES_MAX: u32 = 128;
 
 /// A request that is refused because of its body. Costs no worker anything.
@@ -75,7 +77,7 @@ pub struct RequestView<'a> {
     pub stream: bool,
     /// Whether a stream ends with a chunk of usage.
     pub include_usage: bool,
-    /// Answers asked for, at least 1.
+    /// Answers asked for, from 1 to [`CHOICES_MAX`].
     pub n: u32,
     /// Tokens that an answer may have; `None` leaves it to the engine.
     pub max_tokens: Option<u32>,
@@ -138,9 +140,9 @@ pub enum Side {
 }
 
 #[derive(Deserialize)]
-struct StreamOptions {
-    #[serde(default)]
-    include_usage: Option<bool>,
+struct StreamOptions<'a> {
+    #[serde(borrow)]
+    include_usage: Option<Raw<'a>>,
 }
 
 impl<'a> RequestView<'a> {
@@ -162,12 +164,11 @@ impl<'a> RequestView<'a> {
     }
 
     fn read(endpoint: Endpoint, body: &'a [u8], items_max: usize, reading: Reading) -> Result<Self, BadRequest> {
+        let body = without_mark(body);
         if let Some(mut fields) = Fields::scan(body, items_max, reading) {
             return Self::from_fields(endpoint, &mut fields, items_max, reading);
         }
-        if nesting::exceeds(body, DEPTH_MAX) {
-            return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
-        }
+        nests_within_reason(body)?;
         let begin = body.trim_ascii_start().first();
         let no_object = || BadRequest::body("the body must be a JSON object");
         // A derived reader would take a list of the fields' values as well.
@@ -198,8 +199,9 @@ impl<'a> RequestView<'a> {
             return Err(BadRequest::field("cache_salt", "`cache_salt` must not be empty"));
         }
         let stream_options = field::shaped("stream_options", b'{', fields.stream_options)?;
-        let stream_options: Option<StreamOptions> =
+        let stream_options: Option<StreamOptions<'_>> =
             field::value("stream_options", "an object with the boolean `include_usage`", stream_options)?;
+        let include_usage = stream_options.and_then(|options| options.include_usage);
         let max_tokens = field::count("max_tokens", fields.max_tokens)?;
         let max_completion_tokens = field::count("max_completion_tokens", fields.max_completion_tokens)?;
         let (input, max_tokens) = match endpoint {
@@ -222,7 +224,7 @@ impl<'a> RequestView<'a> {
             truncation: truncation(fields)?,
             cache_salt,
             stream: field::flag("stream", fields.stream)?.unwrap_or(false),
-            include_usage: stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+            include_usage: field::flag("stream_options.include_usage", include_usage)?.unwrap_or(false),
             n: choices(fields.n)?,
             max_tokens,
             priority: field::integer("priority", fields.priority)?.unwrap_or(0),
@@ -301,13 +303,37 @@ fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
 }
 
 fn choices(raw: Option<Raw<'_>>) -> Result<u32, BadRequest> {
-    match field::integer("n", raw)? {
-        None => Ok(1),
-        Some(n) => match u32::try_from(n) {
-            Ok(n) if (1..=CHOICES_MAX).contains(&n) => Ok(n),
-            _ => Err(BadRequest::field("n", format!("`n` must be from 1 to {CHOICES_MAX}, got {n}"))),
-        },
+    match field::integer("n", raw)?.unwrap_or(1) {
+        n if n < 1 => Err(BadRequest::field("n", format!("`n` must be at least 1, got {n}"))),
+        n => Ok(u32::try_from(n).map_or(CHOICES_MAX, |n| n.min(CHOICES_MAX))),
     }
+}
+
+/// A JSON text without the byte-order mark that may precede it, as Python's reader takes it.
+pub fn without_mark(json: &[u8]) -> &[u8] {
+    json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json)
+}
+
+/// Judges how deep a JSON text nests.
+///
+/// # Errors
+/// Deeper than [`DEPTH_MAX`].
+pub fn nests_within_reason(json: &[u8]) -> Result<(), BadRequest> {
+    if nesting::exceeds(json, DEPTH_MAX) {
+        return Err(BadRequest::body(format!("the body is nested deeper than {DEPTH_MAX} levels")));
+    }
+    Ok(())
+}
+
+/// Judges how many `messages` there are, whatever they are made of. What is no list has none.
+///
+/// # Errors
+/// More than `items_max`.
+pub fn has_few_messages(messages: Raw<'_>, items_max: usize) -> Result<(), BadRequest> {
+    if messages.get().starts_with('[') {
+        field::list::<IgnoredAny>("messages", items_max, messages)?;
+    }
+    Ok(())
 }
 
 /// The client's view of a fault that serde found in the body as a whole.
@@ -342,6 +368,12 @@ mod tests {
         assert!(view.add_special_tokens && !view.stream && !view.include_usage);
         assert_eq!((view.max_tokens, view.truncation, view.cache_salt, view.user), (None, None, None, None));
         assert!(matches!(&view.input, Input::Completion(Prompt::Texts(texts)) if texts[..] == ["Hello"]));
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_a_body_is_passed_over() {
+        assert_eq!(completion("\u{feff}{\"model\":\"m\",\"prompt\":\"a\"}").unwrap().model.as_deref(), Some("m"));
+        assert!(completion("\u{feff}\u{feff}{\"prompt\":\"a\"}").is_err());
     }
 
     #[test]
@@ -403,6 +435,20 @@ mod tests {
     }
 
     #[test]
+    fn values_that_engines_take_count_as_what_they_stand_for() {
+        let view = completion(
+            r#"{"model":"m","prompt":"x","stream":"True","add_special_tokens":0,"n":"3","max_tokens":16.0,"priority":"-2",
+                "stream_options":{"include_usage":"yes"}}"#,
+        )
+        .unwrap();
+        assert!(view.stream && view.include_usage && !view.add_special_tokens);
+        assert_eq!((view.n, view.max_tokens, view.priority), (3, Some(16), -2));
+        for many in ["129", "4294967296", "1e30"] {
+            assert_eq!(completion(&format!(r#"{{"prompt":"x","n":{many}}}"#)).unwrap().n, CHOICES_MAX);
+        }
+    }
+
+    #[test]
     fn a_chat_prefers_max_completion_tokens() {
         let body = r#"{"model":"m","messages":[{}],"max_tokens":5,"max_completion_tokens":7}"#;
         assert_eq!(chat(body).unwrap().max_tokens, Some(7));
@@ -423,7 +469,7 @@ mod tests {
 
     #[test]
     fn bytes_after_the_body_and_broken_json_are_refused() {
-        for body in [r#"{"model":"m","prompt":"a"} x"#, r#"{"model":"m","prompt":"a""#, "", "\u{feff}{}"] {
+        for body in [r#"{"model":"m","prompt":"a"} x"#, r#"{"model":"m","prompt":"a""#, "", "\u{feff}"] {
             let (param, message) = fault(completion(body));
             assert_eq!(param, None);
             assert!(message.starts_with("the body is not valid JSON: "), "{message}");
@@ -454,11 +500,15 @@ mod tests {
         let cases = [
             (r#"{"model":"","prompt":"a"}"#, "model", "you must provide a model"),
             (r#"{"model":3,"prompt":"a"}"#, "model", "`model` must be a string"),
-            (r#"{"model":"m","prompt":"a","n":0}"#, "n", "`n` must be from 1 to 128, got 0"),
-            (r#"{"model":"m","prompt":"a","n":129}"#, "n", "`n` must be from 1 to 128, got 129"),
+            (r#"{"model":"m","prompt":"a","n":0}"#, "n", "`n` must be at least 1, got 0"),
             (r#"{"model":"m","prompt":"a","n":1.5}"#, "n", "`n` must be an integer"),
             (r#"{"model":"m","prompt":"a","max_tokens":-1}"#, "max_tokens", "`max_tokens` must be at least 0, got -1"),
-            (r#"{"model":"m","prompt":"a","stream":"yes"}"#, "stream", "`stream` must be a boolean"),
+            (r#"{"model":"m","prompt":"a","stream":"ja"}"#, "stream", "`stream` must be a boolean"),
+            (
+                r#"{"model":"m","prompt":"a","stream_options":{"include_usage":2}}"#,
+                "stream_options.include_usage",
+                "`stream_options.include_usage` must be a boolean",
+            ),
             (r#"{"model":"m","prompt":"a","cache_salt":""}"#, "cache_salt", "`cache_salt` must not be empty"),
             (
                 r#"{"model":"m","prompt":"a","truncate_prompt_tokens":-2}"#,

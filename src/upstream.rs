@@ -106,7 +106,7 @@ impl Upstream {
     /// the connection, and so cancels the work.
     ///
     /// # Errors
-    /// [`GatewayError::Upstream`], always before the client has seen anything.
+    /// [`GatewayError::Upstream`] and [`GatewayError::AnswerHead`], always before the client has seen anything.
     pub async fn send(&self, worker: &Worker, outgoing: &Outgoing, way: Way) -> Result<Answer, GatewayError> {
         let until = Instant::now() + self.timeouts.first_byte;
         let own = own(worker);
@@ -114,12 +114,12 @@ impl Upstream {
         let Some(sent) = in_time(until, sending).await else { return Err(failed(worker, Failure::Silent, None)) };
         let response = sent.map_err(|SendError { stage, source }| {
             let failure = match stage {
+                // It lives, and its client may have made it say so much: so would any other.
+                Stage::TooLarge => return GatewayError::AnswerHead(worker.id.clone()),
                 Stage::Connect => Failure::Connect,
                 Stage::Starved => Failure::Starved,
                 Stage::Stale => Failure::Stale,
                 Stage::Broken => Failure::Broken,
-                // It lives, and says more than is read.
-                Stage::TooLarge => Failure::Unavailable,
             };
             failed(worker, failure, Some(source))
         })?;

@@ -14,7 +14,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use warmpath::link::{ClientTls, LinkLimits, Links};
+use warmpath::link::{ClientTls, HEAD_MAX, LinkLimits, Links};
 use warmpath::openai::{Endpoint, RequestView};
 use warmpath::shutdown::Tasks;
 use warmpath::tokenize::hf::{TokenizerFiles, load};
@@ -172,7 +172,7 @@ async fn asked_once(listener: TcpListener, answer: String) -> String {
 async fn remote(answer: String, answer_bytes_max: usize) -> (Prompts, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
     let authority = listener.local_addr().expect("it is bound").to_string().parse().expect("an address");
-    let limits = LinkLimits { connect: Duration::from_secs(1), idle: Duration::from_secs(1) };
+    let limits = LinkLimits { connect: Duration::from_secs(1), idle: Duration::from_secs(1), head: HEAD_MAX };
     let links = Links::new(limits, ClientTls::default(), Tasks::new());
     let link = links.link(&http::uri::Scheme::HTTP, &authority).expect("http needs no certificates");
     let tokenizer = RemoteTokenizer::new(Duration::from_secs(10), answer_bytes_max);

@@ -126,7 +126,7 @@ impl Members {
         }
         let kubernetes = &discovery.kubernetes;
         if let (true, Some(model)) = (kubernetes.is_used(), kubernetes.model.as_ref().or(only)) {
-            let connecting = (LinkLimits::of(&self.config.timeouts), self.background.clone());
+            let connecting = (LinkLimits::of(&self.config), self.background.clone());
             let slices = EndpointSlices::new(kubernetes.clone(), model.value.clone(), connecting, tell.clone());
             self.background.spawn(slices.follow());
         }

@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use super::misuse::OrMisuse;
 use super::site::untrusting;
-use crate::link::{ClientTls, Link, LinkLimits, Links, Outgoing, TlsFiles};
+use crate::link::{ClientTls, HEAD_MAX, Link, LinkLimits, Links, Outgoing, TlsFiles};
 use crate::shutdown::Tasks;
 use trouble::remedy;
 
@@ -29,7 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
 /// Connections: the router's host may be far away, and `top` asks again within the second limit.
-const LIMITS: LinkLimits = LinkLimits { connect: Duration::from_secs(10), idle: Duration::from_secs(4) };
+const LIMITS: LinkLimits =
+    LinkLimits { connect: Duration::from_secs(10), idle: Duration::from_secs(4), head: HEAD_MAX };
 
 /// Which router.
 #[derive(Clone, Debug, Args)]

@@ -14,55 +14,76 @@ pub struct PassedPath {
 /// What Warmpath answers by itself.
 const OWN: [&str; 4] = ["/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/any"];
 
-/// How operators and other programs steer vLLM, SGLang and TensorRT-LLM. Whoever may ask for tokens may not do this.
-const CONTROL: [&str; 46] = [
-    "/abort_request",
-    "/clear_hicache_storage_backend",
-    "/collective_rpc",
-    "/configure_logging",
-    "/continue_generation",
-    "/destroy_weights_update_group",
-    "/flush_cache",
-    "/freeze_gc",
+/// How operators and other programs steer vLLM, SGLang and TensorRT-LLM, and what they look at. Whoever may ask for tokens
+/// may not do this. Here stands what [`VERBS`] and [`WORDS`] do not tell, and what lies below other paths.
+const CONTROL: [&str; 25] = [
+    "/cluster_info",
     "/get_internal_state",
+    "/get_load",
     "/get_model_info",
     "/get_server_info",
-    "/get_weights_by_name",
+    "/get_world_size",
     "/health",
     "/health_generate",
-    "/init_weights_update_group",
-    "/is_paused",
-    "/is_sleeping",
-    "/kv_cache_events",
+    "/hicache/any",
+    "/list_external_corpora",
     "/load",
-    "/load_lora_adapter",
     "/metrics",
     "/metrics/any",
+    "/model_info",
     "/pause",
-    "/pause_generation",
     "/prometheus/metrics",
-    "/release_memory_occupation",
-    "/reset_encoder_cache",
-    "/reset_mm_cache",
-    "/reset_prefix_cache",
     "/resume",
-    "/resume_memory_occupation",
-    "/scale_elastic_ep",
     "/server_info",
-    "/set_internal_state",
+    "/shutdown",
     "/sleep",
-    "/slow_down",
-    "/start_profile",
-    "/stop_profile",
-    "/unload_lora_adapter",
-    "/update_weights",
-    "/update_weights_from_disk",
-    "/update_weights_from_distributed",
-    "/update_weights_from_tensor",
     "/v1/load_lora_adapter",
+    "/v1/loads",
     "/v1/unload_lora_adapter",
-    "/wake_up",
+    "/wake",
+    "/weights/any",
 ];
+
+/// What begins a name of several words only where something is done to an engine: `/update_weights_from_ipc`. What clients
+/// ask for has names of things. Their lists grow with each release.
+const VERBS: [&str; 32] = [
+    "abort",
+    "add",
+    "attach",
+    "clear",
+    "close",
+    "configure",
+    "continue",
+    "destroy",
+    "detach",
+    "dump",
+    "finish",
+    "flush",
+    "freeze",
+    "init",
+    "load",
+    "open",
+    "pause",
+    "register",
+    "release",
+    "reload",
+    "remove",
+    "reset",
+    "resume",
+    "scale",
+    "send",
+    "set",
+    "slow",
+    "start",
+    "stop",
+    "unload",
+    "update",
+    "wake",
+];
+
+/// Parts of engines, and states of theirs, that no client asks for: `/is_sleeping`, `/weights_checker`, `/collective_rpc`.
+const WORDS: [&str; 11] =
+    ["cache", "dumper", "elastic", "hicache", "metrics", "paused", "rpc", "sleep", "sleeping", "weight", "weights"];
 
 /// What is passed through by default: the other requests of clients that vLLM and SGLang answer.
 const DEFAULT: [&str; 10] = [
@@ -99,6 +120,13 @@ fn is_plain(path: &str) -> bool {
     path.split('/').all(|name| !matches!(name, "" | "." | "..") && name.bytes().all(plain))
 }
 
+/// Whether a name in a path tells that an engine is controlled by it.
+fn is_control(name: &str) -> bool {
+    let mut words = name.split(['_', '-', '.']);
+    let is_deed = words.next().is_some_and(|verb| verb.len() < name.len() && VERBS.contains(&verb));
+    is_deed || name.split(['_', '-', '.']).any(|word| WORDS.contains(&word))
+}
+
 fn parse(text: &str) -> Result<PassedPath, String> {
     let below = text.strip_suffix('*');
     let path = below.unwrap_or(text);
@@ -113,8 +141,9 @@ fn parse(text: &str) -> Result<PassedPath, String> {
         let own = own.trim_end_matches("/any");
         return Err(format!("`{text}` would pass {own} through, which is served by Warmpath itself"));
     }
-    if let Some(control) = CONTROL.iter().find(|control| passed.covers(control)) {
-        let control = control.trim_end_matches("/any");
+    let listed = CONTROL.iter().copied().find(|control| passed.covers(control));
+    if let Some(control) = listed.or_else(|| path.split('/').any(is_control).then_some(path)) {
+        let control = control.trim_end_matches("/any").trim_end_matches('/');
         return Err(format!("`{text}` would let clients at {control}, by which an engine is controlled"));
     }
     Ok(passed)
@@ -185,6 +214,32 @@ mod tests {
             assert_eq!(parse(text), Err(told.to_owned()));
         }
         assert!(parse("/v1/*").is_err());
+    }
+
+    #[test]
+    fn no_control_path_that_engines_have_or_may_get_can_be_passed() {
+        const CONTROL: &str = "abort_request abort_requests add_external_corpus clear_hicache_storage_backend close_session \
+            collective_rpc configure_logging continue_generation destroy_weights_update_group dump_expert_distribution_record \
+            dumper/configure finish_weight_update flush_cache freeze_gc get_internal_state get_model_info get_server_info \
+            get_weights_by_name health health_generate hicache/storage-backend hicache/* init_weight_transfer_engine \
+            init_weights_send_group_for_remote_instance init_weights_update_group is_paused is_scaling_elastic_ep is_sleeping \
+            kv_cache_events load load_lora_adapter metrics open_session pause pause_generation perf_metrics \
+            release_memory_occupation remove_external_corpus list_external_corpora reset_encoder_cache reset_mm_cache \
+            reset_prefix_cache resume resume_memory_occupation scale_elastic_ep send_weights_to_remote_instance server_info \
+            set_internal_state set_trace_level sleep slow_down start_expert_distribution_record start_profile \
+            stop_expert_distribution_record stop_profile unload_lora_adapter update_weight_version update_weights \
+            update_weights_from_disk update_weights_from_ipc v1/load_lora_adapter v1/loads wake_up weights_checker weights/*";
+        for path in CONTROL.split_ascii_whitespace() {
+            let path = format!("/{path}");
+            assert!(parse(&path).is_err_and(|error| error.ends_with(", by which an engine is controlled")), "{path}");
+        }
+        const CLIENTS: &str = "classify detokenize encode generate inference/v1/generate invocations parse_function_call \
+            pooling rerank score separate_reasoning start tokenize v1/audio/transcriptions v1/batches v1/classify \
+            v1/conversations/* v1/files/* v1/images/* v1/moderations v1/openai/x v1/realtime/sessions v1/responses/* v1/uploads/* \
+            v1/vector_stores/* v2/rerank vertex_generate";
+        for path in CLIENTS.split_ascii_whitespace() {
+            assert!(parse(&format!("/{path}")).is_ok(), "{path}");
+        }
     }
 
     #[test]

@@ -13,9 +13,8 @@ use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
 use super::course::Open;
-use super::delivery::is_stream;
 use super::front::Answered;
-use super::refusal;
+use super::goodbye::Goodbye;
 use super::stream::Pace;
 use crate::error::{BoxError, GatewayError};
 
@@ -37,8 +36,8 @@ pub(super) struct Answer {
 }
 
 enum State {
-    /// Passes on; whether it is a stream of server-sent events.
-    Passing(bool),
+    /// Passes on.
+    Passing(Goodbye),
     /// The last words of a connection: passes on, whatever comes.
     Last,
     /// The error event is out. The body must not end cleanly, or the client would take it for whole.
@@ -48,12 +47,12 @@ enum State {
 
 impl Answer {
     /// `response` as it leaves.
-    pub(super) fn of(Answered { response, until }: Answered, pace: Arc<Pace>, open: Open) -> Response<Self> {
-        if let Some(until) = until {
+    pub(super) fn of(answered: Answered, pace: Arc<Pace>, open: Open) -> Response<Self> {
+        if let Some(until) = answered.until {
             pace.answer_until(Instant::from_std(until));
         }
-        let state = State::Passing(is_stream(response.headers()));
-        response.map(|inner| Self { inner, rest: Bytes::new(), open, pace, state })
+        let state = State::Passing(Goodbye::of(&answered));
+        answered.response.map(|inner| Self { inner, rest: Bytes::new(), open, pace, state })
     }
 
     /// `response` as the last one that leaves.
@@ -74,17 +73,20 @@ impl Answer {
             }
         }
         let piece = self.rest.split_to(self.rest.len().min(PIECE));
+        if let State::Passing(goodbye) = &mut self.state {
+            goodbye.passed(&piece);
+        }
         self.pace.gave();
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
-    fn part(&mut self, events: bool) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if !events {
+    fn part(&mut self, event: Option<Bytes>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(event) = event else {
             self.state = State::Over;
             return Poll::Ready(Some(Err(GatewayError::Stopping.into())));
-        }
+        };
         self.state = State::Parting(Box::pin(tokio::time::sleep_until(Instant::now() + LAST_WORDS)));
-        Poll::Ready(Some(Ok(Frame::data(refusal::last_event().into()))))
+        Poll::Ready(Some(Ok(Frame::data(event))))
     }
 }
 
@@ -96,10 +98,10 @@ impl http_body::Body for Answer {
         let this = self.get_mut();
         this.pace.asked();
         match &mut this.state {
-            State::Passing(events) => {
-                let events = *events;
+            State::Passing(goodbye) => {
                 if this.open.course().is_cut() {
-                    return this.part(events);
+                    let event = goodbye.event();
+                    return this.part(event);
                 }
             }
             State::Last => {}
@@ -139,7 +141,8 @@ mod tests {
         let pieces =
             futures_util::stream::repeat_with(|| Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"data: a\n\n"))));
         let response = Response::builder().header(header::CONTENT_TYPE, kind).body(Body::new(StreamBody::new(pieces)));
-        Answer::of(response.unwrap().into(), Arc::new(Pace::new(course)), course.begin()).into_body()
+        let answered = Answered { response: response.unwrap(), until: None, takes_errors: true };
+        Answer::of(answered, Arc::new(Pace::new(course)), course.begin()).into_body()
     }
 
     async fn next(answer: &mut Answer) -> Result<Bytes, String> {

@@ -196,9 +196,8 @@ impl<'a> Conversation<'a> {
     /// Sends an answer, and ends the connection with it if it is the last.
     async fn deliver(&mut self, answered: Answered, asker: Asker, mut is_last: bool) -> Result<(), Over> {
         is_last |= self.course.is_stopping();
-        let Answered { response, until } = answered;
-        let until = until.map(Instant::from_std);
-        let mut delivery = Delivery::begin(response, asker, &mut is_last, &mut self.outbox);
+        let until = answered.until.map(Instant::from_std);
+        let mut delivery = Delivery::begin(answered, asker, &mut is_last, &mut self.outbox);
         poll_fn(|cx| {
             self.course.watch(cx.waker());
             loop {

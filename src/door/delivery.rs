@@ -4,15 +4,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
-use http::{HeaderMap, Response, header};
 use http_body::Body as _;
 
 use super::connection::End;
+use super::front::Answered;
+use super::goodbye::Goodbye;
 use super::outbox::{Asker, Extent, Outbox};
-use super::refusal;
-
-/// The type of a stream of server-sent events, whatever follows it.
-const EVENTS: &[u8] = b"text/event-stream";
 
 /// How far an answer has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,19 +27,19 @@ pub(super) struct Delivery {
     /// None once nothing more comes of it.
     body: Option<Body>,
     extent: Extent,
-    is_stream: bool,
+    goodbye: Goodbye,
     /// Whether all of it came.
     is_whole: bool,
 }
 
 impl Delivery {
     /// Puts its head into `outbox`.
-    pub(super) fn begin(response: Response<Body>, asker: Asker, is_last: &mut bool, outbox: &mut Outbox) -> Self {
-        let extent = outbox.begin(&response, asker, is_last);
-        let is_stream = is_stream(response.headers());
-        let body = Some(response.into_body()).filter(|_| extent != Extent::Nothing);
+    pub(super) fn begin(answered: Answered, asker: Asker, is_last: &mut bool, outbox: &mut Outbox) -> Self {
+        let goodbye = Goodbye::of(&answered);
+        let extent = outbox.begin(&answered.response, asker, is_last);
+        let body = Some(answered.response.into_body()).filter(|_| extent != Extent::Nothing);
         let is_whole = body.is_none();
-        Self { body, extent, is_stream, is_whole }
+        Self { body, extent, goodbye, is_whole }
     }
 
     /// Puts into `outbox` what there is of it and finds room. An answer that must be cut ends
@@ -53,8 +50,8 @@ impl Delivery {
                 return Filled::Full;
             }
             // The client would take what ends cleanly for whole.
-            if is_cut && self.is_stream {
-                outbox.put(refusal::last_event().into(), &mut self.extent);
+            if is_cut && let Some(event) = self.goodbye.event() {
+                outbox.put(event, &mut self.extent);
                 self.body = None;
                 break;
             }
@@ -69,6 +66,7 @@ impl Delivery {
                 Some(Ok(frame)) => {
                     // Trailers are for nobody.
                     if let Ok(data) = frame.into_data() {
+                        self.goodbye.passed(&data);
                         outbox.put(data, &mut self.extent);
                     }
                     body.is_end_stream()
@@ -93,10 +91,4 @@ impl Delivery {
         let end = if self.extent == Extent::Rest { End::Torn } else { End::Broken };
         (!self.is_whole).then_some(end)
     }
-}
-
-/// Whether an answer is a stream of server-sent events.
-pub(super) fn is_stream(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.as_bytes().get(..EVENTS.len()));
-    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(EVENTS))
 }

@@ -21,6 +21,8 @@ pub struct Answered {
     /// Until when all of it must have been given, if there is a limit. The body sees to that while it is asked, the door
     /// while the client takes nothing.
     pub until: Option<Instant>,
+    /// Whether its client knows what an error of OpenAI's is in a stream of events.
+    pub takes_errors: bool,
 }
 
 /// An answer in the making.
@@ -30,15 +32,16 @@ pub type Answering = Pin<Box<dyn Future<Output = Answered> + Send>>;
 #[derive(Clone, Copy)]
 struct Kept {
     until: Option<Instant>,
+    takes_errors: bool,
     /// A router tells the length of a body that is empty, be it one that `HEAD` does not show.
     tells_length: bool,
 }
 
 impl IntoResponse for Answered {
     fn into_response(self) -> Response<Body> {
-        let Self { mut response, until } = self;
+        let Self { mut response, until, takes_errors } = self;
         let tells_length = response.headers().contains_key(header::CONTENT_LENGTH);
-        response.extensions_mut().insert(Kept { until, tells_length });
+        response.extensions_mut().insert(Kept { until, takes_errors, tells_length });
         response
     }
 }
@@ -46,15 +49,15 @@ impl IntoResponse for Answered {
 impl From<Response<Body>> for Answered {
     /// What has come through a router.
     fn from(mut response: Response<Body>) -> Self {
-        let Some(Kept { until, tells_length }) = response.extensions_mut().remove() else {
-            return Self { response, until: None };
+        let Some(Kept { until, takes_errors, tells_length }) = response.extensions_mut().remove() else {
+            return Self { response, until: None, takes_errors: false };
         };
         let is_made_up = |length: &HeaderValue| !tells_length && length == "0";
         if response.headers().get(header::CONTENT_LENGTH).is_some_and(is_made_up) {
             // HTTP tells it where nothing is left out.
             response.headers_mut().remove(header::CONTENT_LENGTH);
         }
-        Self { response, until }
+        Self { response, until, takes_errors }
     }
 }
 

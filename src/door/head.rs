@@ -57,6 +57,10 @@ impl Head {
 
     fn of(parsed: &httparse::Request<'_, '_>, said: &[u8]) -> Result<Self, HeadFault> {
         let (Some(method), Some(target)) = (parsed.method, parsed.path) else { return Err(HeadFault::Invalid) };
+        // A fragment is no part of a target (RFC 9112, 3.2), and is dropped by its reader.
+        if memchr::memchr(b'#', target.as_bytes()).is_some() {
+            return Err(HeadFault::Invalid);
+        }
         // Values are parts of one copy.
         let copy = Bytes::copy_from_slice(said);
         let from = target.as_ptr().addr().saturating_sub(said.as_ptr().addr());
@@ -266,9 +270,16 @@ mod tests {
         }
         let many = format!("GET / HTTP/1.1\r\n{}\r\n", "X: 1\r\n".repeat(40_000));
         assert_eq!(Head::parse(many.as_bytes(), 50_000).err(), Some(HeadFault::TooMany), "more than a map has");
-        for no_head in
-            ["", "GET /", "GET / HTTP/1.2", "GET /a b HTTP/1.1", "GET / HTTP/1.1\nX : 1", "GET / HTTP/1.1\nX"]
-        {
+        for no_head in [
+            "",
+            "GET /",
+            "GET /#x HTTP/1.1",
+            "GET http://a/#x HTTP/1.1",
+            "GET / HTTP/1.2",
+            "GET /a b HTTP/1.1",
+            "GET / HTTP/1.1\nX : 1",
+            "GET / HTTP/1.1\nX",
+        ] {
             assert_eq!(parse(no_head).err(), Some(HeadFault::Invalid), "{no_head:?}");
         }
         assert_eq!(Head::parse(b"GET / HTTP/1.1\r\n\r\nGET", 100).err(), Some(HeadFault::Invalid));

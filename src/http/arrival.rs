@@ -135,6 +135,6 @@ impl Arrival {
     fn answered(&self, mut response: Response) -> Answered {
         self.access.iter().for_each(|access| access.status(response.status().as_u16()));
         response.headers_mut().insert(REQUEST_ID, self.id.clone());
-        Answered { response, until: Some(self.deadline) }
+        Answered { response, until: Some(self.deadline), takes_errors: false }
     }
 }

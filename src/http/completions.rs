@@ -46,7 +46,7 @@ pub(super) async fn answer(gateway: Arc<Gateway>, endpoint: Endpoint, request: R
         return arrival.refuse(&gateway, error);
     }
     let handled = pin!(handle(&gateway, endpoint, &arrival, request));
-    arrival.conclude(&gateway, handled).await
+    Answered { takes_errors: true, ..arrival.conclude(&gateway, handled).await }
 }
 
 async fn handle(

@@ -19,6 +19,7 @@ use super::gateway::Gateway;
 use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::link::Outgoing;
+use crate::openai::{BadRequest, Raw, has_few_messages, nests_within_reason, without_mark};
 use crate::tokenize::Prompts;
 use crate::upstream::end_to_end;
 
@@ -32,11 +33,13 @@ const ALLOW: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 /// Whisper, and between 0.2 and 1 MB.
 const MEDIA_BYTES_PER_TOKEN: usize = 512;
 
-/// The one field of a body that is read.
+/// The fields of a body that are read; of messages how many there are.
 #[derive(Deserialize)]
 struct Fields<'a> {
     #[serde(borrow)]
     model: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    messages: Option<Raw<'a>>,
 }
 
 /// What a body is made of.
@@ -78,7 +81,7 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
 async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body, arrival.at).await?;
-    let (model, kind) = model(&parts.headers, &body)?;
+    let (model, kind) = model(&parts.headers, &body, gateway.behaviour.messages_max)?;
     let destination = Destination::of(gateway, model.as_deref())?;
     let names_model = kind == Kind::Json && model.is_some();
     let pool = Arc::clone(&destination.pool);
@@ -121,22 +124,42 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
 ///
 /// # Errors
 /// Where two readers could disagree: it is JSON that is broken, or names a model twice, or is a form beyond what is read.
-fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(Option<Cow<'a, str>>, Kind), GatewayError> {
+/// Where it is JSON beyond the limits of what engines are to read: nested too deep, or with more than `messages_max`.
+fn model<'a>(
+    headers: &HeaderMap,
+    body: &'a [u8],
+    messages_max: usize,
+) -> Result<(Option<Cow<'a, str>>, Kind), GatewayError> {
     let content_type = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
     if let Some(boundary) = multipart::boundary(content_type) {
         let model = multipart::field(body, boundary, "model");
         let model = model.map_err(|unclear| GatewayError::bad_request(unclear.to_string(), Some("model")))?;
         return Ok((model.map(Cow::Borrowed), Kind::Media));
     }
+    let refused = |BadRequest { message, param }| GatewayError::bad_request(message, param);
+    let begin = without_mark(body).trim_ascii_start().first();
+    // What names no type is JSON to engines.
+    let may_be_list = content_type.is_empty() || is_json(content_type);
+    if begin == Some(&b'{') || begin == Some(&b'[') && may_be_list {
+        nests_within_reason(body).map_err(refused)?;
+    }
+    // What a mark precedes is not what every reader takes.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Ok((None, Kind::Media));
     }
     let fields: Result<Fields<'a>, _> = serde_json::from_slice(body);
-    let Fields { model } = fields.map_err(|error| {
+    let Fields { model, messages } = fields.map_err(|error| {
         let what = if error.is_data() { "a valid request" } else { "valid JSON" };
         GatewayError::bad_request(format!("the body is not {what}: {error}"), None)
     })?;
+    messages.map_or(Ok(()), |messages| has_few_messages(messages, messages_max)).map_err(refused)?;
     Ok((model, Kind::Json))
+}
+
+/// Whether a `Content-Type` is JSON, `application/vnd.x+json` among them.
+fn is_json(content_type: &[u8]) -> bool {
+    let media = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
+    media.len() >= 4 && media[media.len() - 4..].eq_ignore_ascii_case(b"json")
 }
 
 #[cfg(test)]
@@ -146,7 +169,7 @@ mod tests {
     fn named(content_type: &'static str, body: &str) -> Result<(Option<String>, Kind), String> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-        let found = model(&headers, body.as_bytes()).map_err(|error| error.to_string())?;
+        let found = model(&headers, body.as_bytes(), 3).map_err(|error| error.to_string())?;
         Ok((found.0.map(Cow::into_owned), found.1))
     }
 
@@ -155,6 +178,7 @@ mod tests {
         const JSON: &str = "application/json";
         assert_eq!(named(JSON, r#" {"input":[[[1]]],"model":"a\u0062"}"#), Ok((Some("ab".to_owned()), Kind::Json)));
         assert_eq!(named(JSON, r#"{"input":{"model":"x"},"model":null}"#), Ok((None, Kind::Json)));
+        assert_eq!(named(JSON, "\u{feff}{\"model\":\"m\"}"), Ok((None, Kind::Media)));
         assert_eq!(named(JSON, ""), Ok((None, Kind::Media)));
         assert_eq!(named("audio/wav", "RIFF"), Ok((None, Kind::Media)));
         let form = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nw\r\n--b--\r\n";
@@ -166,7 +190,28 @@ mod tests {
         for body in [r#"{"model":"a","model":"b"}"#, r#"{"model":"a"} {}"#, r#"{"model":"#, r#"{"model":3}"#] {
             assert!(named("application/json", body).is_err(), "{body}");
         }
-        let deep = format!(r#"{{"x":{}1{},"model":"m"}}"#, "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(named("application/json", &deep), Ok((Some("m".to_owned()), Kind::Json)));
+    }
+
+    #[test]
+    fn json_is_held_to_the_limits_of_depth_and_of_messages() {
+        let json = |content_type, body: &str| named(content_type, body).map(|(_, kind)| kind);
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        let deep = Err("the body is nested deeper than 64 levels".to_owned());
+        let body = |value: &str| format!(r#"{{"model":"m","x":{value}}}"#);
+        assert_eq!(json("application/json", &body(&nested(63))), Ok(Kind::Json));
+        for levels in [64, 100_000] {
+            assert_eq!(json("application/json", &body(&nested(levels))), deep);
+            assert_eq!(json("text/plain", &body(&nested(levels))), deep);
+            assert_eq!(json("", &format!("\u{feff}{}", body(&nested(levels)))), deep);
+        }
+        for content_type in ["", "Application/JSON; charset=utf-8", "application/x+json"] {
+            assert_eq!(json(content_type, &nested(65)), deep, "{content_type}");
+        }
+        assert_eq!(json("audio/wav", &nested(65)), Ok(Kind::Media));
+        let messages = |list: &str| json("application/json", &format!(r#"{{"messages":{list}}}"#));
+        for list in ["[1,{},[]]", "[]", "null", "7", "{}"] {
+            assert_eq!(messages(list), Ok(Kind::Json), "{list}");
+        }
+        assert_eq!(messages("[1,2,3,4]"), Err("`messages` may have at most 3 elements".to_owned()));
     }
 }

@@ -1,6 +1,6 @@
 //! What a request's headers say of its sender: who it is, how urgent this is, and how long it will wait.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
@@ -44,7 +44,7 @@ impl Senders {
 
     /// Who sent it; those who do not say are one tenant together. Two names in 2^32 share one number, and so a share.
     pub(super) fn tenant(&self, headers: &HeaderMap) -> Option<TenantId> {
-        let hash = self.hasher.hash_one(headers.get(&self.tenant)?.as_bytes());
+        let hash = self.hasher.hash_one(self.named(headers)?);
         Some(TenantId(u32::try_from(hash >> 32).unwrap_or(u32::MAX)))
     }
 
@@ -60,8 +60,17 @@ impl Senders {
             SessionField::None => None,
         };
         let name = by_header.or_else(|| by_body().map(str::as_bytes)).filter(|name| !name.is_empty())?;
-        let tenant = headers.get(&self.tenant).map(|tenant| tenant.as_bytes());
-        Some(AffinityKey(self.hasher.hash_one((tenant, name))))
+        Some(AffinityKey(self.hasher.hash_one((self.named(headers), name))))
+    }
+
+    /// The tenant as the request names it.
+    fn named<'a>(&self, headers: &'a HeaderMap) -> Option<Tenant<'a>> {
+        let value = headers.get(&self.tenant)?.as_bytes();
+        Some(if self.tenant == AUTHORIZATION {
+            Tenant::by_credentials(value)
+        } else {
+            Tenant { scheme: b"", name: value }
+        })
     }
 
     /// How urgent it is: the header's number or word, where one is configured, and nothing else; else the body's.
@@ -79,6 +88,28 @@ impl Senders {
                 )
             }),
         }
+    }
+}
+
+/// The name of a tenant, which counts as the same with its scheme in any case (RFC 9110, 11.1).
+struct Tenant<'a> {
+    scheme: &'a [u8],
+    name: &'a [u8],
+}
+
+impl<'a> Tenant<'a> {
+    /// By what stands in `Authorization`: a scheme, spaces and credentials, or a bare key.
+    fn by_credentials(value: &'a [u8]) -> Self {
+        let Some(end) = value.iter().position(|byte| *byte == b' ') else { return Self { scheme: b"", name: value } };
+        let (scheme, credentials) = value.split_at(end);
+        Self { scheme, name: credentials.trim_ascii_start() }
+    }
+}
+
+impl Hash for Tenant<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.scheme.iter().for_each(|byte| state.write_u8(byte.to_ascii_lowercase()));
+        self.name.hash(state);
     }
 }
 
@@ -126,6 +157,20 @@ mod tests {
         assert_eq!(by_header.tenant(&first), by_header.tenant(&second));
         assert_ne!(by_header.tenant(&first), by_header.tenant(&third));
         assert_eq!(by_key.tenant(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn a_key_is_one_tenant_however_its_scheme_is_written() {
+        let (by_key, by_header) = (Senders::new(None, None), Senders::new(Some("x-tenant".parse().unwrap()), None));
+        let sent = |value: &str| by_key.tenant(&headers(&[("authorization", value)])).unwrap();
+        for same in ["bearer k", "BEARER k", "Bearer   k"] {
+            assert_eq!(sent("Bearer k"), sent(same), "{same}");
+        }
+        for other in ["Bearer K", "Basic k", "k", "Bearerk", "Bearer k k"] {
+            assert_ne!(sent("Bearer k"), sent(other), "{other}");
+        }
+        let named = |name| by_header.tenant(&headers(&[("x-tenant", name)]));
+        assert_ne!(named("Bearer k"), named("bearer k"));
     }
 
     #[test]

@@ -5,6 +5,8 @@ use memchr::memmem;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use crate::openai::without_mark;
+
 #[derive(Deserialize)]
 struct Fields<'a> {
     #[serde(borrow, default, deserialize_with = "even_null")]
@@ -29,7 +31,8 @@ fn even_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de R
 pub(super) fn asking(body: &[u8]) -> Option<Bytes> {
     // Keys may be written with escapes.
     let may_have = memmem::find(body, b"stream_options").is_some() || memmem::find(body, b"\\u").is_some();
-    let options = if may_have { serde_json::from_slice::<Fields<'_>>(body).ok()?.stream_options } else { None };
+    let options =
+        if may_have { serde_json::from_slice::<Fields<'_>>(without_mark(body)).ok()?.stream_options } else { None };
     let Some(options) = options else {
         let open = memchr::memchr(b'{', body)?;
         let text: &[u8] = if is_empty(&body[open..]) {
@@ -81,6 +84,7 @@ mod tests {
         for (body, expected) in [
             (" {\n \"a\" : 1e400}\r\n", " {\"stream_options\":{\"include_usage\":true},\n \"a\" : 1e400}\r\n"),
             ("{ }", r#"{"stream_options":{"include_usage":true} }"#),
+            ("\u{feff}{\"stream_options\":null}", "\u{feff}{\"stream_options\":{\"include_usage\":true}}"),
             (r#"{"a":"é\u00e9","b":1}"#, r#"{"stream_options":{"include_usage":true},"a":"é\u00e9","b":1}"#),
             (
                 r#"{"a":{"stream_options":{}}}"#,
@@ -92,6 +96,10 @@ mod tests {
             (
                 r#"{"stream_options":{"include_usage": false,"x":1}}"#,
                 r#"{"stream_options":{"include_usage": true,"x":1}}"#,
+            ),
+            (
+                r#"{"stream":"yes","stream_options":{"include_usage":"no"}}"#,
+                r#"{"stream":"yes","stream_options":{"include_usage":true}}"#,
             ),
             (r#"{"stream_options":{"include_usage":null}}"#, r#"{"stream_options":{"include_usage":true}}"#),
             (r#"{"stream\u005foptions":{"x":1}}"#, r#"{"stream\u005foptions":{"include_usage":true,"x":1}}"#),
@@ -108,6 +116,7 @@ mod tests {
     fn a_body_stays_as_it_is_where_every_chunk_would_change_or_readers_could_disagree() {
         for body in [
             r#"{"stream_options":{"continuous_usage_stats":true}}"#,
+            r#"{"stream_options":{"continuous_usage_stats":"yes"}}"#,
             r#"{"stream_options":{"include_usage":false,"include_usage":false}}"#,
             r#"{"stream_options":{},"stream_options":{}}"#,
             r#"{"stream_options":3}"#,

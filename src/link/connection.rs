@@ -21,12 +21,11 @@ use crate::http1::Framing;
 /// What is read at once, in bytes.
 const PIECE: usize = 16 * 1024;
 
-/// What the head of an answer may have, with those that only promised one; in bytes.
-const HEAD_MAX: usize = 16 * 1024;
-
 /// A connection on which nothing is under way, or just one exchange.
 pub(super) struct Connection {
     wire: Wire,
+    /// What the head of an answer may have, with those that only promised one; in bytes.
+    head_max: usize,
     /// The request, until the wire has taken all of it.
     unsent: Option<Unsent>,
     /// Whether a byte has come since the last request.
@@ -65,8 +64,8 @@ pub(super) struct Begun {
 }
 
 impl Connection {
-    pub(super) fn over(wire: Wire) -> Self {
-        Self { wire, unsent: None, has_heard: false, is_reusable: true, is_deaf: false, is_success: false }
+    pub(super) fn over(wire: Wire, head_max: usize) -> Self {
+        Self { wire, head_max, unsent: None, has_heard: false, is_reusable: true, is_deaf: false, is_success: false }
     }
 
     /// Sends a request, `head` and `body`, and waits for the head of its answer.
@@ -103,7 +102,7 @@ impl Connection {
             };
             match begun {
                 Some(begun) => return Poll::Ready(Ok(begun)),
-                None if said.len() > HEAD_MAX => return Poll::Ready(Err(Fault::TooLarge)),
+                None if said.len() > self.head_max => return Poll::Ready(Err(Fault::TooLarge)),
                 None => {}
             }
         }
@@ -113,7 +112,7 @@ impl Connection {
     /// an answer is passed over (RFC 9110, 15.2).
     fn begin<'a>(&mut self, mut said: &'a [u8], is_head: bool) -> Result<(Option<Begun>, &'a [u8]), Fault> {
         while let Some(head) = Head::parse(said)? {
-            if head.len > HEAD_MAX {
+            if head.len > self.head_max {
                 return Err(Fault::TooLarge);
             }
             said = &said[head.len..];
@@ -217,11 +216,13 @@ mod tests {
     use crate::link::{ClientTls, Link, LinkLimits, Links, Outgoing, Stage, Way};
     use crate::shutdown::Tasks;
 
+    const HEAD_MAX: usize = 40 * 1024;
+
     /// A server that is played by the test, and the way to it.
     async fn server() -> (TcpListener, Arc<Link>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let authority = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let limits = LinkLimits { connect: Duration::from_secs(5), idle: Duration::from_secs(5) };
+        let limits = LinkLimits { connect: Duration::from_secs(5), idle: Duration::from_secs(5), head: HEAD_MAX };
         let links = Links::new(limits, ClientTls::default(), Tasks::new());
         (listener, links.link(&http::uri::Scheme::HTTP, &authority).unwrap())
     }

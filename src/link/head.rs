@@ -10,8 +10,8 @@ use hyper::ext::ReasonPhrase;
 use super::Fault;
 use crate::http1::{Framing, copied, number, tokens};
 
-/// Headers of one answer at most.
-const HEADERS_MAX: usize = 100;
+/// Headers of one answer at most: more than those of a request (`limits.headers`), which it may repeat.
+const HEADERS_MAX: usize = 256;
 
 /// The head of an answer.
 #[derive(Debug)]

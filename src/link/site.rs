@@ -8,11 +8,12 @@ use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 
-use super::{AskError, ClientTls, Inflow, Link, LinkLimits, Links, Outgoing, SendError, TlsError, TlsFiles};
+use super::{AskError, ClientTls, HEAD_MAX, Inflow, Link, LinkLimits, Links, Outgoing, SendError, TlsError, TlsFiles};
 use crate::shutdown::Tasks;
 
 /// Connections: the server may be far away.
-const LIMITS: LinkLimits = LinkLimits { connect: Duration::from_secs(10), idle: Duration::from_secs(4) };
+const LIMITS: LinkLimits =
+    LinkLimits { connect: Duration::from_secs(10), idle: Duration::from_secs(4), head: HEAD_MAX };
 
 /// Why an address cannot be asked.
 #[derive(Debug, thiserror::Error)]

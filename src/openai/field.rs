@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 
-use super::{BadRequest, Raw};
+use super::{BadRequest, Raw, lax};
 
 /// A text, borrowed from the body unless it has escapes.
 pub(super) fn text<'a>(param: &'static str, raw: Option<Raw<'a>>) -> Result<Option<Cow<'a, str>>, BadRequest> {
@@ -18,16 +18,21 @@ pub(super) fn text<'a>(param: &'static str, raw: Option<Raw<'a>>) -> Result<Opti
     Ok(text.map_err(|error| if is_string { halved() } else { error })?.map(|text| text.0))
 }
 
-/// A boolean.
+/// A boolean, or what engines take for one.
 pub(super) fn flag(param: &'static str, raw: Option<Raw<'_>>) -> Result<Option<bool>, BadRequest> {
-    value(param, "a boolean", raw)
+    let Some(raw) = raw else { return Ok(None) };
+    let flag = match raw.get() {
+        "true" => Some(true),
+        "false" => Some(false),
+        other => lax::flag(other),
+    };
+    flag.map(Some).ok_or_else(|| BadRequest::field(param, format!("`{param}` must be a boolean")))
 }
 
-/// An integer; `16.0` is one, as it is for engines.
+/// An integer, or what engines take for one.
 pub(super) fn integer(param: &'static str, raw: Option<Raw<'_>>) -> Result<Option<i64>, BadRequest> {
-    let number: Option<serde_json::Number> = value(param, "an integer", raw)?;
-    let Some(number) = number else { return Ok(None) };
-    let integer = number.as_i64().or_else(|| number.to_string().strip_suffix(".0")?.parse().ok());
+    let Some(raw) = raw else { return Ok(None) };
+    let integer = raw.get().parse().ok().or_else(|| lax::integer(raw.get()));
     integer.map(Some).ok_or_else(|| BadRequest::field(param, format!("`{param}` must be an integer")))
 }
 

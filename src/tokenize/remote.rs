@@ -202,7 +202,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::link::{ClientTls, LinkLimits, Links};
+    use crate::link::{ClientTls, HEAD_MAX, LinkLimits, Links};
     use crate::openai::Endpoint;
     use crate::shutdown::Tasks;
 
@@ -246,7 +246,7 @@ mod tests {
     impl Bench {
         async fn start(manners: &[Manner]) -> Self {
             let (tasks, mut engines) = (Tasks::new(), Vec::new());
-            let limits = LinkLimits { connect: Duration::from_secs(5), idle: Duration::from_secs(5) };
+            let limits = LinkLimits { connect: Duration::from_secs(5), idle: Duration::from_secs(5), head: HEAD_MAX };
             let links = Links::new(limits, ClientTls::default(), tasks.clone());
             for (number, manner) in manners.iter().enumerate() {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

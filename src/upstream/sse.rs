@@ -160,13 +160,15 @@ impl Seen {
     }
 }
 
-/// An error as engines tell it: an object under `error`, or one that says of itself that it is an error.
+/// An error as engines tell it: an object or a text under `error`, or one that says of itself that it is an error.
 #[derive(Debug, Default, Deserialize)]
 struct Told {
     error: Option<Value>,
     object: Option<Value>,
     r#type: Option<Value>,
     code: Option<Value>,
+    status: Option<Value>,
+    status_code: Option<Value>,
 }
 
 impl Told {
@@ -176,27 +178,44 @@ impl Told {
 
     fn is_error(&self) -> bool {
         let says_so = |what: &Option<Value>| what.as_ref().is_some_and(|what| what == "error");
-        self.error.is_some() || says_so(&self.object) || says_so(&self.r#type)
+        // What has no error may say so by `false` or something empty.
+        let is_told = match &self.error {
+            Some(Value::Object(error)) => !error.is_empty(),
+            Some(Value::String(error)) => !error.is_empty(),
+            _ => false,
+        };
+        is_told || says_so(&self.object) || says_so(&self.r#type)
     }
 
     /// The status that it stands for: a number, be it in a text, or else what its kind says.
     fn code(&self) -> Option<u16> {
         let inner = |key| self.error.as_ref().and_then(|error| error.get(key));
-        let number = |code: &Value| code.as_u64().or_else(|| code.as_str()?.parse().ok());
-        let code = inner("code").or(self.code.as_ref()).and_then(number).and_then(|code| u16::try_from(code).ok());
-        code.or_else(|| status_of(inner("type").or(self.r#type.as_ref())?.as_str()?))
+        let inner_numbers = ["code", "status", "status_code"].map(inner);
+        let outer_numbers = [&self.code, &self.status, &self.status_code].map(Option::as_ref);
+        let mut numbers = inner_numbers.into_iter().chain(outer_numbers).flatten();
+        let mut kinds = [inner("code"), inner("type"), self.code.as_ref(), self.r#type.as_ref()].into_iter().flatten();
+        numbers.find_map(status).or_else(|| kinds.find_map(|kind| status_of(kind.as_str()?)))
     }
 }
 
-/// The status of a kind of error that tells of the request: by OpenAI's and Anthropic's names, and vLLM's.
+/// The status that a value names. Numbers that are none are the engine's own.
+fn status(value: &Value) -> Option<u16> {
+    let number = value.as_f64().or_else(|| value.as_str()?.parse().ok())?;
+    (100..600).find(|status| f64::from(*status) == number)
+}
+
+/// The status of a kind of error that tells of the request: by OpenAI's and Anthropic's names, vLLM's and SGLang's.
 fn status_of(kind: &str) -> Option<u16> {
     match kind {
-        "invalid_request_error" | "BadRequestError" => Some(400),
-        "authentication_error" => Some(401),
-        "permission_error" => Some(403),
-        "not_found_error" | "NotFoundError" => Some(404),
+        "invalid_request_error" | "context_length_exceeded" | "BadRequestError" | "BadRequest" | "Bad Request" => {
+            Some(400)
+        }
+        "authentication_error" | "AuthenticationError" => Some(401),
+        "permission_error" | "PermissionDeniedError" => Some(403),
+        "not_found_error" | "model_not_found" | "NotFoundError" => Some(404),
         "request_too_large" => Some(413),
-        "rate_limit_error" => Some(429),
+        "UnprocessableEntityError" => Some(422),
+        "rate_limit_error" | "rate_limit_exceeded" | "RateLimitError" => Some(429),
         _ => None,
     }
 }
@@ -207,11 +226,16 @@ fn first_error(payload: &[u8]) -> Option<Told> {
     Some(Told::read(payload)).filter(Told::is_error)
 }
 
-/// Whether a payload is an error object: its first key is `error`, and its value no null.
+/// Whether a payload is an error object: its first key is `error`, and its value an object or a text with something in it.
 fn is_error(payload: &[u8]) -> bool {
     let key = payload.strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
     let value = key.and_then(|key| key.strip_prefix(b"\"error\"")).map(<[u8]>::trim_ascii_start);
-    value.and_then(|value| value.strip_prefix(b":")).is_some_and(|value| !rest_is_null(value))
+    let value = value.and_then(|value| value.strip_prefix(b":")).map_or(&[][..], <[u8]>::trim_ascii_start);
+    match value.split_first() {
+        Some((b'{', inside)) => !inside.trim_ascii_start().starts_with(b"}"),
+        Some((b'"', inside)) => !inside.starts_with(b"\""),
+        _ => false,
+    }
 }
 
 fn rest_is_null(value: &[u8]) -> bool {
@@ -245,10 +269,17 @@ mod tests {
     }
 
     #[test]
-    fn an_error_event_is_seen_and_a_null_error_is_none() {
+    fn an_error_event_is_seen_and_one_that_tells_nothing_is_none() {
         let mut scanner = SseScanner::default();
-        scanner.scan(b"data: {\"error\": null, \"choices\": []}\n\n");
-        assert_eq!(scanner.seen().error, None);
+        for _ in 0..2 {
+            for nothing in ["null", "false", "0", "true", "\"\"", "{}", "{ }", "[]"] {
+                scanner.scan(format!("data: {{\"error\": {nothing}, \"choices\": [{{}}]}}\n\n").as_bytes());
+                assert_eq!(scanner.seen().error, None, "{nothing}");
+                let mut first = SseScanner::default();
+                first.scan(format!("data: {{\"choices\": [{{}}], \"error\": {nothing}}}\n\n").as_bytes());
+                assert_eq!(first.seen().error, None, "{nothing}");
+            }
+        }
         scanner.scan(b"data: { \"error\" : {\"message\": \"no\"}}\n\n");
         assert_eq!(scanner.seen().error, Some(ErrorEvent { code: None, is_first: false }));
         assert!(!scanner.seen().done);
@@ -262,7 +293,7 @@ mod tests {
             scanner.seen().error
         };
         let first = |code| Some(ErrorEvent { code, is_first: true });
-        assert_eq!(error(": ping\n\ndata: {\"error\":{}}\n\ndata: {}\n\n"), first(None));
+        assert_eq!(error(": ping\n\ndata: {\"error\":{\"message\":\"\"}}\n\ndata: {}\n\n"), first(None));
         assert_eq!(error("data: {\"error\":{\"message\":\"too long\",\"code\":400}}\n\n"), first(Some(400)));
         assert_eq!(error("data: {\"id\":1,\"error\":{\"code\":\"x\"}}\n\n"), first(None));
         assert_eq!(error("data: {\"object\":\"error\",\"code\":404}\n\n"), first(Some(404)));
@@ -277,6 +308,18 @@ mod tests {
             (r#"{"error":{"type":"invalid_request_error","code":503}}"#, Some(503)),
             (r#"{"type":"error","error":{"type":"overloaded_error"}}"#, None),
             (r#"{"error":{"code":"-1"}}"#, None),
+            (r#"{"error":"out of memory"}"#, None),
+            (r#"{"error":{"code":400.0}}"#, Some(400)),
+            (r#"{"error":{"status":400}}"#, Some(400)),
+            (r#"{"error":{"code":null,"status_code":"422"}}"#, Some(422)),
+            (r#"{"error":"too long","status":400}"#, Some(400)),
+            (r#"{"error":{"code":"x"},"code":404}"#, Some(404)),
+            (r#"{"error":{"code":40001,"type":"BadRequestError"}}"#, Some(400)),
+            (r#"{"error":{"code":1e99,"status":400.5}}"#, None),
+            (r#"{"error":{"type":"x","code":"context_length_exceeded"}}"#, Some(400)),
+            (r#"{"error":{"type":"context_length_exceeded"}}"#, Some(400)),
+            (r#"{"error":{"type":"UnprocessableEntityError","code":null}}"#, Some(422)),
+            (r#"{"error":{"type":"InternalServerError","code":500}}"#, Some(500)),
         ] {
             assert_eq!(error(&format!("data: {told}\n\n")), first(code), "{told}");
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use warmpath::shutdown::Tasks;
 
@@ -82,6 +82,32 @@ async fn r16_streams_finish_within_the_grace_and_are_told_when_it_is_over() {
     let took = start.elapsed();
     assert!((Duration::from_millis(1500)..Duration::from_secs(3)).contains(&took), "{took:?}");
     assert!(TcpStream::connect(admin).await.is_err());
+}
+
+/// Whoever does not read OpenAI's events, or has read their end, would take the words for a part of the answer.
+#[tokio::test]
+async fn r16_what_is_no_stream_of_openais_or_has_told_its_end_is_cut_without_a_word() {
+    let head_of = |coding| {
+        format!("HTTP/1.1 200 OK\r\n{coding}content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    };
+    for (path, coding, said) in [
+        ("/v1/completions", "content-encoding: gzip\r\n", "compressed"),
+        ("/v1/completions", "", &*(event("a") + "data: [DONE]\n\n")),
+        ("/v1/messages", "", "event: message_start\ndata: {}\n\n"),
+    ] {
+        let worker = Scripted::start(vec![Step::Send(head_of(coding).into()), piece(said), Step::Hold]).await;
+        let fleet = fleet().engines(0).stranger(worker.address);
+        let fleet = fleet.config("timeouts: {shutdown_grace: 300ms}").start().await;
+        let mut stream = connect(fleet.app.data_address()).await;
+        stream.write_all(streamed_text().replace("/v1/completions", path).as_bytes()).await.unwrap();
+        let mut begun = Vec::new();
+        while !String::from_utf8_lossy(&begun).contains(said) {
+            assert_ne!(stream.read_buf(&mut begun).await.unwrap(), 0, "{path}");
+        }
+        assert_eq!(fleet.app.stop().await, 1, "{path}");
+        let (rest, _) = until_closed(&mut stream).await;
+        assert_eq!(rest.trim_ascii(), "", "{path} {coding}");
+    }
 }
 
 /// What has not begun when the grace is over is 503, and says so.

@@ -314,5 +314,9 @@ async fn what_is_passed_through_is_held_to_the_limits() {
     let answer = fleet.post_bytes("/v1/audio/transcriptions", vec![b'x'; 1025]).await;
     assert_eq!(refusal(&answer), (413, "invalid_request_error", None, None));
     assert_eq!(fleet.post_bytes("/v1/audio/transcriptions", vec![b'x'; 1024]).await.status, 200);
+    for deep in [r#"{"x":@}"#, "@"].map(|body| body.replace('@', &("[".repeat(100) + &"]".repeat(100)))) {
+        let answer = fleet.post_bytes("/v1/embeddings", deep.into()).await;
+        assert_eq!(refusal(&answer), (400, "invalid_request_error", None, None));
+    }
     assert_eq!(worker.seen().len(), 1);
 }

@@ -11,7 +11,7 @@ use warmpath::events::zmq::ZmqWorker;
 use warmpath::events::{Abilities, EventTask, Heard, Message};
 use warmpath::fleet::health::Health;
 use warmpath::fleet::{Contract, Newcomer, PoolState, Worker};
-use warmpath::link::{ClientTls, LinkLimits, Links};
+use warmpath::link::{ClientTls, HEAD_MAX, LinkLimits, Links};
 use warmpath::shutdown::Tasks;
 use warmpath::telemetry::metrics::Metrics;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
@@ -32,7 +32,8 @@ use crate::zmq::{bus, worker};
 /// A worker of which nothing but its events matters.
 fn newcomer(worker: &ZmqWorker) -> Newcomer {
     let second = Duration::from_secs(1);
-    let links = Links::new(LinkLimits { connect: second, idle: second }, ClientTls::default(), Tasks::new());
+    let links =
+        Links::new(LinkLimits { connect: second, idle: second, head: HEAD_MAX }, ClientTls::default(), Tasks::new());
     Newcomer {
         id: worker.id.clone(),
         rank: None,

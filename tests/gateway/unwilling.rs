@@ -100,17 +100,37 @@ async fn who_had_too_much_to_do_is_asked_again_when_it_has_said() {
     drop(held);
 }
 
-/// More than is read of a head is no death, however many workers say it: the request is not suspected of anything.
+/// A plain answer whose head has `bytes` more than it needs.
+fn with_head(bytes: usize) -> Vec<Step> {
+    let head = format!("HTTP/1.1 200 OK\r\nx-large: {}\r\ncontent-length: 2\r\n\r\n{{}}", "x".repeat(bytes));
+    vec![Step::Send(head.into())]
+}
+
+/// An engine may repeat what its client has sent, of which there may be 64 KiB.
 #[tokio::test]
-async fn a_worker_whose_head_is_too_large_is_replaced_and_blames_nobody() {
-    let large = format!("HTTP/1.1 200 OK\r\nx-large: {}\r\ncontent-length: 2\r\n\r\n{{}}", "x".repeat(30_000));
-    let script = vec![Step::Send(large.into())];
-    let (one, two, good) = (Scripted::start(script.clone()).await, Scripted::start(script).await, good().await);
-    let fleet = in_turn(&[&one, &two, &good]).start().await;
-    for _ in 0..3 {
-        assert_eq!(read(send(&fleet).await).await, (event("a") + "data: [DONE]\n\n", true));
+async fn a_worker_may_repeat_the_whole_head_of_a_request() {
+    let worker = Scripted::start(with_head(64 << 10)).await;
+    let fleet = in_turn(&[&worker]).start().await;
+    let answer = fleet.complete(json!("x")).await;
+    assert_eq!((answer.status, answer.headers["x-large"].len()), (200, 64 << 10));
+}
+
+/// Its client may have made it so large: no other worker is asked, and none is to blame, however many such there are.
+#[tokio::test]
+async fn an_answer_whose_head_is_too_large_is_502_once_and_blames_nobody() {
+    let (worker, other) = (Scripted::start(with_head(90 << 10)).await, Scripted::start(with_head(90 << 10)).await);
+    let one_strike = "health: {request_failures: 1}\ntimeouts: {health_interval: 1h}";
+    let fleet = in_turn(&[&worker, &other]).config(one_strike).start().await;
+    for number in 1..=4 {
+        let answer = fleet.complete(json!("x")).await;
+        let code = answer.body["error"]["code"].as_str();
+        assert_eq!((answer.status, code), (502, Some("upstream_head_too_large")), "{answer:?}");
+        assert_eq!(answer.headers["x-should-retry"], "false");
+        assert_eq!(worker.seen().len() + other.seen().len(), number);
     }
-    assert!(retries(&fleet, "unavailable").await >= 2);
+    worker.plays(good_stream());
+    other.plays(good_stream());
+    assert_eq!(read(send(&fleet).await).await, (event("a") + "data: [DONE]\n\n", true));
 }
 
 /// Where the router shows a key of its own, no client can be blamed for it; nor for a model that the router has resolved.

@@ -57,6 +57,23 @@ async fn who_asks_for_usage_gets_it() {
     assert_eq!(stream(&as_asked, "").await, whole.as_bytes());
 }
 
+/// Engines take words for booleans.
+#[tokio::test]
+async fn a_stream_that_is_asked_for_by_a_word_is_one() {
+    let whole = event("a") + USAGE + DONE;
+    let worker = Scripted::start(vec![head(), piece(&whole), end()]).await;
+    let fleet = fleet().engines(0).stranger(worker.address).config("usage: always").start().await;
+    for (rest, expected) in [
+        (r#""stream":"yes"}"#, event("a") + DONE),
+        (r#""stream":1,"stream_options":{"include_usage":"on"}}"#, whole.clone()),
+    ] {
+        let body = format!(r#"{{"model":"m","prompt":"x","max_tokens":"16",{rest}"#);
+        let answer = fleet.client.post(fleet.url("/v1/completions")).body(body).send().await.unwrap();
+        assert_eq!(answer.text().await.unwrap(), expected, "{rest}");
+        assert!(worker.seen().pop().unwrap().body.ends_with(rest.as_bytes()));
+    }
+}
+
 /// What was held back of a broken stream comes before the error, and the body is cut.
 #[tokio::test]
 async fn a_stream_that_breaks_ends_with_an_error_all_the_same() {
