@@ -1,5 +1,5 @@
-//! A warm placement allocates nothing: neither the gate nor the policy nor its shadows, its sessions or its history, nor
-//! the index, nor the ledger. And what is kept of requests takes no more memory than it says.
+//! A warm placement allocates nothing: neither the gate nor the policy and the reasons it tells, nor its shadows, its sessions or
+//! its history, nor the index, nor the ledger. And what is kept of requests takes no more memory than it says.
 #![expect(unsafe_code, reason = "a counting allocator can only be written so")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -188,7 +188,6 @@ fn a_warm_placement_allocates_nothing() {
             .with_shadows(shadows.map(|name| Policy::new(name, &weights)).into())
             .with_sessions(Sessions::new(rule))
             .with_sent(Arc::new(ApproxLru::new(LruLimits::default())));
-        // Decisions are written down, with their reasons.
         let mut scratch = Scratch::new(1).aloud();
         let prompts = [Prompt::of(root, &tokens)];
         let shape = Shape { affinity: Some(AffinityKey(7)), ..Shape::of(Tokens(4096), size) };

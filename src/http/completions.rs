@@ -6,17 +6,18 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use warmpath_core::blocks::Root;
-use warmpath_core::shape::{AffinityKey, Class, Shape, TenantId};
+use warmpath_core::shape::{AffinityKey, Class, Objectives, Shape, TenantId};
 use warmpath_core::units::{BlockSize, Tokens};
 
 use super::arrival::Arrival;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
-use super::gateway::Gateway;
+use super::gateway::{Behaviour, Gateway};
 use super::usage;
 use crate::door::Answered;
 use crate::error::GatewayError;
@@ -85,15 +86,7 @@ pub(super) async fn understand(
     if let Prompts::Unknown(reason) = &prompts {
         gateway.metrics.untokenized(reason.label());
     }
-    let senders = &gateway.behaviour.senders;
-    let standing = Standing {
-        class: senders.class(&parts.headers, view.priority)?,
-        tenant: senders.tenant(&parts.headers),
-        affinity: senders.session(&parts.headers, Some(&view)),
-    };
-    // Of an answer in one piece nobody sees when its tokens come.
-    let promised = view.stream.then(|| gateway.behaviour.objectives.of(standing.class));
-    let objectives = promised.unwrap_or_default();
+    let standing = Standing::of(gateway, &parts.headers, &view)?;
     let (relayed, asking) = relayed(gateway, &view, &body);
     let understood = Understood {
         access: arrival.access.clone(),
@@ -106,7 +99,6 @@ pub(super) async fn understand(
                 let characters = usize::try_from(characters.get()).unwrap_or(usize::MAX);
                 opening(&view, destination.adapter.as_deref(), characters)
             }),
-            objectives,
             ..shape(&view, standing, &prompts, &pool, body.len())
         },
         root,
@@ -163,11 +155,26 @@ struct Standing {
     class: Class,
     tenant: Option<TenantId>,
     affinity: Option<AffinityKey>,
+    objectives: Objectives,
+}
+
+impl Standing {
+    fn of(gateway: &Gateway, headers: &HeaderMap, view: &RequestView<'_>) -> Result<Self, GatewayError> {
+        let Behaviour { senders, objectives, .. } = &gateway.behaviour;
+        let class = senders.class(headers, view.priority)?;
+        Ok(Self {
+            class,
+            tenant: senders.tenant(headers),
+            affinity: senders.session(headers, Some(view)),
+            // Of an answer in one piece nobody sees when its tokens come.
+            objectives: view.stream.then(|| objectives.of(class)).unwrap_or_default(),
+        })
+    }
 }
 
 fn shape(
     view: &RequestView<'_>,
-    Standing { class, tenant, affinity }: Standing,
+    Standing { class, tenant, affinity, objectives }: Standing,
     prompts: &Prompts,
     pool: &PoolState,
     body_len: usize,
@@ -180,6 +187,7 @@ fn shape(
         class,
         tenant,
         affinity,
+        objectives,
         whole: !view.stream,
         ..Shape::of(prompts.tokens().unwrap_or_else(|| estimate(view, body_len)), pool.block_size)
     }
