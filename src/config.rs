@@ -69,7 +69,7 @@ pub use queue::{ClassWeights, HeaderField, Queue};
 pub use reading::Reading;
 pub use record::RecordSize;
 pub use reference::reference;
-pub use routing::{ApproxLru, ApproxTree, Predict, Routing, Trust};
+pub use routing::{ApproxLru, ApproxTree, Baseline, Predict, Routing, Trust};
 pub use schema::schema;
 pub use sessions::{SessionField, Sessions};
 pub use tls::Tls;

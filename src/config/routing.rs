@@ -31,9 +31,8 @@ pub struct Routing {
     /// How a worker is chosen.
     pub policy: PolicyName,
     /// How a worker is chosen for a request whose token ids are unknown, unless `policy` goes by characters, and where
-    /// `policy` prefers none. A baseline: it needs neither tokens nor events, and so always has an answer.
-    #[serde(deserialize_with = "baseline")]
-    pub fallback: PolicyName,
+    /// `policy` prefers none.
+    pub fallback: Baseline,
     /// When it is predicted what a worker has cached of a prompt.
     pub predict: Predict,
     /// Policies that are asked beside `policy` and not followed; each once.
@@ -70,6 +69,31 @@ pub struct Routing {
     pub approx_tree: ApproxTree,
     /// Weights and bounds of the policy `approx_lru`.
     pub approx_lru: ApproxLru,
+}
+
+/// A policy that needs neither tokens nor events, and so always has an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Baseline {
+    /// See [`PolicyName::RoundRobin`].
+    RoundRobin,
+    /// See [`PolicyName::Random`].
+    Random,
+    /// See [`PolicyName::LeastRequests`].
+    LeastRequests,
+    /// See [`PolicyName::PowerOfTwo`].
+    PowerOfTwo,
+}
+
+impl From<Baseline> for PolicyName {
+    fn from(baseline: Baseline) -> Self {
+        match baseline {
+            Baseline::RoundRobin => Self::RoundRobin,
+            Baseline::Random => Self::Random,
+            Baseline::LeastRequests => Self::LeastRequests,
+            Baseline::PowerOfTwo => Self::PowerOfTwo,
+        }
+    }
 }
 
 /// When it is predicted what workers have cached.
@@ -178,7 +202,7 @@ impl Routing {
         // A history knows by itself what was sent where.
         let all_know = [&active].into_iter().chain(&shadows).all(|policy| policy.history.is_some());
         let credit = if all_know { Duration::ZERO } else { in_flight_credit };
-        let scheduler = Scheduler::new(active, policy_named(self.fallback), self.on_all_busy)
+        let scheduler = Scheduler::new(active, policy_named(self.fallback.into()), self.on_all_busy)
             .with_shadows(shadows)
             .with_in_flight_credit(credit)
             .with_tiers(self.tiers)
@@ -195,7 +219,7 @@ impl Default for Routing {
     fn default() -> Self {
         Self {
             policy: PolicyName::Kv,
-            fallback: PolicyName::LeastRequests,
+            fallback: Baseline::LeastRequests,
             predict: Predict::default(),
             shadow: Vec::new(),
             on_all_busy: OnAllBusy::Queue,
@@ -256,14 +280,4 @@ fn shadows<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PolicyName>
         Some((_, twice)) => Err(de::Error::custom(format_args!("`{twice}` is there twice"))),
         None => Ok(shadows),
     }
-}
-
-fn baseline<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyName, D::Error> {
-    let policy = PolicyName::deserialize(deserializer)?;
-    if policy.is_baseline() {
-        return Ok(policy);
-    }
-    let baselines = PolicyName::ALL.iter().filter(|policy| policy.is_baseline()).map(|policy| policy.as_str());
-    let baselines = baselines.collect::<Vec<_>>().join(", ");
-    Err(de::Error::custom(format_args!("`{policy}` may have no answer; a fallback is one of {baselines}")))
 }

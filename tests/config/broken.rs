@@ -37,13 +37,11 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ),
     (
         "routing: {fallback: logit}",
-        &["3:21: `logit` may have no answer; a fallback is one of round_robin, random, least_requests, power_of_two"],
+        &["3:21: unknown value `logit` (known: round_robin, random, least_requests, power_of_two)"],
     ),
     (
         "routing: {fallback: approx_tree}",
-        &[
-            "3:21: `approx_tree` may have no answer; a fallback is one of round_robin, random, least_requests, power_of_two",
-        ],
+        &["3:21: unknown value `approx_tree` (known: round_robin, random, least_requests, power_of_two)"],
     ),
     ("routing: {approx_tree: {cache_threshold: 1.5}}", &["3:42: a share must be from 0 to 1, got 1.5"]),
     ("routing: {approx_tree: {max_tree_size: 0}}", &["3:40: must be at least 1, got 0"]),
