@@ -167,7 +167,7 @@ impl Standing {
             tenant: senders.tenant(headers),
             affinity: senders.session(headers, Some(view)),
             // Of an answer in one piece nobody sees when its tokens come.
-            objectives: view.stream.then(|| objectives.of(class)).unwrap_or_default(),
+            objectives: if view.stream { objectives.of(class) } else { Objectives::default() },
         })
     }
 }
