@@ -68,7 +68,7 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
         "routing: {sessions: {header: 'no header'}}",
         &["3:30: expected the name of a header such as x-tenant, got `no header`"],
     ),
-    ("routing: {objectives: {high: {ttft: 5}}}", &["3:38: "]),
+    ("routing: {objectives: {high: {ttft: 5}}}", &["3:37: expected a duration such as 250ms, 5s, 2m or 1h, got `5`"]),
     ("routing: {objectives: {urgent: {}}}", &["3:24: unknown key `urgent` (known: high, normal, low)"]),
     ("routing: {approx_lru: {prefix: -1}}", &["3:32: weight must be finite and at least 0, got -1"]),
     ("discovery: {nats: {enabled: true}}", &["3:29: workers register over NATS, but `events.nats.url` is not set"]),
