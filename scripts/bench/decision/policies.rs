@@ -57,7 +57,8 @@ pub(super) fn measure(report: &mut Report, world: &World, times: usize) {
     for name in PolicyName::ALL {
         let policy = |name| Policy::new(name, &Weights::default());
         let scheduler = Scheduler::new(policy(name), policy(PolicyName::LeastRequests), OnAllBusy::LeastLoaded);
-        let mut scratch = Scratch::new(1);
+        // Decisions are kept by default, with their reasons.
+        let mut scratch = Scratch::new(1).aloud();
         let mut in_flight = Vec::new();
         for number in 0..IN_FLIGHT * u64::from(workers) {
             let own: Vec<_> = hashes.iter().map(|hash| SequenceHash(hash.0 ^ (number + 1))).collect();
