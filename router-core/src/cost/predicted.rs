@@ -79,7 +79,7 @@ struct Worth {
 }
 
 impl Toll {
-    fn of(Outlook { wait, own, more, step, .. }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
+    fn of(Outlook { wait, own, more, step }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
         let during = wait + own / 2.0;
         Self {
             wait,
@@ -187,7 +187,8 @@ impl Predicted {
             let outlook = Outlook { wait: outlook.wait.max(room), ..outlook };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
             let toll = Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth).queued(room);
-            if is_promised { toll.late(late(&shape.objectives, &outlook, decode_ms)) } else { toll }
+            let late = || late(&shape.objectives, toll.wait + toll.own, (reading.gap(candidate.slot), decode_ms));
+            if is_promised { toll.late(late()) } else { toll }
         }));
         let returning = reading.returning(shape);
         if returning.iter().any(|returning| returning.times > 0.0) {
@@ -218,10 +219,10 @@ const PROMISED: f64 = 10.0;
 
 /// What a request would be late there: beyond the time to first token that it was promised, and of its decoding beyond the gaps
 /// that it was. As much again as what was promised at most: what is later than that is lost anyway, and nobody is to pay for it.
-fn late(objectives: &Objectives, outlook: &Outlook, decode_ms: f64) -> f64 {
+fn late(objectives: &Objectives, ttft: f64, (gap, decode_ms): (f64, f64)) -> f64 {
     let ms = |limit: Duration| limit.as_secs_f64() * 1e3;
-    let first = objectives.ttft.map(ms).map_or(0.0, |limit| (outlook.wait + outlook.own - limit).clamp(0.0, limit));
-    let share = |limit: f64| if outlook.gap > limit { (1.0 - limit / outlook.gap).min(0.5) } else { 0.0 };
+    let first = objectives.ttft.map(ms).map_or(0.0, |limit| (ttft - limit).clamp(0.0, limit));
+    let share = |limit: f64| if gap > limit { (1.0 - limit / gap).min(0.5) } else { 0.0 };
     PROMISED * (first + objectives.itl.map(ms).map_or(0.0, share) * decode_ms)
 }
 
@@ -377,7 +378,7 @@ mod tests {
         // A quarter of the time somebody else would fill the step.
         // 0.04 regulars a ms are five in that time, each of whom would rather lose the 30 ms that coming here saves.
         let regulars = Regulars { per_ms: 0.04, saved: 30.0 };
-        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0, gap: 20.0 }, 6.0, regulars, worth);
+        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
         let lost = Toll { later: 25.0, regulars: 150.0, stalls: 12.0, step: 6.0, ..NOTHING };
         assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
         assert!((toll.sum() - 343.0).abs() < 1e-12);
@@ -392,8 +393,7 @@ mod tests {
             ttft: ttft.map(Duration::from_millis),
             itl: itl.map(Duration::from_millis),
         };
-        let outlook = Outlook { wait: 300.0, own: 100.0, gap: 32.0, ..Outlook::default() };
-        let late = |ttft, itl| late(&promised(ttft, itl), &outlook, 8_000.0);
+        let late = |ttft, itl| late(&promised(ttft, itl), 400.0, (32.0, 8_000.0));
         // 400 ms to the first token: in time, 50 ms late, and later than twice what was promised.
         assert_eq!(
             [late(None, None), late(Some(400), None), late(Some(350), None), late(Some(100), None)],
@@ -521,13 +521,13 @@ mod tests {
             outlook(&reading, &shape(256), &busy)
         };
         // One interval for both: 20 + 2·30, then 27.68 of its own.
-        assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, more: 7.68, step: 2.0 * 7.68, gap: 0.0 });
-        assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, more: 7.68, step: 0.0, gap: 0.0 });
+        assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, more: 7.68, step: 2.0 * 7.68 });
+        assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, more: 7.68, step: 0.0 });
         // The first alone should have taken 50: after 100 everything takes twice as long. What it takes
         // beyond that is waited for, too: longer and longer.
-        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0, gap: 0.0 });
-        assert_eq!(outlook(130), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0, gap: 0.0 });
-        assert_eq!(outlook(5_000), Outlook { wait: 4_900.0, own: 55.36, more: 15.36, step: 0.0, gap: 0.0 });
+        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0 });
+        assert_eq!(outlook(130), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0 });
+        assert_eq!(outlook(5_000), Outlook { wait: 4_900.0, own: 55.36, more: 15.36, step: 0.0 });
     }
 
     #[test]

@@ -20,8 +20,6 @@ pub struct Outlook {
     pub more: f64,
     /// ms that it takes from those together that wait for their first token from the step in which it is computed.
     pub step: f64,
-    /// ms between two tokens of a stream there; 0 where nobody decodes.
-    pub gap: f64,
 }
 
 /// Those who come to one worker.
@@ -58,7 +56,9 @@ impl<'a> Reading<'a> {
     #[inline]
     pub fn outlook(&self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
         let Self { state, now } = self;
-        let worker = state.workers.get(slot.index()).map(|worker| worker.now(*now, &state.line));
+        let worker = state.workers.get(slot.index());
+        let progress = worker.and_then(|worker| worker.progress_by(*now, &state.line));
+        let worker = worker.map(|worker| View::of(worker, progress.as_ref()));
         let foreign = waiting.saturating_sub(worker.as_ref().map_or(0, View::without_first_token));
         let foreign = if foreign == 0 { Work::default() } else { state.usual().times(f64::from(foreign)) };
         let whole = state.end_to_end.learned().unwrap_or(0.0);
@@ -68,12 +68,16 @@ impl<'a> Reading<'a> {
             (wait + worker.mute(*now, state.longest), slow)
         };
         let (wait, slow) = worker.as_ref().map_or_else(nobody_heard_of_it, known);
-        let gap = worker.as_ref().map_or(0.0, View::gap);
         let step = worker.as_ref().map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
         let work = worker.as_ref().map_or(*work, |worker| worker.beside(*work));
         let more = state.line.more_ms(&work);
         let own = if work.is_none() { 0.0 } else { state.line.step_ms(work.beside) + more };
-        Outlook { wait, own: slow * own, more: slow * more, step, gap }
+        Outlook { wait, own: slow * own, more: slow * more, step }
+    }
+
+    /// ms between two tokens of a stream on a worker; 0 where nobody decodes.
+    pub fn gap(&self, slot: Slot) -> f64 {
+        self.state.workers.get(slot.index()).map_or(0.0, |worker| View::of(worker, None).gap())
     }
 
     /// Who comes to a worker, by those who came last.

@@ -1,11 +1,9 @@
 //! What one worker looks like at one moment: how far it must have come, and what a new request would wait for there.
 
-use std::collections::VecDeque;
-
 use super::ONE_STEP_MS;
 use super::line::Line;
 use super::work::{Decoding, STEP, Work};
-use super::worker::Pending;
+use super::worker::{Pending, Worker};
 
 /// How much slower at most a request that lets its first token wait makes a worker seem, at once. What it waits beyond that
 /// is waited for by others, too.
@@ -32,19 +30,11 @@ pub(super) struct Progress {
     pub(super) silent: f64,
 }
 
-/// What one worker looks like at one moment.
+/// What one worker looks like at one moment. Looking changes nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a> {
-    pub(super) pending: &'a VecDeque<Pending>,
-    pub(super) progress: Progress,
-    /// How much slower than the fleet's line.
-    pub(super) slow: f64,
-    /// Whether its answers come as streams.
-    pub(super) streams: bool,
-    /// Mean ms between two tokens of a stream; none before there were some.
-    pub(super) mean_gap: Option<f64>,
-    /// When the last came, where nothing else came since.
-    pub(super) last_token: Option<f64>,
+    worker: &'a Worker,
+    progress: &'a Progress,
 }
 
 impl Progress {
@@ -71,10 +61,16 @@ impl Progress {
     }
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    /// The worker when it must have come so far; none: as far as was noted.
+    #[inline]
+    pub(super) fn of(worker: &'a Worker, progress: Option<&'a Progress>) -> Self {
+        Self { worker, progress: progress.unwrap_or(&worker.progress) }
+    }
+
     /// Requests whose first tokens were not heard of.
     pub(super) fn without_first_token(&self) -> u32 {
-        let waiting = self.pending.len() - self.progress.passed;
+        let waiting = self.worker.pending.len() - self.progress.passed;
         u32::try_from(waiting).unwrap_or(u32::MAX).saturating_add(self.progress.unheard)
     }
 
@@ -87,22 +83,22 @@ impl View<'_> {
     /// that waits in its queue; `whole` is how long answers take that do not come as streams.
     #[inline]
     pub(super) fn wait(&self, now: f64, line: &Line, foreign: &Work, whole: f64) -> (f64, f64) {
-        let Some(first) = self.pending.get(self.progress.passed) else {
-            return (self.slow * line.ms(foreign) + self.rest_of_step(now), self.slow);
+        let Some(first) = self.worker.pending.get(self.progress.passed) else {
+            return (self.worker.slow * line.ms(foreign) + self.rest_of_step(now), self.worker.slow);
         };
-        let Progress { queued, head, .. } = self.progress;
+        let Progress { queued, head, .. } = *self.progress;
         let queued = if foreign.is_none() { queued } else { queued.and(*foreign) };
         let elapsed = (now - head).max(0.0);
         let beside = self.progress.decoding();
-        let expected = self.slow * line.ms(&first.work.beside(beside));
+        let expected = self.worker.slow * line.ms(&first.work.beside(beside));
         // Of an answer that is no stream nothing is heard before it is whole.
-        let heard = if self.streams { expected } else { expected.max(whole) };
-        if heard <= 0.0 || !(self.streams || whole > 0.0) {
-            return ((self.slow * line.ms(&queued.beside(beside)) - elapsed).max(0.0), self.slow);
+        let heard = if self.worker.streams { expected } else { expected.max(whole) };
+        if heard <= 0.0 || !(self.worker.streams || whole > 0.0) {
+            return ((self.worker.slow * line.ms(&queued.beside(beside)) - elapsed).max(0.0), self.worker.slow);
         }
         // What takes longer than it should is slower than it seemed, and what has taken long already will take as long again:
         // an estimate that was disproved must not make the queue look empty.
-        let slow = self.slow * (elapsed / heard).clamp(1.0, DISPROVED_MAX);
+        let slow = self.worker.slow * (elapsed / heard).clamp(1.0, DISPROVED_MAX);
         let silent = (elapsed - DISPROVED_MAX * heard).max(0.0);
         ((slow * line.ms(&queued.beside(beside)) - elapsed).max(0.0) + silent, slow)
     }
@@ -118,8 +114,8 @@ impl View<'_> {
     /// cannot delay a step under way.
     #[inline]
     pub(super) fn in_step(&self, now: f64, work: &Work, line: &Line) -> f64 {
-        let Progress { passed, queued, .. } = self.progress;
-        if work.is_none() || self.pending.len() == passed {
+        let Progress { passed, queued, .. } = *self.progress;
+        if work.is_none() || self.worker.pending.len() == passed {
             return 0.0;
         }
         let (tokens, done) = self.under_way(now);
@@ -128,7 +124,7 @@ impl View<'_> {
         // A remainder of real numbers is slow, and there is seldom more than a step.
         let filled = if ahead < STEP { ahead } else { ahead % STEP };
         let mut taken = 0.0;
-        let queued = self.pending.range(passed + done..).rev().take(STEP_MATES_MAX);
+        let queued = self.worker.pending.range(passed + done..).rev().take(STEP_MATES_MAX);
         let mates = queued.take_while(|pending| {
             let joins = taken <= filled;
             taken += pending.work.tokens;
@@ -142,11 +138,11 @@ impl View<'_> {
     /// began.
     fn under_way(&self, now: f64) -> (f64, usize) {
         let (mut tokens, mut requests) = (0.0, 0);
-        let Progress { passed, head, .. } = self.progress;
+        let Progress { passed, head, .. } = *self.progress;
         if now - head < ONE_STEP_MS {
             return (tokens, requests);
         }
-        let mates = self.pending.range(passed..).take_while(|pending| pending.sent <= head + ONE_STEP_MS);
+        let mates = self.worker.pending.range(passed..).take_while(|pending| pending.sent <= head + ONE_STEP_MS);
         for pending in mates.take(STEP_MATES_MAX) {
             tokens += pending.work.tokens;
             if tokens > STEP {
@@ -159,13 +155,14 @@ impl View<'_> {
 
     /// ms between two tokens of the streams that it decodes; 0 where there are none.
     pub(super) fn gap(&self) -> f64 {
-        self.mean_gap.filter(|_| self.progress.decoding > 0).unwrap_or(0.0)
+        let (time, count) = self.worker.gaps;
+        if self.progress.decoding > 0 && count > 0.0 { time / count } else { 0.0 }
     }
 
     /// A new request joins the next step.
     pub(super) fn rest_of_step(&self, now: f64) -> f64 {
         let gap = self.gap();
-        match self.last_token {
+        match self.worker.last_token {
             Some(last) if now - last < gap => gap - (now - last),
             _ => gap / 2.0,
         }

@@ -62,19 +62,19 @@ pub(super) struct Interval {
 #[derive(Debug)]
 pub(super) struct Worker {
     /// In the order in which they were sent, which is the order in which engines take them.
-    pending: VecDeque<Pending>,
-    progress: Progress,
+    pub(super) pending: VecDeque<Pending>,
+    pub(super) progress: Progress,
     /// How long its intervals were and how long they should have been, in ms, old ones counting less.
     taken: (f64, f64),
     /// How much slower than the fleet's line.
-    slow: f64,
+    pub(super) slow: f64,
     /// The last interval; others that end in the same step still join it.
     last: Option<Interval>,
     /// Whether its answers come as streams, so that the time of a first token says something.
-    streams: bool,
+    pub(super) streams: bool,
     /// Time that streams spent between tokens and the tokens, old ones counting less.
-    gaps: (f64, f64),
-    last_token: Option<f64>,
+    pub(super) gaps: (f64, f64),
+    pub(super) last_token: Option<f64>,
     pub(super) visits: Visits,
 }
 
@@ -97,7 +97,7 @@ impl Default for Worker {
 impl Worker {
     pub(super) fn placed(&mut self, now: f64, pending: Pending) {
         if self.pending.is_empty() {
-            self.progress.head = now + self.view(self.progress).rest_of_step(now);
+            self.progress.head = now + View::of(self, None).rest_of_step(now);
         }
         self.progress.queued = self.progress.queued.and(pending.work);
         self.pending.push_back(pending);
@@ -106,14 +106,16 @@ impl Worker {
 
     /// Those that must be past their prompts by now are: `passed` is called for each.
     pub(super) fn settle(&mut self, now: f64, line: &Line, mut passed: impl FnMut(RequestKey)) {
-        let now = self.progress_by(now, line);
+        let Some(now) = self.progress_by(now, line) else { return };
         self.pending.drain(..now.passed).for_each(|pending| passed(pending.key));
         self.progress = Progress { passed: 0, ..now };
     }
 
-    /// How far it must have come by now. Answers that come in one piece are past their prompts when these should have been
+    /// How far it must have come by now, where that is further than what was noted. Answers that come in one piece are past their prompts when these should have been
     /// computed, step by step. A wrong guess corrects itself, for what is left takes as much longer or less.
-    fn progress_by(&self, now: f64, line: &Line) -> Progress {
+    #[inline]
+    pub(super) fn progress_by(&self, now: f64, line: &Line) -> Option<Progress> {
+        self.pending.front().filter(|first| first.whole)?;
         let mut at = self.progress;
         while let Some((work, count)) = self.whole_step(&at) {
             let done = at.head + self.slow * line.ms(&work.beside(at.decoding()));
@@ -130,7 +132,7 @@ impl Worker {
             at.dequeue(work, next.is_none());
             at.head = next.map_or(done, |first| first.sent.max(done));
         }
-        at
+        Some(at)
     }
 
     /// The work of the step under way, and how many requests it is of, where the first of them come in one piece.
@@ -146,19 +148,6 @@ impl Worker {
             (work, count) = (work.and(mate.work), count + 1);
         }
         Some((work, count))
-    }
-
-    /// What it looks like now. Changes nothing.
-    #[inline]
-    pub(super) fn now(&self, now: f64, line: &Line) -> View<'_> {
-        self.view(self.progress_by(now, line))
-    }
-
-    fn view(&self, progress: Progress) -> View<'_> {
-        let pending = &self.pending;
-        let (time, count) = self.gaps;
-        let mean_gap = (count > 0.0).then(|| time / count);
-        View { pending, progress, slow: self.slow, streams: self.streams, mean_gap, last_token: self.last_token }
     }
 
     /// A first token came. Those that were sent before have been computed, too, though nothing was heard of them:
