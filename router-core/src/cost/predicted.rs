@@ -31,10 +31,10 @@ use crate::units::{Blocks, Tier};
 /// the rest of the time somebody else would fill it. `copy` is what others gain who come for the same, where more of it is
 /// computed than the longest match leaves: `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest,
 /// not below 0. Who parted `n` times from what is held where this one does will do so about as often again, and gain each time
-/// what this one does; at most the copy is free. `late` is by what it would break the limits that its class was promised, if it was. Where prompts parted at the fork before that one, those who came at once with
-/// others count in the same way for the blocks up to there: a question whose thoughts came in bursts will have more of them.
-/// Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned
-/// ([`Rates`]).
+/// what this one does; at most the copy is free. `late` is by what it would break the limits that its class was promised, if it
+/// was. Where prompts parted at the fork before that one, those who came at once with others count in the same way for the
+/// blocks up to there: a question whose thoughts came in bursts will have more of them. Only what a request makes others wait
+/// multiplies; what it waits itself hurts nobody else. All constants are learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -603,7 +603,8 @@ mod tests {
         tell(&policy, start + Duration::from_millis(50), 1, 1, Event::FirstToken);
         let later = start + Duration::from_secs(16);
         tell(&policy, later, 1, 1, Event::Finished { usage: Usage::default() });
-        // 12 s by one of 16 and the belief, less 50 ms, for 16 slots: the wait for one, and as much for those behind; then 4 of the prompt's 16 blocks.
+        // 12 s by one of 16 and the belief, less 50 ms, for 16 slots: the wait for one, and as much for those behind; then 4
+        // of the prompt's 16 blocks.
         let cost = |slots| costs(&policy, later, &[Candidate { standing: Standing::Full, ..held(taken(slots)) }])[0].0;
         let open = costs(&policy, later, &[held(taken(15))])[0].0;
         assert!((cost(16) - open - 2.0 * 11_950.0 / 16.0).abs() < 0.25 * open, "{} {open}", cost(16));

@@ -1,10 +1,9 @@
 //! How long answers take that come in one piece, of which nothing is seen but their ends.
 
+use super::OFF_MAX;
+
 /// Answers that are remembered, about.
 const ANSWERS: f64 = 200.0;
-
-/// An answer that takes so many times what such answers do counts as that many at most.
-const OFF_MAX: f64 = 16.0;
 
 /// What the fleet takes for a token of such answers: all but the time for their prompts, over all their tokens, old ones
 /// counting less. Times are in ms.

@@ -111,8 +111,9 @@ impl Worker {
         self.progress = Progress { passed: 0, ..now };
     }
 
-    /// How far it must have come by now, where that is further than what was noted. Answers that come in one piece are past their prompts when these should have been
-    /// computed, step by step. A wrong guess corrects itself, for what is left takes as much longer or less.
+    /// How far it must have come by now; none where what was noted is all that can be said. Answers that come in one piece
+    /// are past their prompts when these should have been computed, step by step. A wrong guess corrects itself, for what is
+    /// left takes as much longer or less.
     #[inline]
     pub(super) fn progress_by(&self, now: f64, line: &Line) -> Option<Progress> {
         self.pending.front().filter(|first| first.whole)?;
