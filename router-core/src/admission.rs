@@ -46,10 +46,10 @@ fn ramped(now: Instant, ramp: Ramp, limit: u32) -> u32 {
     u32::try_from(grown).map_or(limit, |grown| ramp.from.saturating_add(grown).min(limit))
 }
 
-/// Whether `target` can be chosen. A learned block count never makes it full: it is a lower bound.
-#[inline]
-pub fn standing(now: Instant, target: &Target, load: &InFlight, avoid: &SlotSet) -> Standing {
-    if !target.available || avoid.contains(target.slot) {
+/// Whether `target` can be chosen, by those who do not avoid it. A learned block count never makes it full: it is a lower bound.
+#[inline(always)] // Asked of every worker for every request; a call costs as much as the answer.
+pub fn standing(now: Instant, target: &Target, load: &InFlight) -> Standing {
+    if !target.available {
         Standing::Out
     } else if load.sequences >= sequences_at(now, target) {
         // Whoever is given less than its limit is not full: nothing would wait for room there.
@@ -64,8 +64,9 @@ pub fn standing(now: Instant, target: &Target, load: &InFlight, avoid: &SlotSet)
 /// The best that a target of `pool` can offer: a worker, a wait, or nothing. O(workers), and 1 where the first has room.
 pub fn prospect(now: Instant, (workers, pool): (&WorkerTable, &Pool), avoid: &SlotSet) -> Standing {
     let mut best = Standing::Out;
-    for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
-        match standing(now, target, &target.account.read(), avoid) {
+    let slots = pool.targets.iter().filter(|slot| !avoid.contains(**slot));
+    for target in slots.filter_map(|slot| workers.get(*slot)) {
+        match standing(now, target, &target.account.read()) {
             Standing::Open => return Standing::Open,
             Standing::Full | Standing::HeldBack => best = Standing::Full,
             Standing::Out => {}
@@ -137,22 +138,29 @@ mod tests {
 
     #[test]
     fn r021_full_slots_or_full_blocks_skip_a_worker() {
-        let none = SlotSet::new();
-        assert_eq!(standing(now(), &target(Some(1000)), &load(1000, 0), &none), Standing::Full);
-        assert_eq!(standing(now(), &target(Some(1000)), &load(400, 16), &none), Standing::Full);
-        assert_eq!(standing(now(), &target(Some(1000)), &load(400, 4), &none), Standing::Open);
+        assert_eq!(standing(now(), &target(Some(1000)), &load(1000, 0)), Standing::Full);
+        assert_eq!(standing(now(), &target(Some(1000)), &load(400, 16)), Standing::Full);
+        assert_eq!(standing(now(), &target(Some(1000)), &load(400, 4)), Standing::Open);
     }
 
     #[test]
     fn a_learned_block_count_is_a_load_but_never_a_limit() {
         assert_eq!(total_blocks(&target(None), &load(500, 0)), Blocks(1000));
-        assert_eq!(standing(now(), &target(None), &load(1000, 0), &SlotSet::new()), Standing::Open);
+        assert_eq!(standing(now(), &target(None), &load(1000, 0)), Standing::Open);
     }
 
     #[test]
     fn a_target_that_failed_the_request_is_out() {
-        let avoid = [Slot(0)].into_iter().collect();
-        assert_eq!(standing(now(), &target(None), &load(0, 0), &avoid), Standing::Out);
+        let pool = Pool {
+            model: "m".into(),
+            aliases: Vec::new(),
+            block_size: crate::units::BlockSize::new(16).unwrap(),
+            targets: vec![Slot(0)],
+        };
+        let table = WorkerTable::new(vec![target(None)], vec![pool]);
+        let prospect = |avoid: &[Slot]| prospect(now(), (&table, &table.pools()[0]), &avoid.iter().copied().collect());
+        assert_eq!((prospect(&[]), prospect(&[Slot(1)])), (Standing::Open, Standing::Open));
+        assert_eq!(prospect(&[Slot(0)]), Standing::Out);
     }
 
     #[test]
@@ -160,13 +168,12 @@ mod tests {
         let since = now();
         let ramp = Ramp { since, over: Duration::from_secs(30), from: 4 };
         let target = Target { ramp: Some(ramp), ..target(None) };
-        let none = SlotSet::new();
         for (seconds, sequences) in [(0, 4), (1, 4), (5, 6), (15, 10), (29, 15), (30, 16), (3600, 16)] {
             let at = since + Duration::from_secs(seconds);
             assert_eq!(sequences_at(at, &target), sequences, "after {seconds} s");
             let expected = if sequences < 16 { Standing::HeldBack } else { Standing::Full };
-            assert_eq!(standing(at, &target, &load(0, sequences), &none), expected);
-            assert_eq!(standing(at, &target, &load(0, sequences - 1), &none), Standing::Open);
+            assert_eq!(standing(at, &target, &load(0, sequences)), expected);
+            assert_eq!(standing(at, &target, &load(0, sequences - 1)), Standing::Open);
         }
     }
 

@@ -60,23 +60,25 @@ impl EngineLoad {
         self.blocks.store(shown.blocks.0, Ordering::Relaxed);
     }
 
-    /// What is left of the last report.
+    /// Whether the last reports showed any. Asked of every worker for every request, most of which have none.
     #[inline]
-    pub fn read(&self, now: Instant, half_life: Duration) -> Beyond {
-        let [sequences, waiting, blocks] =
-            [&self.sequences, &self.waiting, &self.blocks].map(|count| count.load(Ordering::Relaxed));
-        if sequences == 0 && waiting == 0 && blocks == 0 {
-            return Beyond::default();
-        }
-        self.left(now, half_life, [sequences, waiting, blocks])
+    pub fn has_any(&self) -> bool {
+        let [sequences, waiting, blocks] = self.shown();
+        sequences | waiting | blocks != 0
     }
 
-    fn left(&self, now: Instant, half_life: Duration, counts: [u32; 3]) -> Beyond {
+    /// What is left of the last report.
+    pub fn read(&self, now: Instant, half_life: Duration) -> Beyond {
         let Some(first) = self.first.get() else { return Beyond::default() };
         let at = Duration::from_millis(self.at.load(Ordering::Relaxed));
         let age = now.saturating_duration_since(*first).saturating_sub(at);
-        let [sequences, waiting, blocks] = counts.map(|count| faded(count, age, half_life));
+        let [sequences, waiting, blocks] = self.shown().map(|count| faded(count, age, half_life));
         Beyond { sequences, waiting, blocks: Blocks(blocks) }
+    }
+
+    #[inline]
+    fn shown(&self) -> [u32; 3] {
+        [&self.sequences, &self.waiting, &self.blocks].map(|count| count.load(Ordering::Relaxed))
     }
 }
 

@@ -84,6 +84,12 @@ impl Account {
         self.engine.report(now, Beyond { sequences, waiting, blocks: Blocks(blocks) });
     }
 
+    /// Whether the last reports showed that the engine has anything beyond what is in flight.
+    #[inline]
+    pub fn has_beyond(&self) -> bool {
+        self.engine.has_any()
+    }
+
     /// What the engine has beyond what is in flight, by its last reports. It fades with their age.
     pub fn beyond(&self, now: Instant, half_life: Duration) -> Beyond {
         self.engine.read(now, half_life)

@@ -43,7 +43,9 @@ impl TierBlocks {
 
     /// The length of the run, whatever the tiers.
     pub fn total(&self) -> Blocks {
-        Blocks(self.0.iter().fold(0, |sum, blocks| sum.saturating_add(*blocks)))
+        // Asked of every worker for every request: one sum of four is quicker than four that stop at the most.
+        let sum: u64 = self.0.iter().copied().map(u64::from).sum();
+        Blocks(u32::try_from(sum).unwrap_or(u32::MAX))
     }
 }
 

@@ -28,6 +28,16 @@ impl Pick {
         self.choose_beside(None, among, candidates, costs, rng)
     }
 
+    /// The index of the cheapest, of the lowest slot among equals; none when `among` takes none.
+    pub fn cheapest(among: Among, candidates: &[Candidate], costs: &[Cost]) -> Option<usize> {
+        let lowest = lowest(among, candidates, costs);
+        let mut all = candidates.iter().zip(costs);
+        // Where no cost is finite, nobody is dearer than another.
+        all.position(|(candidate, cost)| {
+            (cost.0 <= lowest || lowest == f64::INFINITY) && among.takes(candidate.standing)
+        })
+    }
+
     /// The same where one of them has a claim already: whoever draws two draws it and one other.
     pub fn choose_beside(
         self,
@@ -48,7 +58,7 @@ impl Pick {
             eligible().filter(move |(_, _, cost)| *cost <= lowest || lowest == f64::INFINITY)
         };
         match self {
-            Pick::CheapestLowestSlot => cheapest().next().map(|(index, _, _)| index),
+            Pick::CheapestLowestSlot => Self::cheapest(among, candidates, costs),
             Pick::CheapestFewestRequests => {
                 cheapest().min_by_key(|(_, candidate, _)| candidate.requests).map(|(index, _, _)| index)
             }

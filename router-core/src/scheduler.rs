@@ -11,7 +11,7 @@ use crate::history::History;
 use crate::ids::Slot;
 use crate::ledger::{Release, Reservation, Share};
 use crate::observe::{Event, Learn, Observation};
-use crate::overlap::{PrefixIndex, TierBlocks};
+use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
 use crate::policy::Policy;
 use crate::session::Sessions;
@@ -33,7 +33,7 @@ pub use scratch::Scratch;
 use sent::Sent;
 pub use shadow::ShadowChoice;
 pub use successor::Keeps;
-use survey::asked;
+use survey::{asked, tokens_of};
 
 /// Places the requests of one pool.
 #[derive(Debug)]
@@ -183,11 +183,11 @@ impl Scheduler {
         if target.trust.falls_back() {
             self.sent.learn(now, candidate.slot, request, &scratch.hashes);
         }
-        let new_tokens = scratch.uncached[candidate.slot.index()];
+        let overlap_tokens = candidate.overlap.total().tokens(request.shape.block_size);
         let placement = Placement {
             overlap: candidate.overlap,
-            overlap_tokens: candidate.overlap.total().tokens(request.shape.block_size),
-            new_tokens,
+            overlap_tokens,
+            new_tokens: new_tokens(tokens_of(request), overlap_tokens),
             target,
             decided_by,
             reservation,

@@ -45,19 +45,21 @@ pub struct BlockSum(pub BlocksWeights);
 impl BlockSum {
     /// The three terms of a candidate, for a fleet of these.
     fn terms(&self, shape: &Shape, candidates: &[Candidate]) -> impl Fn(&Candidate) -> [f64; 3] {
-        let serving = serving(candidates);
-        let least = serving.map(|candidate| candidate.prefill_tokens).min().unwrap_or_default();
         let BlocksWeights { prefill_load_scale, active_request_weight, overlap_decay, .. } = self.0;
-        let (prompt, block) = (shape.prompt, f64::from(shape.block_size.get()));
+        // Nothing decays at the defaults: then nobody asks.
+        let decays = overlap_decay.get() > 0.0;
+        let least = decays.then(|| serving(candidates).map(|candidate| candidate.prefill_tokens).min());
+        let least = least.flatten().unwrap_or_default();
+        let (prompt, per_token) = (shape.prompt, 1.0 / f64::from(shape.block_size.get()));
         move |candidate| {
             let queued = candidate.prefill_tokens;
-            // Not at the defaults, and two divisions for every candidate.
-            let decay = match overlap_decay.get() {
-                0.0 => 1.0,
-                decay => 1.0 / (1.0 + decay * ratio(queued.saturating_sub(least).0, prompt.0)),
+            let decay = if decays {
+                1.0 / (1.0 + overlap_decay.get() * ratio(queued.saturating_sub(least).0, prompt.0))
+            } else {
+                1.0
             };
             let credit = f64::from(candidate.cached_tokens.0) - f64::from(candidate.cached_on_device.0) * (1.0 - decay);
-            let prefill = (f64::from(queued.0) + f64::from(prompt.0) - credit).max(0.0) / block;
+            let prefill = (f64::from(queued.0) + f64::from(prompt.0) - credit).max(0.0) * per_token;
             let decode = f64::from(candidate.active_blocks.0) + f64::from(candidate.added_blocks.0);
             let requests = active_request_weight.get() * f64::from(candidate.requests);
             [prefill_load_scale.get() * prefill, decode, requests]

@@ -104,13 +104,13 @@ impl Toll {
         Self { late, ..self }
     }
 
-    /// What a copy there brings, where others will come so many `times` for a `share` of it, which they would find at `home`:
-    /// each time what this one waits less, and no more than what that share takes longer. Of several such the most.
-    fn copied(self, home: Toll, returning: impl Iterator<Item = (f64, f64)>) -> Self {
+    /// What a copy there costs, where others will come so many `times` for a `share` of it, which they would find at `home`: it
+    /// brings each time what this one waits less, and no more than what that share takes longer. Of several such the most.
+    fn copy_beside(&self, home: &Toll, returning: impl Iterator<Item = (f64, f64)>) -> f64 {
         let gain = (home.wait - self.wait).max(0.0);
         let takes = (self.own - home.own).max(0.0);
         let brings = returning.map(|(times, share)| (times * gain).min(share * takes));
-        Self { copy: -brings.fold(0.0, f64::max), ..self }
+        -brings.fold(0.0, f64::max)
     }
 
     /// All of it.
@@ -200,18 +200,31 @@ impl Predicted {
 
 /// Lets those who hold less than others have what a copy there brings to those who come back.
 fn count_copies(candidates: &[Candidate], tolls: &mut [Toll], returning: &[Returning]) {
-    let held = |candidate: &Candidate| candidate.overlap.total();
-    let eligible = |candidate: &Candidate| Among::OpenAndFull.takes(candidate.standing);
-    let Some(most) = candidates.iter().filter(|at| eligible(at)).map(held).max() else { return };
-    let among = candidates.iter().zip(tolls.iter());
-    let homes = among.filter(|(at, _)| eligible(at) && held(at) == most).map(|(_, toll)| *toll);
-    let Some(home) = homes.min_by(|a, b| (a.wait + a.own).total_cmp(&(b.wait + b.own))) else { return };
-    for (candidate, toll) in candidates.iter().zip(tolls).filter(|(candidate, _)| held(candidate) < most) {
-        let held = held(candidate);
-        let missing = f64::from(most.0 - held.0);
-        let share = |blocks: Blocks| (f64::from(blocks.0.saturating_sub(held.0)) / missing).min(1.0);
-        *toll = toll.copied(home, returning.iter().map(|at| (at.times, share(at.blocks))));
+    let Some((most, home)) = home(candidates, tolls) else { return };
+    let returning = || returning.iter().filter(|returning| returning.times > 0.0);
+    // Where nobody waits less than there, a copy brings nothing: most of a fleet that has time.
+    for (candidate, toll) in candidates.iter().zip(tolls).filter(|(_, toll)| toll.wait < home.wait) {
+        let held = candidate.overlap.total();
+        if held < most {
+            let missing = f64::from(most.0 - held.0);
+            let share = |blocks: Blocks| (f64::from(blocks.0.saturating_sub(held.0)) / missing).min(1.0);
+            toll.copy = toll.copy_beside(&home, returning().map(|at| (at.times, share(at.blocks))));
+        }
     }
+}
+
+/// The longest match among those that can be chosen, and the toll of its holder that would answer soonest.
+fn home(candidates: &[Candidate], tolls: &[Toll]) -> Option<(Blocks, Toll)> {
+    let soonest = |toll: &Toll| toll.wait + toll.own;
+    let mut home: Option<(Blocks, &Toll)> = None;
+    let eligible = candidates.iter().zip(tolls).filter(|(at, _)| Among::OpenAndFull.takes(at.standing));
+    for (candidate, toll) in eligible {
+        let held = candidate.overlap.total();
+        if home.is_none_or(|(most, home)| held > most || (held == most && soonest(toll) < soonest(home))) {
+            home = Some((held, toll));
+        }
+    }
+    home.map(|(most, toll)| (most, *toll))
 }
 
 /// What a ms that breaks a promise counts, in ms: others may lose as much to keep it.
@@ -430,7 +443,7 @@ mod tests {
         let toll = |wait, own| Toll { wait, own, ..NOTHING };
         let (home, other) = (toll(30.0, 20.0), toll(10.0, 70.0));
         // 20 ms less each time, for 50 more now.
-        let copied = |other: Toll, returning: &[(f64, f64)]| -other.copied(home, returning.iter().copied()).copy;
+        let copied = |other: Toll, returning: &[(f64, f64)]| -other.copy_beside(&home, returning.iter().copied());
         let copies = [0.0, 1.0, 2.0, 3.0, 100.0].map(|times| copied(other, &[(times, 1.0)]));
         assert_eq!(copies, [0.0, 20.0, 40.0, 50.0, 50.0]);
         // Many come for half of it, one for all of it.

@@ -44,11 +44,16 @@ impl TierWeights {
         .get()
     }
 
+    /// Whether all of a promise counts. So it is in most of a healthy fleet: nothing is weighed, and nothing needs to be divided.
+    #[inline]
+    pub fn is_sure(&self, held: TierBlocks, trust: f64) -> bool {
+        trust * self.device.get() >= 1.0 && held.is_on_device()
+    }
+
     /// Of `cached` tokens, which lie in `held` blocks, as many as count where a promise is worth `trust`, from 0 to 1.
     /// Rounded down; all of them where every block is worth 1.
     pub fn believed(&self, held: TierBlocks, cached: Tokens, trust: f64) -> Believed {
-        // Most of a healthy fleet: nothing is weighed, and nothing needs to be divided.
-        if trust * self.of(Tier::Device) >= 1.0 && held.is_on_device() {
+        if self.is_sure(held, trust) {
             return Believed { all: cached, on_device: cached, below: Tokens(0) };
         }
         let blocks = held.total().0;

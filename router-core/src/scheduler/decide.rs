@@ -10,6 +10,7 @@ use super::scratch::{Terms, Whose};
 use super::{DecidedBy, PlaceError, Scheduler, Scratch};
 use crate::admission::{self, OnAllBusy};
 use crate::cost::{BEHIND, Candidate, Cost, NoChoice, Standing, Term, Told};
+use crate::pick::Pick;
 use crate::policy::Policy;
 use crate::shape::{Request, Shape};
 
@@ -130,12 +131,14 @@ fn choice(
     Ok(chosen)
 }
 
-/// The cheapest of those that were not chosen and could have been.
-fn next(policy: &Policy, chosen: Option<usize>, candidates: &[Candidate], costs: &[Cost]) -> Option<usize> {
-    let among = policy.name.among();
-    let others = candidates.iter().zip(costs).enumerate();
-    let others = others.filter(|(at, (candidate, _))| Some(*at) != chosen && among.takes(candidate.standing));
-    others.min_by(|(_, (_, a)), (_, (_, b))| a.0.total_cmp(&b.0)).map(|(at, _)| at)
+/// The cheapest of those that were not chosen and could have been; none where nobody else costs anything finite.
+fn next(policy: &Policy, chosen: Option<usize>, candidates: &[Candidate], costs: &mut [Cost]) -> Option<usize> {
+    let set_aside = chosen.map(|at| (at, std::mem::replace(&mut costs[at], Cost(f64::INFINITY))));
+    let next = Pick::cheapest(policy.name.among(), candidates, costs);
+    if let Some((at, cost)) = set_aside {
+        costs[at] = cost;
+    }
+    next.filter(|next| Some(*next) != chosen)
 }
 
 /// What the candidates cost by `policy`, with the session's worker cheaper.

@@ -9,7 +9,7 @@ use crate::cost::{Candidate, Cost, Term};
 use crate::history::Known;
 use crate::ids::SequenceHash;
 use crate::overlap::{Overlaps, TierBlocks};
-use crate::units::{Blocks, Tokens};
+use crate::units::Blocks;
 
 /// What costs are made of, with the places of their candidates.
 #[derive(Debug)]
@@ -40,7 +40,6 @@ pub struct Scratch {
     pub(super) ends: Vec<usize>,
     pub(super) overlaps: Overlaps,
     pub(super) held: Vec<TierBlocks>,
-    pub(super) uncached: Vec<Tokens>,
     pub(super) prompt_held: Vec<TierBlocks>,
     pub(super) added: Vec<Blocks>,
     pub(super) shared: Vec<u32>,
@@ -68,7 +67,6 @@ impl Scratch {
             ends: Vec::new(),
             overlaps: Overlaps::default(),
             held: Vec::new(),
-            uncached: Vec::new(),
             prompt_held: Vec::new(),
             added: Vec::new(),
             shared: Vec::new(),

@@ -6,14 +6,15 @@ use xxhash_rust::xxh64::xxh64;
 
 use super::{Scheduler, Scratch};
 use crate::admission;
-use crate::cost::Candidate;
 use crate::cost::tiers::Believed;
+use crate::cost::{Candidate, Standing};
 use crate::history::{Asked, History, Known};
 use crate::ids::{Roll, SequenceHash};
 use crate::observe::Enrolled;
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
 use crate::shape::{Fork, Opening, Prompt, Request, Shape};
+use crate::slot_set::SlotSet;
 use crate::units::{Blocks, Tokens};
 use crate::workers::{Pool, WorkerTable};
 
@@ -37,7 +38,6 @@ impl Scheduler {
         }
         recall(self.policy.history.as_deref(), request, workers.slots(), scratch);
         self.list_candidates(now, request, (workers, pool), scratch);
-        self.weigh_promises(request, workers, scratch);
         self.sent.correct(request, (workers, pool), scratch);
         let targets = pool.targets.iter().filter_map(|slot| workers.get(*slot));
         self.enrol(
@@ -76,6 +76,9 @@ impl Scheduler {
 
     /// The one place where own account and engines' reports meet. Whether a target has room is said by the own account
     /// alone: a stale report never keeps a request back.
+    ///
+    /// Every worker is gone over for every request, and only once where all is as it mostly is. What few need is noticed on
+    /// the way and done behind it.
     fn list_candidates(
         &self,
         now: Instant,
@@ -84,54 +87,81 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) {
         let Scratch { candidates, held, added, known, .. } = scratch;
-        let prompt_tokens = tokens_of(request);
+        let (held, added, known) = (held.as_slice(), added.as_slice(), known.as_slice());
+        let (prompt, size) = (tokens_of(request), request.shape.block_size);
+        let (mut is_in_doubt, mut is_learned, mut is_beyond) = (false, false, false);
         candidates.clear();
-        candidates.extend(pool.targets.iter().filter_map(|slot| workers.get(*slot)).map(|target| {
+        candidates.reserve(pool.targets.len());
+        for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
             let load = target.account.read();
-            let beyond = target.account.beyond(now, self.half_life);
+            is_beyond |= target.account.has_beyond();
+            is_learned |= target.limits.blocks.is_none();
             let place = target.slot.index();
-            let waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
-            Candidate {
+            let overlap = held[place];
+            let promised = overlap.total().tokens(size);
+            // Where nothing is promised, there is nothing to doubt: most of a large fleet.
+            is_in_doubt |= promised > Tokens(0) && !self.tiers.is_sure(overlap, target.trust.weight());
+            candidates.push(Candidate {
                 slot: target.slot,
-                standing: admission::standing(now, target, &load, request.avoid),
+                standing: admission::standing(now, target, &load),
                 total_is_learned: target.limits.blocks.is_none(),
-                overlap: held[place],
-                cached_tokens: Tokens(0),
-                cached_on_device: Tokens(0),
+                overlap,
+                cached_tokens: promised,
+                cached_on_device: promised,
                 cached_below: Tokens(0),
-                new_tokens: prompt_tokens,
-                active_blocks: Blocks(load.active_blocks.0.saturating_add(beyond.blocks.0)),
+                new_tokens: new_tokens(prompt, promised),
+                active_blocks: load.active_blocks,
                 added_blocks: if self.needs.added_blocks { added[place] } else { Blocks(0) },
                 total_blocks: admission::total_blocks(target, &load),
-                active_slots: load.sequences.saturating_add(beyond.sequences),
+                active_slots: load.sequences,
                 total_slots: target.limits.sequences,
-                requests: load.requests.saturating_add(beyond.sequences),
-                waiting: waiting.saturating_add(beyond.waiting),
+                requests: load.requests,
+                waiting: load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences)),
                 prefill_tokens: load.prefill_tokens,
                 known: known.get(place).copied().unwrap_or_default(),
-            }
-        }));
-        share_learned_sizes(candidates);
+            });
+        }
+        set_out(request.avoid, candidates);
+        if is_beyond {
+            self.add_beyond(now, workers, candidates);
+        }
+        if is_learned {
+            share_learned_sizes(candidates);
+        }
+        if is_in_doubt {
+            self.weigh_promises(workers, candidates);
+        }
     }
 
-    /// Says of each candidate what of the prompt it need not compute: what is promised, as far as that is believed.
-    fn weigh_promises(&self, request: &Request<'_>, workers: &WorkerTable, scratch: &mut Scratch) {
-        let Scratch { candidates, uncached, .. } = scratch;
-        let prompt_tokens = tokens_of(request);
-        for candidate in candidates.iter_mut() {
-            let uncached = uncached[candidate.slot.index()];
-            // No promise is for more than a prompt has, so that what is not to be computed is promised.
-            let promised = prompt_tokens.saturating_sub(uncached);
-            // Where nothing is promised, there is nothing to doubt: most of a large fleet.
-            if promised == Tokens(0) {
-                candidate.new_tokens = uncached;
-                continue;
-            }
+    /// Adds what engines say that they have beyond what is in flight.
+    fn add_beyond(&self, now: Instant, workers: &WorkerTable, candidates: &mut [Candidate]) {
+        for candidate in candidates {
+            let Some(target) = workers.get(candidate.slot) else { continue };
+            let beyond = target.account.beyond(now, self.half_life);
+            candidate.active_blocks.0 = candidate.active_blocks.0.saturating_add(beyond.blocks.0);
+            candidate.active_slots = candidate.active_slots.saturating_add(beyond.sequences);
+            candidate.requests = candidate.requests.saturating_add(beyond.sequences);
+            candidate.waiting = candidate.waiting.saturating_add(beyond.waiting);
+        }
+    }
+
+    /// Takes of what is promised as much as is believed: the rest will have to be computed.
+    fn weigh_promises(&self, workers: &WorkerTable, candidates: &mut [Candidate]) {
+        for candidate in candidates {
             let trust = workers.get(candidate.slot).map_or(0.0, |target| target.trust.weight());
+            let promised = candidate.cached_tokens;
             let Believed { all, on_device, below } = self.tiers.believed(candidate.overlap, promised, trust);
             (candidate.cached_tokens, candidate.cached_on_device, candidate.cached_below) = (all, on_device, below);
-            let doubted = promised.saturating_sub(candidate.cached_tokens);
-            candidate.new_tokens = uncached.saturating_add(doubted);
+            candidate.new_tokens = candidate.new_tokens.saturating_add(promised.saturating_sub(all));
+        }
+    }
+}
+
+/// Leaves those out whom a request avoids: hardly any avoids one.
+fn set_out(avoid: &SlotSet, candidates: &mut [Candidate]) {
+    for slot in avoid.iter() {
+        if let Ok(at) = candidates.binary_search_by_key(&slot, |candidate| candidate.slot) {
+            candidates[at].standing = Standing::Out;
         }
     }
 }
@@ -139,15 +169,16 @@ impl Scheduler {
 /// Lets caches of which nobody tells the size be as large as the largest of the pool: each was seen to be as large as the
 /// most that was in use there, which says little of one that has just come, and engines of one model are mostly alike.
 fn share_learned_sizes(candidates: &mut [Candidate]) {
-    if candidates.iter().any(|candidate| candidate.total_is_learned) {
-        let largest = candidates.iter().map(|candidate| candidate.total_blocks).max().unwrap_or_default();
-        let learned = candidates.iter_mut().filter(|candidate| candidate.total_is_learned);
-        learned.for_each(|candidate| candidate.total_blocks = largest);
-    }
+    let largest = candidates.iter().map(|candidate| candidate.total_blocks).max().unwrap_or_default();
+    let learned = candidates.iter_mut().filter(|candidate| candidate.total_is_learned);
+    learned.for_each(|candidate| candidate.total_blocks = largest);
 }
 
-/// Tokens of all prompts.
-fn tokens_of(request: &Request<'_>) -> Tokens {
+/// Tokens of all prompts; what is said of them where they are not known.
+pub(super) fn tokens_of(request: &Request<'_>) -> Tokens {
+    if request.prompts.is_empty() {
+        return request.shape.prompt;
+    }
     request.prompts.iter().map(Prompt::len).fold(Tokens(0), Tokens::saturating_add)
 }
 
@@ -191,8 +222,8 @@ fn fork(Scratch { hashes, ends, candidates, .. }: &Scratch) -> Option<Fork> {
     Some(Fork { block, blocks })
 }
 
-/// Fills `held` and `uncached` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap
-/// of what an engine can reuse is applied here and nowhere else.
+/// Fills `held` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap of what an engine can
+/// reuse is applied here and nowhere else: no promise is for more than a prompt has.
 fn find_overlaps(
     now: Instant,
     request: &Request<'_>,
@@ -200,14 +231,12 @@ fn find_overlaps(
     slots: usize,
     scratch: &mut Scratch,
 ) {
-    let Scratch { hashes, ends, overlaps, held, uncached, prompt_held, .. } = scratch;
+    let Scratch { hashes, ends, overlaps, held, prompt_held, .. } = scratch;
     hashes.clear();
     ends.clear();
     held.resize(slots, TierBlocks::default());
-    uncached.clear();
     if request.prompts.is_empty() {
         held.fill(TierBlocks::default());
-        uncached.resize(slots, request.shape.prompt);
     }
     for (nth, prompt) in request.prompts.iter().enumerate() {
         let start = hashes.len();
@@ -215,22 +244,13 @@ fn find_overlaps(
         ends.push(hashes.len());
         overlaps.clear();
         index.match_prefix(&hashes[start..], overlaps);
-        let size = prompt.root.block_size();
-        let tokens = prompt.len();
-        let cap = tokens.reusable_blocks(size);
+        let cap = prompt.len().reusable_blocks(prompt.root.block_size());
         // Nearly every request is one prompt, whose blocks need not be added to those of others.
         let found: &mut Vec<TierBlocks> = if nth == 0 { held } else { prompt_held };
         found.resize(slots, TierBlocks::default());
         overlaps.expand(cap, found);
         overlay.raise(now, &hashes[start..], cap, found);
-        let missing = found.iter().map(|found| new_tokens(tokens, found.total().tokens(size)));
-        if nth == 0 {
-            uncached.extend(missing);
-        } else {
-            uncached
-                .iter_mut()
-                .zip(missing)
-                .for_each(|(uncached, missing)| *uncached = uncached.saturating_add(missing));
+        if nth > 0 {
             held.iter_mut().zip(prompt_held.iter()).for_each(|(held, of_prompt)| held.add_all(*of_prompt));
         }
     }
