@@ -101,23 +101,28 @@ impl Preble {
     }
 
     /// Milliseconds of prefill and of decoding that were sent to each candidate lately.
-    fn loads(&self, now: Instant, candidates: &[Candidate], mut each: impl FnMut(f64, f64)) {
+    fn loads<'c>(&self, now: Instant, candidates: &'c [Candidate], mut each: impl FnMut(&'c Candidate, f64, f64)) {
         let PrebleWeights { prefill_ms, gap_ms, .. } = self.weights;
         let mut state = self.state();
         let second = state.second(now);
         for candidate in candidates {
             let (tokens, output, gap) = state.lately(second, candidate).unwrap_or_default();
-            each(tokens * prefill_ms.get(), output * gap.unwrap_or(gap_ms.get()));
+            each(candidate, tokens * prefill_ms.get(), output * gap.unwrap_or(gap_ms.get()));
         }
     }
 
     /// Pushes the costs. Returns how much of the prompt a candidate must have to be named.
     fn price(&self, now: Instant, shape: &Shape, candidates: &[Candidate], costs: &mut Vec<Cost>) -> Tokens {
         let first = costs.len();
-        self.loads(now, candidates, |prefill, decode| costs.push(Cost(prefill + decode)));
-        let match_min = self.match_min(shape, candidates, &costs[first..]);
-        for (cost, candidate) in costs[first..].iter_mut().zip(candidates) {
-            cost.0 += rule(match_min, candidate);
+        let mut prices = Prices::default();
+        self.loads(now, candidates, |candidate, prefill, decode| {
+            prices.add(candidate, prefill + decode);
+            costs.push(Cost(prefill + decode));
+        });
+        let match_min = prices.match_min(shape, self.weights.imbalance.get());
+        if match_min > Tokens(0) {
+            let costs = costs[first..].iter_mut().zip(candidates);
+            costs.for_each(|(cost, candidate)| cost.0 += rule(match_min, candidate));
         }
         match_min
     }
@@ -130,33 +135,51 @@ impl Preble {
         match_min: Tokens,
         tell: &mut dyn FnMut(usize, Term),
     ) {
-        self.loads(now, std::slice::from_ref(candidate), |prefill, decode| {
+        self.loads(now, std::slice::from_ref(candidate), |_, prefill, decode| {
             tell(at, Term::adds("prefill", Unit::Milliseconds, prefill));
             tell(at, Term::adds("decode", Unit::Milliseconds, decode));
         });
         tell(at, Term::adds("not named", Unit::Rule, rule(match_min, candidate)));
     }
+}
 
-    /// How much of the prompt a candidate must have to be named, for a fleet of these costs.
-    fn match_min(&self, shape: &Shape, candidates: &[Candidate], costs: &[Cost]) -> Tokens {
-        let mut longest = Tokens(0);
-        let (mut holder, mut cheapest, mut dearest) = (f64::INFINITY, f64::INFINITY, 0.0_f64);
-        for (candidate, Cost(cost)) in candidates.iter().zip(costs) {
-            if candidate.standing == Standing::Out {
-                continue;
-            }
-            cheapest = if *cost < cheapest { *cost } else { cheapest };
-            dearest = if *cost > dearest { *cost } else { dearest };
-            if candidate.standing == Standing::Open && candidate.cached_tokens >= longest {
-                let first = candidate.cached_tokens > longest;
-                longest = candidate.cached_tokens;
-                holder = if first { *cost } else { holder.min(*cost) };
-            }
+/// What the rule looks at, of those that serve.
+#[derive(Clone, Copy, Debug)]
+struct Prices {
+    /// The longest match of those that have room, and the cheapest that has it.
+    longest: Tokens,
+    holder: f64,
+    cheapest: f64,
+    dearest: f64,
+}
+
+impl Default for Prices {
+    fn default() -> Self {
+        Self { longest: Tokens(0), holder: f64::INFINITY, cheapest: f64::INFINITY, dearest: 0.0 }
+    }
+}
+
+impl Prices {
+    fn add(&mut self, candidate: &Candidate, cost: f64) {
+        if candidate.standing == Standing::Out {
+            return;
         }
+        self.cheapest = if cost < self.cheapest { cost } else { self.cheapest };
+        self.dearest = if cost > self.dearest { cost } else { self.dearest };
+        if candidate.standing == Standing::Open && candidate.cached_tokens >= self.longest {
+            let is_first = candidate.cached_tokens > self.longest;
+            self.longest = candidate.cached_tokens;
+            self.holder = if is_first { cost } else { self.holder.min(cost) };
+        }
+    }
+
+    /// How much of the prompt a candidate must have to be named.
+    fn match_min(self, shape: &Shape, imbalance: f64) -> Tokens {
+        let Self { longest, holder, cheapest, dearest } = self;
         if longest <= shape.prompt.saturating_sub(longest) {
             return Tokens(0);
         }
-        let spared = holder >= dearest && dearest > cheapest && dearest >= self.weights.imbalance.get() * cheapest;
+        let spared = holder >= dearest && dearest > cheapest && dearest >= imbalance * cheapest;
         if spared { Tokens(0) } else { longest }
     }
 }

@@ -145,9 +145,10 @@ impl Toll {
 
 impl Worth {
     fn now(reading: &Reading<'_>, candidates: &[Candidate]) -> Self {
-        let workers = f64::from(u32::try_from(serving(candidates).count().max(1)).unwrap_or(u32::MAX));
+        let each = serving(candidates).map(known_fullness);
+        let (workers, fullness) = each.fold((0.0_f64, 0.0), |(workers, sum), fullness| (workers + 1.0, sum + fullness));
+        let workers = workers.max(1.0);
         let arrivals = reading.arrivals() / workers;
-        let fullness: f64 = serving(candidates).map(known_fullness).sum();
         let busy = (arrivals * reading.mean_request_ms()).min(BUSIEST);
         let full = busy.max(fullness / workers).min(BUSIEST);
         let stall = odds(full) * reading.first_share() / 2.0;
