@@ -27,6 +27,7 @@ pub mod progress;
 pub mod record;
 pub mod relay;
 pub mod sse;
+mod tail;
 pub mod usage;
 pub mod without_usage;
 

@@ -128,10 +128,11 @@ impl Progress {
         Self { reservation: Some(reservation), ticket, form, started: None, ended: false }
     }
 
-    /// Looks at data on its way to the client.
-    pub fn on_data(&mut self, now: Instant, data: &Bytes) {
+    /// Looks at data on its way to the client. Returns how many of its bytes there are up to the last place at which no event
+    /// was under way: all, where it is no stream.
+    pub fn on_data(&mut self, now: Instant, data: &Bytes) -> usize {
         if self.ended {
-            return;
+            return data.len();
         }
         if self.started.is_none() {
             self.started = Some(now);
@@ -150,7 +151,7 @@ impl Progress {
         match &mut self.form {
             Form::Events(scanner) => {
                 let before = scanner.seen().events;
-                scanner.scan(data);
+                let whole = scanner.scan(data);
                 let tokens = Tokens(scanner.seen().events - before);
                 if tokens > Tokens(0) {
                     if let Some(reservation) = &mut self.reservation {
@@ -158,8 +159,9 @@ impl Progress {
                     }
                     self.observe(now, Event::Progress { tokens });
                 }
+                whole
             }
-            Form::Whole(_) | Form::Unread | Form::Error(_) => {}
+            Form::Whole(_) | Form::Unread | Form::Error(_) => data.len(),
         }
     }
 

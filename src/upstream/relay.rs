@@ -9,6 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::progress::{Ending, Progress};
+use super::tail::Tail;
 use crate::alarm::Alarm;
 use crate::error::{BoxError, error_json};
 
@@ -21,6 +22,7 @@ const LAST_WORDS: Duration = Duration::from_millis(10);
 pub struct Relay<B> {
     inner: B,
     first: Option<Bytes>,
+    tail: Tail,
     progress: Progress,
     alarm: Alarm,
     /// Until when the worker may be silent.
@@ -62,7 +64,8 @@ impl<B: Body> Relay<B> {
         let now = Instant::now();
         let until = (now + idle_timeout).min(deadline);
         let alarm = Alarm::default();
-        let mut relay = Self { inner, first, progress, alarm, until, idle_timeout, deadline, state: State::Passing };
+        let (tail, state) = (Tail::default(), State::Passing);
+        let mut relay = Self { inner, first, tail, progress, alarm, until, idle_timeout, deadline, state };
         relay.end_with_the_last_frame(now);
         relay
     }
@@ -77,8 +80,8 @@ impl<B: Body> Relay<B> {
         if let Some(missing) = self.progress.finish() {
             self.progress.end(now.into_std(), Ending::Complete);
             self.state = State::Done;
-            let missing = Bytes::from_static(missing.as_bytes());
-            return Poll::Ready((!missing.is_empty()).then(|| Ok(Frame::data(missing))));
+            let last = [&self.tail.take(), missing.as_bytes()].concat();
+            return Poll::Ready((!last.is_empty()).then(|| Ok(Frame::data(last.into()))));
         }
         let ending = match why {
             Abort::Broken => Ending::Broken,
@@ -109,6 +112,17 @@ impl<B: Body> Relay<B> {
         Poll::Ready(Some(Err(why.into())))
     }
 
+    /// What may pass now of what has come, which may be nothing.
+    fn pass(&mut self, now: Instant, data: Bytes) -> Bytes {
+        let whole = self.progress.on_data(now.into_std(), &data);
+        // Behind the last frame of an answer that is whole nothing is to be waited for.
+        let is_last = self.first.is_none() && self.inner.is_end_stream() && self.progress.may_end();
+        let whole = if is_last { data.len() } else { whole };
+        let passed = self.tail.pass(data, whole);
+        self.end_with_the_last_frame(now);
+        passed
+    }
+
     /// Nobody polls a body again that says that it has ended, or one that never has anything. What a worker does after
     /// `[DONE]` is nothing to wait for.
     fn end_with_the_last_frame(&mut self, now: Instant) {
@@ -124,7 +138,7 @@ impl<B: Body> Relay<B> {
     }
 
     fn is_last(&self) -> bool {
-        self.first.is_none() && self.inner.is_end_stream() && self.progress.may_end()
+        self.first.is_none() && self.tail.is_empty() && self.inner.is_end_stream() && self.progress.may_end()
     }
 }
 
@@ -158,35 +172,41 @@ where
             State::Passing => {}
         }
         if let Some(first) = this.first.take() {
-            let now = Instant::now();
-            this.progress.on_data(now.into_std(), &first);
-            this.end_with_the_last_frame(now);
-            return Poll::Ready(Some(Ok(Frame::data(first))));
+            let passed = this.pass(Instant::now(), first);
+            if !passed.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(passed))));
+            }
         }
-        let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
-            ready!(this.alarm.poll(this.until, cx));
+        loop {
+            let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
+                ready!(this.alarm.poll(this.until, cx));
+                let now = Instant::now();
+                let late = now >= this.deadline;
+                return this.abort(now, if late { Abort::Deadline } else { Abort::Idle }, cx);
+            };
             let now = Instant::now();
-            let late = now >= this.deadline;
-            return this.abort(now, if late { Abort::Deadline } else { Abort::Idle }, cx);
-        };
-        let now = Instant::now();
-        match frame {
-            // A client that is slow enough leaves always something to pass on.
-            Some(Ok(_)) if this.is_late(now) => this.abort(now, Abort::Deadline, cx),
-            Some(Ok(frame)) => {
-                if let Some(data) = frame.data_ref() {
-                    this.progress.on_data(now.into_std(), data);
+            match frame {
+                // A client that is slow enough leaves always something to pass on.
+                Some(Ok(_)) if this.is_late(now) => return this.abort(now, Abort::Deadline, cx),
+                Some(Ok(frame)) => {
+                    this.until = (now + this.idle_timeout).min(this.deadline);
+                    let passed = match frame.into_data() {
+                        Ok(data) => Frame::data(this.pass(now, data)),
+                        Err(other) => other,
+                    };
+                    // Nothing but data can follow what is held.
+                    if passed.data_ref().map_or(this.tail.is_empty(), |data| !data.is_empty()) {
+                        return Poll::Ready(Some(Ok(passed)));
+                    }
                 }
-                this.end_with_the_last_frame(now);
-                this.until = (now + this.idle_timeout).min(this.deadline);
-                Poll::Ready(Some(Ok(frame)))
+                None if !this.progress.is_stream() || this.progress.finish().is_some() => {
+                    this.progress.end(now.into_std(), Ending::Complete);
+                    this.state = State::Done;
+                    let last = this.tail.take();
+                    return Poll::Ready((!last.is_empty()).then(|| Ok(Frame::data(last))));
+                }
+                Some(Err(_)) | None => return this.abort(now, Abort::Broken, cx),
             }
-            None if !this.progress.is_stream() || this.progress.finish().is_some() => {
-                this.progress.end(now.into_std(), Ending::Complete);
-                this.state = State::Done;
-                Poll::Ready(None)
-            }
-            Some(Err(_)) | None => this.abort(now, Abort::Broken, cx),
         }
     }
 

@@ -181,6 +181,13 @@ pub(crate) fn beginning(tokens: usize) -> Vec<Act> {
     std::iter::once(head()).chain(events).map(send).collect()
 }
 
+/// The same, and so many bytes of the next event.
+pub(crate) fn torn(tokens: usize, bytes: usize) -> Vec<Act> {
+    let event = event("a");
+    let half = event.get(..bytes).filter(|half| !half.is_empty()).map(|half| send(piece(half)));
+    beginning(tokens).into_iter().chain(half).collect()
+}
+
 /// A whole stream.
 pub(crate) fn stream(tokens: usize) -> Vec<Act> {
     let end = [piece("data: [DONE]\n\n"), crate::scripted::end()].map(send);

@@ -25,13 +25,14 @@ def client(base, **options):
 
 
 def broken(router, number):
-    """One stream that breaks: returns what came, or None where the SDK took it for whole."""
+    """One stream that breaks, mostly within an event: returns what came, or None where the SDK took it for whole. Half an event
+    would make the SDK fail on its JSON, which is no error of its own."""
     how = "idle" if number % 20 == 0 else ("reset", "close", "clean")[number % 3]
     tokens = 1 + number % 5
     texts = []
     try:
         # A prompt of its own, so that nothing is held against others.
-        prompt = "%s %d %d" % (how, tokens, number)
+        prompt = "%s %d %d %d" % (how, tokens, number * 7 % 68, number)
         for chunk in router.completions.create(model="m", prompt=prompt, stream=True):
             texts.append(chunk.choices[0].text)
     except openai.APIError as error:
@@ -45,7 +46,8 @@ def streams(router, count):
         results = list(pool.map(lambda number: broken(router, number), range(count)))
     silent = [number for number, texts in enumerate(results) if texts is None]
     assert not silent, "taken for whole: %r" % silent[:20]
-    assert all(texts and set(texts) == {"a"} for texts in results), results[:20]
+    short = [number for number, texts in enumerate(results) if set(texts) != {"a"} or len(texts) != 1 + number % 5]
+    assert not short, "not all that was whole: %r" % [(number, results[number]) for number in short[:20]]
 
 
 def raises(router, prompt, error):

@@ -4,22 +4,25 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::chaos::before;
-use crate::faulty::{Act, Faulty, beginning, refusal, stream};
+use crate::faulty::{Act, Faulty, refusal, stream, torn};
 use crate::scripted::{Step, end};
 use crate::sdk::python;
 
-/// An engine whose streams end as their prompts say: `reset 3` after three tokens by a RST, and so on.
+/// An engine whose streams end as their prompts say: `reset 3 20` after three tokens and 20 bytes of the next event by a RST,
+/// and so on.
 async fn engine() -> Faulty {
     Faulty::start(|prompt, number| {
         let mut words = prompt.split(' ');
-        let (how, tokens) = (words.next().unwrap_or_default(), words.next().unwrap_or("1"));
-        let tokens: usize = tokens.parse().unwrap_or(1);
+        let how = words.next().unwrap_or_default();
+        let mut number_of = |otherwise| words.next().and_then(|word| word.parse().ok()).unwrap_or(otherwise);
+        let (tokens, bytes): (usize, usize) = (number_of(1), number_of(0));
+        let begun = || torn(tokens, bytes);
         let Step::Send(clean) = end() else { unreachable!("it is sent") };
         match how {
-            "reset" => [beginning(tokens), vec![Act::Reset]].concat(),
-            "close" => [beginning(tokens), vec![Act::Close]].concat(),
-            "clean" => [beginning(tokens), vec![Act::Send(clean)]].concat(),
-            "idle" => [beginning(tokens), vec![Act::Hold]].concat(),
+            "reset" => [begun(), vec![Act::Reset]].concat(),
+            "close" => [begun(), vec![Act::Close]].concat(),
+            "clean" => [begun(), vec![Act::Send(clean)]].concat(),
+            "idle" => [begun(), vec![Act::Hold]].concat(),
             "die" => vec![Act::Reset],
             "error" => refusal("500 Internal Server Error", ""),
             "bad" => refusal("400 Bad Request", ""),
