@@ -74,7 +74,7 @@ async fn a_stream_that_is_asked_for_by_a_word_is_one() {
     }
 }
 
-/// What was held back of a broken stream comes before the error, and the body is cut.
+/// The error comes behind the last whole event, and the body is cut.
 #[tokio::test]
 async fn a_stream_that_breaks_ends_with_an_error_all_the_same() {
     let script = vec![head(), piece(event("a") + "data: {\"choices\":[{\"te"), Step::Close];
@@ -92,7 +92,7 @@ async fn a_stream_that_breaks_ends_with_an_error_all_the_same() {
     };
     let seen = String::from_utf8(seen).unwrap();
     let rest = seen.strip_prefix(&event("a")).unwrap_or_else(|| panic!("{seen}"));
-    assert!(rest.starts_with("data: {\"choices\":[{\"te\n\ndata: {\"error\":"), "{rest}");
+    assert!(rest.trim_start().starts_with("data: {\"error\":"), "{rest}");
     assert!(rest.contains("upstream_broken") && broke);
 }
 
