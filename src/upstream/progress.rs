@@ -128,8 +128,8 @@ impl Progress {
         Self { reservation: Some(reservation), ticket, form, started: None, ended: false }
     }
 
-    /// Looks at data on its way to the client. Returns how many of its bytes there are up to the last place at which no event
-    /// was under way: all, where it is no stream.
+    /// Looks at data on its way to the client. Returns how many of its bytes there are up to the end of its last line: all, where
+    /// it is no stream.
     pub fn on_data(&mut self, now: Instant, data: &Bytes) -> usize {
         if self.ended {
             return data.len();

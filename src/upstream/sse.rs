@@ -31,8 +31,6 @@ pub struct SseScanner {
     after_cr: bool,
     /// Whether a line has ended.
     begun: bool,
-    /// Whether an event is under way: one of its lines has ended, and not the blank one that ends it.
-    in_event: bool,
     /// Whether the event under way is named `error`.
     named_error: bool,
     seen: Seen,
@@ -74,18 +72,17 @@ impl ErrorEvent {
 }
 
 impl SseScanner {
-    /// Looks at the next frame. Returns how many of its bytes there are up to the last place at which no line and no event was
-    /// under way.
+    /// Looks at the next frame. Returns how many of its bytes there are up to the end of the last line that ends in it.
     pub fn scan(&mut self, frame: &[u8]) -> usize {
-        let (mut start, mut whole) = (0, 0);
+        let mut start = 0;
         for end in memchr2_iter(b'\n', b'\r', frame) {
             let rest = &frame[start..end];
             start = end + 1;
             let follows_cr = std::mem::replace(&mut self.after_cr, frame[end] == b'\r');
-            if !(follows_cr && frame[end] == b'\n' && rest.is_empty()) {
-                self.end_line(rest);
+            if follows_cr && frame[end] == b'\n' && rest.is_empty() {
+                continue;
             }
-            whole = if self.in_event { whole } else { start };
+            self.end_line(rest);
         }
         let rest = &frame[start..];
         self.after_cr &= rest.is_empty();
@@ -95,7 +92,7 @@ impl SseScanner {
         } else {
             self.partial.extend_from_slice(rest);
         }
-        whole
+        start
     }
 
     /// The stream is over: a last line needs no end. Returns what is missing that would make an event of its `[DONE]`;
@@ -119,7 +116,6 @@ impl SseScanner {
 
     fn end_line(&mut self, rest: &[u8]) {
         if std::mem::take(&mut self.overlong) {
-            self.in_event = true;
             return;
         }
         if self.partial.is_empty() {
@@ -135,8 +131,6 @@ impl SseScanner {
     fn line(&mut self, line: &[u8]) {
         let mark = if std::mem::replace(&mut self.begun, true) { None } else { line.strip_prefix(BYTE_ORDER_MARK) };
         let line = mark.unwrap_or(line);
-        // Comments belong to no event.
-        self.in_event = !line.is_empty() && (self.in_event || !line.starts_with(b":"));
         if line.is_empty() {
             self.named_error = false;
             self.seen.closed |= self.seen.done;
@@ -273,36 +267,21 @@ mod tests {
         assert_eq!(*by_bytes(STREAM).0.seen(), expected());
     }
 
-    /// Scans the stream byte by byte; where between two of them no event is under way, in bytes from the beginning.
+    /// Scans the stream byte by byte; where lines end, in bytes from the beginning.
     fn by_bytes(stream: &str) -> (SseScanner, Vec<usize>) {
         let mut scanner = SseScanner::default();
-        let between = (1..=stream.len()).filter(|end| scanner.scan(&stream.as_bytes()[end - 1..*end]) == 1).collect();
-        (scanner, between)
+        let ends = (1..=stream.len()).filter(|end| scanner.scan(&stream.as_bytes()[end - 1..*end]) == 1).collect();
+        (scanner, ends)
     }
 
     #[test]
-    fn no_event_is_under_way_between_a_blank_line_and_the_next_field() {
-        assert_eq!(by_bytes(": c\ndata: a\ndata: b\n\n: d\n\nid: 1\n: e\n\ndata: [DONE]\n").1, [4, 21, 25, 26, 37]);
-        for stream in ["data: a\r\n\r\n: d\r\n", "data: a\r\r: d\r"] {
-            let (_, between) = by_bytes(stream);
-            let place = |at: &str| stream.find(at).unwrap();
-            assert_eq!(
-                [place(": d"), stream.len()].map(|at| between.contains(&at)),
-                [true; 2],
-                "{stream:?}: {between:?}"
-            );
-            assert!(between.iter().all(|at| *at >= place(": d") - 1), "{stream:?}: {between:?}");
-            // Several frames tell the same as one.
-            for cut in 1..stream.len() {
-                let mut scanner = SseScanner::default();
-                let (first, second) =
-                    (scanner.scan(&stream.as_bytes()[..cut]), scanner.scan(&stream.as_bytes()[cut..]));
-                assert_eq!(
-                    (between.contains(&cut), second),
-                    (first == cut, stream.len() - cut),
-                    "{stream:?} cut at {cut}"
-                );
-            }
+    fn it_is_told_where_the_last_line_ends() {
+        assert_eq!(by_bytes(": c\ndata: a\r\n\r\rdata").1, [4, 12, 13, 14, 15]);
+        let bytes = STREAM.as_bytes();
+        for cut in 1..bytes.len() {
+            let mut scanner = SseScanner::default();
+            let last = bytes[..cut].iter().rposition(|byte| matches!(byte, b'\r' | b'\n')).map_or(0, |at| at + 1);
+            assert_eq!([scanner.scan(&bytes[..cut]), scanner.scan(&bytes[cut..])], [last, bytes.len() - cut], "{cut}");
         }
     }
 

@@ -1,11 +1,11 @@
-//! The beginning of an event whose end has not come.
+//! The beginning of a line of a stream whose end has not come.
 
 use bytes::Bytes;
 
 /// The longest beginning that is kept; a longer one passes as it is.
 const HELD_MAX: usize = 256 * 1024;
 
-/// Keeps half an event back until the rest of it is there: nobody can read it before, and whoever is told that a stream broke
+/// Keeps half a line back until the rest of it is there: nobody can read it before, and whoever is told that a stream broke
 /// would fail on it first, with another error than the one that is told. Copies only what a frame cuts in two.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
@@ -13,7 +13,7 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    /// What may pass of what was held and of `data`, after whose first `whole` bytes an event is under way. May be nothing.
+    /// What may pass of what was held and of `data`, after whose first `whole` bytes a line is under way. May be nothing.
     pub(super) fn pass(&mut self, mut data: Bytes, whole: usize) -> Bytes {
         if self.held.is_empty() && whole == data.len() {
             return data;
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_events_pass_untouched_and_halves_wait_for_their_ends() {
+    fn whole_lines_pass_untouched_and_halves_wait_for_their_ends() {
         let mut tail = Tail::default();
         let whole = Bytes::from_static(b"data: 1\n\n");
         assert_eq!(tail.pass(whole.clone(), 9).as_ptr(), whole.as_ptr(), "nothing is copied");

@@ -32,7 +32,7 @@ def broken(router, number):
     texts = []
     try:
         # A prompt of its own, so that nothing is held against others.
-        prompt = "%s %d %d %d" % (how, tokens, number * 7 % 65, number)
+        prompt = "%s %d %d %d" % (how, tokens, number * 7 % 64, number)
         for chunk in router.completions.create(model="m", prompt=prompt, stream=True):
             texts.append(chunk.choices[0].text)
     except openai.APIError as error:
