@@ -172,6 +172,17 @@ impl Told {
             Told::Two(places) => places.contains(&Some(at)),
         }
     }
+
+    /// Their places among `len`, ascending. O(1) for two.
+    pub fn each(self, len: usize, each: impl FnMut(usize)) {
+        match self {
+            Told::All => (0..len).for_each(each),
+            Told::Two(mut places) => {
+                places.sort_unstable();
+                places.into_iter().flatten().filter(|at| *at < len).for_each(each);
+            }
+        }
+    }
 }
 
 /// Gives every candidate a cost. Lower is better, within one call only; an implementation states its formula and source.

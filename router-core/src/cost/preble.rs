@@ -212,8 +212,7 @@ impl CostFunction for Preble {
         let first = costs.len();
         let match_min = self.price(now, shape, candidates, costs);
         let told = choose(&mut costs[first..]);
-        let heard = candidates.iter().enumerate().filter(|(at, _)| told.takes(*at));
-        heard.for_each(|at| self.tell(now, at, match_min, tell));
+        told.each(candidates.len(), |at| self.tell(now, (at, &candidates[at]), match_min, tell));
         Ok(())
     }
 

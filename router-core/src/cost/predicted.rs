@@ -310,9 +310,7 @@ impl CostFunction for Predicted {
         self.tolls(now, shape, candidates, |tolls| {
             costs.extend(tolls.iter().map(|toll| Cost(toll.sum())));
             let told = choose(&mut costs[first..]);
-            for (at, toll) in tolls.iter().enumerate().filter(|(at, _)| told.takes(*at)) {
-                toll.terms().into_iter().for_each(|term| tell(at, term));
-            }
+            told.each(tolls.len(), |at| tolls[at].terms().into_iter().for_each(|term| tell(at, term)));
         });
         Ok(())
     }
