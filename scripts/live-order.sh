@@ -4,7 +4,7 @@
 #   scripts/live-order.sh [--quick]
 #
 # `warmpath demo` sends a slice of the conversation trace through the router to simulated engines, all on loopback, under one
-# policy after the other, REPEATS times (3; with --quick once, half of the slice). The same requests go through the virtual
+# policy after the other, REPEATS times (3; with --quick once, half of the slice): half a minute for each policy and time. The same requests go through the virtual
 # fleet of the same engines, with as many seeds. Two policies are compared where their mean times to first token differ by
 # more than runs of one policy do, live and in virtual time, and by more than 2 %. Ends with 1 where any two stand the other
 # way round live. It needs a machine that does little else: figures of a lag between due and sent that is not small beside
@@ -19,7 +19,7 @@ if [ "${1:-}" = --quick ]; then
     repeats=${REPEATS:-1} part=(--requests 350)
 fi
 warmpath=${WARMPATH:-target/release/warmpath}
-policies=${POLICIES:-predicted,kv,least_requests,round_robin,random}
+policies=${POLICIES:-kv,logit,blocks,product,affinity,chwbl,preble,aibrix,predicted,approx_tree,approx_lru,round_robin,random,least_requests,power_of_two}
 # What the demo has if it is not told otherwise: workers, how much faster, tokens in place of 512, blocks of 16.
 workers=4 speed=140 scale=64 cache_blocks=4096 block=16
 folder=$(mktemp -d)
