@@ -118,9 +118,7 @@ impl<B: Body> Relay<B> {
         // Behind the last frame of an answer that is whole nothing is to be waited for.
         let is_last = self.first.is_none() && self.inner.is_end_stream() && self.progress.may_end();
         let whole = if is_last { data.len() } else { whole };
-        let passed = self.tail.pass(data, whole);
-        self.end_with_the_last_frame(now);
-        passed
+        self.tail.pass(data, whole)
     }
 
     /// Nobody polls a body again that says that it has ended, or one that never has anything. What a worker does after
@@ -172,7 +170,9 @@ where
             State::Passing => {}
         }
         if let Some(first) = this.first.take() {
-            let passed = this.pass(Instant::now(), first);
+            let now = Instant::now();
+            let passed = this.pass(now, first);
+            this.end_with_the_last_frame(now);
             if !passed.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(passed))));
             }
@@ -194,6 +194,7 @@ where
                         Ok(data) => Frame::data(this.pass(now, data)),
                         Err(other) => other,
                     };
+                    this.end_with_the_last_frame(now);
                     // Nothing but data can follow what is held.
                     if passed.data_ref().map_or(this.tail.is_empty(), |data| !data.is_empty()) {
                         return Poll::Ready(Some(Ok(passed)));
