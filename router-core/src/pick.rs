@@ -30,12 +30,7 @@ impl Pick {
 
     /// The index of the cheapest, of the lowest slot among equals; none when `among` takes none.
     pub fn cheapest(among: Among, candidates: &[Candidate], costs: &[Cost]) -> Option<usize> {
-        let lowest = lowest(among, candidates, costs);
-        let mut all = candidates.iter().zip(costs);
-        // Where no cost is finite, nobody is dearer than another.
-        all.position(|(candidate, cost)| {
-            (cost.0 <= lowest || lowest == f64::INFINITY) && among.takes(candidate.standing)
-        })
+        all_cheapest(among, candidates, costs).next()
     }
 
     /// The same where one of them has a claim already: whoever draws two draws it and one other.
@@ -52,16 +47,10 @@ impl Pick {
             all.filter(move |(_, (candidate, _))| among.takes(candidate.standing))
                 .map(|(index, (candidate, cost))| (index, candidate, cost.0))
         };
-        let cheapest = || {
-            let lowest = lowest(among, candidates, costs);
-            // Where no cost is finite, nobody is dearer than another.
-            eligible().filter(move |(_, _, cost)| *cost <= lowest || lowest == f64::INFINITY)
-        };
+        let cheapest = || all_cheapest(among, candidates, costs);
         match self {
             Pick::CheapestLowestSlot => Self::cheapest(among, candidates, costs),
-            Pick::CheapestFewestRequests => {
-                cheapest().min_by_key(|(_, candidate, _)| candidate.requests).map(|(index, _, _)| index)
-            }
+            Pick::CheapestFewestRequests => cheapest().min_by_key(|index| candidates[*index].requests),
             Pick::Softmax(temperature) if temperature.get() > 0.0 && lowest(among, candidates, costs).is_finite() => {
                 let lowest = lowest(among, candidates, costs);
                 let weighed =
@@ -74,7 +63,7 @@ impl Pick {
                 // Rounding may leave a rest behind the last one.
                 drawn.or_else(|| weighed().find(|(_, weight)| *weight > 0.0)).map(|(index, _)| index)
             }
-            Pick::CheapestAtRandom | Pick::Softmax(_) => draw(cheapest().map(|(index, _, _)| index), rng),
+            Pick::CheapestAtRandom | Pick::Softmax(_) => draw(cheapest(), rng),
             Pick::CheaperOfTwo => {
                 // Who was kept among others may be none of these.
                 let kept = kept.filter(|kept| among.takes(candidates[*kept].standing));
@@ -88,6 +77,19 @@ impl Pick {
             }
         }
     }
+}
+
+/// The places of all that cost least, ascending. Their costs are looked at first: hardly any is the least.
+fn all_cheapest<'a>(
+    among: Among,
+    candidates: &'a [Candidate],
+    costs: &'a [Cost],
+) -> impl Iterator<Item = usize> + Clone + 'a {
+    let lowest = lowest(among, candidates, costs);
+    // Where no cost is finite, nobody is dearer than another.
+    let all = lowest == f64::INFINITY;
+    let places = costs.iter().enumerate().filter(move |(_, cost)| cost.0 <= lowest || all).map(|(index, _)| index);
+    places.filter(move |index| among.takes(candidates[*index].standing))
 }
 
 /// The least cost of those whom `among` takes; infinite when there is none.
