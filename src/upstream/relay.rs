@@ -116,8 +116,7 @@ impl<B: Body> Relay<B> {
     fn pass(&mut self, now: Instant, data: Bytes) -> Bytes {
         let whole = self.progress.on_data(now.into_std(), &data);
         // Behind the last frame of an answer that is whole nothing is to be waited for.
-        let is_last = self.first.is_none() && self.inner.is_end_stream() && self.progress.may_end();
-        let whole = if is_last { data.len() } else { whole };
+        let whole = if self.has_come_whole() { data.len() } else { whole };
         self.tail.pass(data, whole)
     }
 
@@ -136,7 +135,11 @@ impl<B: Body> Relay<B> {
     }
 
     fn is_last(&self) -> bool {
-        self.first.is_none() && self.tail.is_empty() && self.inner.is_end_stream() && self.progress.may_end()
+        self.tail.is_empty() && self.has_come_whole()
+    }
+
+    fn has_come_whole(&self) -> bool {
+        self.first.is_none() && self.inner.is_end_stream() && self.progress.may_end()
     }
 }
 

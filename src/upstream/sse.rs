@@ -10,7 +10,7 @@ use serde_json::Value;
 use warmpath_core::retry::Failure;
 
 /// The longest line that is put together from several frames; a longer one passes unread.
-const LINE_MAX: usize = 256 * 1024;
+pub(super) const LINE_MAX: usize = 256 * 1024;
 
 /// What an event has that tells usage.
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\":"));

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 
-/// The longest beginning that is kept; a longer one passes as it is.
-const HELD_MAX: usize = 256 * 1024;
+use super::sse::LINE_MAX;
 
 /// Keeps half a line back until the rest of it is there: nobody can read it before, and whoever is told that a stream broke
-/// would fail on it first, with another error than the one that is told. Copies only what a frame cuts in two.
+/// would fail on it first, with another error than the one that is told. Copies only what a frame cuts in two. Of a line
+/// that is longer than is read, the beginning passes as it is.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     held: Vec<u8>,
@@ -22,7 +22,7 @@ impl Tail {
         let passed =
             if self.held.is_empty() || data.is_empty() { data } else { [&self.take(), &data[..]].concat().into() };
         self.held.extend_from_slice(&begun);
-        if self.held.len() <= HELD_MAX {
+        if self.held.len() <= LINE_MAX {
             return passed;
         }
         if passed.is_empty() { self.take() } else { [&passed[..], &self.take()].concat().into() }
@@ -58,9 +58,9 @@ mod tests {
     #[test]
     fn what_is_held_is_bounded() {
         let mut tail = Tail::default();
-        assert_eq!(tail.pass(vec![b'x'; HELD_MAX].into(), 0), "");
-        assert_eq!(tail.pass(Bytes::from_static(b"y"), 0).len(), HELD_MAX + 1);
+        assert_eq!(tail.pass(vec![b'x'; LINE_MAX].into(), 0), "");
+        assert_eq!(tail.pass(Bytes::from_static(b"y"), 0).len(), LINE_MAX + 1);
         assert_eq!(tail.pass(Bytes::from_static(b"\n\n"), 2), "\n\n");
-        assert_eq!(tail.pass([vec![b'e'; 9], vec![b'x'; HELD_MAX + 1]].concat().into(), 9).len(), HELD_MAX + 10);
+        assert_eq!(tail.pass([vec![b'e'; 9], vec![b'x'; LINE_MAX + 1]].concat().into(), 9).len(), LINE_MAX + 10);
     }
 }
