@@ -80,12 +80,12 @@ impl State {
         self.first.map_or(0, |first| now.saturating_duration_since(first).as_secs())
     }
 
-    /// What was sent to the candidate in the window that ends with this second, in tokens to compute, tokens to answer, and
-    /// the gap between those.
-    fn lately(&mut self, second: u64, candidate: &Candidate) -> Option<(f64, f64, Option<f64>)> {
-        let window = self.windows.get_mut(candidate.slot.index())?;
+    /// Milliseconds of prefill and of decoding that were sent to the candidate in the window that ends with this second.
+    #[inline]
+    fn load(&mut self, second: u64, candidate: &Candidate, weights: &PrebleWeights) -> (f64, f64) {
+        let Some(window) = self.windows.get_mut(candidate.slot.index()) else { return (0.0, 0.0) };
         let (tokens, output) = window.sums(second);
-        Some((tokens, output, window.gap()))
+        (tokens * weights.prefill_ms.get(), output * window.gap().unwrap_or(weights.gap_ms.get()))
     }
 }
 
@@ -100,29 +100,22 @@ impl Preble {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Milliseconds of prefill and of decoding that were sent to each candidate lately.
-    fn loads<'c>(&self, now: Instant, candidates: &'c [Candidate], mut each: impl FnMut(&'c Candidate, f64, f64)) {
-        let PrebleWeights { prefill_ms, gap_ms, .. } = self.weights;
-        let mut state = self.state();
-        let second = state.second(now);
-        for candidate in candidates {
-            let (tokens, output, gap) = state.lately(second, candidate).unwrap_or_default();
-            each(candidate, tokens * prefill_ms.get(), output * gap.unwrap_or(gap_ms.get()));
-        }
-    }
-
     /// Pushes the costs. Returns how much of the prompt a candidate must have to be named.
     fn price(&self, now: Instant, shape: &Shape, candidates: &[Candidate], costs: &mut Vec<Cost>) -> Tokens {
         let first = costs.len();
+        let mut state = self.state();
+        let second = state.second(now);
+        costs.extend(candidates.iter().map(|candidate| {
+            let (prefill, decode) = state.load(second, candidate, &self.weights);
+            Cost(prefill + decode)
+        }));
+        drop(state);
+        let costs = &mut costs[first..];
         let mut prices = Prices::default();
-        self.loads(now, candidates, |candidate, prefill, decode| {
-            prices.add(candidate, prefill + decode);
-            costs.push(Cost(prefill + decode));
-        });
+        costs.iter().zip(candidates).for_each(|(cost, candidate)| prices.add(candidate, cost.0));
         let match_min = prices.match_min(shape, self.weights.imbalance.get());
         if match_min > Tokens(0) {
-            let costs = costs[first..].iter_mut().zip(candidates);
-            costs.for_each(|(cost, candidate)| cost.0 += rule(match_min, candidate));
+            costs.iter_mut().zip(candidates).for_each(|(cost, candidate)| cost.0 += rule(match_min, candidate));
         }
         match_min
     }
@@ -135,10 +128,12 @@ impl Preble {
         match_min: Tokens,
         tell: &mut dyn FnMut(usize, Term),
     ) {
-        self.loads(now, std::slice::from_ref(candidate), |_, prefill, decode| {
-            tell(at, Term::adds("prefill", Unit::Milliseconds, prefill));
-            tell(at, Term::adds("decode", Unit::Milliseconds, decode));
-        });
+        let mut state = self.state();
+        let second = state.second(now);
+        let (prefill, decode) = state.load(second, candidate, &self.weights);
+        drop(state);
+        tell(at, Term::adds("prefill", Unit::Milliseconds, prefill));
+        tell(at, Term::adds("decode", Unit::Milliseconds, decode));
         tell(at, Term::adds("not named", Unit::Rule, rule(match_min, candidate)));
     }
 }
@@ -160,6 +155,7 @@ impl Default for Prices {
 }
 
 impl Prices {
+    #[inline]
     fn add(&mut self, candidate: &Candidate, cost: f64) {
         if candidate.standing == Standing::Out {
             return;

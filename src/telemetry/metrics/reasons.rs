@@ -32,12 +32,17 @@ impl Reasons {
 
     /// One more for this reason. O(reasons).
     pub(super) fn count(&self, reason: &'static str) {
+        self.add(reason, 1);
+    }
+
+    /// So many more for this reason. O(reasons).
+    pub(super) fn add(&self, reason: &'static str, count: u64) {
         let known = |seen: &[(&'static str, Counter)]| {
-            seen.iter().find(|(name, _)| *name == reason).map(|(_, counter)| counter.increment(1))
+            seen.iter().find(|(name, _)| *name == reason).map(|(_, counter)| counter.increment(count))
         };
         if known(&self.0.seen.read().unwrap_or_else(PoisonError::into_inner)).is_none() {
             let counter = self.0.register(reason);
-            counter.increment(1);
+            counter.increment(count);
             // Two threads may come here with one reason: both handles lead to the same series.
             self.0.seen.write().unwrap_or_else(PoisonError::into_inner).push((reason, counter));
         }

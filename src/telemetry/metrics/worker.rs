@@ -12,6 +12,9 @@ use super::*;
 pub struct WorkerMetrics {
     registry: Arc<Registry>,
     labels: Vec<Label>,
+    events: Reasons,
+    repairs: Reasons,
+    predictions: Reasons,
     /// Hit rate over five minutes.
     pub hit_rate: Gauge,
     /// Share of its cache in flight.
@@ -63,7 +66,11 @@ impl WorkerMetrics {
             let labels = labels.iter().cloned().chain([Label::new("source", source)]).collect();
             registry.counter(&CACHED_TOKENS, labels)
         };
+        let told_apart = |definition, label| Reasons::new(&registry, definition, label, labels.clone());
         Self {
+            events: told_apart(&EVENTS, "outcome"),
+            repairs: told_apart(&REPAIRS, "outcome"),
+            predictions: told_apart(&PREDICTIONS, "result"),
             hit_rate: registry.gauge(&HIT_RATE, labels.clone()),
             kv_load: registry.gauge(&KV_LOAD, labels.clone()),
             placed: registry.counter(&PLACED, labels.clone()),
@@ -99,7 +106,7 @@ impl WorkerMetrics {
     pub fn events(&self, outcome: &'static str, count: u64) {
         if count > 0 {
             self.belief.events(outcome, count);
-            self.registry.counter(&EVENTS, self.labels_and("outcome", outcome)).increment(count);
+            self.events.add(outcome, count);
         }
     }
 
@@ -113,7 +120,7 @@ impl WorkerMetrics {
 
     /// A repair of its view ended like this.
     pub fn repair(&self, outcome: &'static str) {
-        self.registry.counter(&REPAIRS, self.labels_and("outcome", outcome)).increment(1);
+        self.repairs.count(outcome);
     }
 
     /// What the policy's history remembers of the worker. Policies without one have no such series.
@@ -134,7 +141,7 @@ impl WorkerMetrics {
             std::cmp::Ordering::Greater => "over",
             std::cmp::Ordering::Less => "under",
         };
-        self.registry.counter(&PREDICTIONS, self.labels_and("result", result)).increment(1);
+        self.predictions.count(result);
         self.belief.predicted(predicted, reported);
     }
 }

@@ -50,10 +50,15 @@ impl Window {
     }
 
     /// Lets go of what is older than the window that ends with this second.
+    #[inline]
     fn advance(&mut self, second: u64) {
-        if second <= self.newest {
-            return;
+        if second > self.newest {
+            self.let_go(second);
         }
+    }
+
+    #[cold]
+    fn let_go(&mut self, second: u64) {
         for gone in (self.newest + 1..=second).take(SECONDS) {
             let (tokens, output) = std::mem::take(&mut self.seconds[Self::place(gone)]);
             self.sums.0 -= tokens;
