@@ -14,7 +14,7 @@ use warmpath_core::cost::{Candidate, Cost, Term};
 use warmpath_core::ids::{Rank, Roll, SequenceHash, Slot, WorkerId};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::scheduler::{DecidedBy, Placement, Question, Scratch};
-use warmpath_core::units::Tokens;
+use warmpath_core::units::{Blocks, Tokens};
 use warmpath_core::workers::{Pool, WorkerTable};
 
 mod course;
@@ -127,6 +127,12 @@ pub struct Made<'a> {
 }
 
 impl Made<'_> {
+    /// The longest match of all candidates.
+    fn best_overlap(&self) -> Blocks {
+        let overlaps = self.scratch.candidates().iter().map(|candidate| candidate.overlap.total());
+        overlaps.max().unwrap_or_default()
+    }
+
     /// What a record of it takes at most.
     fn bytes(&self) -> usize {
         bytes_of(self.scratch.candidates().len(), self.scratch.terms().len())
@@ -189,7 +195,7 @@ impl Decision {
         bytes_of(self.candidates.len(), self.terms.len())
     }
 
-    fn write(&mut self, number: u64, made: &Made<'_>, (shared, beginning): Shared, names: Arc<[Name]>) {
+    fn write(&mut self, number: u64, made: &Made<'_>, best: Blocks, (shared, beginning): Shared, names: Arc<[Name]>) {
         let Placement { target, overlap_tokens, new_tokens, decided_by, .. } = made.placement;
         if let Some(asked) = made.scratch.asked() {
             self.asked.clone_from(asked);
@@ -201,8 +207,7 @@ impl Decision {
         self.model = Arc::clone(&made.fleet.1.model);
         (self.avoided, self.decided_by, self.policy) = (made.avoided, *decided_by, made.policy);
         (self.chosen, self.overlap, self.new_tokens) = (target.slot, *overlap_tokens, *new_tokens);
-        let best = made.scratch.candidates().iter().map(|candidate| candidate.overlap.total()).max();
-        self.best_overlap = best.unwrap_or_default().tokens(self.asked.0.shape.block_size);
+        self.best_overlap = best.tokens(self.asked.0.shape.block_size);
         (self.shared, self.beginning) = (shared, beginning);
         self.candidates.clear();
         self.candidates.extend_from_slice(made.scratch.candidates());
@@ -264,7 +269,8 @@ impl Decisions {
         if self.kept == 0 || bytes > self.bytes_max {
             return None;
         }
-        let shared = self.shared(made);
+        let best = made.best_overlap();
+        let shared = self.shared(made, best);
         let mut ring = self.ring();
         let mut spare = None;
         while ring.records.len() >= self.kept || ring.bytes + bytes > self.bytes_max {
@@ -278,19 +284,19 @@ impl Decisions {
             Some(spare) => spare,
             None => Arc::new(Decision::new(made)?),
         };
-        Arc::get_mut(&mut record)?.write(number, made, shared, names);
+        Arc::get_mut(&mut record)?.write(number, made, best, shared, names);
         ring.last = number;
         ring.bytes += record.bytes();
         ring.records.push_back(Arc::clone(&record));
         Some(record)
     }
 
-    /// How much of the prompt earlier ones had, and from now on this one has.
-    fn shared(&self, made: &Made<'_>) -> Shared {
+    /// How much of the prompt earlier ones had, and from now on this one has; `cached` of it is in the index.
+    fn shared(&self, made: &Made<'_>, cached: Blocks) -> Shared {
         let Some((question, _)) = made.scratch.asked() else { return (None, None) };
         let Some(prompt) = made.scratch.only_prompt().filter(|_| question.has_tokens) else { return (None, None) };
         let mut sharing = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
-        let (blocks, beginning) = sharing.add(prompt);
+        let (blocks, beginning) = sharing.add(prompt, cached);
         (Some(blocks.tokens(question.shape.block_size)), beginning)
     }
 

@@ -22,10 +22,11 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// How many blocks a prompt has in common with any one before it, and which; and remembers it. O(log blocks) look-ups, and
-    /// an insertion for each prefix that is new.
-    pub(super) fn add(&mut self, prompt: &[SequenceHash]) -> (Blocks, Option<SequenceHash>) {
+    /// How many blocks a prompt has in common with any one before it, and which; and remembers it. Two look-ups where `cached`,
+    /// what the index holds of it, is as much, else O(log blocks); and an insertion for each prefix that is new.
+    pub(super) fn add(&mut self, prompt: &[SequenceHash], cached: Blocks) -> (Blocks, Option<SequenceHash>) {
         let Self { newer, older, marks } = self;
+        let cached = usize::try_from(cached.0).unwrap_or(usize::MAX);
         marks.clear();
         marks.extend(ends(prompt.len()));
         if newer.len() + marks.len() > GENERATION {
@@ -33,7 +34,13 @@ impl Sharing {
             newer.clear();
         }
         let hash = |mark: usize| prompt[mark - 1];
-        let known = marks.partition_point(|mark| newer.contains(&hash(*mark)) || older.contains(&hash(*mark)));
+        let is_known = |mark: &usize| newer.contains(&hash(*mark)) || older.contains(&hash(*mark));
+        let (held, beyond) = marks.split_at(marks.partition_point(|mark| *mark <= cached));
+        let known = match (held.split_last(), beyond.split_first()) {
+            (Some((last, shorter)), _) if !is_known(last) => shorter.partition_point(is_known),
+            (_, Some((next, longer))) if is_known(next) => held.len() + 1 + longer.partition_point(is_known),
+            _ => held.len(),
+        };
         let shared = known.checked_sub(1).map_or(0, |last| marks[last]);
         // What is remembered of an older generation comes into the newer whole, so that of any prefix all shorter ones are
         // there as long as it is.
@@ -61,7 +68,7 @@ mod tests {
     #[test]
     fn a_prompt_shares_what_any_one_before_it_began_with() {
         let mut sharing = Sharing::default();
-        let mut add = |prompt: &[SequenceHash]| sharing.add(prompt).0;
+        let mut add = |prompt: &[SequenceHash]| sharing.add(prompt, Blocks(0)).0;
         assert_eq!(add(&[]), Blocks(0));
         assert_eq!(add(&prompt(10, 10, 0)), Blocks(0));
         assert_eq!(add(&prompt(10, 10, 0)), Blocks(10));
@@ -76,17 +83,30 @@ mod tests {
     }
 
     #[test]
+    fn what_the_index_holds_changes_nothing_but_where_the_search_begins() {
+        for len in [0, 1, 7, 40, 300] {
+            for cached in [0, 1, 6, 7, 8, 39, 40, 41, 299, 300, u32::MAX] {
+                let mut sharing = Sharing::default();
+                sharing.add(&prompt(300, 300, 0), Blocks(0));
+                let told = [0, 7, 300].map(|fork| sharing.add(&prompt(len, fork, fork + 1), Blocks(cached)).0.0);
+                let len = u32::try_from(len).unwrap();
+                assert_eq!(told, [0, len.min(7), len], "{len} blocks, {cached} cached");
+            }
+        }
+    }
+
+    #[test]
     fn memory_is_bounded_and_what_is_in_use_stays() {
         let mut sharing = Sharing::default();
-        sharing.add(&prompt(40, 40, 0));
+        sharing.add(&prompt(40, 40, 0), Blocks(0));
         for branch in 1..20_000 {
             // All begin with the same 20 blocks.
-            let (Blocks(told), which) = sharing.add(&prompt(40, 20, branch));
+            let (Blocks(told), which) = sharing.add(&prompt(40, 20, branch), Blocks(20));
             assert_eq!((told, which), (20, Some(SequenceHash(19))), "{branch}");
             assert!(sharing.newer.len() <= GENERATION && sharing.older.len() <= GENERATION);
         }
         assert!(!sharing.older.is_empty());
-        assert_eq!(sharing.add(&prompt(40, 40, 0)).0, Blocks(20), "nobody has sent the rest for long");
+        assert_eq!(sharing.add(&prompt(40, 40, 0), Blocks(0)).0, Blocks(20), "nobody has sent the rest for long");
     }
 
     #[test]
