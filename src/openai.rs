@@ -42,13 +42,21 @@ pub struct BadRequest {
 impl BadRequest {
     /// A fault of the body as a whole.
     fn body(message: impl Into<String>) -> Self {
-        Self { message: message.into(), param: None }
+        Self { message: short(message.into()), param: None }
     }
 
     /// A fault of one field.
     fn field(param: &'static str, message: impl Into<String>) -> Self {
-        Self { message: message.into(), param: Some(param) }
+        Self { message: short(message.into()), param: Some(param) }
     }
+}
+
+/// The longest message, in bytes: what a client sent may be quoted, but not sent back.
+const MESSAGE_MAX: usize = 400;
+
+fn short(mut message: String) -> String {
+    message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+    message
 }
 
 /// Which of the two generating routes a body came in on.
@@ -271,7 +279,7 @@ fn messages<'a>(
 ) -> Result<Vec<Raw<'a>>, BadRequest> {
     let raw = field::shaped("messages", b'[', raw)?
         .ok_or_else(|| BadRequest::field("messages", "you must provide `messages`"))?;
-    let messages: Vec<Raw<'a>> = apart.map_or_else(|| field::list("messages", items_max, raw), Ok)?;
+    let messages: Vec<Raw<'a>> = apart.map_or_else(|| field::list("messages", items_max, "a message", raw), Ok)?;
     if messages.is_empty() {
         return Err(BadRequest::field("messages", "`messages` must have at least one message"));
     }
@@ -331,7 +339,7 @@ pub fn nests_within_reason(json: &[u8]) -> Result<(), BadRequest> {
 /// More than `items_max`.
 pub fn has_few_messages(messages: Raw<'_>, items_max: usize) -> Result<(), BadRequest> {
     if messages.get().starts_with('[') {
-        field::list::<IgnoredAny>("messages", items_max, messages)?;
+        field::list::<IgnoredAny>("messages", items_max, "a message", messages)?;
     }
     Ok(())
 }

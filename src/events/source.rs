@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use warmpath_indexer::feed::Patience;
 pub use warmpath_indexer::repair::{AskId, ReplayEnd};
 
@@ -97,7 +97,8 @@ pub fn source(abilities: Abilities, heard_max: usize) -> (Source, Line) {
     let (tell, heard) = mpsc::channel(heard_max);
     let (asks, asked) = mpsc::channel(ASKS);
     let course = Arc::new(Course::new(Instant::now()));
-    let line = Line { tell, asked: Asked(Arc::new(Mutex::new(asked))), course: Arc::clone(&course) };
+    let asked = Asked(Arc::new(Mutex::new(asked)));
+    let line = Line { tell, room: Room::default(), asked, course: Arc::clone(&course) };
     (Source { heard, asks, abilities, course }, line)
 }
 
@@ -106,10 +107,49 @@ pub fn source(abilities: Abilities, heard_max: usize) -> (Source, Line) {
 pub struct Line {
     /// Takes what is told.
     pub tell: mpsc::Sender<Heard>,
+    /// What batches take that were told and not read yet.
+    pub room: Room,
     /// What is asked for.
     pub asked: Asked,
     /// How it goes.
     pub course: Arc<Course>,
+}
+
+/// Bytes of batches that wait for their task, however few they are: as many as are held back in a reordering, and twice what
+/// the largest batch has beside.
+const ROOM_BYTES: usize = 80 << 20;
+
+/// Room for the batches that wait.
+#[derive(Clone, Debug)]
+pub struct Room(Arc<Semaphore>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(ROOM_BYTES)))
+    }
+}
+
+/// The bytes of a batch, and the room that they take as long as any of them are kept.
+struct Placed {
+    payload: Bytes,
+    _taken: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Placed {
+    fn as_ref(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
+impl Room {
+    /// Waits for room for a batch, which gives it back with its last byte. Cancelling it gives up the batch.
+    pub async fn take(&self, message: Message) -> Message {
+        let Message { payload, seq, epoch } = message;
+        let bytes = u32::try_from(payload.len().min(ROOM_BYTES)).unwrap_or(u32::MAX);
+        // It is never closed.
+        let taken = Arc::clone(&self.0).acquire_many_owned(bytes).await.ok();
+        Message { payload: Bytes::from_owner(Placed { payload, _taken: taken }), seq, epoch }
+    }
 }
 
 /// What a [`Source`] is asked for.
@@ -120,5 +160,34 @@ impl Asked {
     /// The next one; none once nobody asks any more. Cancelling it loses nothing.
     pub async fn recv(&self) -> Option<Ask> {
         self.0.lock().await.recv().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn batch(bytes: usize) -> Message {
+        Message { payload: vec![7; bytes].into(), seq: Some(1), epoch: None }
+    }
+
+    #[test]
+    fn batches_wait_for_room_until_others_were_read() {
+        let room = Room::default();
+        let take = |bytes| room.take(batch(bytes)).now_or_never();
+        let (first, second) = (take(ROOM_BYTES / 2).unwrap(), take(ROOM_BYTES / 2).unwrap());
+        assert_eq!((first.payload.len(), first.seq), (ROOM_BYTES / 2, Some(1)));
+        assert!(take(0).is_some() && take(1).is_none());
+        let kept = first.payload.slice(..1);
+        drop(first);
+        assert!(take(1).is_none(), "a byte is kept");
+        drop((kept, second));
+        // One that is larger than all has to come alone.
+        let all = take(ROOM_BYTES + 1).unwrap();
+        assert!(take(1).is_none());
+        drop(all);
+        assert!(take(1).is_some());
     }
 }

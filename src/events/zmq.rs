@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::uri::Authority;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use warmpath_core::ids::{Rank, WorkerId};
 
 use super::course::{Course, Standing, Way};
-use super::source::{Heard, Line, Message};
+use super::source::{Heard, Line, Message, Room};
 use super::zmtp::{Kind, Link, LinkError, Traffic};
 use crate::config::ZmqEndpoint;
 use crate::fleet::{Worker, place_of};
@@ -31,7 +31,7 @@ pub use replay::ReplaySettings;
 const END: u64 = u64::MAX;
 
 /// How long a batch waits for room in a worker's queue. In the meantime the engine's own queue holds what follows.
-const ROOM: Duration = Duration::from_secs(1);
+const ROOM_WITHIN: Duration = Duration::from_secs(1);
 
 /// The first pause before a connection is made again; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -108,6 +108,7 @@ pub struct ZmqBus {
 struct Ear {
     metrics: WorkerMetrics,
     tell: mpsc::Sender<Heard>,
+    room: Room,
     place: Place,
     /// Connections that have spoken for it.
     links: AtomicUsize,
@@ -145,6 +146,7 @@ impl ZmqBus {
         let ear = Ear {
             metrics: worker.metrics.clone(),
             tell: line.tell.clone(),
+            room: line.room.clone(),
             place: place.clone(),
             links: AtomicUsize::new(0),
         };
@@ -330,15 +332,10 @@ impl Ear {
             self.metrics.events("malformed", 1);
             return true;
         };
-        let full = match self.tell.try_send(Heard::Live(message)) {
-            Ok(()) => return true,
-            Err(mpsc::error::TrySendError::Closed(_)) => return false,
-            Err(mpsc::error::TrySendError::Full(heard)) => heard,
-        };
-        match self.tell.send_timeout(full, ROOM).await {
-            Ok(()) => true,
-            Err(mpsc::error::SendTimeoutError::Closed(_)) => false,
-            Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
+        let handed = async { self.tell.send(Heard::Live(self.room.take(message).await)).await };
+        match timeout(ROOM_WITHIN, handed).await {
+            Ok(handed) => handed.is_ok(),
+            Err(_) => {
                 self.metrics.events("queue_full", 1);
                 true
             }

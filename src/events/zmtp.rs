@@ -8,14 +8,18 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::ZmqEndpoint;
 
 pub use frame::{Breach, Traffic};
+pub use listener::{Arrival, Listener};
+use unfinished::{Allowance, Unfinished, WHOLE_WITHIN};
 
 mod frame;
+mod listener;
+mod unfinished;
 
 /// Room that is made for reading at once: an idle connection holds no more.
 const CHUNK: usize = 16 * 1024;
@@ -70,6 +74,9 @@ pub enum LinkError {
     /// Nothing came in time.
     #[error("nothing was heard for {0:?}")]
     Silent(Duration),
+    /// A message had begun, and was not whole in time.
+    #[error("the peer had not sent all of a message after {0:?}")]
+    Slow(Duration),
     /// The peer broke the protocol.
     #[error("the peer sent {0}")]
     Breach(#[from] Breach),
@@ -93,6 +100,7 @@ pub struct Reader {
     input: Box<dyn AsyncRead + Send + Unpin>,
     buffer: BytesMut,
     decoder: frame::Decoder,
+    unfinished: Unfinished,
 }
 
 /// The sending half.
@@ -100,14 +108,6 @@ pub struct Writer {
     output: Box<dyn AsyncWrite + Send + Unpin>,
     bytes: Vec<u8>,
     patience: Duration,
-}
-
-/// Something that peers connect to.
-pub enum Listener {
-    /// On a port.
-    Tcp(TcpListener),
-    /// In the file system.
-    Ipc(UnixListener),
 }
 
 impl Link {
@@ -122,23 +122,30 @@ impl Link {
                 ZmqEndpoint::Tcp { host, port } => {
                     let stream = TcpStream::connect((host.as_str(), *port)).await?;
                     stream.set_nodelay(true)?;
-                    Self::shake_hands(stream.into_split(), kind, patience).await
+                    Self::shake_hands(stream.into_split(), kind, patience, Allowance::default()).await
                 }
                 ZmqEndpoint::Ipc(path) => {
-                    Self::shake_hands(UnixStream::connect(path).await?.into_split(), kind, patience).await
+                    let stream = UnixStream::connect(path).await?;
+                    Self::shake_hands(stream.into_split(), kind, patience, Allowance::default()).await
                 }
             }
         };
         timeout_at(deadline, link).await.map_err(|_| LinkError::Silent(patience))?
     }
 
-    async fn shake_hands<R, W>((input, output): (R, W), kind: Kind, patience: Duration) -> Result<Self, LinkError>
+    async fn shake_hands<R, W>(
+        (input, output): (R, W),
+        kind: Kind,
+        patience: Duration,
+        allowance: Allowance,
+    ) -> Result<Self, LinkError>
     where
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
         let decoder = frame::Decoder::default();
-        let mut reader = Reader { input: Box::new(input), buffer: BytesMut::new(), decoder };
+        let unfinished = Unfinished::of(allowance);
+        let mut reader = Reader { input: Box::new(input), buffer: BytesMut::new(), decoder, unfinished };
         let mut writer = Writer { output: Box::new(output), bytes: Vec::new(), patience };
         writer.bytes.extend(greeting(kind));
         frame::write_command(&ready(kind), &mut writer.bytes);
@@ -160,9 +167,13 @@ impl Reader {
     pub async fn next(&mut self) -> Result<Traffic, LinkError> {
         loop {
             if let Some(traffic) = self.decoder.decode(&mut self.buffer)? {
+                self.unfinished.end();
                 return Ok(traffic);
             }
-            self.read().await?;
+            match self.unfinished.lasts_until(self.decoder.bytes() + self.buffer.len())? {
+                None => self.read().await?,
+                Some(until) => timeout_at(until, self.read()).await.map_err(|_| LinkError::Slow(WHOLE_WITHIN))??,
+            }
         }
     }
 
@@ -237,87 +248,6 @@ impl Writer {
         let pong = [b"\x04PONG", text.get(..16.min(text.len())).unwrap_or_default()].concat();
         frame::write_command(&pong, &mut self.bytes);
         self.flush().await
-    }
-}
-
-impl Listener {
-    /// Listens; a socket that a dead process left in the file system is taken over.
-    ///
-    /// # Errors
-    /// When the place is taken or cannot be used.
-    pub async fn bind(endpoint: &ZmqEndpoint) -> io::Result<Self> {
-        match endpoint {
-            ZmqEndpoint::Tcp { host, port } if host == "*" => {
-                // Both families where the machine has both.
-                match TcpListener::bind(("::", *port)).await {
-                    Ok(listener) => Ok(Self::Tcp(listener)),
-                    Err(_) => Ok(Self::Tcp(TcpListener::bind(("0.0.0.0", *port)).await?)),
-                }
-            }
-            ZmqEndpoint::Tcp { host, port } => Ok(Self::Tcp(TcpListener::bind((host.as_str(), *port)).await?)),
-            ZmqEndpoint::Ipc(path) => {
-                let in_use = UnixStream::connect(path).await.is_ok();
-                if !in_use && path.exists() {
-                    std::fs::remove_file(path)?;
-                }
-                Ok(Self::Ipc(UnixListener::bind(path)?))
-            }
-        }
-    }
-
-    /// Where it listens, with the port that it was given.
-    ///
-    /// # Errors
-    /// When the system does not know.
-    pub fn endpoint(&self) -> io::Result<ZmqEndpoint> {
-        Ok(match self {
-            Self::Tcp(listener) => {
-                let address = listener.local_addr()?;
-                ZmqEndpoint::Tcp { host: address.ip().to_string(), port: address.port() }
-            }
-            Self::Ipc(listener) => {
-                ZmqEndpoint::Ipc(listener.local_addr()?.as_pathname().map(Into::into).unwrap_or_default())
-            }
-        })
-    }
-
-    /// The next peer, before its handshake: [`Arrival::greet`] makes that, beside further arrivals.
-    ///
-    /// # Errors
-    /// When the system has no more room for connections; later it may have.
-    pub async fn accept(&self) -> io::Result<Arrival> {
-        match self {
-            Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                Ok(Arrival::Tcp(stream))
-            }
-            Self::Ipc(listener) => Ok(Arrival::Ipc(listener.accept().await?.0)),
-        }
-    }
-}
-
-/// A peer that has connected and said nothing yet.
-pub enum Arrival {
-    /// Over TCP.
-    Tcp(TcpStream),
-    /// Through the file system.
-    Ipc(UnixStream),
-}
-
-impl Arrival {
-    /// Makes the handshake as `kind`, within `patience`, which then bounds each sending too.
-    ///
-    /// # Errors
-    /// When it is nobody that `kind` talks to, or somebody slow.
-    pub async fn greet(self, kind: Kind, patience: Duration) -> Result<Link, LinkError> {
-        let shaking = async {
-            match self {
-                Self::Tcp(stream) => Link::shake_hands(stream.into_split(), kind, patience).await,
-                Self::Ipc(stream) => Link::shake_hands(stream.into_split(), kind, patience).await,
-            }
-        };
-        timeout(patience, shaking).await.map_err(|_| LinkError::Silent(patience))?
     }
 }
 

@@ -139,8 +139,11 @@ fn model<'a>(
     let refused = |BadRequest { message, param }| GatewayError::bad_request(message, param);
     let begin = without_mark(body).trim_ascii_start().first();
     // What names no type is JSON to engines.
-    let may_be_list = content_type.is_empty() || is_json(content_type);
-    if begin == Some(&b'{') || begin == Some(&b'[') && may_be_list {
+    let is_for_json = content_type.is_empty() || is_json(content_type);
+    if is_for_json && is_wide(body) {
+        return Err(GatewayError::bad_request("the body is not UTF-8", None));
+    }
+    if begin == Some(&b'{') || begin == Some(&b'[') && is_for_json {
         nests_within_reason(body).map_err(refused)?;
     }
     // What a mark precedes is not what every reader takes.
@@ -154,6 +157,12 @@ fn model<'a>(
     })?;
     messages.map_or(Ok(()), |messages| has_few_messages(messages, messages_max)).map_err(refused)?;
     Ok((model, Kind::Json))
+}
+
+/// Whether it begins as JSON of two or four bytes a character does, which some engines read, and nobody writes (RFC 8259, 8.1).
+fn is_wide(body: &[u8]) -> bool {
+    let marks: [&[u8]; 2] = [b"\xfe\xff", b"\xff\xfe"];
+    marks.iter().any(|mark| body.starts_with(mark)) || body.iter().take(4).any(|byte| *byte == 0)
 }
 
 /// Whether a `Content-Type` is JSON, `application/vnd.x+json` among them.
@@ -190,6 +199,22 @@ mod tests {
         for body in [r#"{"model":"a","model":"b"}"#, r#"{"model":"a"} {}"#, r#"{"model":"#, r#"{"model":3}"#] {
             assert!(named("application/json", body).is_err(), "{body}");
         }
+    }
+
+    #[test]
+    fn json_in_wide_characters_is_refused_as_its_depth_is_not_seen() {
+        let text = r#"{"model":"m"}"#;
+        let wide = |unit: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(unit).collect::<Vec<u8>>();
+        let (big, little) = (wide(u16::to_be_bytes), wide(u16::to_le_bytes));
+        for body in [&big, &little, &[&b"\xfe\xff"[..], &big].concat(), &[&b"\xff\xfe"[..], &little].concat()] {
+            let read = |content_type| {
+                let mut headers = HeaderMap::new();
+                headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+                model(&headers, body, 3).map_err(|error| error.status().as_u16())
+            };
+            assert_eq!([read("application/json"), read("application/json; charset=utf-16")], [Err(400), Err(400)]);
+        }
+        assert_eq!(named("audio/wav", "\0\0RIFF"), Ok((None, Kind::Media)));
     }
 
     #[test]

@@ -67,14 +67,16 @@ pub(super) fn value<'a, T: Deserialize<'a>>(
     value.map(Some).map_err(|_| BadRequest::field(param, format!("`{param}` must be {expected}")))
 }
 
-/// A list of at most `limit` elements.
+/// A list of at most `limit` elements, each `expected` to be something. What stands there instead is not said: it may be as
+/// long as a body, and is nothing for others to read.
 pub(super) fn list<'a, T: Deserialize<'a>>(
     param: &'static str,
     limit: usize,
+    expected: &'static str,
     raw: Raw<'a>,
 ) -> Result<Vec<T>, BadRequest> {
     let mut json = serde_json::Deserializer::from_str(raw.get());
-    AtMost { limit, element: PhantomData }.deserialize(&mut json).map_err(|error| {
+    AtMost { limit, expected, element: PhantomData }.deserialize(&mut json).map_err(|error| {
         let error = error.to_string();
         let fault = error.split(" at line ").next().unwrap_or_default();
         BadRequest::field(param, format!("`{param}` {fault}"))
@@ -86,9 +88,68 @@ pub(super) fn list<'a, T: Deserialize<'a>>(
 #[serde(transparent)]
 pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
+/// A token's id. What is none is refused without a word: serde would write out whatever stands there.
+pub(super) struct TokenId(pub(super) u32);
+
+impl<'de> Deserialize<'de> for TokenId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(IdVisitor)
+    }
+}
+
+struct IdVisitor;
+
+impl Visitor<'_> for IdVisitor {
+    type Value = TokenId;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token id")
+    }
+
+    fn visit_u64<E: Error>(self, id: u64) -> Result<TokenId, E> {
+        u32::try_from(id).map(TokenId).map_err(|_| E::custom("no token id"))
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<TokenId, E> {
+        Err(E::custom("no token id"))
+    }
+}
+
+/// A list of token ids, refused in the same way.
+pub(super) struct TokenIds(pub(super) Vec<u32>);
+
+impl<'de> Deserialize<'de> for TokenIds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(IdsVisitor)
+    }
+}
+
+struct IdsVisitor;
+
+impl<'de> Visitor<'de> for IdsVisitor {
+    type Value = TokenIds;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("token ids")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<TokenIds, A::Error> {
+        let mut ids = Vec::new();
+        while let Some(TokenId(id)) = elements.next_element()? {
+            ids.push(id);
+        }
+        Ok(TokenIds(ids))
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<TokenIds, E> {
+        Err(E::custom("no token ids"))
+    }
+}
+
 /// Reads a list and stops at the first element too many.
 struct AtMost<T> {
     limit: usize,
+    expected: &'static str,
     element: PhantomData<T>,
 }
 
@@ -117,7 +178,10 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for AtMost<T> {
                 }
                 Ok(Some(element)) => list.push(element),
                 Ok(None) => return Ok(list),
-                Err(error) => return Err(A::Error::custom(format_args!("has a bad element {before}: {error}"))),
+                Err(_) => {
+                    let expected = self.expected;
+                    return Err(A::Error::custom(format_args!("has a bad element {before}: expected {expected}")));
+                }
             }
         }
     }

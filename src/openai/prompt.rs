@@ -44,12 +44,16 @@ impl<'a> Prompt<'a> {
             }
             (_, Some(b']')) => Err(refuse("`prompt` must not be empty")),
             (_, Some(b'"')) => {
-                let texts: Vec<field::Text<'a>> = field::list("prompt", items_max, raw)?;
+                let texts: Vec<field::Text<'a>> = field::list("prompt", items_max, "a text", raw)?;
                 Ok(Self::Texts(texts.into_iter().map(|text| text.0).collect()))
             }
-            (_, Some(b'-' | b'0'..=b'9')) => Ok(Self::Ids(vec![field::list("prompt", usize::MAX, raw)?])),
+            (_, Some(b'-' | b'0'..=b'9')) => {
+                let ids: Vec<field::TokenId> = field::list("prompt", usize::MAX, ID, raw)?;
+                Ok(Self::Ids(vec![ids.into_iter().map(|id| id.0).collect()]))
+            }
             (_, Some(b'[')) => {
-                let lists: Vec<Vec<u32>> = field::list("prompt", items_max, raw)?;
+                let lists: Vec<field::TokenIds> = field::list("prompt", items_max, IDS, raw)?;
+                let lists: Vec<Vec<u32>> = lists.into_iter().map(|list| list.0).collect();
                 match lists.iter().position(Vec::is_empty) {
                     Some(at) => Err(refuse(format!("`prompt[{at}]` must not be empty"))),
                     None => Ok(Self::Ids(lists)),
@@ -90,6 +94,9 @@ impl Prompt<'static> {
         })
     }
 }
+
+const ID: &str = "a token id, from 0 to 4294967295";
+const IDS: &str = "a list of token ids, each from 0 to 4294967295";
 
 fn refuse(message: impl Into<String>) -> BadRequest {
     BadRequest::field("prompt", message)
@@ -157,20 +164,26 @@ mod tests {
             ("[ ]", "`prompt` must not be empty"),
             ("[[]]", "`prompt[0]` must not be empty"),
             ("[[1],[]]", "`prompt[1]` must not be empty"),
-            ("[1,-1]", "`prompt` has a bad element 1: invalid value: integer `-1`, expected u32"),
-            ("[-1]", "`prompt` has a bad element 0: invalid value: integer `-1`, expected u32"),
-            ("[1,2.5]", "`prompt` has a bad element 1: invalid type: floating point `2.5`, expected u32"),
-            ("[4294967296]", "`prompt` has a bad element 0: invalid value: integer `4294967296`, expected u32"),
-            (r#"[1,"a"]"#, "`prompt` has a bad element 1: invalid type: string \"a\", expected u32"),
-            (r#"["a",1]"#, "`prompt` has a bad element 1: invalid type: integer `1`, expected a string"),
-            ("[[1],2]", "`prompt` has a bad element 1: invalid type: integer `2`, expected a sequence"),
-            ("[[[1]]]", "`prompt` has a bad element 0: invalid type: sequence, expected u32"),
+            ("[1,-1]", "`prompt` has a bad element 1: expected a token id, from 0 to 4294967295"),
+            ("[-1]", "`prompt` has a bad element 0: expected a token id, from 0 to 4294967295"),
+            ("[1,2.5]", "`prompt` has a bad element 1: expected a token id, from 0 to 4294967295"),
+            ("[4294967296]", "`prompt` has a bad element 0: expected a token id, from 0 to 4294967295"),
+            (r#"[1,"a"]"#, "`prompt` has a bad element 1: expected a token id, from 0 to 4294967295"),
+            (r#"[[1],["a"]]"#, "`prompt` has a bad element 1: expected a list of token ids, each from 0 to 4294967295"),
+            (r#"["a",1]"#, "`prompt` has a bad element 1: expected a text"),
+            ("[[1],2]", "`prompt` has a bad element 1: expected a list of token ids, each from 0 to 4294967295"),
+            ("[[[1]]]", "`prompt` has a bad element 0: expected a list of token ids, each from 0 to 4294967295"),
             ("true", "`prompt` must be a text, a list of texts, token ids, or a list of token id lists"),
             (r#""\ud83d""#, "`prompt` has half of a surrogate pair"),
             ("[null]", "`prompt` must be a text, a list of texts, token ids, or a list of token id lists"),
         ];
         for (json, message) in cases {
             assert_eq!(read(json), Err(message.to_owned()), "{json}");
+        }
+        // Whatever stands there is not sent back.
+        let long = "\u{7f}".repeat(1 << 20);
+        for json in [format!("[1,\"{long}\"]"), format!("[[1],\"{long}\"]"), format!("[[1,\"{long}\"]]")] {
+            assert!(read(&json).unwrap_err().len() < 100);
         }
         let many = format!("[{}\"x\"]", "\"x\",".repeat(100));
         assert_eq!(read(&many), Err("`prompt` may have at most 100 elements".to_owned()));

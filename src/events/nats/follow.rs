@@ -12,7 +12,7 @@ use super::reader::{Read, Reader};
 use super::replay::Marks;
 use super::{NatsBus, RETRY, refuses, stream};
 use crate::events::course::{Course, Way};
-use crate::events::source::{self, Ask, Asked, Heard, ReplayEnd};
+use crate::events::source::{self, Ask, Asked, Heard, ReplayEnd, Room};
 use crate::events::subject;
 
 /// By then nobody makes a stream any more who found none when we did.
@@ -30,6 +30,7 @@ pub(super) struct Line {
     pub(super) rank: u32,
     pub(super) subject: String,
     pub(super) to: mpsc::Sender<Heard>,
+    pub(super) room: Room,
     pub(super) marks: Arc<Mutex<Marks>>,
     course: Arc<Course>,
     missing: Option<Missing>,
@@ -56,6 +57,7 @@ impl NatsBus {
             rank,
             subject: subject.clone(),
             to: line.tell.clone(),
+            room: line.room.clone(),
             marks: Arc::clone(&marks),
             course: Arc::clone(&line.course),
             missing,
@@ -67,6 +69,7 @@ impl NatsBus {
             rank,
             subject,
             to: line.tell,
+            room: line.room,
             marks,
             course: line.course,
             missing: None,
@@ -154,7 +157,7 @@ impl NatsBus {
                 message = messages.next() => match message {
                     Some(message) => {
                         let batch = stream::batch(&message.payload, message.headers.as_ref());
-                        line.to.send(Heard::Live(batch)).await?;
+                        line.to.send(Heard::Live(line.room.take(batch).await)).await?;
                     }
                     None => return Ok(()),
                 },
@@ -184,7 +187,7 @@ impl NatsBus {
             *line.marks.lock().unwrap_or_else(PoisonError::into_inner) = Marks::default();
         }
         let read = same.unwrap_or(0);
-        let Line { subject, marks, to, course, .. } = line;
+        let Line { subject, marks, to, room, course, .. } = line;
         let mut reader = Reader::open(stream, subject, read).await?;
         let mut behind = reader.pending > 0;
         line.missing = None;
@@ -204,7 +207,7 @@ impl NatsBus {
             let Some(Read { message, place, pending }) = next else { return Ok(()) };
             let batch = stream::batch(&message.payload, message.headers.as_ref());
             marks.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, place);
-            to.send(Heard::Live(batch)).await?;
+            to.send(Heard::Live(room.take(batch).await)).await?;
             *read = place;
             course.is_behind(pending);
             if behind && pending == 0 {

@@ -70,7 +70,7 @@ impl NatsBus {
         while let Some(Read { message, place, .. }) = timeout(SILENCE_MAX, reader.next()).await?? {
             let batch = stream::batch(&message.payload, message.headers.as_ref());
             if batch.epoch == epoch && batch.seq.is_none_or(|seq| seq >= from) {
-                line.to.send(Heard::Replayed(id, batch)).await?;
+                line.to.send(Heard::Replayed(id, line.room.take(batch).await)).await?;
             }
             if place >= last.sequence {
                 break;

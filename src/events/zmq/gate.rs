@@ -93,6 +93,7 @@ impl Gate {
         let ear = Ear {
             metrics: worker.metrics.clone(),
             tell: line.tell.clone(),
+            room: line.room.clone(),
             place: place.clone(),
             links: AtomicUsize::new(0),
         };

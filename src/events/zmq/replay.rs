@@ -80,7 +80,8 @@ impl Replays {
         match (ask, &self.endpoint) {
             (Ask::Snapshot { id }, _) => self.owed.push(Heard::SnapshotEnded(id)),
             (Ask::Replay { id, from }, Some(endpoint)) if self.connected => {
-                let replay = replay(endpoint.clone(), (id, from), self.settings, self.line.tell.clone());
+                let to = (self.line.tell.clone(), self.line.room.clone());
+                let replay = replay(endpoint.clone(), (id, from), self.settings, to);
                 self.end(ReplayEnd::CutShort);
                 self.running = Some((id, Box::pin(replay)));
             }
@@ -97,7 +98,7 @@ async fn replay(
     endpoint: ZmqEndpoint,
     (id, from): (AskId, u64),
     settings: ReplaySettings,
-    tell: mpsc::Sender<Heard>,
+    (tell, room): (mpsc::Sender<Heard>, Room),
 ) -> Result<u64, LinkError> {
     let replaying = async {
         let mut link = Link::connect(&endpoint, Kind::Dealer, settings.connect_timeout).await?;
@@ -115,7 +116,7 @@ async fn replay(
             let Some(message) = answer(frames) else {
                 return Err(LinkError::Stranger("no replay socket of an engine: its answers differ".to_owned()));
             };
-            if message.seq == Some(END) || tell.send(Heard::Replayed(id, message)).await.is_err() {
+            if message.seq == Some(END) || tell.send(Heard::Replayed(id, room.take(message).await)).await.is_err() {
                 return Ok(batches);
             }
             batches += 1;

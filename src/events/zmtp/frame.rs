@@ -33,6 +33,9 @@ pub enum Breach {
     /// Too many parts.
     #[error("a message of more than {FRAMES_MAX} frames")]
     TooManyFrames,
+    /// Too much that is not whole.
+    #[error("more of a message than there is room for beside those that others have begun")]
+    TooMuch,
     /// Not ZMTP.
     #[error("bytes that are no ZMTP")]
     NotZmtp,
@@ -46,6 +49,11 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
+    /// Bytes of frames whose message is not whole.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Takes what is complete off `input`. None: more is needed. Copies nothing.
     ///
     /// # Errors
