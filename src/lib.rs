@@ -23,6 +23,7 @@ pub mod mock_engine;
 pub mod openai;
 pub mod optimize;
 pub mod pem;
+mod printable;
 pub mod processor;
 pub mod queue;
 pub mod real;

@@ -22,9 +22,11 @@ static RUN: LazyLock<String> = LazyLock::new(|| format!("wp-{:x}-", rand::random
 /// Requests that were refused before they got a number.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// The name that the client gave, if it can be kept.
+/// The name that the client gave, if it can be kept: it is shown to operators, on terminals too.
 pub(crate) fn given(headers: &HeaderMap) -> Option<HeaderValue> {
-    headers.get(REQUEST_ID).filter(|id| !id.is_empty() && id.len() <= LEN_MAX).cloned()
+    let is_seen = |byte: &u8| matches!(byte, b' '..=b'~');
+    let is_kept = |id: &[u8]| !id.is_empty() && id.len() <= LEN_MAX && id.iter().all(is_seen);
+    headers.get(REQUEST_ID).filter(|id| is_kept(id.as_bytes())).cloned()
 }
 
 /// One of ours for the request of this number.
@@ -57,6 +59,7 @@ mod tests {
         let kept = ["mine".to_owned(), "x".repeat(128)].map(|id| Some(HeaderValue::try_from(id).unwrap()));
         assert_eq!([of("mine"), of(&"x".repeat(128))], kept);
         assert_eq!([of(""), of(&"x".repeat(129)), given(&HeaderMap::new())], [const { None }; 3]);
+        assert_eq!([of("\u{9b}31m"), of("a\u{202e}b"), of("a\tb")], [const { None }; 3]);
     }
 
     #[test]

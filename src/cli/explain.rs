@@ -16,6 +16,7 @@ use super::misuse::OrMisuse;
 use super::{runtime, say};
 use crate::config::Config;
 use crate::decisions::told::{CostsFrom, Instead, Told, ToldCandidate};
+use crate::printable;
 
 /// The largest body that is asked about; the router's own bound may be lower.
 const BODY_MAX: u64 = 1 << 30;
@@ -73,7 +74,7 @@ impl ExplainArgs {
         let under = config.map(|config| rescored(&made, &config)).transpose()?;
         say(format_args!(
             "{}\n",
-            if self.json { as_json(&made, under.as_ref())? } else { as_text(&made, under.as_ref()) }
+            if self.json { as_json(&made, under.as_ref())? } else { printable::lines(&as_text(&made, under.as_ref())) }
         ))?;
         Ok(ExitCode::SUCCESS)
     }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use crate::config::ConfigError;
+use crate::printable;
 
 /// What was asked cannot be done as it was asked, or a file that was named cannot be read: exit code 2.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +36,7 @@ pub fn told(error: &anyhow::Error) -> ExitCode {
         eprintln!("{faulty}");
         return ExitCode::from(faulty.exit_code());
     }
-    eprintln!("warmpath: {error:#}");
+    eprintln!("warmpath: {}", printable::lines(&format!("{error:#}")));
     let is_misuse = error.chain().any(|cause| cause.is::<Misuse>());
     if is_misuse { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::admin::{AdminArgs, AdminPort};
 use super::runtime;
 use crate::decisions::told::Row;
+use crate::printable;
 
 /// Decisions that are asked for at once.
 const AT_ONCE: &str = "1000";
@@ -108,7 +109,7 @@ impl TapArgs {
 
     /// One line; none where nobody reads it any more.
     fn show(&self, row: &Value) -> anyhow::Result<Option<()>> {
-        let line = if self.json { row.to_string() } else { line(&Row::deserialize(row)?) };
+        let line = if self.json { row.to_string() } else { printable::line(&line(&Row::deserialize(row)?)) };
         Ok(writeln!(std::io::stdout(), "{line}").ok())
     }
 }

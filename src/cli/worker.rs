@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::admin::{AdminArgs, AdminPort};
 use super::{runtime, say};
 use crate::config::Period;
+use crate::printable;
 
 /// Between two looks at a worker that is being drained.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -110,7 +111,7 @@ impl WorkerCommand {
         })?;
         let mut text = told.to_string();
         if !json {
-            text = format!("{id}: {}", told["state"].as_str().unwrap_or_default());
+            text = printable::line(&format!("{id}: {}", told["state"].as_str().unwrap_or_default()));
             if let Some(requests) = told["in_flight"].as_u64() {
                 // Writing to a string cannot fail.
                 let _ = write!(text, ", {requests} in flight");

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::finding::{Finding, Verdict};
+use crate::printable;
 
 /// All that was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -73,21 +74,16 @@ fn line(text: &mut String, (worker, width): (&str, usize), finding: &Finding, co
     let colour = COLOURS.iter().find(|(verdict, _)| coloured && *verdict == finding.verdict);
     let (begin, end) = colour.map_or(("", ""), |(_, begin)| (begin, PLAIN));
     let rank = finding.rank.map_or_else(String::new, |rank| format!("rank {rank}: "));
-    let (check, found) = (finding.check.as_str(), shown(&finding.finding));
+    let (check, found) = (finding.check.as_str(), printable::line(&finding.finding));
     put(text, format_args!("{begin}{word:<7}{end}  {worker:<width$}  {check:<10}  {rank}{found}"));
     if let Some(remedy) = &finding.remedy {
-        put(text, format_args!("; remedy: {}", shown(remedy)));
+        put(text, format_args!("; remedy: {}", printable::line(remedy)));
     }
     text.push('\n');
 }
 
 fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
     text.write_fmt(line).expect("a string takes everything");
-}
-
-/// What others said must not move a terminal's cursor or make a second line.
-fn shown(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

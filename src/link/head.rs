@@ -63,9 +63,12 @@ impl Head {
             if !self.is_http_11 {
                 return Err(Fault::NoHttp("a transfer coding in HTTP/1.0"));
             }
-            let is_chunked = all(&self.headers, &header::TRANSFER_ENCODING).last();
-            let is_chunked = is_chunked.is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked"));
-            return Ok(if is_chunked { Framing::CHUNKED } else { Framing::UntilClose });
+            // A coding beneath the chunks would be lost on the way to the client.
+            let mut codings = all(&self.headers, &header::TRANSFER_ENCODING);
+            return match (codings.next(), codings.next()) {
+                (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Framing::CHUNKED),
+                _ => Err(Fault::NoHttp("a transfer coding that is not `chunked` alone")),
+            };
         }
         let mut lengths = all(&self.headers, &header::CONTENT_LENGTH).map(number);
         let Some(length) = lengths.next() else { return Ok(Framing::UntilClose) };
@@ -130,8 +133,9 @@ mod tests {
             ("HTTP/1.1 200 OK\ncontent-length:", None),
             ("HTTP/1.1 200 OK\ncontent-length: 99999999999999999999", None),
             ("HTTP/1.1 200 OK\ntransfer-encoding: Chunked\ncontent-length: 7", Some(Framing::CHUNKED)),
-            ("HTTP/1.1 200 OK\ntransfer-encoding: gzip\ntransfer-encoding: chunked", Some(Framing::CHUNKED)),
-            ("HTTP/1.1 200 OK\ntransfer-encoding: chunked, gzip", Some(Framing::UntilClose)),
+            ("HTTP/1.1 200 OK\ntransfer-encoding: gzip\ntransfer-encoding: chunked", None),
+            ("HTTP/1.1 200 OK\ntransfer-encoding: chunked, gzip", None),
+            ("HTTP/1.1 200 OK\ntransfer-encoding: identity", None),
             ("HTTP/1.0 200 OK\ntransfer-encoding: chunked", None),
             ("HTTP/1.1 204 No Content\ncontent-length: 7", Some(Framing::ENDED)),
             ("HTTP/1.1 304 Not Modified\ncontent-length: 7", Some(Framing::ENDED)),

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
@@ -15,6 +15,8 @@ use super::Admin;
 
 /// What whoever sent another token is told: who hears that one is missing looks in the wrong place.
 const WRONG: &str = "the token that was sent is not that of `listen.admin_token`";
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Why a change is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,10 @@ fn judge(token: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
     if token.is_none() && !is_local_name(host) {
         return Err(Refusal::Host);
     }
+    // Browsers say where a request comes from, those that leave `Origin` out as well.
+    if text(SEC_FETCH_SITE).is_some_and(|site| site != "same-origin" && site != "none") {
+        return Err(Refusal::Origin);
+    }
     match text(header::ORIGIN) {
         Some(origin)
             if origin.strip_prefix("http://") != Some(host) && origin.strip_prefix("https://") != Some(host) =>
@@ -128,7 +134,7 @@ fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderValue;
 
     use super::*;
 
@@ -182,5 +188,10 @@ mod tests {
         for origin in ["http://evil.example", "null", "http://localhost:8080", "localhost:9090"] {
             assert_eq!(from(origin), Err(Refusal::Origin), "{origin}");
         }
+        let said = |site| judged(None, &[(header::HOST, "localhost:9090"), (SEC_FETCH_SITE, site)]);
+        assert_eq!(
+            ["same-origin", "none", "cross-site", "same-site"].map(said),
+            [Ok(()), Ok(()), Err(Refusal::Origin), Err(Refusal::Origin)]
+        );
     }
 }
