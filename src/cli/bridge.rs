@@ -248,7 +248,8 @@ fn base_url(text: &str) -> anyhow::Result<BaseUrl> {
     BaseUrl::try_from(text.to_owned()).map_err(anyhow::Error::msg).or_misuse()
 }
 
-fn name(text: &str) -> Result<String, String> {
+/// A name of a worker or a model, as configurations take it.
+pub(super) fn name(text: &str) -> Result<String, String> {
     let is_name = !text.is_empty() && text.len() <= 128 && !text.chars().any(char::is_control);
     is_name.then(|| text.to_owned()).ok_or_else(|| "must have 1 to 128 bytes and no control characters".to_owned())
 }

@@ -31,7 +31,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "FILE")]
     body: Option<PathBuf>,
     /// A decision that was made: the request's x-request-id, or else its number.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     request: Option<String>,
     /// Score it under this configuration's policy and weights, too.
     #[arg(long, value_name = "FILE")]

@@ -12,6 +12,7 @@ use tracing::Level;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{self, HashForm};
 
+use super::bridge::name;
 use super::cache::CacheArgs;
 use super::misuse::{OrMisuse, misuse};
 use super::{number, runtime};
@@ -34,10 +35,10 @@ pub struct MockEngineArgs {
     #[arg(long, default_value = "127.0.0.1:8001")]
     listen: SocketAddr,
     /// The worker's id, as the router's configuration has it.
-    #[arg(long, default_value = "engine-1")]
+    #[arg(long, default_value = "engine-1", value_parser = name)]
     worker: String,
     /// The model's name.
-    #[arg(long, default_value = "demo")]
+    #[arg(long, default_value = "demo", value_parser = name)]
     model: String,
     /// Publish cache events over this NATS server.
     #[arg(long, value_name = "NATS-URL")]

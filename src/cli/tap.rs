@@ -1,9 +1,10 @@
 //! `warmpath tap`: decisions as they are made.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,7 +15,7 @@ use crate::decisions::told::Row;
 use crate::printable;
 
 /// Decisions that are asked for at once.
-const AT_ONCE: &str = "1000";
+const AT_ONCE: usize = 1000;
 
 /// Shows a running router's decisions as they are made, until it is interrupted.
 #[derive(Debug, Args)]
@@ -34,7 +35,7 @@ pub struct TapArgs {
     count: Option<u64>,
     /// Begin with so many that were made before.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    last: u64,
+    last: usize,
     /// Milliseconds between two looks.
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     interval: u64,
@@ -50,7 +51,7 @@ Each line: number, model, worker, cached of prompt tokens, why. What the engine 
 told by `warmpath explain --request NUMBER` once they are known.
 
 --json: a row of GET /api/v1/decisions a line. Where more are made than are looked at, those between are left out, and a
-line on standard error says how many.";
+line on standard error says how many, or with a filter that it may be so.";
 
 /// What is answered: rows as they are, so that fields of a newer router survive.
 #[derive(Deserialize)]
@@ -69,7 +70,7 @@ impl TapArgs {
 
     async fn follow(&self, port: &AdminPort) -> anyhow::Result<()> {
         let mut left = self.count.unwrap_or(u64::MAX);
-        let start: List = self.look(port, 0, &self.last.clamp(1, 1000).to_string()).await?;
+        let start: List = self.look(port, 0, self.last.clamp(1, AT_ONCE)).await?;
         let mut after = start.last;
         let mut rows = if self.last == 0 { Vec::new() } else { start.decisions };
         loop {
@@ -91,26 +92,40 @@ impl TapArgs {
             let list = self.look(port, after, AT_ONCE).await?;
             if list.last < after {
                 eprintln!("the router has begun anew");
+            } else if let Some(left_out) = self.left_out(after, &list.decisions) {
+                eprintln!("{left_out}: narrow them, or look more often");
             }
             (after, rows) = (list.last, list.decisions);
-            if rows.len() == 1000 {
-                eprintln!("more decisions than are looked at: narrow them, or look more often");
-            }
         }
     }
 
-    async fn look(&self, port: &AdminPort, after: u64, limit: &str) -> anyhow::Result<List> {
-        let after = after.to_string();
-        let mut query = vec![("after", after.as_str()), ("limit", limit)];
+    async fn look(&self, port: &AdminPort, after: u64, limit: usize) -> anyhow::Result<List> {
+        let (after, limit) = (after.to_string(), limit.to_string());
+        let mut query = vec![("after", after.as_str()), ("limit", limit.as_str())];
         let filters = [("model", &self.model), ("worker", &self.worker), ("request", &self.request)];
         query.extend(filters.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))));
         port.get(&["api", "v1", "decisions"], &query).await
     }
 
+    /// What is said of decisions behind number `after` that are not among `rows`, the newest first. Where only some are asked
+    /// for nobody knows which of the others they would be.
+    fn left_out(&self, after: u64, rows: &[Value]) -> Option<String> {
+        let is_narrowed = self.model.is_some() || self.worker.is_some() || self.request.is_some();
+        if is_narrowed {
+            return (rows.len() == AT_ONCE).then(|| "more may have been left out".to_owned());
+        }
+        let oldest = rows.last()?["number"].as_u64()?;
+        let between = oldest.saturating_sub(after.saturating_add(1));
+        (between > 0).then(|| format!("{between} decisions were left out"))
+    }
+
     /// One line; none where nobody reads it any more.
     fn show(&self, row: &Value) -> anyhow::Result<Option<()>> {
         let line = if self.json { row.to_string() } else { printable::line(&line(&Row::deserialize(row)?)) };
-        Ok(writeln!(std::io::stdout(), "{line}").ok())
+        match writeln!(std::io::stdout(), "{line}") {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(None),
+            written => written.map(Some).context("cannot write to standard output"),
+        }
     }
 }
 
