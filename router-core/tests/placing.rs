@@ -50,6 +50,7 @@ struct World {
     scratch: Scratch,
     index: Holds,
     avoid: SlotSet,
+    asked: u64,
 }
 
 impl World {
@@ -82,6 +83,7 @@ impl World {
             scratch: Scratch::new(7),
             index: Holds(vec![0; usize::from(workers)]),
             avoid: SlotSet::new(),
+            asked: 0,
         }
     }
 
@@ -94,7 +96,8 @@ impl World {
         if prompts.is_empty() {
             shape.prompt = Tokens(10);
         }
-        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &self.avoid };
+        self.asked += 1;
+        let request = Request { key: RequestKey(self.asked), shape, prompts: &prompts, texts: &[], avoid: &self.avoid };
         let pool = self.workers.pool("m").unwrap();
         self.scheduler.place(Instant::now(), &request, &self.index, (&self.workers, pool), &mut self.scratch)
     }
@@ -272,7 +275,7 @@ fn a_prompt_that_is_told_by_its_blocks_is_placed_as_by_its_ids() {
     let placed = [[by_ids, by_ids], [by_blocks, by_blocks]].map(|prompts| {
         let mut world = World::new(PolicyName::Kv, 2, roomy());
         world.index = Holds(vec![0, 1]);
-        let World { scheduler, workers, scratch, index, avoid } = &mut world;
+        let World { scheduler, workers, scratch, index, avoid, .. } = &mut world;
         let shape = Shape::of(Tokens(20), size);
         let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid };
         let pool = workers.pool("m").unwrap();
@@ -330,7 +333,7 @@ fn r049_a_policy_with_a_history_follows_it_by_tokens_or_by_characters() {
     );
     let size = BlockSize::new(4).unwrap();
     let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
-    let World { scheduler, workers, mut scratch, avoid, index } = world;
+    let World { scheduler, workers, mut scratch, avoid, index, .. } = world;
     let mut place = |prompts: &[&[u32]], texts: &[&[u32]]| {
         let [prompts, texts] =
             [prompts, texts].map(|all| all.iter().map(|tokens| Prompt::of(root, tokens)).collect::<Vec<_>>());

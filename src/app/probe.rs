@@ -61,8 +61,9 @@ const NAMED: usize = 4;
 
 /// Why requests for a model cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody serves `{model}`: {why}")]
+#[error("{who} serves `{model}`: {why}")]
 pub(super) struct Unserved {
+    who: &'static str,
     model: Arc<str>,
     why: String,
 }
@@ -79,7 +80,9 @@ impl Unserved {
             said.push(format!("and {more} more"));
         }
         let why = if said.is_empty() { "no worker was found".to_owned() } else { said.join(", ") };
-        Self { model: Arc::clone(model), why }
+        let serves = |worker: &&Arc<Worker>| worker.duty() == Duty::Active && worker.health().is_ready();
+        let who = if workers.iter().any(serves) { "not every worker" } else { "nobody" };
+        Self { who, model: Arc::clone(model), why }
     }
 }
 

@@ -134,3 +134,38 @@ fn line(row: &Row) -> String {
     let Row { number, model, worker, overlap_tokens, prompt_tokens, why, .. } = row;
     format!("{number} {model} {worker}{rank} {overlap_tokens}/{prompt_tokens} {why}")
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{FromArgMatches, Subcommand};
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Subcommand)]
+    enum Only {
+        Tap(TapArgs),
+    }
+
+    fn tap(arguments: &[&str]) -> TapArgs {
+        let command = Only::augment_subcommands(clap::Command::new("warmpath"));
+        let matches = command.get_matches_from([&["warmpath", "tap"], arguments].concat());
+        let Only::Tap(tap) = Only::from_arg_matches(&matches).unwrap();
+        tap
+    }
+
+    #[test]
+    fn decisions_between_two_looks_are_counted_by_their_numbers() {
+        let rows = |numbers: std::ops::Range<u64>| numbers.rev().map(|at| json!({"number": at})).collect::<Vec<_>>();
+        let all = tap(&[]);
+        for whole in [rows(8..9), rows(8..1008), rows(3..9), rows(0..0)] {
+            assert_eq!(all.left_out(7, &whole), None);
+        }
+        assert_eq!(all.left_out(7, &rows(1408..2408)).unwrap(), "1400 decisions were left out");
+        assert_eq!(all.left_out(7, &rows(10..12)).unwrap(), "2 decisions were left out");
+        // Of others nobody knows whether they are meant.
+        let some = tap(&["--worker", "a"]);
+        assert_eq!(some.left_out(7, &rows(100..200)), None);
+        assert_eq!(some.left_out(7, &rows(100..1100)).unwrap(), "more may have been left out");
+    }
+}

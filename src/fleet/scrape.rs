@@ -82,8 +82,10 @@ impl Scrape {
         }
         if name == names.info {
             let figure = |label| sample.label(label).and_then(|text| text.parse().ok());
-            self.blocks = self.blocks.or(figure("num_gpu_blocks").map(Blocks));
-            self.block_size = self.block_size.or(figure("block_size"));
+            // An engine that does not know its cache yet says 0, by which it would be full for ever.
+            let sure = |label| figure(label).filter(|figure| *figure > 0);
+            self.blocks = self.blocks.or(sure("num_gpu_blocks").map(Blocks));
+            self.block_size = self.block_size.or(sure("block_size"));
         } else if name == names.usage {
             let share = value.is_finite().then_some(value.clamp(0.0, 1.0));
             self.kv_usage = share.map(|share| share.max(self.kv_usage.unwrap_or_default())).or(self.kv_usage);
@@ -147,6 +149,9 @@ mod tests {
         );
         assert_eq!(read.prefix(), Some(PrefixCounters { queries: 10, hits: 4 }));
         assert_eq!((read.blocks, read.blocks_in_use(Some(Blocks(100)))), (None, Some(Blocks(50))));
+        let unsure = old.replace("\"None\"", "\"0\",block_size=\"0\"");
+        let read = known(&unsure, None).unwrap();
+        assert_eq!((read.blocks, read.block_size), (None, None));
         let sglang = "sglang:num_running_reqs{dp_rank=\"0\"} 3\nsglang:num_running_reqs{dp_rank=\"1\"} 4\n\
                       sglang:num_queue_reqs{dp_rank=\"1\"} 5\nsglang:token_usage{dp_rank=\"1\"} 0.25\n\
                       sglang:prompt_tokens_total 100\nsglang:cached_tokens_total{cache_source=\"device\"} 7\n\

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::faulty::Faulty;
 use crate::fleet::{TestFleet, fleet};
 use crate::nats::NatsServer;
 use crate::scripted::{Scripted, good_stream};
@@ -39,6 +40,21 @@ async fn a_router_whose_workers_are_all_off_duty_is_not_ready_and_says_why() {
         assert_eq!(fleet.operate("engine-1", "undrain").await.0, 200);
         assert_eq!((fleet.admin("/readyz").await.0, fleet.health().await["not_ready"].clone()), (200, Value::Null));
     }
+}
+
+#[tokio::test]
+async fn where_all_are_waited_for_those_who_serve_are_not_nobody() {
+    let [stays, goes] = [Faulty::start(|_, _| Vec::new()).await, Faulty::start(|_, _| Vec::new()).await];
+    let all = "ready_when: all\ntimeouts: {start_interval: 50ms, health_interval: 100ms}";
+    let fleet = fleet().engines(0).stranger(stays.address).stranger(goes.address).config(all).start().await;
+    fleet.eventually("it is ready", async |fleet| fleet.admin("/readyz").await.0 == 200).await;
+    goes.kill().await;
+    fleet.eventually("it is not", async |fleet| fleet.admin("/readyz").await.0 == 503).await;
+    let (_, said) = fleet.admin("/readyz").await;
+    assert!(said.starts_with("not ready: not every worker serves `m`: ") && said.contains("is well, "), "{said}");
+    stays.kill().await;
+    let nobody = async |fleet: &TestFleet| fleet.admin("/readyz").await.1.starts_with("not ready: nobody serves `m`: ");
+    fleet.eventually("nobody is left", nobody).await;
 }
 
 #[tokio::test]

@@ -90,6 +90,29 @@ fn a_target_whose_view_is_not_believed_goes_by_load_or_by_what_it_was_sent() {
     assert_eq!(*memory.0.lock().unwrap(), []);
 }
 
+/// What a worker promises and nobody believes makes none of its requests short for policies that learn either.
+#[test]
+fn a_policy_that_learns_believes_no_more_than_the_one_that_decides() {
+    for policy in [PolicyName::Predicted, PolicyName::Preble, PolicyName::Product] {
+        let mut world = World::new(policy, 2, Limits { blocks: Some(Blocks(1_000_000)), sequences: 256 });
+        world.index = Holds(vec![2_496, 0]);
+        let now = Instant::now();
+        let answered = Answered {
+            sent: now,
+            prompt: Tokens(10_000),
+            promised: Tokens(0),
+            counted: Some(Tokens(10_001)),
+            reported: None,
+            block_size: BlockSize::new(4).unwrap(),
+        };
+        (0..32).for_each(|_| trusted(&world, 0).answered(now, &answered));
+        let prompts = (0..20_u32).map(|at| (at * 10_000..(at + 1) * 10_000).collect::<Vec<_>>());
+        let placed: Vec<_> = prompts.map(|prompt| world.place(&[&prompt]).unwrap()).collect();
+        let there = placed.iter().filter(|placement| placement.target.slot == Slot(0)).count();
+        assert!((8..=12).contains(&there), "{policy}: {there} of 20");
+    }
+}
+
 /// Others' requests count where they are, fade, and never make anybody full: a metric that is stuck stops nothing.
 #[test]
 fn what_engines_say_corrects_the_load_and_never_closes_a_worker() {
