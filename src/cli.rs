@@ -161,6 +161,12 @@ fn heard(written: io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
+/// A name of a worker or a model, as configurations take it.
+fn name(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && text.len() <= 128 && !text.chars().any(char::is_control);
+    is_name.then(|| text.to_owned()).ok_or_else(|| "must have 1 to 128 bytes and no control characters".to_owned())
+}
+
 /// The runtime of every command that talks to the network.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_park(crate::turn::ended).build()?)

@@ -6,9 +6,12 @@
 //! connection's task when it has taken too long. Each request passes the [`guard`] and its answer leaves as an
 //! [`Answer`](answer::Answer).
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
@@ -104,6 +107,8 @@ struct House {
     metrics: DoorMetrics,
     census: Census,
     tasks: Tasks,
+    /// Whether each answer over HTTP/1 is the last of its connection.
+    parting: AtomicBool,
     closed: CancellationToken,
 }
 
@@ -123,11 +128,18 @@ impl Door {
             metrics,
             census: Census::new(limits.connections, limits.connections_per_address),
             tasks: tasks.clone(),
+            parting: AtomicBool::new(false),
             closed: CancellationToken::new(),
         });
         let door = Self { house: Arc::clone(&house) };
         tasks.spawn(house.receive(listener));
         door
+    }
+
+    /// Tells whoever asks over HTTP/1 from now on that the answer is the last of its connection: who is told asks elsewhere, and
+    /// has nothing on the way when the connection ends.
+    pub fn part(&self) {
+        self.house.parting.store(true, Ordering::Relaxed);
     }
 
     /// Lets nobody in any more. Connections without a request end, the others with their answers.
@@ -153,10 +165,18 @@ impl House {
                 () = self.closed.cancelled() => break,
                 accepted = listener.accept(&self.metrics) => accepted,
             };
-            match self.census.admit(peer.ip()) {
-                Ok(seat) => self.tasks.spawn(connection::attend(stream, seat, Arc::clone(&self))),
-                Err(reason) => self.turn_away(stream, reason),
-            }
+            self.let_in(stream, peer);
+        }
+        // Who waits to be let in may have asked already.
+        while let Some((stream, peer)) = listener.accept(&self.metrics).now_or_never() {
+            self.let_in(stream, peer);
+        }
+    }
+
+    fn let_in(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
+        match self.census.admit(peer.ip()) {
+            Ok(seat) => self.tasks.spawn(connection::attend(stream, seat, Arc::clone(self))),
+            Err(reason) => self.turn_away(stream, reason),
         }
     }
 

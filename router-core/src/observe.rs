@@ -51,7 +51,7 @@ pub enum Event {
         shape: Shape,
         /// What the index and what was in flight promised.
         overlap: TierBlocks,
-        /// Tokens that the worker will have to compute, by that promise.
+        /// Tokens that the worker will have to compute, by that promise as far as it is believed.
         new_tokens: Tokens,
     },
     /// Its first token came.

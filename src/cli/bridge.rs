@@ -18,7 +18,7 @@ use warmpath_indexer::feed::Patience;
 use warmpath_indexer::view::ViewSettings;
 
 use super::misuse::{OrMisuse, misuse};
-use super::runtime;
+use super::{name, runtime};
 use crate::bridge::{BlockSet, Bridge, BridgeSettings, RankFeed, RankView};
 use crate::config::{BaseUrl, LogFormat, MetricNames, NatsUrl, ZmqEndpoint};
 use crate::door::Listener;
@@ -246,12 +246,6 @@ impl BridgeArgs {
 /// Read here and not with the arguments, for what cannot be read is repeated there, and may have a password in it.
 fn base_url(text: &str) -> anyhow::Result<BaseUrl> {
     BaseUrl::try_from(text.to_owned()).map_err(anyhow::Error::msg).or_misuse()
-}
-
-/// A name of a worker or a model, as configurations take it.
-pub(super) fn name(text: &str) -> Result<String, String> {
-    let is_name = !text.is_empty() && text.len() <= 128 && !text.chars().any(char::is_control);
-    is_name.then(|| text.to_owned()).ok_or_else(|| "must have 1 to 128 bytes and no control characters".to_owned())
 }
 
 /// Messages that wait while the bridge is busy.

@@ -12,10 +12,9 @@ use tracing::Level;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{self, HashForm};
 
-use super::bridge::name;
 use super::cache::CacheArgs;
 use super::misuse::{OrMisuse, misuse};
-use super::{number, runtime};
+use super::{name, number, runtime};
 use crate::config::{LogFormat, ZmqEndpoint};
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::census::Seat;
 use super::conversation::Conversation;
@@ -17,6 +18,9 @@ use crate::error::GatewayError;
 
 /// What HTTP/2 begins with (RFC 9113, 3.4); spoken without TLS by clients that know.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a client sent before the router closed is seen within so long, on a connection that was let in with the last.
+const LAST_CALL: Duration = Duration::from_millis(20);
 
 /// What is read before it is known what is spoken: most requests' heads at once.
 const EARLY: usize = 1024;
@@ -166,8 +170,9 @@ async fn detect(opening: &mut Opening, course: &Course, limits: &DoorLimits) -> 
     loop {
         let has_begun = !opening.early.is_empty();
         let read = tokio::select! {
+            biased;
             read = timeout_at(deadline, opening.begins_with(PREFACE)) => read,
-            () = course.stopped(), if !has_begun => {
+            () = last_call(course), if !has_begun => {
                 if opening.early.is_empty() {
                     return Err(End::Stopped.into());
                 }
@@ -184,6 +189,12 @@ async fn detect(opening: &mut Opening, course: &Course, limits: &DoorLimits) -> 
             }
         };
     }
+}
+
+/// Ready a moment after it is asked to stop.
+async fn last_call(course: &Course) {
+    course.stopped().await;
+    sleep(LAST_CALL).await;
 }
 
 /// Says what is left to say. Answers that were not read, or are not whole, are not waited for.

@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::mem::{MaybeUninit, take};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
@@ -117,13 +118,13 @@ impl<'a> Conversation<'a> {
                 self.head_since = None;
                 return Poll::Ready(Ok(arrived));
             }
-            // Who has begun is heard to the end.
-            if self.course.is_stopping() && self.inbox.is_empty() {
-                return Poll::Ready(Err(End::Done.into()));
-            }
             let mut space = [MaybeUninit::uninit(); READ];
             let mut space = ReadBuf::uninit(&mut space);
             let Poll::Ready(read) = Pin::new(&mut self.socket).poll_read(cx, &mut space) else {
+                // What has come by now is answered, and who has begun is heard to the end.
+                if self.course.is_stopping() && self.inbox.is_empty() {
+                    return Poll::Ready(Err(End::Done.into()));
+                }
                 return self.poll_patience(cx).map(Err);
             };
             let said = space.filled();
@@ -195,7 +196,7 @@ impl<'a> Conversation<'a> {
 
     /// Sends an answer, and ends the connection with it if it is the last.
     async fn deliver(&mut self, answered: Answered, asker: Asker, mut is_last: bool) -> Result<(), Over> {
-        is_last |= self.course.is_stopping();
+        is_last |= self.course.is_stopping() || self.house.parting.load(Ordering::Relaxed);
         let until = answered.until.map(Instant::from_std);
         let mut delivery = Delivery::begin(answered, asker, &mut is_last, &mut self.outbox);
         poll_fn(|cx| {

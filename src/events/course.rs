@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::printable;
 use crate::real::real;
 
 /// Buckets of the rate, and how long each is.
@@ -266,7 +267,7 @@ impl Course {
 
 /// A reason as it may be shown.
 fn shown(why: &str) -> String {
-    why.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect()
+    printable::line(&why.chars().take(REASON_MAX).collect::<String>())
 }
 
 impl LineState {

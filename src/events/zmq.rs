@@ -16,6 +16,7 @@ use super::source::{Heard, Line, Message, Room};
 use super::zmtp::{Kind, Link, LinkError, Traffic};
 use crate::config::ZmqEndpoint;
 use crate::fleet::{Worker, place_of};
+use crate::printable;
 use crate::telemetry::metrics::WorkerMetrics;
 use board::{Board, Place};
 use replay::Replays;
@@ -356,7 +357,7 @@ fn numbered(seq: &[u8], payload: Bytes) -> Option<Message> {
 
 /// A topic as it may stand in a log.
 fn shown(topic: &[u8]) -> String {
-    String::from_utf8_lossy(topic).chars().filter(|c| !c.is_control()).take(64).collect()
+    printable::line(&String::from_utf8_lossy(topic).chars().take(64).collect::<String>())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::ZmqEndpoint;
+use crate::printable;
 
 pub use frame::{Breach, Traffic};
 pub use listener::{Arrival, Listener};
@@ -317,5 +318,5 @@ fn check_ready(kind: Kind, command: &[u8]) -> Result<(), LinkError> {
 
 /// A few printable characters of what a peer said.
 fn shown(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).take(40).collect()
+    printable::line(&String::from_utf8_lossy(bytes).chars().take(40).collect::<String>())
 }

@@ -1,7 +1,9 @@
 //! How the router starts and stops: whom it waits for, and what becomes of answers that are under way.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -82,6 +84,49 @@ async fn r16_streams_finish_within_the_grace_and_are_told_when_it_is_over() {
     let took = start.elapsed();
     assert!((Duration::from_millis(1500)..Duration::from_secs(3)).contains(&took), "{took:?}");
     assert!(TcpStream::connect(admin).await.is_err());
+}
+
+/// Asks over and over, on one connection as long as it is kept or on a new one each time, until nobody is let in any more.
+/// Returns how often there was an answer, and how often none to what was sent.
+async fn ask_until_it_is_closed(address: SocketAddr, keeps: bool) -> (usize, usize) {
+    let request = if keeps { MODELS.to_owned() } else { MODELS.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n") };
+    let (mut answered, mut lost) = (0, 0);
+    let mut kept = None;
+    loop {
+        let connected = match kept.take() {
+            Some(stream) => Ok(stream),
+            None => TcpStream::connect(address).await,
+        };
+        let Ok(mut stream) = connected else { return (answered, lost) };
+        match ask(&mut stream, &request).await {
+            Some(answer) => {
+                answered += 1;
+                let ends = answer.head.to_lowercase().contains("connection: close");
+                kept = (!ends).then_some(stream);
+            }
+            None => lost += 1,
+        }
+    }
+}
+
+/// R16, R17. What was sent before a router ends is answered, and who keeps connections is told in time that they end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r16_what_was_sent_before_the_router_closes_is_answered() {
+    let worker = Scripted::start(Vec::new()).await;
+    for keeps in [false, true] {
+        let fleet = fleet().engines(0).stranger(worker.address).start().await;
+        let data = fleet.app.data_address();
+        let clients = join_all((0..16).map(|_| ask_until_it_is_closed(data, keeps)));
+        let stopping = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            fleet.app.stop().await
+        };
+        let (clients, cut) = tokio::join!(clients, stopping);
+        let (answered, lost) = clients.iter().fold((0, 0), |sum, of_one| (sum.0 + of_one.0, sum.1 + of_one.1));
+        assert_eq!(cut, 0);
+        // Between the last that is let in and the end of the port the kernel may take one more.
+        assert!(answered > 200 && lost <= 1, "{lost} lost, {answered} answered, kept: {keeps}");
+    }
 }
 
 /// Whoever does not read OpenAI's events, or has read their end, would take the words for a part of the answer.

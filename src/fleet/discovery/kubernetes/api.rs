@@ -16,6 +16,7 @@ use super::slices::{SLICES_MAX, Slices};
 use crate::config::KubernetesSource;
 use crate::error::chain;
 use crate::link::{ClientTls, Inflow, Link, LinkLimits, Links, Outgoing, TlsFiles, Way};
+use crate::printable;
 use crate::shutdown::Tasks;
 
 /// How long the server may take for a page, and to begin a watch.
@@ -220,7 +221,7 @@ fn said(body: &[u8]) -> String {
 
 /// As much of a message as is told, on one line.
 pub(super) fn shown(message: &str) -> String {
-    message.chars().take(SHOWN_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    printable::line(&message.chars().take(SHOWN_MAX).collect::<String>())
 }
 
 fn in_words(status: StatusCode, said: &str, token: Option<&Path>, namespace: &str) -> String {
