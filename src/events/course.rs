@@ -267,7 +267,7 @@ impl Course {
 
 /// A reason as it may be shown.
 fn shown(why: &str) -> String {
-    printable::line(&why.chars().take(REASON_MAX).collect::<String>())
+    printable::line(&why.trim().chars().take(REASON_MAX).collect::<String>())
 }
 
 impl LineState {
