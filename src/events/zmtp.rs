@@ -318,5 +318,5 @@ fn check_ready(kind: Kind, command: &[u8]) -> Result<(), LinkError> {
 
 /// A few printable characters of what a peer said.
 fn shown(bytes: &[u8]) -> String {
-    printable::line(&String::from_utf8_lossy(bytes).chars().take(40).collect::<String>())
+    printable::line(&String::from_utf8_lossy(bytes).chars().take(40).collect::<String>()).trim().to_owned()
 }

@@ -52,7 +52,7 @@ async fn peers_that_are_something_else_are_told_apart_in_words() {
         (says(endless).await, "the peer sent a message of more than 8 frames"),
         (says(curve).await, "the peer is secured (CURVE), which is not spoken"),
         (says(old).await, "the peer is a ZeroMQ of protocol 1; 3 or later is needed"),
-        (says(unwilling).await, "the peer is unwilling: ERRORno!"),
+        (says(unwilling).await, "the peer is unwilling: ERROR no!"),
         (says(handshake(b"ROUTER")).await, "the peer is a ROUTER socket, which no SUB talks to"),
         (says(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()).await, "the peer is no ZeroMQ socket"),
         (says(vec![0xff; 200]).await, "the peer is no ZeroMQ socket"),
