@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use warmpath_core::retry::Failure;
 
 use crate::alarm::in_time;
-use crate::error::{BoxError, GatewayError, retry_after};
+use crate::error::{BoxError, GatewayError, error_json, retry_after};
 use crate::fleet::Worker;
 use crate::link::{Fault, Inflow, Outgoing, SendError, Stage, Way};
 use headers::{RANK, is_media, to_client};
@@ -149,7 +149,11 @@ impl Upstream {
             let (content, first) = first_event(&mut rest, patience).await.map_err(cut)?;
             (content, Some(first))
         } else {
-            (Content::Other, whole(&mut rest, patience, held_back(&parts)).await.map_err(cut)?)
+            let first = match whole(&mut rest, patience, held_back(&parts)).await {
+                Err(_) if parts.status.is_client_error() => Some(without_reason(&mut parts, &mut rest)),
+                first => first.map_err(cut)?,
+            };
+            (Content::Other, first)
         };
         to_client(&mut parts, &outgoing.method, worker.link.authority());
         Ok(Answer { parts, content, first, rest })
@@ -162,6 +166,15 @@ pub fn disowns_model(error: &[u8]) -> bool {
     // vLLM once told errors without an object around them.
     let error = error.get("error").unwrap_or(&error);
     error["code"] == "model_not_found" || error["param"] == "model"
+}
+
+/// What is said in the place of a worker's refusal that broke off: that it refused stands, and no other would say why.
+fn without_reason(parts: &mut response::Parts, rest: &mut Inflow) -> Bytes {
+    rest.give_up();
+    parts.headers.remove(header::CONTENT_ENCODING);
+    parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let message = "a worker refused the request, and its reason did not arrive";
+    error_json(message, "upstream_error", None, Some("upstream_failed")).into()
 }
 
 /// Reads the rest of a small answer that is at hand, so that its connection can be kept.

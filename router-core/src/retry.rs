@@ -12,7 +12,7 @@
 //! | 429, or a first event that says so | yes | elsewhere | no: it is a load |
 //! | 401, where the router shows a key of its own | yes | elsewhere | yes: the client's key was never seen |
 //! | 404 that says that the model is not there | yes | elsewhere | yes, but not where an adapter was asked for |
-//! | another 4xx, or a first event with such a code | no: it is the answer | | no: the worker is alive |
+//! | another 4xx, whole or not, or a first event with such a code | no: it is the answer | | no: the worker is alive |
 //! | 500 | no, unless it is configured: a prompt that breaks one engine breaks the next | elsewhere, within the budget | yes |
 //! | an operator ejected the worker | yes | elsewhere | no |
 //!

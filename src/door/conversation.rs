@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{BufMut, BytesMut};
@@ -35,8 +36,11 @@ use crate::request_id;
 /// What is read at once: most requests as they are.
 const READ: usize = 16 * 1024;
 
-/// What is read behind a request that is being answered: as long as more may come, it is seen when the client leaves.
+/// What is read behind a request that is being answered: as long as more may come, it is seen at once when the client leaves.
 const AHEAD: usize = 64 * 1024;
+
+/// How often it is looked for where more has come than is read.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What invites a client to send a body that it has announced.
 const INVITATION: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -56,6 +60,8 @@ pub(super) struct Conversation<'a> {
     outbox: Outbox,
     /// When the client took no more.
     blocked_since: Option<Instant>,
+    /// Rings when a client that has sent too much ahead is looked for.
+    look: Alarm,
 }
 
 impl<'a> Conversation<'a> {
@@ -71,6 +77,7 @@ impl<'a> Conversation<'a> {
             head_since: Some(course.head_since()),
             outbox: Outbox::default(),
             blocked_since: None,
+            look: Alarm::default(),
         }
     }
 
@@ -266,6 +273,9 @@ impl<'a> Conversation<'a> {
                 _ => return Poll::Ready(End::Broken.into()),
             }
         }
-        Poll::Pending
+        if !self.socket.has_closed() {
+            ready!(self.look.poll(Instant::now() + LOOK, cx));
+        }
+        Poll::Ready(End::Broken.into())
     }
 }

@@ -8,7 +8,8 @@
 //! alone, the wire sees.
 
 use http::header::{HOST, TRANSFER_ENCODING};
-use http::{Method, Request, Version};
+use http::uri::Scheme;
+use http::{Method, Request, Uri, Version};
 
 use super::DoorLimits;
 use crate::error::GatewayError;
@@ -56,7 +57,9 @@ fn address<B>(request: &Request<B>) -> Option<&'static str> {
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     match (authority, host) {
         (Some(authority), _) if !is_host(authority) => Some("the request's target is not valid"),
-        (Some(_), _) if request.uri().path_and_query().is_none() => Some("the request's target is not valid"),
+        (Some(_), _) if request.uri().path_and_query().is_none() || !is_http(request.uri()) => {
+            Some("the request's target is not valid")
+        }
         (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
             Some("the request's target and its `Host` differ")
         }
@@ -65,6 +68,10 @@ fn address<B>(request: &Request<B>) -> Option<&'static str> {
         (Some(_), None) if request.version() == Version::HTTP_11 => Some("the request has no `Host`"),
         _ => None,
     }
+}
+
+fn is_http(uri: &Uri) -> bool {
+    uri.scheme().is_none_or(|scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS)
 }
 
 /// What is wrong with how the request's body is coded on its way.
@@ -121,6 +128,9 @@ mod tests {
             (Version::HTTP_11, "http://b/", &["a"], refused("the request's target and its `Host` differ")),
             (Version::HTTP_2, "http://b/", &["a"], refused("the request's target and its `Host` differ")),
             (Version::HTTP_11, "http://u@a/", &["a"], refused("the request's target is not valid")),
+            (Version::HTTP_11, "https://a/", &["a"], Ok(())),
+            (Version::HTTP_11, "ftp://a/", &["a"], refused("the request's target is not valid")),
+            (Version::HTTP_2, "ftp://a/", &[], refused("the request's target is not valid")),
             (Version::HTTP_11, "a:80", &["a:80"], refused("the request's target is not valid")),
         ] {
             assert_eq!(judged(version, target, hosts), expected, "{version:?} {target} {hosts:?}");

@@ -1,11 +1,11 @@
 //! A client's socket, plain or under TLS, and how it is left.
 
 use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
@@ -66,12 +66,22 @@ impl Socket {
 
     /// Ends the connection without what the client has not taken.
     pub(super) fn abort(self) {
-        let stream = match &self {
+        if let Err(error) = self.tcp().set_zero_linger() {
+            tracing::debug!(error = %error, "set_zero_linger");
+        }
+    }
+
+    /// Whether the client has closed its side, or the connection is broken, whatever is still to be read before that.
+    pub(super) fn has_closed(&self) -> bool {
+        // Priority data was never asked for: what is told under this name is that nothing more comes.
+        let closed = pin!(self.tcp().ready(Interest::PRIORITY));
+        closed.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
-        };
-        if let Err(error) = stream.set_zero_linger() {
-            tracing::debug!(error = %error, "set_zero_linger");
         }
     }
 }

@@ -133,7 +133,10 @@ fn model<'a>(
     let content_type = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
     if let Some(boundary) = multipart::boundary(content_type) {
         let model = multipart::field(body, boundary, "model");
-        let model = model.map_err(|unclear| GatewayError::bad_request(unclear.to_string(), Some("model")))?;
+        let model = model.map_err(|unclear| {
+            let field = (unclear != multipart::Unclear::LongBoundary).then_some("model");
+            GatewayError::bad_request(unclear.to_string(), field)
+        })?;
         return Ok((model.map(Cow::Borrowed), Kind::Media));
     }
     let refused = |BadRequest { message, param }| GatewayError::bad_request(message, param);

@@ -40,6 +40,11 @@ impl Inflow {
         }
     }
 
+    /// Ends it here. Its connection is closed.
+    pub fn give_up(&mut self) {
+        (self.first, self.framing, self.connection) = (Bytes::new(), Framing::Length(0), None);
+    }
+
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Fault>> {
         if !self.first.is_empty() {
             return Poll::Ready(Ok(take(&mut self.first)));

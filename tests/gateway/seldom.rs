@@ -123,6 +123,30 @@ async fn an_error_of_megabytes_comes_as_it_is() {
     until("nothing is in flight", || fleet.app.in_flight() == 0).await;
 }
 
+/// That a worker refused stands, whatever comes of the reason: no other is asked, and none would say otherwise.
+#[tokio::test]
+async fn a_refusal_that_breaks_off_is_the_answer() {
+    let told = "content-type: application/json\r\ncontent-encoding: identity\r\ncontent-length: 100\r\n\r\n{\"error";
+    let (first, second) = (Scripted::start(Vec::new()).await, Scripted::start(Vec::new()).await);
+    let patience = "timeouts: {first_byte: 300ms, stream_idle: 200ms}";
+    let fleet = fleet().engines(0).stranger(first.address).stranger(second.address).config(patience).start().await;
+    for (number, (status, last)) in
+        [(400, Step::Close), (400, Step::Hold), (422, Step::Close), (404, Step::Close)].into_iter().enumerate()
+    {
+        for worker in [&first, &second] {
+            let begun = Step::Send(format!("HTTP/1.1 {status} No\r\n{told}").into_bytes());
+            worker.plays(vec![begun, last.clone()]);
+        }
+        let body = format!("{{\"model\":\"m\",\"prompt\":\"{number}\"}}");
+        let answer = fleet.post_bytes("/v1/completions", body.into_bytes()).await;
+        assert_eq!((answer.status, &answer.body["error"]["code"]), (status, &"upstream_failed".into()), "{status}");
+        assert_eq!(first.seen().len() + second.seen().len(), number + 1, "nobody is asked twice");
+    }
+    fleet.until_metric(REQUESTS, "outcome=\"worker_refused\"", 4.0).await;
+    assert_eq!(fleet.metric("warmpath_retries_total", "").await, 0.0);
+    until("nothing is in flight", || fleet.app.in_flight() == 0).await;
+}
+
 /// An engine that says in its stream that the request is at fault has not failed, whatever words it has for that.
 #[tokio::test]
 async fn a_request_that_is_refused_in_a_stream_costs_no_worker() {

@@ -190,8 +190,8 @@ async fn a_client_that_hangs_up_before_the_first_data_gives_its_worker_back() {
 async fn a_client_that_hangs_up_with_something_behind_its_request_gives_its_worker_back() {
     let worker = Scripted::start(vec![head(), piece(event("a")), Step::Hold]).await;
     let fleet = only(&worker).start().await;
-    let pipelined = MODELS.repeat(100);
-    for (number, behind) in (1..).zip(["", "\r\n", MODELS, &pipelined]) {
+    let (pipelined, flood) = (MODELS.repeat(100), MODELS.repeat(2_500));
+    for (number, behind) in (1..).zip(["", "\r\n", MODELS, &pipelined, &flood, &flood]) {
         let mut stream = connect(fleet.app.data_address()).await;
         stream.write_all((streamed_text() + behind).as_bytes()).await.unwrap();
         stream.read_u8().await.expect("it is being answered");

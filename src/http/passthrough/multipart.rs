@@ -23,6 +23,9 @@ pub(super) enum Unclear {
     /// Its value is longer than is read.
     #[error("`model` has more than {VALUE_MAX} bytes")]
     TooLong,
+    /// What ends a field is longer than the standard allows.
+    #[error("the form's boundary has more than {BOUNDARY_MAX} characters")]
+    LongBoundary,
     /// It may stand behind what is looked at.
     #[error("the form has more than {FIELDS_MAX} fields")]
     TooMany,
@@ -35,8 +38,7 @@ pub(super) fn boundary(content_type: &[u8]) -> Option<&[u8]> {
     if !kind.eq_ignore_ascii_case(KIND) {
         return None;
     }
-    let value = parameter(content_type.get(KIND.len()..)?, b"boundary")?;
-    (1..=BOUNDARY_MAX).contains(&value.len()).then_some(value)
+    parameter(content_type.get(KIND.len()..)?, b"boundary").filter(|boundary| !boundary.is_empty())
 }
 
 /// The value of a field, if it is there, and text. O(body).
@@ -44,6 +46,9 @@ pub(super) fn boundary(content_type: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// [`Unclear`].
 pub(super) fn field<'a>(body: &'a [u8], boundary: &[u8], name: &str) -> Result<Option<&'a str>, Unclear> {
+    if boundary.len() > BOUNDARY_MAX {
+        return Err(Unclear::LongBoundary);
+    }
     let delimiter = [b"\r\n--", boundary].concat();
     let finder = memmem::Finder::new(&delimiter);
     // It begins a line, and the first one may begin the body.
@@ -132,7 +137,8 @@ mod tests {
         for other in ["multipart/form-data", "multipart/mixed; boundary=a", "", "multipart/form-data; boundary="] {
             assert_eq!(boundary(other.as_bytes()), None, "{other}");
         }
-        assert_eq!(boundary(format!("multipart/form-data; boundary={}", "x".repeat(71)).as_bytes()), None);
+        let long = |len: usize| field(b"", "x".repeat(len).as_bytes(), "model").map(|found| found.is_some());
+        assert_eq!((long(70), long(71)), (Ok(false), Err(Unclear::LongBoundary)));
     }
 
     #[test]
