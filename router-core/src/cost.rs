@@ -109,6 +109,13 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// Tokens of a prompt of so many that it would have to compute, by what of its promises is believed, whatever its tiers
+    /// are worth. What it was sent may count for more than what it promises.
+    pub fn to_compute(&self, prompt: Tokens) -> Tokens {
+        let missing = prompt.saturating_sub(self.cached_on_device).saturating_sub(self.cached_below);
+        missing.min(self.new_tokens)
+    }
+
     /// Share of the KV cache that requests in flight take; 0 where the cache's size is unknown.
     pub fn kv_load(&self) -> f64 {
         ratio(self.active_blocks.0, self.total_blocks.0)

@@ -108,9 +108,15 @@ pub trait Enrol: Send + Sync {
 pub struct Occupants {
     roll: Option<Roll>,
     names: Vec<Option<(WorkerId, Rank)>>,
+    count: u32,
 }
 
 impl Occupants {
+    /// How many targets there were by the last roll.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
     /// Takes note of who has them, and tells the slots that another target had before. O(1) for a roll that is known.
     pub fn renew(
         &mut self,
@@ -121,7 +127,9 @@ impl Occupants {
         if self.roll.replace(roll) == Some(roll) {
             return;
         }
+        self.count = 0;
         for Enrolled { slot, worker, rank } in targets {
+            self.count += 1;
             if self.names.len() <= slot.index() {
                 self.names.resize(slot.index() + 1, None);
             }

@@ -6,9 +6,10 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::ids::{Rank, RequestKey, Roll, SequenceHash, Slot, WorkerId};
-use crate::observe::{Enrol, Enrolled, Event, Learn, Observation};
+use crate::ids::{RequestKey, Roll, SequenceHash, Slot};
+use crate::observe::{Enrol, Enrolled, Event, Learn, Observation, Occupants};
 use crate::shape::Shape;
+use aging::Aging;
 use answers::Answers;
 use arrivals::Arrivals;
 use line::Line;
@@ -18,6 +19,7 @@ use returns::Returns;
 pub use work::Work;
 use worker::{Interval, Pending, Stage, Worker, context_of};
 
+mod aging;
 mod answers;
 mod arrivals;
 mod line;
@@ -83,8 +85,8 @@ struct State {
     first: Option<Instant>,
     line: Line,
     workers: Vec<Worker>,
-    names: Vec<Option<(WorkerId, Rank)>>,
-    roll: Option<Roll>,
+    occupants: Occupants,
+    aging: Aging,
     flights: Flights,
     arrivals: Arrivals,
     returns: Returns,
@@ -111,8 +113,8 @@ impl Default for State {
             first: None,
             line: Line::default(),
             workers: Vec::new(),
-            names: Vec::new(),
-            roll: None,
+            occupants: Occupants::default(),
+            aging: Aging::default(),
             flights: HashMap::default(),
             arrivals: Arrivals::new(0.01),
             returns: Returns::default(),
@@ -231,11 +233,11 @@ impl State {
         if let Some(interval) = flight.interval.take()
             && worker.learn(interval, line)
         {
-            self.age();
+            self.age(slot);
         }
     }
 
-    /// An answer in one piece came: by how much longer than others its worker took. O(workers).
+    /// An answer in one piece came: by how much longer than others its worker took.
     fn answered(&mut self, now: f64, key: RequestKey, tokens: f64) {
         let Some(Flight { slot, sent, brought: (computed, pairs), whole: true, .. }) = self.flights.get(&key).copied()
         else {
@@ -245,14 +247,15 @@ impl State {
         let Some(expected) = self.answers.add(now - sent, prompt_ms, tokens) else { return };
         if let Some(worker) = self.workers.get_mut(slot.index()) {
             worker.answered((now - sent) / expected, prompt_ms);
-            self.age();
+            self.age(slot);
         }
     }
 
-    /// What was learned of each worker counts less: one interval more was seen of the fleet.
-    fn age(&mut self) {
-        let workers_now = f64::from(u32::try_from(self.workers.len()).unwrap_or(u32::MAX));
-        self.workers.iter_mut().for_each(|worker| worker.age(1.0 - 1.0 / (REMEMBERED * workers_now)));
+    /// What was learned of each worker counts less: one interval more was seen of the fleet, and this one has learned.
+    fn age(&mut self, slot: Slot) {
+        let Self { workers, occupants, aging, .. } = self;
+        let members = occupants.count().max(1);
+        aging.pass(workers, slot, 1.0 - 1.0 / (REMEMBERED * f64::from(members)));
     }
 
     /// `fully`: it ended as it should.
@@ -294,8 +297,7 @@ impl Learn for Rates {
         let now = state.ms(at);
         match event {
             Event::Placed { shape, overlap, new_tokens } => {
-                let work = Work::new(shape.prompt, new_tokens, overlap, 1.0, shape.block_size);
-                state.placed(now, (request, slot), &shape, work);
+                state.placed(now, (request, slot), &shape, Work::sent(&shape, new_tokens, overlap));
             }
             Event::FirstToken => state.first_token(now, request),
             Event::Progress { tokens } => state.tokens(now, request, f64::from(tokens.0)),
@@ -311,25 +313,10 @@ impl Learn for Rates {
 impl Enrol for Rates {
     /// A slot that was given to another worker knows nothing of the one before.
     fn enrol(&self, roll: Roll, targets: &mut dyn Iterator<Item = Enrolled<'_>>) {
-        let mut state = self.state();
-        if state.roll.replace(roll) == Some(roll) {
-            return;
-        }
-        let State { workers, names, .. } = &mut *state;
-        for Enrolled { slot, worker, rank } in targets {
-            let place = slot.index();
-            if names.len() <= place {
-                names.resize(place + 1, None);
-            }
-            let known = names[place].as_ref().is_some_and(|(name, number)| name == worker && *number == rank);
-            if known {
-                continue;
-            }
-            let before = names[place].replace((worker.clone(), rank));
-            if let (Some(_), Some(worker)) = (before, workers.get_mut(place)) {
-                *worker = Worker::default();
-            }
-        }
+        let State { workers, occupants, .. } = &mut *self.state();
+        occupants.renew(roll, targets, |slot| {
+            workers.get_mut(slot.index()).into_iter().for_each(|it| *it = Worker::default())
+        });
     }
 }
 
@@ -344,6 +331,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::ids::{Rank, WorkerId};
     use crate::observe::{Side, Usage};
     use crate::overlap::TierBlocks;
     use crate::shape::Shape;
@@ -358,17 +346,29 @@ mod tests {
         Work { tokens: thousands, pairs: thousands * thousands / 2.0, ..Work::default() }
     }
 
-    /// A pool and the time since its beginning, in ms.
-    struct World(Rates, Instant);
+    /// A pool, its beginning, from which times are in ms, and its first slot.
+    struct World(Rates, Instant, u16);
 
     impl World {
         fn new() -> Self {
-            Self(Rates::default(), origin())
+            Self::from_slot(0)
+        }
+
+        fn from_slot(first: u16) -> Self {
+            let world = Self(Rates::default(), origin(), first);
+            world.enrol(0, "a", 0..4);
+            world
+        }
+
+        fn enrol(&self, roll: u64, name: &str, slots: std::ops::Range<u16>) {
+            let worker = WorkerId::from(name);
+            let target = |slot| Enrolled { slot: Slot(self.2 + slot), worker: &worker, rank: Rank(u32::from(slot)) };
+            self.0.enrol(Roll(roll), &mut slots.map(target));
         }
 
         fn tell(&self, ms: f64, key: u64, slot: u16, event: Event) {
             let at = self.1 + Duration::from_secs_f64(ms / 1e3);
-            self.0.observe(&Observation { at, request: RequestKey(key), slot: Slot(slot), event });
+            self.0.observe(&Observation { at, request: RequestKey(key), slot: Slot(self.2 + slot), event });
         }
 
         fn place(&self, ms: f64, key: u64, slot: u16, tokens: u32) {
@@ -386,7 +386,7 @@ mod tests {
 
         fn outlook(&self, ms: f64, slot: u16, thousands: f64, waiting: u32) -> Outlook {
             let reading = self.0.read(self.1 + Duration::from_secs_f64(ms / 1e3));
-            reading.outlook(Slot(slot), &work(thousands), waiting)
+            reading.outlook(Slot(self.2 + slot), &work(thousands), waiting)
         }
 
         /// `rounds` requests of 1 to 8 thousand tokens on each of four workers, the first `slow` times slower than
@@ -628,21 +628,31 @@ mod tests {
     #[test]
     fn a_slot_that_another_worker_has_forgets() {
         let world = World::new();
-        let enrol = |roll, name: &str| {
-            let worker = WorkerId::from(name);
-            let targets =
-                (0..4).map(|slot| Enrolled { slot: Slot(slot), worker: &worker, rank: Rank(u32::from(slot)) });
-            world.0.enrol(Roll(roll), &mut targets.collect::<Vec<_>>().into_iter());
-        };
-        enrol(1, "a");
         let end = world.run(100, 3.0, 0.0);
         let own = |slot| world.outlook(end, slot, 4.0, 0).own;
         assert!(own(0) > 2.0 * own(1));
-        enrol(2, "a");
+        world.enrol(2, "a", 0..4);
         assert!(own(0) > 2.0 * own(1), "the same name is the same worker");
-        enrol(3, "b");
+        world.enrol(3, "b", 0..4);
         assert!(near(own(0), own(1), 1e-12));
     }
+
+    /// Other pools have slots, too.
+    #[test]
+    fn what_is_learned_does_not_depend_on_the_slots_that_a_pool_has() {
+        let learned = [0, 1_000].map(|first| {
+            let world = World::from_slot(first);
+            let own = |at, slot| world.outlook(at, slot, 4.0, 0).own;
+            let end = world.run(50, 3.0, 0.0);
+            let slow = [own(end, 0), own(end, 1)];
+            let end = world.run(400, 1.0, end);
+            [slow, [own(end, 0), own(end, 1)]].concat()
+        });
+        assert!(learned[0][0] > 2.0 * learned[0][1] && near(learned[0][2], learned[0][3], 0.1), "{learned:?}");
+        let of_others = learned[0].iter().zip(&learned[1]).all(|(low, high)| near(*low, *high, 0.01));
+        assert!(of_others, "{learned:?}");
+    }
+
     #[test]
     fn a_probe_that_ends_first_is_no_answer() {
         let world = World::new();

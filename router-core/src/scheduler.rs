@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::admission::{self, OnAllBusy};
-use crate::cost::{Candidate, Needs, NoChoice, Standing, TierWeights};
+use crate::cost::{Needs, NoChoice, Standing, TierWeights};
 use crate::history::History;
 use crate::ids::Slot;
 use crate::ledger::{Release, Reservation, Share};
@@ -193,9 +193,7 @@ impl Scheduler {
             reservation,
         };
         // What its view promises is expected as far as it is believed, or who lies would seem to have little to do.
-        let Candidate { cached_on_device, cached_below, .. } = candidate;
-        let new_tokens = question.shape.prompt.saturating_sub(cached_on_device).saturating_sub(cached_below);
-        let new_tokens = new_tokens.min(candidate.new_tokens);
+        let new_tokens = candidate.to_compute(question.shape.prompt);
         let event = Event::Placed { shape: question.shape, overlap: candidate.overlap, new_tokens };
         self.observe(&Observation { at: now, request: request.key, slot: candidate.slot, event });
         Ok(placement)

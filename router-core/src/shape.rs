@@ -118,14 +118,6 @@ pub struct Objectives {
     pub itl: Option<Duration>,
 }
 
-impl Objectives {
-    /// What is left of them for a request that has waited so long already.
-    #[must_use]
-    pub fn after(self, waited: Duration) -> Self {
-        Self { ttft: self.ttft.map(|ttft| ttft.saturating_sub(waited)), ..self }
-    }
-}
-
 /// A request's size and standing: everything of it that a cost function may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
@@ -156,6 +148,9 @@ pub struct Shape {
     pub whole: bool,
     /// Promises.
     pub objectives: Objectives,
+    /// What of the time to its first token has passed already.
+    #[serde(default, skip_serializing_if = "Duration::is_zero")]
+    pub waited: Duration,
 }
 
 impl Shape {
@@ -174,6 +169,7 @@ impl Shape {
             trunk: None,
             whole: false,
             objectives: Objectives::default(),
+            waited: Duration::ZERO,
         }
     }
 }

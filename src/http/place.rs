@@ -139,8 +139,7 @@ pub(super) fn avoided<'a>(
 fn asking<T>(request: &Understood, avoid: &SlotSet, ask: impl FnOnce(&PlaceRequest<'_>) -> T) -> T {
     let prompts = request.prompts.below(request.root);
     let texts = prompts_of(request.texts.0, &request.texts.1);
-    let objectives = request.shape.objectives.after(request.arrived.elapsed());
-    let shape = Shape { objectives, ..request.shape };
+    let shape = Shape { waited: request.arrived.elapsed(), ..request.shape };
     ask(&PlaceRequest { key: request.key, shape, prompts: &prompts, texts: &texts, avoid })
 }
 

@@ -188,7 +188,7 @@ impl Predicted {
             let outlook = Outlook { wait: outlook.wait.max(room), ..outlook };
             let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
             let toll = Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth).queued(room);
-            let late = || late(&shape.objectives, toll.wait + toll.own, (reading.gap(candidate.slot), decode_ms));
+            let late = || late(shape, toll.wait + toll.own, (reading.gap(candidate.slot), decode_ms));
             if is_promised { toll.late(late()) } else { toll }
         }));
         let returning = reading.returning(shape);
@@ -232,10 +232,11 @@ fn home(candidates: &[Candidate], tolls: &[Toll]) -> Option<(Blocks, Toll)> {
 const PROMISED: f64 = 10.0;
 
 /// What a request would be late there: beyond the time to first token that it was promised, and of its decoding beyond the gaps
-/// that it was. As much again as what was promised at most: what is later than that is lost anyway, and nobody is to pay for it.
-fn late(objectives: &Objectives, ttft: f64, (gap, decode_ms): (f64, f64)) -> f64 {
+/// that it was; what it has waited so far counts. As much again as what was promised at most: what is later than that is lost
+/// anyway, and nobody is to pay for it.
+fn late(&Shape { objectives, waited, .. }: &Shape, ttft: f64, (gap, decode_ms): (f64, f64)) -> f64 {
     let ms = |limit: Duration| limit.as_secs_f64() * 1e3;
-    let first = objectives.ttft.map(ms).map_or(0.0, |limit| (ttft - limit).clamp(0.0, limit));
+    let first = objectives.ttft.map(ms).map_or(0.0, |limit| (ms(waited) + ttft - limit).clamp(0.0, limit));
     let share = |limit: f64| if gap > limit { (1.0 - limit / gap).min(0.5) } else { 0.0 };
     PROMISED * (first + objectives.itl.map(ms).map_or(0.0, share) * decode_ms)
 }
@@ -271,9 +272,7 @@ fn work(shape: &Shape, candidate: &Candidate) -> Work {
     }
     let below = candidate.overlap.total().0 - candidate.overlap.get(Tier::Device).0;
     let trust = ratio(candidate.cached_below.0, Blocks(below).tokens(shape.block_size).0).min(1.0);
-    let new = shape.prompt.saturating_sub(candidate.cached_on_device).saturating_sub(candidate.cached_below);
-    // What it was sent may count for more than what it promises.
-    Work::new(shape.prompt, new.min(candidate.new_tokens), candidate.overlap, trust, shape.block_size)
+    Work::new(shape.prompt, candidate.to_compute(shape.prompt), candidate.overlap, trust, shape.block_size)
 }
 
 impl CostFunction for Predicted {
@@ -401,16 +400,21 @@ mod tests {
 
     #[test]
     fn a_promise_counts_ten_times_until_it_is_lost_anyway() {
-        let promised = |ttft: Option<u64>, itl: Option<u64>| Objectives {
-            ttft: ttft.map(Duration::from_millis),
-            itl: itl.map(Duration::from_millis),
+        let promised = |ttft: Option<u64>, itl: Option<u64>| {
+            let [ttft, itl] = [ttft, itl].map(|limit| limit.map(Duration::from_millis));
+            Shape { objectives: Objectives { ttft, itl }, ..shape(256) }
         };
-        let late = |ttft, itl| late(&promised(ttft, itl), 400.0, (32.0, 8_000.0));
+        let late = |ttft, itl| super::late(&promised(ttft, itl), 400.0, (32.0, 8_000.0));
         // 400 ms to the first token: in time, 50 ms late, and later than twice what was promised.
         assert_eq!(
             [late(None, None), late(Some(400), None), late(Some(350), None), late(Some(100), None)],
             [0.0, 0.0, 500.0, 1_000.0]
         );
+        // Whoever has waited 200 ms of 300 is 300 ms late, all that counts; who has waited for 800, is lost wherever it goes.
+        let waited = |ms| Shape { waited: Duration::from_millis(ms), ..promised(Some(300), None) };
+        let after = |ms, ttft| super::late(&waited(ms), ttft, (0.0, 0.0));
+        assert_eq!([after(200, 400.0), after(200, 100.0), after(200, 1.0)], [3_000.0, 0.0, 0.0]);
+        assert_eq!([after(800, 400.0), after(800, 1.0)], [3_000.0; 2]);
         // Gaps of 32 ms: a quarter of 8 s is too much, and at most half.
         assert!([late(None, Some(32)), late(None, Some(24)), late(None, Some(2))] == [0.0, 20_000.0, 40_000.0]);
     }

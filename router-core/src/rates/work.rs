@@ -1,5 +1,6 @@
 //! What an engine has to do for a prompt, in the quantities on which the time depends.
 
+use crate::cost::ratio;
 use crate::overlap::TierBlocks;
 use crate::shape::Shape;
 use crate::units::{BlockSize, Tier, Tokens};
@@ -41,6 +42,12 @@ impl Work {
     pub fn new(prompt: Tokens, new: Tokens, held: TierBlocks, trust: f64, size: BlockSize) -> Self {
         let fetched = BELOW.map(|tier| trust * thousands(held.get(tier).tokens(size)));
         Self { fetched, ..Self::on_device(prompt, new) }
+    }
+
+    /// What was sent to a worker that is to compute `new` tokens of it: of what it promises, as much is believed as that tells.
+    pub(super) fn sent(shape: &Shape, new: Tokens, held: TierBlocks) -> Self {
+        let believed = ratio(shape.prompt.saturating_sub(new).0, held.total().tokens(shape.block_size).0);
+        Self::new(shape.prompt, new, held, believed.min(1.0), shape.block_size)
     }
 
     /// A prompt of so many tokens of which the last `new` are computed, and the others lie on the device.
