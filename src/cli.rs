@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use self::misuse::OrMisuse;
+use crate::config::NatsUrl;
+
 pub use misuse::told;
 
 mod admin;
@@ -153,6 +156,12 @@ fn say(text: fmt::Arguments<'_>) -> anyhow::Result<()> {
     heard(stdout.write_fmt(text).and_then(|()| stdout.flush()))
 }
 
+/// Says something beside the result, on standard error. Whoever does not hear it loses nothing of that.
+pub fn remark(text: fmt::Arguments<'_>) {
+    let mut stderr = io::stderr().lock();
+    let _ = stderr.write_fmt(text).and_then(|()| stderr.flush());
+}
+
 /// What came of writing to standard output. Where whoever reads has gone, nobody is left to tell: that is no failure.
 fn heard(written: io::Result<()>) -> anyhow::Result<()> {
     match written {
@@ -165,6 +174,16 @@ fn heard(written: io::Result<()>) -> anyhow::Result<()> {
 fn name(text: &str) -> Result<String, String> {
     let is_name = !text.is_empty() && text.len() <= 128 && !text.chars().any(char::is_control);
     is_name.then(|| text.to_owned()).ok_or_else(|| "must have 1 to 128 bytes and no control characters".to_owned())
+}
+
+/// The address of a NATS server that an option gives. It is not read with the arguments, for what cannot be read is repeated
+/// there, and may have a password in it.
+///
+/// # Errors
+/// It is none.
+fn nats_url(option: &'static str, text: &str) -> anyhow::Result<String> {
+    let url = NatsUrl::try_from(text.to_owned()).map_err(anyhow::Error::msg).context(option).or_misuse()?;
+    Ok(url.as_str().to_owned())
 }
 
 /// The runtime of every command that talks to the network.

@@ -2,6 +2,8 @@
 //!
 //! `router-core` decides, `indexer` remembers, this crate talks to the world. `ARCHITECTURE.md` has the map.
 #![forbid(unsafe_code)]
+// They panic where nobody hears.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod alarm;
 pub mod app;

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
-use warmpath::cli::{Cli, told};
+use warmpath::cli::{Cli, remark, told};
 use warmpath::processor;
 
 /// A tenth of a request's processor time less than with glibc's.
@@ -13,7 +13,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     if let Err(lacking) = processor::suffices() {
-        eprintln!("warmpath: {lacking}");
+        remark(format_args!("warmpath: {lacking}\n"));
         return ExitCode::FAILURE;
     }
     warmpath::telemetry::panics::say_briefly();

@@ -122,6 +122,15 @@ fn what_must_hold_holds_where_a_worker_never_speaks_again_and_where_prefixes_go_
     }
 }
 
+#[test]
+fn what_must_hold_holds_where_promises_are_in_doubt() {
+    for options in [["--event-delay", "25000"], ["--misread", "0.5"]] {
+        let base = ["replay", "--check", "--trace", TRACE, "--requests", "1500", "--speed", "4", "--workers", "4"];
+        let output = warmpath(&[&base[..], &options].concat());
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{options:?}");
+    }
+}
+
 /// Two requests half a century apart, and one whose answer is far longer than the trace.
 #[test]
 fn neither_a_pause_nor_an_answer_without_end_costs_what_it_lasts() {

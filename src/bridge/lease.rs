@@ -23,12 +23,14 @@ pub(super) struct Lease {
     block_size_is_given: bool,
     epoch: Arc<AtomicU64>,
     is_held: bool,
+    /// What has kept it from being written since it was; each is told once.
+    trouble: Option<String>,
 }
 
 impl Lease {
     /// No entry yet.
     pub(super) fn new(bus: NatsBus, base: Registration, block_size_is_given: bool, epoch: Arc<AtomicU64>) -> Self {
-        Self { bus, base, block_size_is_given, epoch, is_held: false }
+        Self { bus, base, block_size_is_given, epoch, is_held: false, trouble: None }
     }
 
     /// Writes the entry while the engine is healthy, and takes it away when it is not, until `stop`; then takes it away.
@@ -74,14 +76,20 @@ impl Lease {
             store.put(registration.key(), registration.to_json().into()).await?;
             Ok::<(), async_nats::Error>(())
         };
-        match timeout(ANSWERED_WITHIN, writing).await {
+        let error = match timeout(ANSWERED_WITHIN, writing).await {
             Ok(Ok(())) => {
+                self.trouble = None;
                 if !std::mem::replace(&mut self.is_held, true) {
                     tracing::info!(worker = %registration.id, "registered");
                 }
+                return;
             }
-            Ok(Err(error)) => tracing::warn!(worker = %registration.id, error = %error, "not registered"),
-            Err(_) => tracing::warn!(worker = %registration.id, "not registered: the server does not answer"),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the server does not answer".to_owned(),
+        };
+        if self.trouble.as_ref() != Some(&error) {
+            tracing::warn!(worker = %registration.id, error, "not registered: it is tried again and again");
+            self.trouble = Some(error);
         }
     }
 

@@ -160,6 +160,10 @@ impl AdminPort {
             let plain = || String::from_utf8_lossy(&body).trim().chars().take(300).collect();
             let remedy = match status {
                 StatusCode::UNAUTHORIZED => " (set WARMPATH_ADMIN_TOKEN, or give --token)",
+                // As the port says where requests are served; the admin port names those that it knows.
+                StatusCode::NOT_FOUND if message.as_ref().is_some_and(|said| said.starts_with("unknown path `")) => {
+                    " (requests are served there: name the admin port with --admin)"
+                }
                 status if status.is_redirection() => " (it leads elsewhere: name that address with --admin)",
                 _ => "",
             };

@@ -18,9 +18,9 @@ use warmpath_indexer::feed::Patience;
 use warmpath_indexer::view::ViewSettings;
 
 use super::misuse::{OrMisuse, misuse};
-use super::{name, runtime};
+use super::{name, nats_url, runtime};
 use crate::bridge::{BlockSet, Bridge, BridgeSettings, RankFeed, RankView};
-use crate::config::{BaseUrl, LogFormat, MetricNames, NatsUrl, ZmqEndpoint};
+use crate::config::{BaseUrl, LogFormat, MetricNames, ZmqEndpoint};
 use crate::door::Listener;
 use crate::events::nats::{Credentials, NatsSettings, Tls};
 use crate::events::source::source;
@@ -160,6 +160,11 @@ impl BridgeArgs {
             };
             let bridge = Bridge::start(settings, self.feeds()?).await.map_err(anyhow::Error::from_boxed);
             let bridge = bridge.context("the settings cannot be used")?;
+            if self.block_size.is_none() {
+                let remedy =
+                    "routers that have missed too much wait for the engine's replay; --block-size gives them snapshots";
+                tracing::info!(remedy, "no snapshots are served");
+            }
             if let Some(listener) = metrics {
                 bridge.serve_metrics(listener);
             }
@@ -264,8 +269,7 @@ fn zmq_settings() -> ZmqSettings {
 
 impl NatsArgs {
     fn settings(&self) -> anyhow::Result<NatsSettings> {
-        let url = NatsUrl::try_from(self.url.clone()).map_err(anyhow::Error::msg).context("--nats").or_misuse()?;
-        let mut settings = NatsSettings::publisher(url.as_str().to_owned(), self.prefix.clone());
+        let mut settings = NatsSettings::publisher(nats_url("--nats", &self.url)?, self.prefix.clone());
         settings.credentials = self.credentials()?;
         let identity = self.certificate.clone().zip(self.key.clone());
         settings.tls = Tls { authorities: self.authorities.clone(), identity };

@@ -9,7 +9,7 @@ use tracing::Level;
 use warmpath_core::policy::PolicyName;
 
 use super::fleet::{completeness, policies, policy};
-use super::{number, runtime, say};
+use super::{nats_url, number, remark, runtime, say};
 use crate::config::LogFormat;
 use crate::demo::{self, DemoOptions};
 use crate::telemetry;
@@ -51,7 +51,7 @@ impl DemoArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         telemetry::log_to_stderr(LogFormat::Text, Level::WARN);
         let options = DemoOptions {
-            bus: self.bus.clone(),
+            bus: self.bus.as_deref().map(|url| nats_url("--bus", url)).transpose()?,
             workers: usize::from(self.workers),
             cache_blocks: self.cache_blocks,
             requests: self.requests.map(|requests| usize::try_from(requests).unwrap_or(usize::MAX)),
@@ -66,7 +66,7 @@ impl DemoArgs {
 
     async fn show(&self, options: &DemoOptions) -> anyhow::Result<ExitCode> {
         let requests = demo::slice(options)?;
-        eprintln!("{}\n", demo::describe(options, &requests));
+        remark(format_args!("{}\n\n", demo::describe(options, &requests)));
         let (rows, fleet) = demo::run(options).await.context("the demo stopped")?;
         if self.json {
             say(format_args!("{}\n", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?))?;

@@ -1,6 +1,5 @@
 //! `warmpath doctor`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,8 +9,7 @@ use tracing::Level;
 use warmpath_core::ids::WorkerId;
 
 use super::misuse::OrMisuse;
-use super::runtime;
-use super::say;
+use super::{remark, runtime, say};
 use crate::config::{Config, LogFormat};
 use crate::doctor::{self, Check, Examination};
 use crate::telemetry;
@@ -76,12 +74,12 @@ impl DoctorArgs {
         let shown = telemetry::has_moves(&std::io::stderr());
         let progress = move |done, all| {
             if shown {
-                hint(&format!("\r\x1b[2Kexamining workers: {done} of {all} done"));
+                remark(format_args!("\r\x1b[2Kexamining workers: {done} of {all} done"));
             }
         };
         let examined = runtime()?.block_on(doctor::examine(&config, &examination, progress));
         if shown {
-            hint("\r\x1b[2K");
+            remark(format_args!("\r\x1b[2K"));
         }
         let report = examined.or_misuse()?;
         if self.json {
@@ -90,14 +88,8 @@ impl DoctorArgs {
             say(format_args!("{}", report.table(telemetry::has_colours(&std::io::stdout()))))?;
         }
         if report.ok == 0 && report.failed == 0 {
-            eprintln!("warmpath: nothing could be examined");
+            remark(format_args!("warmpath: nothing could be examined\n"));
         }
         Ok(if report.failed == 0 && report.ok > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
-}
-
-/// Whoever does not see it loses nothing.
-fn hint(text: &str) {
-    let mut stderr = std::io::stderr();
-    let _ = write!(stderr, "{text}").and_then(|()| stderr.flush());
 }

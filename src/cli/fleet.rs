@@ -12,7 +12,7 @@ use warmpath_core::units::BlockSize;
 
 use super::cache::CacheArgs;
 use super::misuse::{OrMisuse, misuse};
-use super::number;
+use super::{number, remark};
 use crate::config::{Config, ConfigError};
 use crate::real::real_len;
 use crate::replay::report::Row;
@@ -189,7 +189,7 @@ pub(super) const REFUSED: &str = "engines take no prompt that is empty or longer
 pub(super) fn completeness<'a>(rows: impl IntoIterator<Item = &'a Row>) -> ExitCode {
     let incomplete = rows.into_iter().filter(|row| row.completed < row.requests);
     let said: BTreeSet<String> = incomplete.map(incompleteness).collect();
-    said.iter().for_each(|said| eprintln!("warmpath: {said}"));
+    said.iter().for_each(|said| remark(format_args!("warmpath: {said}\n")));
     if said.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::remark;
 use crate::config::ConfigError;
 use crate::printable;
 
@@ -33,10 +34,10 @@ pub(super) fn misuse(said: impl Into<String>) -> anyhow::Error {
 /// Says on standard error why a command failed. Faults of a configuration stay lines that editors read.
 pub fn told(error: &anyhow::Error) -> ExitCode {
     if let Some(faulty) = error.downcast_ref::<ConfigError>() {
-        eprintln!("{faulty}");
+        remark(format_args!("{faulty}\n"));
         return ExitCode::from(faulty.exit_code());
     }
-    eprintln!("warmpath: {}", printable::lines(&format!("{error:#}")));
+    remark(format_args!("warmpath: {}\n", printable::lines(&format!("{error:#}"))));
     let is_misuse = error.chain().any(|cause| cause.is::<Misuse>());
     if is_misuse { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

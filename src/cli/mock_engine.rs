@@ -14,7 +14,7 @@ use warmpath_indexer::codec::encode::{self, HashForm};
 
 use super::cache::CacheArgs;
 use super::misuse::{OrMisuse, misuse};
-use super::{name, number, runtime};
+use super::{name, nats_url, number, remark, runtime};
 use crate::config::{LogFormat, ZmqEndpoint};
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
@@ -184,7 +184,7 @@ impl MockEngineArgs {
                     Err(error) => anyhow::Error::from_boxed(error),
                 });
             let engine = engine.context("the engine could not start")?;
-            eprintln!("simulated engine on http://{}", engine.address);
+            remark(format_args!("simulated engine on http://{}\n", engine.address));
             interrupts.next().await;
             tasks.drain(Duration::ZERO).await;
             Ok(ExitCode::SUCCESS)
@@ -194,8 +194,8 @@ impl MockEngineArgs {
     async fn settings(self, tasks: &Tasks) -> anyhow::Result<MockSettings> {
         let block_size = BlockSize::new(self.block_size).context("--block-size must be at least 1")?;
         let mut ranks = vec![Vec::new(); usize::from(self.dp_ranks)];
-        if let Some(url) = self.bus {
-            let bus = NatsBus::connect(NatsSettings::publisher(url, self.prefix)).await;
+        if let Some(url) = &self.bus {
+            let bus = NatsBus::connect(NatsSettings::publisher(nats_url("--bus", url)?, self.prefix)).await;
             let bus = Bus::Nats(Box::new(bus.map_err(anyhow::Error::from_boxed)?));
             ranks.iter_mut().for_each(|buses| buses.push(bus.clone()));
         }
@@ -280,7 +280,7 @@ impl ZmqArgs {
                 publisher.with_context(|| format!("the ZeroMQ sockets of rank {rank} could not be bound"))?;
             for (what, at) in [("events", &publisher.events), ("replays", &publisher.replay)] {
                 if let Some(at) = at {
-                    eprintln!("{what} over ZeroMQ from {at}");
+                    remark(format_args!("{what} over ZeroMQ from {at}\n"));
                 }
             }
             publishers.push(publisher);

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::admin::{AdminArgs, AdminPort};
-use super::runtime;
+use super::{remark, runtime};
 use crate::decisions::told::Row;
 use crate::printable;
 
@@ -91,9 +91,9 @@ impl TapArgs {
             tokio::time::sleep(Duration::from_millis(self.interval)).await;
             let list = self.look(port, after, AT_ONCE).await?;
             if list.last < after {
-                eprintln!("the router has begun anew");
+                remark(format_args!("the router has begun anew\n"));
             } else if let Some(left_out) = self.left_out(after, &list.decisions) {
-                eprintln!("{left_out}: narrow them, or look more often");
+                remark(format_args!("{left_out}: narrow them, or look more often\n"));
             }
             (after, rows) = (list.last, list.decisions);
         }

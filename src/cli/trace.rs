@@ -13,7 +13,7 @@ use serde::Serialize;
 use warmpath_core::units::BlockSize;
 
 use super::misuse::{OrMisuse, misuse};
-use super::{heard, say};
+use super::{heard, remark, say};
 use crate::real::{real, real_len};
 use crate::replay::trace::{Access, Format, Options, Trace, TraceError, TraceRequest};
 use crate::replay::workload::Workload;
@@ -125,7 +125,7 @@ impl TraceForm {
             }
         };
         if trace.skipped > 0 {
-            eprintln!("warmpath: {named}: {} lines passed over", trace.skipped);
+            remark(format_args!("warmpath: {named}: {} lines passed over\n", trace.skipped));
         }
         let all = trace.requests.len();
         trace.requests.drain(..self.skip.min(all));
@@ -168,16 +168,16 @@ fn doubt(trace: &Trace, named: &str) {
     let (size, all) = (trace.block_size, trace.requests.len());
     let short = trace.requests.iter().filter(|request| request.is_short_of_ids(size)).count();
     if short > 0 {
-        eprintln!(
+        remark(format_args!(
             "warmpath: {named}: {short} of {all} prompts have whole blocks of {size} tokens that no id names, and that count \
-             as their own: is --block-size right?"
-        );
+             as their own: is --block-size right?\n"
+        ));
     }
     let over = trace.requests.iter().filter(|request| request.has_ids_beyond(size)).count();
     if over > 0 {
-        eprintln!(
-            "warmpath: {named}: {over} of {all} prompts have more ids than blocks of {size} tokens: is --block-size right?"
-        );
+        remark(format_args!(
+            "warmpath: {named}: {over} of {all} prompts have more ids than blocks of {size} tokens: is --block-size right?\n"
+        ));
     }
 }
 

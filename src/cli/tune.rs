@@ -11,7 +11,7 @@ use super::fleet::{FleetArgs, REFUSED, policy, progress_bar, share};
 use super::misuse::OrMisuse;
 use super::output::Output;
 use super::trace::Input;
-use super::{number, say};
+use super::{number, remark, say};
 use crate::telemetry::panics;
 use crate::tune::figures::{Aim, Limits};
 use crate::tune::{self, Plan, page, space};
@@ -93,7 +93,7 @@ impl TuneArgs {
         // With a worker that dies some are meant to fail.
         let completed = outcome.completed();
         if completed < 1.0 && self.fleet.restart.is_none() {
-            eprintln!("warmpath: {:.1} % of the requests completed: {REFUSED}", completed * 100.0);
+            remark(format_args!("warmpath: {:.1} % of the requests completed: {REFUSED}\n", completed * 100.0));
             return Ok(ExitCode::FAILURE);
         }
         Ok(ExitCode::SUCCESS)

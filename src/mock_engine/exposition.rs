@@ -1,6 +1,7 @@
 //! The engine's metrics, under vLLM's names or SGLang's.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
@@ -12,6 +13,25 @@ use crate::sim::{Engine, Ms, RequestId, TokenOut};
 const SECONDS: [f64; 16] =
     [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 60.0];
 const METADATA: Metadata<'static> = Metadata::new("mock_engine", Level::INFO, None);
+
+/// A counter of what the engine counts itself, which begins anew when it is started anew.
+struct Total {
+    counter: Counter,
+    seen: AtomicU64,
+}
+
+impl From<Counter> for Total {
+    fn from(counter: Counter) -> Self {
+        Self { counter, seen: AtomicU64::new(0) }
+    }
+}
+
+impl Total {
+    fn follow(&self, total: u64) {
+        let seen = self.seen.swap(total, Ordering::Relaxed);
+        self.counter.increment(total.checked_sub(seen).unwrap_or(total));
+    }
+}
 
 /// Whose names metrics have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,15 +56,15 @@ pub(super) struct RankMetrics {
     running: Gauge,
     waiting: Gauge,
     usage: Gauge,
-    queries: Counter,
-    hits: Counter,
-    prompt_tokens: Counter,
-    generated_tokens: Counter,
+    queries: Total,
+    hits: Total,
+    prompt_tokens: Total,
+    generated_tokens: Total,
     finished: Counter,
-    preemptions: Counter,
-    aborted: Counter,
+    preemptions: Total,
+    aborted: Total,
     /// Of the hits, those that lay in the host.
-    host_hits: Counter,
+    host_hits: Total,
     hit_rate: Gauge,
     ttft: Histogram,
     itl: Histogram,
@@ -144,14 +164,14 @@ fn vllm(registry: &Registry<'_>, block_size: u32, blocks: u32) -> RankMetrics {
         running: registry.gauge("num_requests_running"),
         waiting: registry.gauge("num_requests_waiting"),
         usage: registry.gauge("kv_cache_usage_perc"),
-        queries: registry.counter("prefix_cache_queries_total"),
-        hits: registry.counter("prefix_cache_hits_total"),
-        prompt_tokens: registry.counter("prompt_tokens_total"),
-        generated_tokens: registry.counter("generation_tokens_total"),
+        queries: registry.counter("prefix_cache_queries_total").into(),
+        hits: registry.counter("prefix_cache_hits_total").into(),
+        prompt_tokens: registry.counter("prompt_tokens_total").into(),
+        generated_tokens: registry.counter("generation_tokens_total").into(),
         finished: registry.labelled("request_success_total", "finished_reason", "length"),
-        preemptions: registry.counter("num_preemptions_total"),
-        aborted: Counter::noop(),
-        host_hits: Counter::noop(),
+        preemptions: registry.counter("num_preemptions_total").into(),
+        aborted: Counter::noop().into(),
+        host_hits: Counter::noop().into(),
         hit_rate: Gauge::noop(),
         ttft: registry.histogram("time_to_first_token_seconds"),
         itl: registry.histogram("inter_token_latency_seconds"),
@@ -169,14 +189,14 @@ fn sglang(registry: &Registry<'_>) -> RankMetrics {
         running: registry.gauge("num_running_reqs"),
         waiting: registry.gauge("num_queue_reqs"),
         usage: registry.gauge("token_usage"),
-        queries: Counter::noop(),
-        hits: registry.labelled("cached_tokens_total", "cache_source", "device"),
-        prompt_tokens: registry.counter("prompt_tokens_total"),
-        generated_tokens: registry.counter("generation_tokens_total"),
+        queries: Counter::noop().into(),
+        hits: registry.labelled("cached_tokens_total", "cache_source", "device").into(),
+        prompt_tokens: registry.counter("prompt_tokens_total").into(),
+        generated_tokens: registry.counter("generation_tokens_total").into(),
         finished: registry.counter("num_requests_total"),
-        preemptions: Counter::noop(),
-        aborted: registry.counter("num_aborted_requests_total"),
-        host_hits: registry.labelled("cached_tokens_total", "cache_source", "host"),
+        preemptions: Counter::noop().into(),
+        aborted: registry.counter("num_aborted_requests_total").into(),
+        host_hits: registry.labelled("cached_tokens_total", "cache_source", "host").into(),
         hit_rate: registry.gauge("cache_hit_rate"),
         ttft: registry.histogram("time_to_first_token_seconds"),
         itl: registry.histogram("inter_token_latency_seconds"),
@@ -244,7 +264,7 @@ impl RankMetrics {
             (&self.preemptions, stats.preemptions),
         ];
         for (counter, total) in totals {
-            counter.absolute(u64::try_from(total).unwrap_or(u64::MAX));
+            counter.follow(u64::try_from(total).unwrap_or(u64::MAX));
         }
     }
 

@@ -1,5 +1,7 @@
 //! Exit code 2 is kept: wrong use, or a file that cannot be read, of every command that takes either.
 
+use std::process::{Command, Stdio};
+
 use super::{Configuration, GOOD, stderr, stdout, warmpath};
 
 /// A trace that is there, for what is wrong beside it.
@@ -72,6 +74,8 @@ const CALLS: &[(&str, &str)] = &[
         "warmpath: cannot read no/file: No such file",
     ),
     ("bridge BRIDGE --engine URL --nats NATS --metric-names no/file", "warmpath: --metric-names no/file: No such file"),
+    ("demo --bus foo", "warmpath: --bus: expected a URL such as nats://127.0.0.1:4222"),
+    ("mock-engine --bus http://h:1", "warmpath: --bus: expected a URL such as nats://127.0.0.1:4222"),
     ("demo --requests 0", "'--requests <N>': 0 is not in 1.."),
     ("demo --workers -1", "'--workers <WORKERS>': -1 is not in 1..=64"),
     ("demo --speed 0", "'--speed <SPEED>': must be a number above 0"),
@@ -94,6 +98,17 @@ const CALLS: &[(&str, &str)] = &[
     ("config show no/file.yaml", "no/file.yaml: cannot be read: No such file"),
     ("doctor --config no/file.yaml", "no/file.yaml: cannot be read: No such file"),
 ];
+
+/// As with `2>&1 | head -0`.
+#[test]
+fn who_does_not_hear_why_still_gets_the_code() {
+    for args in [&["check", "no/file.yaml"][..], &["replay", "--trace", "no/file"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+        let mut child = command.args(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stderr.take());
+        assert_eq!(child.wait().unwrap().code(), Some(2), "{args:?}");
+    }
+}
 
 /// What a bridge needs besides; what a call says itself is left to it.
 const BRIDGE: [[&str; 2]; 3] = [["--worker", "w"], ["--model", "m"], ["--zmq", "tcp://127.0.0.1:1"]];

@@ -176,6 +176,17 @@ async fn a_repeated_prompt_hits_all_its_blocks_but_the_last() {
 }
 
 #[tokio::test]
+async fn a_prompt_of_several_sequences_was_cached_once() {
+    let bench = bench().await;
+    bench.complete(tokens(0, 40)).await;
+    let request = json!({"prompt": tokens(0, 40), "max_tokens": 2, "n": 3});
+    let (status, body) = bench.post("/v1/completions", &request).await;
+    assert_eq!((status, cached(&body)), (200, 36));
+    let usage = [&body["usage"]["prompt_tokens"], &body["usage"]["completion_tokens"]];
+    assert_eq!(usage, [&json!(40), &json!(6)]);
+}
+
+#[tokio::test]
 async fn what_is_streamed_is_what_is_not() {
     for path in ["/v1/completions", "/v1/chat/completions"] {
         // A request's tokens follow from its number: the first of an engine is the first of another.

@@ -1,5 +1,6 @@
 //! `warmpath worker`: what operators do from the command line.
 
+use std::net::SocketAddr;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -10,8 +11,12 @@ use crate::scripted::{Scripted, Step, event, head, piece};
 
 /// What `warmpath worker` does with this router: its exit code, and what it says on both outputs.
 async fn worker(fleet: &TestFleet, args: &[&str]) -> (i32, String, String) {
+    worker_at(fleet.app.admin_address(), args).await
+}
+
+async fn worker_at(admin: SocketAddr, args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
-    command.arg("worker").args(args).arg("--admin").arg(format!("http://{}", fleet.app.admin_address()));
+    command.arg("worker").args(args).arg("--admin").arg(format!("http://{admin}"));
     command.env_remove("WARMPATH_ADMIN_TOKEN");
     let output = tokio::task::spawn_blocking(move || command.output().expect("the binary runs")).await.unwrap();
     let Output { status, stdout, stderr } = output;
@@ -63,6 +68,15 @@ async fn a_refusal_is_told_in_the_routers_words() {
     for args in [&["drain", "engine-1", "--wait=long"][..], &["drain"], &["sell", "engine-1"]] {
         assert_eq!(worker(&fleet, args).await.0, 2, "{args:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_the_port_for_requests_is_told_of_the_other() {
+    let fleet = fleet().engines(1).start().await;
+    let (code, said, error) = worker_at(fleet.app.data_address(), &["drain", "engine-1"]).await;
+    assert_eq!((code, said.as_str()), (1, ""));
+    assert!(error.contains("404 Not Found: unknown path `/api/v1/workers/engine-1/drain`"), "{error}");
+    assert!(error.contains("(requests are served there: name the admin port with --admin)"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,8 @@ pub(in crate::mock_engine) struct OpenAi {
     prompt_tokens: usize,
     cached_tokens: usize,
     completion_tokens: usize,
+    /// Sequences of each prompt.
+    n: usize,
     /// Of each sequence, and why it ended.
     texts: Vec<(String, Option<&'static str>)>,
 }
@@ -38,6 +40,7 @@ impl OpenAi {
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
             cached_tokens: 0,
             completion_tokens: 0,
+            n,
             texts: vec![(String::new(), None); prompts.len() * n],
         }
     }
@@ -57,7 +60,7 @@ impl OpenAi {
 
     /// Tells one more token.
     pub(super) fn chunk(&mut self, index: usize, text: &str, token: &TokenOut) -> Value {
-        self.count(token);
+        self.count(index, token);
         let finish = token.finished.map(reason);
         match self.endpoint {
             Endpoint::Completions => {
@@ -90,7 +93,7 @@ impl OpenAi {
 
     /// Keeps one more token for [`Self::whole`].
     pub(super) fn keep(&mut self, index: usize, text: &str, token: &TokenOut) {
-        self.count(token);
+        self.count(index, token);
         self.texts[index].0 += text;
         self.texts[index].1 = token.finished.map(reason);
     }
@@ -112,9 +115,10 @@ impl OpenAi {
         document
     }
 
-    fn count(&mut self, token: &TokenOut) {
+    /// A prompt counts once, whatever its sequences are.
+    fn count(&mut self, index: usize, token: &TokenOut) {
         self.completion_tokens += 1;
-        if let Some(first) = token.first {
+        if let Some(first) = token.first.filter(|_| index.is_multiple_of(self.n)) {
             self.cached_tokens += first.cached_tokens;
         }
     }

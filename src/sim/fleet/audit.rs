@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use warmpath_core::ids::{EngineHash, SequenceHash, Slot};
 use warmpath_core::overlap::{Overlaps, PrefixIndex, TierBlocks};
-use warmpath_core::units::Blocks;
+use warmpath_core::units::{Blocks, Tokens};
 
 use super::member::{Member, Storage};
 use super::outcome::Outcome;
@@ -77,10 +77,12 @@ impl Audit {
             let own = router.in_flight(of, Slot(u16::try_from(slot).expect("fewer than 65 536 workers")));
             let requests = (here().count(), prefilling().count());
             assert_eq!((size(own.requests), size(own.before_first_token)), requests, "requests at worker {slot}");
-            let new = |(number, placed): &(usize, Placed)| prepared.lengths(*number).0 - placed.promised.0;
-            let (least, prefill) = (prefilling().map(new).sum::<u32>(), own.prefill_tokens.0);
-            let all = prefilling().map(|(number, _)| prepared.lengths(*number).0).sum();
-            let most = if self.tiers { all } else { least };
+            let new = |number: usize, promised: Tokens| prepared.lengths(number).0 - promised.0;
+            let least = prefilling().map(|(number, placed)| new(*number, placed.promised)).sum::<u32>();
+            let is_sure = |placed: &Placed| placed.is_sure && !self.tiers;
+            let believed = |placed: &Placed| if is_sure(placed) { placed.promised } else { Tokens(0) };
+            let most = prefilling().map(|(number, placed)| new(*number, believed(placed))).sum::<u32>();
+            let prefill = own.prefill_tokens.0;
             assert!((least..=most).contains(&prefill), "prefill at worker {slot}: {prefill}, not {least} to {most}");
             let (conditions, seed) = &self.conditions;
             let named = |number| seen::blocks(prepared, (conditions, *seed), number).into_owned();

@@ -90,6 +90,8 @@ struct Flight {
 pub(super) struct Placed {
     pub(super) slot: Slot,
     pub(super) promised: Tokens,
+    /// Whether all of that was believed.
+    pub(super) is_sure: bool,
 }
 
 impl Router {
@@ -143,7 +145,8 @@ impl Router {
         let replica = self.replica_of(number);
         let Replica { scheduler, table, scratch } = &mut self.replicas[replica];
         let placement = scheduler.place(now, &request, &*self.index, (table, &self.pool), scratch)?;
-        let placed = Placed { slot: placement.target.slot, promised: placement.overlap_tokens };
+        let is_sure = placement.target.trust.weight() >= 1.0;
+        let placed = Placed { slot: placement.target.slot, promised: placement.overlap_tokens, is_sure };
         self.flights[number] = Some(Flight {
             reservation: placement.reservation,
             slot: placed.slot,

@@ -31,6 +31,18 @@ async fn metrics_have_vllms_names_and_the_right_counts() {
     assert_eq!(value_of(&text, "vllm:cache_config_info{", "block_size=\"4\",num_gpu_blocks=\"101\""), 1.0);
 }
 
+/// Whoever goes by what counters grow by sees what a process that has begun anew does.
+#[tokio::test]
+async fn counters_go_on_where_the_engine_begins_anew() {
+    let bench = bench().await;
+    bench.complete(tokens(0, 40)).await;
+    bench.until("vllm:prompt_tokens_total", 40.0).await;
+    assert_eq!(bench.post("/restart", &json!({})).await.0, 200);
+    bench.complete(tokens(0, 20)).await;
+    bench.until("vllm:prompt_tokens_total", 60.0).await;
+    bench.until("vllm:prefix_cache_hits_total", 0.0).await;
+}
+
 #[tokio::test]
 async fn an_engine_with_sglangs_cache_has_sglangs_metrics() {
     let bench = Setup { profile: Profile::SglangRadix, ..Setup::default() }.start().await;
