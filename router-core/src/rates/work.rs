@@ -1,6 +1,5 @@
 //! What an engine has to do for a prompt, in the quantities on which the time depends.
 
-use crate::cost::ratio;
 use crate::overlap::TierBlocks;
 use crate::shape::Shape;
 use crate::units::{BlockSize, Tier, Tokens};
@@ -46,7 +45,8 @@ impl Work {
 
     /// What was sent to a worker that is to compute `new` tokens of it: of what it promises, as much is believed as that tells.
     pub(super) fn sent(shape: &Shape, new: Tokens, held: TierBlocks) -> Self {
-        let believed = ratio(shape.prompt.saturating_sub(new).0, held.total().tokens(shape.block_size).0);
+        let [known, promised] = [shape.prompt.saturating_sub(new), held.total().tokens(shape.block_size)];
+        let believed = if promised > Tokens(0) { f64::from(known.0) / f64::from(promised.0) } else { 0.0 };
         Self::new(shape.prompt, new, held, believed.min(1.0), shape.block_size)
     }
 
@@ -132,6 +132,15 @@ mod tests {
         assert_eq!(work.times(2.0).without(work), work);
         assert_eq!(work.without(work.times(3.0)), Work::default());
         assert!(Work::default().is_none() && !work.is_none());
+    }
+
+    #[test]
+    fn what_was_sent_is_believed_as_far_as_its_new_tokens_tell() {
+        let shape = Shape::of(Tokens(6_000), BlockSize::new(16).unwrap());
+        // 50 blocks on the device and 125 in the host's memory: 2 800 tokens, of which half, all or none are believed.
+        let fetched = |new| Work::sent(&shape, Tokens(new), held(125)).fetched[0];
+        assert_eq!([fetched(4_600), fetched(3_200), fetched(1_000), fetched(6_000)], [1.0, 2.0, 2.0, 0.0]);
+        assert_eq!(Work::sent(&shape, Tokens(100), TierBlocks::default()), Work::on_device(Tokens(6_000), Tokens(100)));
     }
 
     #[test]
