@@ -207,8 +207,8 @@ async fn part(mut socket: Socket, course: &Course, house: &House, over: Over) {
     match over.end {
         End::Torn | End::Expired(Expiry::Stalled | Expiry::Late) => socket.abort(),
         End::Expired(_) | End::Stopped | End::Handshake => {}
-        // Who was answered in full has nothing to say any more.
-        End::Done | End::Broken if course.is_stopping() => {}
+        // Who was answered in full and has said nothing since loses nothing.
+        End::Done | End::Broken if course.is_stopping() && !socket.has_more().await => {}
         End::Done | End::Broken => socket.linger().await,
     }
 }

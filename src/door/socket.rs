@@ -1,5 +1,6 @@
 //! A client's socket, plain or under TLS, and how it is left.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
@@ -62,6 +63,14 @@ impl Socket {
             }
         };
         drop(timeout(LINGER, read).await);
+    }
+
+    /// Whether something has come that was not read; a part of it is lost by that.
+    pub(super) async fn has_more(&mut self) -> bool {
+        let mut byte = [0];
+        let mut byte = ReadBuf::new(&mut byte);
+        let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut *self).poll_read(cx, &mut byte).is_ready())).await;
+        read && !byte.filled().is_empty()
     }
 
     /// Ends the connection without what the client has not taken.

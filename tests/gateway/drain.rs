@@ -130,6 +130,28 @@ async fn r16_what_was_sent_before_the_router_closes_is_answered() {
 }
 
 /// Whoever does not read OpenAI's events, or has read their end, would take the words for a part of the answer.
+/// A socket that is closed with something unread takes the rest of the answer with it.
+#[tokio::test]
+async fn r16_the_last_answer_comes_whole_whatever_was_sent_behind_its_request() {
+    let said = format!("{{\"text\":\"{}\"}}", "x".repeat(2 << 20));
+    let worker = Scripted::start(vec![Step::Await, whole("200 OK", &said)]).await;
+    let fleet = fleet().engines(0).stranger(worker.address).start().await;
+    let mut stream = connect(fleet.app.data_address()).await;
+    let ask = crate::raw::post("{\"model\":\"m\",\"prompt\":\"x\"}");
+    stream.write_all((ask + &MODELS.repeat(2_500)).as_bytes()).await.unwrap();
+    worker.asked(1).await;
+    let reading = async {
+        worker.go();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.map(|_| answer)
+    };
+    let (cut, answer) = tokio::join!(fleet.app.stop(), reading);
+    let answer = answer.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200 ") && answer.ends_with(said.as_bytes()), "{} bytes", answer.len());
+    assert_eq!(cut, 0);
+}
+
 #[tokio::test]
 async fn r16_what_is_no_stream_of_openais_or_has_told_its_end_is_cut_without_a_word() {
     let head_of = |coding| {
