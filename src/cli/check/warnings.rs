@@ -24,7 +24,7 @@ pub(super) fn warnings(config: &Config, reading: &Reading, name: &str) -> Vec<Fa
     found
 }
 
-/// Files that are read, and one that is written.
+/// Files that are read, and those that are written.
 fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
     let mut read = |key: &str, path: &Path| {
         if let Err(why) = readable(path) {
@@ -42,9 +42,14 @@ fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
     if let Some(path) = &config.discovery.file.path {
         read("discovery.file.path", path);
     }
-    let nearest = |path: &Path| path.ancestors().skip(1).find(|folder| folder.exists()).map(Path::is_dir);
-    if let Some(path) = config.record.as_deref().filter(|path| path.is_dir() || nearest(path) == Some(false)) {
+    let lies_below_a_file =
+        |path: &Path| path.ancestors().skip(1).find(|above| above.exists()).is_some_and(|it| !it.is_dir());
+    if let Some(path) = config.record.as_deref().filter(|path| path.is_dir() || lies_below_a_file(path)) {
         warn("record", format!("`{}` cannot be written: it is a folder, or lies below a file", path.display()));
+    }
+    let is_file = |path: &Path| path.exists() && !path.is_dir();
+    if let Some(path) = config.index.snapshots.as_deref().filter(|path| is_file(path) || lies_below_a_file(path)) {
+        warn("index.snapshots", format!("`{}` cannot be a folder: it is a file, or lies below one", path.display()));
     }
 }
 
