@@ -102,7 +102,7 @@ async fn an_error_passes_as_it_came_whatever_its_type() {
 /// It is worth no more patience than an answer.
 #[tokio::test]
 async fn an_error_that_stalls_does_not_hold_its_worker() {
-    let half = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 20\r\n\r\nhal";
+    let half = "HTTP/1.1 599 Odd\r\ncontent-type: text/plain\r\ncontent-length: 20\r\n\r\nhal";
     let (bad, other) =
         (Scripted::start(vec![Step::Send(half.into()), Step::Hold]).await, Scripted::start(good_stream()).await);
     let fleet = strict([&bad, &other]).start().await;
