@@ -161,8 +161,7 @@ impl BridgeArgs {
             let bridge = Bridge::start(settings, self.feeds()?).await.map_err(anyhow::Error::from_boxed);
             let bridge = bridge.context("the settings cannot be used")?;
             if self.block_size.is_none() {
-                let remedy =
-                    "routers that have missed too much wait for the engine's replay; --block-size gives them snapshots";
+                let remedy = "with --block-size, routers that have missed events are given the blocks again";
                 tracing::info!(remedy, "no snapshots are served");
             }
             if let Some(listener) = metrics {

@@ -12,12 +12,16 @@ const AT_ONCE: usize = 16;
 pub(super) struct Aging {
     /// Intervals so far.
     intervals: u64,
+    /// Up to which of them each worker has aged.
+    aged: Vec<u64>,
     next: usize,
 }
 
 impl Aging {
     /// One more interval, of which the worker at `slot` has learned: `keep` is what is left of what was learned before. O(1).
     pub(super) fn pass(&mut self, workers: &mut [Worker], slot: Slot, keep: f64) {
+        // Who is new has learned nothing that could be old.
+        self.aged.resize(workers.len().max(self.aged.len()), self.intervals);
         self.intervals += 1;
         self.age(workers, slot.index(), keep);
         for _ in 0..AT_ONCE.min(workers.len()) {
@@ -27,9 +31,9 @@ impl Aging {
         }
     }
 
-    fn age(&self, workers: &mut [Worker], place: usize, keep: f64) {
-        let Some(worker) = workers.get_mut(place) else { return };
-        let intervals = self.intervals.saturating_sub(std::mem::replace(&mut worker.aged, self.intervals));
+    fn age(&mut self, workers: &mut [Worker], place: usize, keep: f64) {
+        let (Some(worker), Some(aged)) = (workers.get_mut(place), self.aged.get_mut(place)) else { return };
+        let intervals = self.intervals.saturating_sub(std::mem::replace(aged, self.intervals));
         if intervals > 0 {
             worker.age(keep.powi(i32::try_from(intervals).unwrap_or(i32::MAX)));
         }
@@ -63,6 +67,20 @@ mod tests {
         for intervals in [1_u16, 2, 500] {
             let expected = expected(i32::from(intervals));
             assert!(slow(AT_ONCE, usize::from(intervals)).iter().all(|slow| (slow / expected - 1.0).abs() < 1e-9));
+        }
+    }
+
+    #[test]
+    fn who_joins_late_forgets_nothing_of_its_first_interval() {
+        let mut workers = vec![];
+        let mut aging = Aging::default();
+        for joined in 1..=3 {
+            workers.push(Worker::default());
+            (0..10_000).for_each(|_| aging.pass(&mut workers, Slot(0), KEEP));
+            workers.push(Worker::default());
+            workers[joined * 2 - 1].answered(3.0, 10_000.0);
+            aging.pass(&mut workers, Slot(0), KEEP);
+            assert_eq!(workers[joined * 2 - 1].slow, expected(1));
         }
     }
 

@@ -76,8 +76,6 @@ pub(super) struct Worker {
     pub(super) gaps: (f64, f64),
     pub(super) last_token: Option<f64>,
     pub(super) visits: Visits,
-    /// Up to which interval of the fleet what was learned has aged.
-    pub(super) aged: u64,
 }
 
 impl Default for Worker {
@@ -92,7 +90,6 @@ impl Default for Worker {
             gaps: (0.0, 0.0),
             last_token: None,
             visits: Visits::default(),
-            aged: 0,
         }
     }
 }
