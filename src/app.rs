@@ -234,8 +234,9 @@ impl App {
         absent.get().map_or(Ok(()), |absent| Err((*absent).into()))
     }
 
-    /// Not ready, and answers that end their connections; then no new connections, then what runs may finish within the grace; what is left of that is for the
-    /// workers' views to be written down. The admin port answers to the last. Returns how many connections were cut.
+    /// Not ready, and answers that end their connections; then no new connections, then what runs may finish within the grace;
+    /// what is left of that is for the workers' views to be written down. The admin port answers to the last. Returns how many
+    /// connections were cut.
     pub async fn stop(self) -> usize {
         self.draining.store(true, Ordering::Relaxed);
         self.data_door.part();

@@ -64,16 +64,7 @@ fn a_target_whose_view_is_not_believed_goes_by_load_or_by_what_it_was_sent() {
     )
     .with_sent(memory.clone());
     assert_eq!(world.place(&[prompt]).unwrap().target.slot, Slot(1));
-    let now = Instant::now();
-    let answered = Answered {
-        sent: now,
-        prompt: Tokens(17),
-        promised: Tokens(0),
-        counted: Some(Tokens(18)),
-        reported: None,
-        block_size: BlockSize::new(4).unwrap(),
-    };
-    (0..32).for_each(|_| trusted(&world, 1).answered(now, &answered));
+    distrust(&world, 1, Tokens(17));
     let placement = world.place(&[prompt]).unwrap();
     assert_eq!((placement.target.slot, placement.overlap_tokens), (Slot(0), Tokens(0)));
     assert_eq!(*memory.0.lock().unwrap(), []);
@@ -90,22 +81,27 @@ fn a_target_whose_view_is_not_believed_goes_by_load_or_by_what_it_was_sent() {
     assert_eq!(*memory.0.lock().unwrap(), []);
 }
 
+/// Its engine counts a token more in each of so many prompts than were hashed, until nobody believes its view.
+fn distrust(world: &World, slot: u16, prompt: Tokens) {
+    let now = Instant::now();
+    let answered = Answered {
+        sent: now,
+        prompt,
+        promised: Tokens(0),
+        counted: Some(Tokens(prompt.0 + 1)),
+        reported: None,
+        block_size: BlockSize::new(4).unwrap(),
+    };
+    (0..32).for_each(|_| trusted(world, slot).answered(now, &answered));
+}
+
 /// What a worker promises and nobody believes makes none of its requests short for policies that learn either.
 #[test]
 fn a_policy_that_learns_believes_no_more_than_the_one_that_decides() {
     for policy in [PolicyName::Predicted, PolicyName::Preble, PolicyName::Product] {
         let mut world = World::new(policy, 2, Limits { blocks: Some(Blocks(1_000_000)), sequences: 256 });
         world.index = Holds(vec![2_496, 0]);
-        let now = Instant::now();
-        let answered = Answered {
-            sent: now,
-            prompt: Tokens(10_000),
-            promised: Tokens(0),
-            counted: Some(Tokens(10_001)),
-            reported: None,
-            block_size: BlockSize::new(4).unwrap(),
-        };
-        (0..32).for_each(|_| trusted(&world, 0).answered(now, &answered));
+        distrust(&world, 0, Tokens(10_000));
         let prompts = (0..20_u32).map(|at| (at * 10_000..(at + 1) * 10_000).collect::<Vec<_>>());
         let placed: Vec<_> = prompts.map(|prompt| world.place(&[&prompt]).unwrap()).collect();
         let there = placed.iter().filter(|placement| placement.target.slot == Slot(0)).count();
