@@ -22,6 +22,7 @@ use worker::{Interval, Pending, Stage, Worker, context_of};
 mod aging;
 mod answers;
 mod arrivals;
+mod bursts;
 mod line;
 mod mean;
 mod reading;

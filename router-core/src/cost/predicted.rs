@@ -31,10 +31,11 @@ use crate::units::{Blocks, Tier};
 /// the rest of the time somebody else would fill it. `copy` is what others gain who come for the same, where more of it is
 /// computed than the longest match leaves: `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest,
 /// not below 0. Who parted `n` times from what is held where this one does will do so about as often again, and gain each time
-/// what this one does; at most the copy is free. `late` is by what it would break the limits that its class was promised, if it
-/// was. Where prompts parted at the fork before that one, those who came at once with others count in the same way for the
-/// blocks up to there: a question whose thoughts came in bursts will have more of them. Only what a request makes others wait
-/// multiplies; what it waits itself hurts nobody else. All constants are learned ([`Rates`]).
+/// what this one does; at most the copy is free. How many `pairs` there are in the burst that follows is told by what followed
+/// the bursts of others: of two that go to the same of `m` holders one waits for the other, so one holder more brings them
+/// `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes. `late` is by what it would break the limits that its class
+/// was promised, if it was. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All
+/// constants are learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -63,6 +64,15 @@ pub struct Toll {
     pub late: f64,
     /// What others will gain who come for the same, if it is copied there; not above 0.
     pub copy: f64,
+}
+
+/// What others would have of one more holder of a part of what prompts have in common.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    /// How often they would find it.
+    times: f64,
+    /// What those who come at once next would wait less for each other there, in ms.
+    apart: f64,
 }
 
 /// What a ms is worth that others lose by a request.
@@ -104,13 +114,13 @@ impl Toll {
         Self { late, ..self }
     }
 
-    /// What a copy there costs, where others will come so many `times` for a `share` of it, which they would find at `home`: it
-    /// brings each time what this one waits less, and no more than what that share takes longer. Of several such the most.
-    fn copy_beside(&self, home: &Toll, returning: impl Iterator<Item = (f64, f64)>) -> f64 {
+    /// What a copy there costs, where others wish for a `share` of it, which they would find at `home`. Those who come one by one
+    /// gain each what this one waits less, and together no more than what that share takes longer; those of the next burst
+    /// wait less for each other.
+    fn copy_beside(&self, home: &Toll, wish: Wish, share: f64) -> f64 {
         let gain = (home.wait - self.wait).max(0.0);
-        let takes = (self.own - home.own).max(0.0);
-        let brings = returning.map(|(times, share)| (times * gain).min(share * takes));
-        -brings.fold(0.0, f64::max)
+        let takes = share * (self.own - home.own).max(0.0);
+        -((wish.times * gain).min(takes) + wish.apart.min(APART_MAX * takes))
     }
 
     /// All of it.
@@ -191,42 +201,63 @@ impl Predicted {
             let late = || late(shape, toll.wait + toll.own, (reading.gap(candidate.slot), decode_ms));
             if is_promised { toll.late(late()) } else { toll }
         }));
-        let returning = reading.returning(shape);
-        if returning.iter().any(|returning| returning.times > 0.0) {
-            count_copies(candidates, &mut tolls, &returning);
+        if let Some(returning) = reading.returning(shape) {
+            count_copies(candidates, &mut tolls, returning, |home| outlook(&reading, shape, home).more);
         }
         look(&tolls);
     }
 }
 
-/// Lets those who hold less than others have what a copy there brings to those who come back.
-fn count_copies(candidates: &[Candidate], tolls: &mut [Toll], returning: &[Returning]) {
+/// Lets those who hold less than others have what a copy there brings to those who come back. `more` is what each of these
+/// would take from others at home.
+fn count_copies(
+    candidates: &[Candidate],
+    tolls: &mut [Toll],
+    returning: Returning,
+    more: impl FnOnce(&Candidate) -> f64,
+) {
+    let Returning { times, pairs, blocks } = returning;
+    if times <= 0.0 && pairs <= 0.0 {
+        return;
+    }
     let Some((most, home)) = home(candidates, tolls) else { return };
-    let returning = || returning.iter().filter(|returning| returning.times > 0.0);
-    // Where nobody waits less than there, a copy brings nothing: most of a fleet that has time.
-    for (candidate, toll) in candidates.iter().zip(tolls).filter(|(_, toll)| toll.wait < home.wait) {
+    let apart = if pairs > 0.0 { pairs * more(&candidates[home]) * spread(candidates, blocks) } else { 0.0 };
+    let (wish, home) = (Wish { times, apart }, tolls[home]);
+    // Where nobody waits less than there, a copy brings nothing to those who come one by one: most of a fleet that has time.
+    let brings = |toll: &Toll| apart > 0.0 || toll.wait < home.wait;
+    for (candidate, toll) in candidates.iter().zip(tolls).filter(|(_, toll)| brings(toll)) {
         let held = candidate.overlap.total();
         if held < most {
-            let missing = f64::from(most.0 - held.0);
-            let share = |blocks: Blocks| (f64::from(blocks.0.saturating_sub(held.0)) / missing).min(1.0);
-            toll.copy = toll.copy_beside(&home, returning().map(|at| (at.times, share(at.blocks))));
+            let share = ratio(blocks.0.saturating_sub(held.0), most.0 - held.0).min(1.0);
+            toll.copy = toll.copy_beside(&home, wish, share);
         }
     }
 }
 
-/// The longest match among those that can be chosen, and the toll of its holder that would answer soonest.
-fn home(candidates: &[Candidate], tolls: &[Toll]) -> Option<(Blocks, Toll)> {
-    let soonest = |toll: &Toll| toll.wait + toll.own;
-    let mut home: Option<(Blocks, &Toll)> = None;
-    let eligible = candidates.iter().zip(tolls).filter(|(at, _)| Among::OpenAndFull.takes(at.standing));
-    for (candidate, toll) in eligible {
+/// How many more of those who come at once go to different holders if there is one more: of two, one waits for the other where
+/// both go to the same.
+fn spread(candidates: &[Candidate], blocks: Blocks) -> f64 {
+    let holders = candidates.iter().filter(|candidate| candidate.overlap.total() >= blocks);
+    let holders = holders.fold(0.0_f64, |holders, _| holders + 1.0).max(1.0);
+    1.0 / holders - 1.0 / (holders + 1.0)
+}
+
+/// The longest match among those that can be chosen, and where its holder is that would answer soonest.
+fn home(candidates: &[Candidate], tolls: &[Toll]) -> Option<(Blocks, usize)> {
+    let soonest = |at: usize| tolls[at].wait + tolls[at].own;
+    let mut home: Option<(Blocks, usize)> = None;
+    for (at, candidate) in candidates.iter().enumerate().filter(|(_, it)| Among::OpenAndFull.takes(it.standing)) {
         let held = candidate.overlap.total();
-        if home.is_none_or(|(most, home)| held > most || (held == most && soonest(toll) < soonest(home))) {
-            home = Some((held, toll));
+        if home.is_none_or(|(most, home)| held > most || (held == most && soonest(at) < soonest(home))) {
+            home = Some((held, at));
         }
     }
-    home.map(|(most, toll)| (most, *toll))
+    home
 }
+
+/// How many times what a copy takes it may bring to those who come at once: others wait for it, too, and it is one of several
+/// that will be made, each for the same burst.
+const APART_MAX: f64 = 2.0;
 
 /// What a ms that breaks a promise counts, in ms: others may lose as much to keep it.
 const PROMISED: f64 = 10.0;
@@ -446,14 +477,46 @@ mod tests {
         let toll = |wait, own| Toll { wait, own, ..NOTHING };
         let (home, other) = (toll(30.0, 20.0), toll(10.0, 70.0));
         // 20 ms less each time, for 50 more now.
-        let copied = |other: Toll, returning: &[(f64, f64)]| -other.copy_beside(&home, returning.iter().copied());
-        let copies = [0.0, 1.0, 2.0, 3.0, 100.0].map(|times| copied(other, &[(times, 1.0)]));
+        let copied = |other: Toll, times, share| -other.copy_beside(&home, Wish { times, apart: 0.0 }, share);
+        let copies = [0.0, 1.0, 2.0, 3.0, 100.0].map(|times| copied(other, times, 1.0));
         assert_eq!(copies, [0.0, 20.0, 40.0, 50.0, 50.0]);
-        // Many come for half of it, one for all of it.
-        assert_eq!([copied(other, &[(9.0, 0.5)]), copied(other, &[(1.0, 1.0), (9.0, 0.5)])], [25.0; 2]);
-        assert_eq!([copied(other, &[(1.0, 1.0), (9.0, 0.25)]), copied(other, &[])], [20.0, 0.0]);
+        // Many come for half of it.
+        assert_eq!(copied(other, 9.0, 0.5), 25.0);
         // Where it would wait longer nobody gains; where it is faster nothing has to be paid for.
-        assert_eq!([toll(40.0, 70.0), toll(10.0, 15.0)].map(|other| copied(other, &[(9.0, 1.0)])), [0.0, 0.0]);
+        assert_eq!([toll(40.0, 70.0), toll(10.0, 15.0)].map(|other| copied(other, 9.0, 1.0)), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_copy_brings_to_a_burst_what_its_requests_wait_less_for_each_other() {
+        let held = |blocks| Candidate { overlap: TierBlocks::device(Blocks(blocks)), ..idle(0, 0) };
+        let spread = |fleet: &[u32]| spread(&fleet.iter().map(|blocks| held(*blocks)).collect::<Vec<_>>(), Blocks(8));
+        let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-9, "{value}, not {expected}");
+        // All pairs wait at one holder, half of them at two, a third at three: who holds less is none.
+        close(spread(&[8, 0, 7]), 0.5);
+        close(spread(&[8, 9, 7]), 1.0 / 6.0);
+        close(spread(&[0, 0]), 0.5);
+        // Nobody waits, and yet a copy is worth its while, up to twice what it takes.
+        let toll = |own| Toll { own, ..NOTHING };
+        let copied = |apart, share| -toll(70.0).copy_beside(&toll(20.0), Wish { times: 1.0, apart }, share);
+        close(copied(30.0, 1.0), 30.0);
+        close(copied(1e3, 1.0), 100.0);
+        close(copied(1e3, 0.5), 50.0);
+    }
+
+    #[test]
+    fn who_holds_less_is_told_what_a_burst_to_come_has_of_a_copy() {
+        let fleet = [idle(0, 12), idle(1, 0), idle(2, 12)];
+        let tolls = |pairs| {
+            let mut tolls =
+                fleet.map(|candidate| Toll { own: 100.0 - f64::from(candidate.overlap.total().0), ..NOTHING });
+            let returning = Returning { pairs, blocks: Blocks(12), ..Returning::default() };
+            count_copies(&fleet, &mut tolls, returning, |_| 4.0);
+            tolls.map(|toll| toll.copy)
+        };
+        // 6 pairs of 4 ms, a sixth of which is spared by a third holder; of many, twice what the copy takes.
+        assert_eq!(tolls(0.0), [0.0; 3]);
+        assert!((tolls(6.0)[1] + 4.0).abs() < 1e-9, "{:?}", tolls(6.0));
+        assert_eq!(tolls(1e6), [0.0, -24.0, 0.0]);
     }
 
     #[test]

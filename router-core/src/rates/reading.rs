@@ -38,6 +38,8 @@ pub struct Returning {
     pub times: f64,
     /// For how many blocks.
     pub blocks: Blocks,
+    /// Pairs of them that will come at once after this one: of `n` these are `n·(n − 1)/2`.
+    pub pairs: f64,
 }
 
 /// All that is known at one moment.
@@ -89,14 +91,14 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Who will come back for what a prompt has in common with others, by who came back so far: at its fork those that came
-    /// before at other times, at its trunk those that came at once with others.
-    pub fn returning(&self, shape: &Shape) -> [Returning; 2] {
+    /// Who will come back for what a prompt has in common with others, where it has: as often as others came before, at other
+    /// times; and at once, as it followed elsewhere.
+    pub fn returning(&self, shape: &Shape) -> Option<Returning> {
         let Self { state, now } = self;
+        let at = shape.fork?;
         let cold = state.line.ms(&Work::cold(shape));
-        let fork = shape.fork.map(|at| Returning { times: state.returns.before(*now, at, cold), blocks: at.blocks });
-        let trunk = shape.trunk.map(|at| Returning { times: state.returns.at_once(*now, at), blocks: at.blocks });
-        [fork, trunk].map(Option::unwrap_or_default)
+        let times = state.returns.before(*now, at, cold);
+        Some(Returning { times, blocks: at.blocks, pairs: state.returns.pairs_ahead(*now, at, shape.trunk) })
     }
 
     /// ms to compute what a request brings on average, on a worker like most.

@@ -1,5 +1,6 @@
 //! How often prompts come back that have the same in common with others.
 
+use super::bursts::{Bursts, Place};
 use crate::ids::SequenceHash;
 use crate::recent::Recent;
 use crate::shape::Fork;
@@ -17,7 +18,10 @@ const BURST_MS: f64 = 20.0;
 
 /// How often somebody came, by the block at which prompts part from what is held. Times are in ms.
 #[derive(Debug)]
-pub(super) struct Returns(Recent<Parted>);
+pub(super) struct Returns {
+    forks: Recent<Parted>,
+    bursts: Bursts,
+}
 
 /// Those who parted at one block.
 #[derive(Clone, Copy, Debug)]
@@ -27,32 +31,39 @@ struct Parted {
     times: u32,
     /// When that counted last.
     counted: f64,
-    /// When the last burst began, of those who parted here or at a fork right behind it, how many more than its first came in
-    /// it, and in all before.
+    /// When the last burst began, of those who parted here or at a fork right behind it, and how many more than its first came
+    /// in it.
     burst: f64,
     more: u32,
-    more_before: u32,
+    /// How many such bursts began, and behind how many forks this one is; as far as these fit.
+    bursts: u8,
+    generation: u8,
 }
 
 /// Nobody parted there so far.
 const NOBODY: Parted =
-    Parted { times: 0, counted: f64::NEG_INFINITY, burst: f64::NEG_INFINITY, more: 0, more_before: 0 };
+    Parted { times: 0, counted: f64::NEG_INFINITY, burst: f64::NEG_INFINITY, more: 0, bursts: 0, generation: 0 };
 
 impl Default for Returns {
     fn default() -> Self {
-        Self(Recent::new(FORKS_MAX, NOBODY))
+        Self { forks: Recent::new(FORKS_MAX, NOBODY), bursts: Bursts::default() }
     }
 }
 
 impl Returns {
     /// Somebody came, whose prompt takes `cold` to compute, and parts from others at `fork`, behind `trunk`.
     pub(super) fn add(&mut self, now: f64, fork: Fork, trunk: Option<Fork>, cold: f64) {
-        let parted = self.parted(fork).counting(now, cold).in_burst(now);
-        self.0.meet(fork.block.0, now, parted);
+        let parted = self.behind(trunk, fork).counting(now, cold);
+        self.came(now, fork, parted);
         if let Some(trunk) = trunk {
-            let parted = self.parted(trunk).in_burst(now);
-            self.0.meet(trunk.block.0, now, parted);
+            self.came(now, trunk, self.parted(trunk));
         }
+    }
+
+    fn came(&mut self, now: f64, at: Fork, before: Parted) {
+        let parted = before.in_burst(now);
+        self.bursts.add(parted.place(), parted.more);
+        self.forks.meet(at.block.0, now, parted);
     }
 
     /// How often somebody parted there before one who comes now.
@@ -61,21 +72,28 @@ impl Returns {
         f64::from(if now - counted < cold { times - 1 } else { times })
     }
 
-    /// How many came there or right behind it at once with others, in bursts before this one.
-    pub(super) fn at_once(&self, now: f64, trunk: Fork) -> f64 {
-        let Parted { burst, more, more_before, .. } = self.parted(trunk);
-        f64::from(if now - burst < BURST_MS { more_before } else { more_before.saturating_add(more) })
+    /// Pairs of those who will come at once with each other, there or right behind it, after the burst with which somebody comes
+    /// now.
+    pub(super) fn pairs_ahead(&self, now: f64, at: Fork, trunk: Option<Fork>) -> f64 {
+        self.bursts.pairs_after(self.behind(trunk, at).in_burst(now).place())
     }
 
     /// The fork before the end of `path`, where others parted: its place in it.
     pub(super) fn trunk(&self, path: &[SequenceHash]) -> Option<usize> {
         let end = path.len().checked_sub(1)?;
         let from = end.saturating_sub(TRUNK_BLOCKS);
-        (from..end).rev().find(|at| self.0.get(path[*at].0).is_some())
+        (from..end).rev().find(|at| self.forks.get(path[*at].0).is_some())
+    }
+
+    /// Who parted there: one generation behind the `trunk`, where nobody did before.
+    fn behind(&self, trunk: Option<Fork>, fork: Fork) -> Parted {
+        let parted = self.parted(fork);
+        let first = || trunk.map_or(0, |trunk| self.parted(trunk).generation.saturating_add(1));
+        if parted.bursts == 0 { Parted { generation: first(), ..parted } } else { parted }
     }
 
     fn parted(&self, fork: Fork) -> Parted {
-        self.0.get(fork.block.0).map_or(NOBODY, |(_, parted)| parted)
+        self.forks.get(fork.block.0).map_or(NOBODY, |(_, parted)| parted)
     }
 }
 
@@ -91,7 +109,12 @@ impl Parted {
         if now - self.burst < BURST_MS {
             return Self { more: self.more.saturating_add(1), ..self };
         }
-        Self { burst: now, more: 0, more_before: self.more_before.saturating_add(self.more), ..self }
+        Self { burst: now, more: 0, bursts: self.bursts.saturating_add(1), ..self }
+    }
+
+    /// That of its last burst.
+    fn place(self) -> Place {
+        Place { generation: self.generation, number: self.bursts }
     }
 }
 
@@ -117,27 +140,30 @@ mod tests {
     }
 
     #[test]
-    fn of_a_burst_all_but_the_first_tell_of_bursts_to_come() {
+    fn what_followed_the_bursts_of_other_trees_will_follow_those_of_this_one() {
         let mut returns = Returns::default();
-        // Three thoughts of one question at once; then three of each of these, and nobody waits for those in the same burst.
-        (0..3).for_each(|_| returns.add(0.0, fork(1), None, 100.0));
-        assert_eq!([returns.at_once(0.0, fork(1)), returns.at_once(19.0, fork(1))], [0.0; 2]);
-        let mut told = Vec::new();
-        for thought in [10, 10, 10, 11, 11, 11, 12, 12, 12] {
-            told.push(returns.at_once(1_000.0, fork(1)));
-            returns.add(1_000.0, fork(thought), Some(fork(1)), 100.0);
-        }
-        assert_eq!(told, [2.0; 9]);
-        assert_eq!([1, 10, 11, 13].map(|at| returns.at_once(2_000.0, fork(at))), [10.0, 2.0, 2.0, 0.0]);
-        // They parted behind it, not there.
-        assert_eq!(returns.before(2_000.0, fork(1), 100.0), 1.0);
+        // Of a question three thoughts part, of each of these three more, and none of those.
+        let mut tree = |now: f64, question: u64| {
+            let thoughts = [1, 2, 3].map(|thought| question + thought);
+            thoughts.iter().for_each(|_| returns.add(now, fork(question), None, 100.0));
+            let each = thoughts.iter().flat_map(|thought| [*thought; 3]);
+            each.for_each(|thought| returns.add(now + 1_000.0, fork(thought), Some(fork(question)), 100.0));
+        };
+        (0..36_u32).for_each(|tree_at| tree(f64::from(tree_at) * 10_000.0, u64::from(tree_at) * 10));
+        let now = 1e6;
+        let ahead = |at, trunk: Option<u64>| returns.pairs_ahead(now, fork(at), trunk.map(fork));
+        // Nine at once after three, of 36 trees and four that are believed to have had nothing; after the thoughts nobody.
+        let told = [(1_000, None), (1_001, Some(10)), (10, None)].map(|(at, trunk)| ahead(at, trunk));
+        assert_eq!(told, [32.4, 0.0, 0.0]);
     }
 
     #[test]
     fn who_comes_one_by_one_tells_of_no_bursts() {
         let mut returns = Returns::default();
         (0..10_u32).for_each(|turn| returns.add(f64::from(turn) * 100.0, fork(1), Some(fork(2)), 10.0));
-        assert_eq!([1, 2].map(|at| returns.at_once(5_000.0, fork(at))), [0.0; 2]);
+        assert_eq!([1, 2].map(|at| returns.pairs_ahead(5_000.0, fork(at), None)), [0.0; 2]);
+        // They parted at the first, not at the one before it.
+        assert_eq!([1, 2].map(|at| returns.before(5_000.0, fork(at), 10.0)), [10.0, 0.0]);
     }
 
     #[test]

@@ -10,9 +10,9 @@ use warmpath_core::units::Tier;
 use super::{World, prompt};
 
 /// 200 blocks of a problem, and thoughts of four blocks about it, one behind the other.
-fn thinks(thoughts: &[u32]) -> Vec<u32> {
+fn thinks(problem: u32, thoughts: &[u32]) -> Vec<u32> {
     let thoughts = thoughts.iter().flat_map(|thought| prompt(*thought, 4));
-    prompt(1, 200).into_iter().chain(thoughts).collect()
+    prompt(problem, 200).into_iter().chain(thoughts).collect()
 }
 
 /// Such prompts at once, and where each went. All are answered after 200 ms.
@@ -49,21 +49,30 @@ fn what_keeps_coming_back_is_copied_where_it_would_wait() {
 }
 
 #[test]
-fn a_problem_whose_thoughts_came_in_bursts_is_copied_for_those_to_come() {
-    let second_burst = |first: &[u32]| {
-        let mut world = World::new(PolicyName::Predicted);
-        world.index.0[0] = (200, Tier::Device);
-        let first: Vec<_> = first.iter().map(|thought| thinks(&[*thought])).collect();
-        assert!(at_once(&mut world, &first).iter().all(|slot| *slot == 0));
+fn a_problem_is_copied_at_once_where_those_before_were_thought_on_by_many_together() {
+    let first_thoughts = |world: &mut World, problem| {
         world.start += Duration::from_secs(10);
-        // The first worker holds the first thought, too, which nobody had behind it so far.
-        world.index.0[0] = (204, Tier::Device);
-        at_once(&mut world, &[thinks(&[10, 20]), thinks(&[10, 21])])
+        world.index.0[0] = (200, Tier::Device);
+        at_once(world, &[thinks(problem, &[1]), thinks(problem, &[2])])
     };
-    let slots = second_burst(&[10, 11]);
+    // Behind the first thought of each problem come so many others, together or one by one.
+    let next_problem = |together: &[usize]| {
+        let mut world = World::new(PolicyName::Predicted);
+        for problem in 100..116 {
+            let first = first_thoughts(&mut world, problem);
+            assert!(problem > 100 || first == [0, 0], "nothing is known yet: {first:?}");
+            world.index.0[0] = (204, Tier::Device);
+            for (at, count) in together.iter().enumerate() {
+                world.start += Duration::from_secs(10);
+                let each = (0..*count).map(|thought| u32::try_from(20 * (at + 1) + thought).unwrap());
+                at_once(&mut world, &each.map(|thought| thinks(problem, &[1, thought])).collect::<Vec<_>>());
+            }
+        }
+        first_thoughts(&mut world, 200)
+    };
+    let slots = next_problem(&[12]);
     assert!(slots[0] == 0 && slots[1] != 0, "{slots:?}");
-    // Who came alone tells of nobody who will come with others.
-    assert_eq!(second_burst(&[10]), [0, 0]);
+    assert_eq!([next_problem(&[1; 12]), next_problem(&[])], [[0, 0], [0, 0]]);
 }
 
 #[test]
