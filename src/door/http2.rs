@@ -48,8 +48,7 @@ pub(super) async fn serve(wire: Wire, course: &Arc<Course>, house: &Arc<House>) 
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(STREAM_BUFFER)
-        // What is not much too large reaches the guard, which says so in words.
-        .max_header_list_size(u32::try_from(limits.header_bytes.saturating_mul(2)).unwrap_or(u32::MAX))
+        .max_header_list_size(head_most(limits))
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_INTERVAL);
     let attendant = Attendant { house: Arc::clone(house), course: Arc::clone(course) };
@@ -61,6 +60,13 @@ pub(super) async fn serve(wire: Wire, course: &Arc<Course>, house: &Arc<House>) 
         drop(timeout(PARTING, connection).await);
     }
     end
+}
+
+/// How large a head a client is told that it may send. Far more than is served: up to here the guard says in words what is
+/// wrong, beyond it the library answers 431 by itself, without a body.
+fn head_most(limits: &DoorLimits) -> u32 {
+    let served = u32::try_from(limits.header_bytes).unwrap_or(u32::MAX);
+    STREAM_WINDOW.max(served.saturating_mul(2))
 }
 
 /// Drives a connection to its end, and ends it where the course says that it took too long.
