@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::ids::{RequestKey, Roll, SequenceHash, Slot};
 use crate::observe::{Enrol, Enrolled, Event, Learn, Observation, Occupants};
 use crate::shape::Shape;
+use crate::units::Blocks;
 use aging::Aging;
 use answers::Answers;
 use arrivals::Arrivals;
@@ -27,6 +28,7 @@ mod line;
 mod mean;
 mod reading;
 mod returns;
+mod survival;
 mod view;
 mod visits;
 mod work;
@@ -163,12 +165,12 @@ impl State {
         Work { tokens: self.tokens.get(), pairs: self.pairs.get(), ..Work::default() }
     }
 
-    fn placed(&mut self, now: f64, (key, slot): (RequestKey, Slot), shape: &Shape, work: Work) {
+    fn placed(&mut self, now: f64, (key, slot): (RequestKey, Slot), shape: &Shape, (work, held): (Work, Blocks)) {
         self.ended(now, key, false);
         self.arrivals.add(now);
         let cold_ms = self.line.ms(&Work::cold(shape));
         if let Some(fork) = shape.fork {
-            self.returns.add(now, fork, shape.trunk, cold_ms);
+            self.returns.add(now, (fork, shape.trunk), cold_ms, held);
         }
         if self.flights.len() >= FLIGHTS_MAX {
             return;
@@ -298,7 +300,8 @@ impl Learn for Rates {
         let now = state.ms(at);
         match event {
             Event::Placed { shape, overlap, new_tokens } => {
-                state.placed(now, (request, slot), &shape, Work::sent(&shape, new_tokens, overlap));
+                let work = Work::sent(&shape, new_tokens, overlap);
+                state.placed(now, (request, slot), &shape, (work, overlap.total()));
             }
             Event::FirstToken => state.first_token(now, request),
             Event::Progress { tokens } => state.tokens(now, request, f64::from(tokens.0)),

@@ -107,6 +107,9 @@ pub struct Fork {
     pub block: SequenceHash,
     /// How many blocks there are up to it, itself among them.
     pub blocks: Blocks,
+    /// How many candidates hold all of them; 0 for a trunk, of which nobody asks.
+    #[serde(default)]
+    pub holders: u32,
 }
 
 /// What a class promises its requests; none is no promise.

@@ -30,9 +30,10 @@ use crate::units::{Blocks, Tier};
 /// then it does go. `step` is what those lose whose first tokens come from the same step, times what that larger share leaves:
 /// the rest of the time somebody else would fill it. `copy` is what others gain who come for the same, where more of it is
 /// computed than the longest match leaves: `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest,
-/// not below 0. Who parted `n` times from what is held where this one does will do so about as often again, and gain each time
-/// what this one does; at most the copy is free. How many `pairs` there are in the burst that follows is told by what followed
-/// the bursts of others: of two that go to the same of `m` holders one waits for the other, so one holder more brings them
+/// not below 0. Who parted `t` times from what is held where this one does will do so about as often again, and gain each time
+/// what this one does; at most the copy is free. Of copies the share `s` is still there when the next comes: to be found `t`
+/// times, one of `m + 1` has to stay while so many times as many come, so `n` is `t·s^(t·(m + 1))` where `m` hold it. How many `pairs` there are in the burst that follows is told by what followed
+/// the bursts of others: of two that go to the same holder one waits for the other, so one holder more brings them
 /// `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes. `late` is by what it would break the limits that its class
 /// was promised, if it was. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All
 /// constants are learned ([`Rates`]).
@@ -216,12 +217,12 @@ fn count_copies(
     returning: Returning,
     more: impl FnOnce(&Candidate) -> f64,
 ) {
-    let Returning { times, pairs, blocks } = returning;
+    let Returning { times, pairs, blocks, holders } = returning;
     if times <= 0.0 && pairs <= 0.0 {
         return;
     }
     let Some((most, home)) = home(candidates, tolls) else { return };
-    let apart = if pairs > 0.0 { pairs * more(&candidates[home]) * spread(candidates, blocks) } else { 0.0 };
+    let apart = if pairs > 0.0 { pairs * more(&candidates[home]) * spread(holders) } else { 0.0 };
     let (wish, home) = (Wish { times, apart }, tolls[home]);
     // Where nobody waits less than there, a copy brings nothing to those who come one by one: most of a fleet that has time.
     let brings = |toll: &Toll| apart > 0.0 || toll.wait < home.wait;
@@ -236,9 +237,8 @@ fn count_copies(
 
 /// How many more of those who come at once go to different holders if there is one more: of two, one waits for the other where
 /// both go to the same.
-fn spread(candidates: &[Candidate], blocks: Blocks) -> f64 {
-    let holders = candidates.iter().filter(|candidate| candidate.overlap.total() >= blocks);
-    let holders = holders.fold(0.0_f64, |holders, _| holders + 1.0).max(1.0);
+fn spread(holders: u32) -> f64 {
+    let holders = f64::from(holders.max(1));
     1.0 / holders - 1.0 / (holders + 1.0)
 }
 
@@ -488,13 +488,9 @@ mod tests {
 
     #[test]
     fn a_copy_brings_to_a_burst_what_its_requests_wait_less_for_each_other() {
-        let held = |blocks| Candidate { overlap: TierBlocks::device(Blocks(blocks)), ..idle(0, 0) };
-        let spread = |fleet: &[u32]| spread(&fleet.iter().map(|blocks| held(*blocks)).collect::<Vec<_>>(), Blocks(8));
         let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-9, "{value}, not {expected}");
-        // All pairs wait at one holder, half of them at two, a third at three: who holds less is none.
-        close(spread(&[8, 0, 7]), 0.5);
-        close(spread(&[8, 9, 7]), 1.0 / 6.0);
-        close(spread(&[0, 0]), 0.5);
+        // All pairs wait at one holder, half of them at two, a third at three.
+        [(0, 0.5), (1, 0.5), (2, 1.0 / 6.0)].into_iter().for_each(|(holders, spared)| close(spread(holders), spared));
         // Nobody waits, and yet a copy is worth its while, up to twice what it takes.
         let toll = |own| Toll { own, ..NOTHING };
         let copied = |apart, share| -toll(70.0).copy_beside(&toll(20.0), Wish { times: 1.0, apart }, share);
@@ -509,7 +505,7 @@ mod tests {
         let tolls = |pairs| {
             let mut tolls =
                 fleet.map(|candidate| Toll { own: 100.0 - f64::from(candidate.overlap.total().0), ..NOTHING });
-            let returning = Returning { pairs, blocks: Blocks(12), ..Returning::default() };
+            let returning = Returning { pairs, blocks: Blocks(12), holders: 2, ..Returning::default() };
             count_copies(&fleet, &mut tolls, returning, |_| 4.0);
             tolls.map(|toll| toll.copy)
         };
@@ -733,7 +729,7 @@ mod tests {
         place(&policy, start + Duration::from_millis(315), 8, 0, 2_000);
         // Somebody came for what the first worker holds, and will be back.
         let overlap = TierBlocks::device(Blocks(100));
-        let fork = Fork { block: SequenceHash(1), blocks: Blocks(8) };
+        let fork = Fork { block: SequenceHash(1), blocks: Blocks(8), holders: 1 };
         let again = |tokens| Shape { fork: Some(fork), ..shape(tokens) };
         let event = Event::Placed { shape: again(1_000), overlap, new_tokens: Tokens(400) };
         tell(&policy, start + Duration::from_millis(200), 9, 0, event);

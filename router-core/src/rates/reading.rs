@@ -34,10 +34,12 @@ pub struct Regulars {
 /// Those who will come for what prompts have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Returning {
-    /// How often.
+    /// How often, as far as a copy would still be there.
     pub times: f64,
     /// For how many blocks.
     pub blocks: Blocks,
+    /// How many candidates hold all of these.
+    pub holders: u32,
     /// Pairs of them that will come at once after this one: of `n` these are `n·(n − 1)/2`.
     pub pairs: f64,
 }
@@ -92,13 +94,17 @@ impl<'a> Reading<'a> {
     }
 
     /// Who will come back for what a prompt has in common with others, where it has: as often as others came before, at other
-    /// times; and at once, as it followed elsewhere.
+    /// times, as far as copies stay that long; and at once, as it followed elsewhere.
     pub fn returning(&self, shape: &Shape) -> Option<Returning> {
         let Self { state, now } = self;
         let at = shape.fork?;
         let cold = state.line.ms(&Work::cold(shape));
-        let times = state.returns.before(*now, at, cold);
-        Some(Returning { times, blocks: at.blocks, pairs: state.returns.pairs_ahead(*now, at, shape.trunk) })
+        Some(Returning {
+            times: state.returns.ahead(*now, at, cold),
+            blocks: at.blocks,
+            holders: at.holders,
+            pairs: state.returns.pairs_ahead(*now, at, shape.trunk),
+        })
     }
 
     /// ms to compute what a request brings on average, on a worker like most.

@@ -1,9 +1,11 @@
 //! How often prompts come back that have the same in common with others.
 
 use super::bursts::{Bursts, Place};
+use super::survival::Survival;
 use crate::ids::SequenceHash;
 use crate::recent::Recent;
 use crate::shape::Fork;
+use crate::units::Blocks;
 
 /// Forks that are remembered, about: what is asked for again and again stays among them, turns of conversations pass.
 const FORKS_MAX: usize = 65_536;
@@ -21,6 +23,7 @@ const BURST_MS: f64 = 20.0;
 pub(super) struct Returns {
     forks: Recent<Parted>,
     bursts: Bursts,
+    survival: Survival,
 }
 
 /// Those who parted at one block.
@@ -38,23 +41,37 @@ struct Parted {
     /// How many such bursts began, and behind how many forks this one is; as far as these fit.
     bursts: u8,
     generation: u8,
+    /// How many held it when the last who came had been placed.
+    holders: u32,
 }
 
 /// Nobody parted there so far.
-const NOBODY: Parted =
-    Parted { times: 0, counted: f64::NEG_INFINITY, burst: f64::NEG_INFINITY, more: 0, bursts: 0, generation: 0 };
+const NOBODY: Parted = Parted {
+    times: 0,
+    counted: f64::NEG_INFINITY,
+    burst: f64::NEG_INFINITY,
+    more: 0,
+    bursts: 0,
+    generation: 0,
+    holders: 0,
+};
 
 impl Default for Returns {
     fn default() -> Self {
-        Self { forks: Recent::new(FORKS_MAX, NOBODY), bursts: Bursts::default() }
+        Self { forks: Recent::new(FORKS_MAX, NOBODY), bursts: Bursts::default(), survival: Survival::default() }
     }
 }
 
 impl Returns {
-    /// Somebody came, whose prompt takes `cold` to compute, and parts from others at `fork`, behind `trunk`.
-    pub(super) fn add(&mut self, now: f64, fork: Fork, trunk: Option<Fork>, cold: f64) {
-        let parted = self.behind(trunk, fork).counting(now, cold);
-        self.came(now, fork, parted);
+    /// Somebody came, whose prompt takes `cold` to compute, and parts from others at `fork`, behind `trunk`. It went to where
+    /// `held` blocks of it are.
+    pub(super) fn add(&mut self, now: f64, (fork, trunk): (Fork, Option<Fork>), cold: f64, held: Blocks) {
+        let before = self.behind(trunk, fork);
+        if before.counts(now, cold) {
+            self.survival.add(before.holders, fork.holders);
+        }
+        let holders = fork.holders.saturating_add(u32::from(held < fork.blocks));
+        self.came(now, fork, Parted { holders, ..before.counting(now, cold) });
         if let Some(trunk) = trunk {
             self.came(now, trunk, self.parted(trunk));
         }
@@ -66,10 +83,18 @@ impl Returns {
         self.forks.meet(at.block.0, now, parted);
     }
 
+    /// How often a copy will be there for somebody who parts there, if one who comes now makes it: as often as others parted
+    /// there before, as far as it stays. To be found so often beside the other holders, it has to stay while as many come for
+    /// each of them.
+    pub(super) fn ahead(&self, now: f64, fork: Fork, cold: f64) -> f64 {
+        let times = self.before(now, fork, cold);
+        times * self.survival.share().powf(times * (f64::from(fork.holders) + 1.0))
+    }
+
     /// How often somebody parted there before one who comes now.
-    pub(super) fn before(&self, now: f64, fork: Fork, cold: f64) -> f64 {
-        let Parted { times, counted, .. } = self.parted(fork);
-        f64::from(if now - counted < cold { times - 1 } else { times })
+    fn before(&self, now: f64, fork: Fork, cold: f64) -> f64 {
+        let parted = self.parted(fork);
+        f64::from(if parted.counts(now, cold) { parted.times } else { parted.times - 1 })
     }
 
     /// Pairs of those who will come at once with each other, there or right behind it, after the burst with which somebody comes
@@ -98,8 +123,13 @@ impl Returns {
 }
 
 impl Parted {
+    /// Whether who comes now counts: the one before is done.
+    fn counts(&self, now: f64, cold: f64) -> bool {
+        now - self.counted >= cold
+    }
+
     fn counting(self, now: f64, cold: f64) -> Self {
-        if now - self.counted < cold {
+        if !self.counts(now, cold) {
             return self;
         }
         Self { times: self.times.saturating_add(1), counted: now, ..self }
@@ -121,10 +151,10 @@ impl Parted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Blocks;
+    const HELD: Blocks = Blocks(4);
 
     fn fork(block: u64) -> Fork {
-        Fork { block: SequenceHash(block), blocks: Blocks(4) }
+        Fork { block: SequenceHash(block), blocks: Blocks(4), holders: 1 }
     }
 
     #[test]
@@ -133,7 +163,7 @@ mod tests {
         let mut before = Vec::new();
         for now in [0.0, 10.0, 99.0, 100.0, 150.0, 500.0] {
             before.push(returns.before(now, fork(7), 100.0));
-            returns.add(now, fork(7), None, 100.0);
+            returns.add(now, (fork(7), None), 100.0, HELD);
         }
         assert_eq!(before, [0.0, 0.0, 0.0, 1.0, 1.0, 2.0]);
         assert_eq!([returns.before(600.0, fork(7), 100.0), returns.before(600.0, fork(8), 100.0)], [3.0, 0.0]);
@@ -145,9 +175,9 @@ mod tests {
         // Of a question three thoughts part, of each of these three more, and none of those.
         let mut tree = |now: f64, question: u64| {
             let thoughts = [1, 2, 3].map(|thought| question + thought);
-            thoughts.iter().for_each(|_| returns.add(now, fork(question), None, 100.0));
+            thoughts.iter().for_each(|_| returns.add(now, (fork(question), None), 100.0, HELD));
             let each = thoughts.iter().flat_map(|thought| [*thought; 3]);
-            each.for_each(|thought| returns.add(now + 1_000.0, fork(thought), Some(fork(question)), 100.0));
+            each.for_each(|thought| returns.add(now + 1_000.0, (fork(thought), Some(fork(question))), 100.0, HELD));
         };
         (0..36_u32).for_each(|tree_at| tree(f64::from(tree_at) * 10_000.0, u64::from(tree_at) * 10));
         let now = 1e6;
@@ -160,7 +190,7 @@ mod tests {
     #[test]
     fn who_comes_one_by_one_tells_of_no_bursts() {
         let mut returns = Returns::default();
-        (0..10_u32).for_each(|turn| returns.add(f64::from(turn) * 100.0, fork(1), Some(fork(2)), 10.0));
+        (0..10_u32).for_each(|turn| returns.add(f64::from(turn) * 100.0, (fork(1), Some(fork(2))), 10.0, HELD));
         assert_eq!([1, 2].map(|at| returns.pairs_ahead(5_000.0, fork(at), None)), [0.0; 2]);
         // They parted at the first, not at the one before it.
         assert_eq!([1, 2].map(|at| returns.before(5_000.0, fork(at), 10.0)), [10.0, 0.0]);
@@ -169,12 +199,39 @@ mod tests {
     #[test]
     fn the_trunk_is_the_nearest_fork_before_the_end() {
         let mut returns = Returns::default();
-        [3, 90, 100].into_iter().for_each(|block| returns.add(0.0, fork(block), None, 100.0));
+        [3, 90, 100].into_iter().for_each(|block| returns.add(0.0, (fork(block), None), 100.0, HELD));
         let path: Vec<_> = (0..=100).map(SequenceHash).collect();
         let trunk = |blocks: usize| returns.trunk(&path[..blocks]);
         assert_eq!(
             [0, 1, 4, 5, 68, 69, 91, 92, 101].map(trunk),
             [None, None, None, Some(3), Some(3), None, None, Some(90), Some(90)]
         );
+    }
+    #[test]
+    fn copies_that_are_gone_before_they_are_asked_for_bring_nothing() {
+        // Each who parts there is sent to where it is not, and of two holders one is left when the next comes, or both.
+        let ahead = |left: u32| {
+            let mut returns = Returns::default();
+            let held_by = |holders| Fork { holders, ..fork(1) };
+            (0..100_u32).for_each(|at| returns.add(f64::from(at) * 100.0, (held_by(left), None), 10.0, Blocks(2)));
+            (returns.survival.share(), [0, 1, 2].map(|holders| returns.ahead(1e6, held_by(holders), 10.0)))
+        };
+        let (stays, copies) = ahead(2);
+        assert!(stays < 0.52 && copies.iter().all(|times| *times < 1e-20), "{stays} {copies:?}");
+        // One that is alone says nothing of copies.
+        let (none, alone) = ahead(0);
+        assert_eq!((none, alone), (1.0, [100.0; 3]));
+    }
+
+    #[test]
+    fn who_comes_to_a_holder_makes_no_copy_and_who_comes_at_once_finds_none_gone() {
+        let mut returns = Returns::default();
+        let two = Fork { holders: 2, ..fork(1) };
+        // Both are still there for each of them; then one is not, for two who come at once: it is gone once.
+        (0..3_u32).for_each(|at| returns.add(f64::from(at) * 100.0, (two, None), 10.0, HELD));
+        assert_eq!(returns.survival.share(), 1.0);
+        (0..2).for_each(|_| returns.add(300.0, (fork(1), None), 10.0, HELD));
+        let share = returns.survival.share();
+        assert!((share - 2.97 / 3.97).abs() < 0.02, "{share}");
     }
 }

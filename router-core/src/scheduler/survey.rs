@@ -1,5 +1,6 @@
 //! What is known of a request and of every candidate for it, before anything is decided.
 
+use std::cmp::Ordering;
 use std::time::Instant;
 
 use xxhash_rust::xxh64::xxh64;
@@ -58,7 +59,7 @@ impl Scheduler {
         let path = hashes.get(..usize::try_from(fork.blocks.0).ok()?)?;
         let mut learners = [&self.policy].into_iter().chain(&self.shadows).filter_map(|policy| policy.learn.as_deref());
         let at = learners.find_map(|learner| learner.trunk(path))?;
-        Some(Fork { block: path[at], blocks: Blocks(u32::try_from(at + 1).ok()?) })
+        Some(Fork { block: path[at], blocks: Blocks(u32::try_from(at + 1).ok()?), holders: 0 })
     }
 
     /// Whether its policy or a shadow remembers what was sent: where token ids are unknown, characters tell it as much.
@@ -217,9 +218,17 @@ fn opening(request: &Request<'_>, hashes: &[SequenceHash]) -> Option<Opening> {
 
 /// The last block of the longest match; none where nothing matches, and of several prompts.
 fn fork(Scratch { hashes, ends, candidates, .. }: &Scratch) -> Option<Fork> {
-    let blocks = candidates.iter().map(|candidate| candidate.overlap.total()).max().filter(|_| ends.len() == 1)?;
-    let block = *hashes.get(usize::try_from(blocks.0).ok()?.checked_sub(1)?)?;
-    Some(Fork { block, blocks })
+    let mut longest = (Blocks(0), 0_u32);
+    for held in candidates.iter().map(|candidate| candidate.overlap.total()) {
+        match held.cmp(&longest.0) {
+            Ordering::Less => {}
+            Ordering::Equal => longest.1 += 1,
+            Ordering::Greater => longest = (held, 1),
+        }
+    }
+    let (blocks, holders) = longest;
+    let last = usize::try_from(blocks.0).ok()?.checked_sub(1).filter(|_| ends.len() == 1)?;
+    Some(Fork { block: *hashes.get(last)?, blocks, holders })
 }
 
 /// Fills `held` by slot, summed over the prompts, and `hashes` with the blocks of all of them. The cap of what an engine can
