@@ -93,7 +93,7 @@ pub struct Retries {
     pub budget: Share,
     /// The same as a number, at least.
     pub budget_min: u32,
-    /// Whether 500 is tried again.
+    /// Whether 500 is tried again. Where no worker does better, the last of them is the answer.
     pub server_errors: bool,
     /// How long a request under which two workers broke is refused; `0s`: never.
     pub suspicion: Allowance,

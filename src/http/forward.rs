@@ -78,9 +78,23 @@ pub(super) enum Relayed {
     Unread,
 }
 
-/// Places and sends until a worker answers. Nothing has gone to the client yet, so another worker may take over.
+/// Places and sends until a worker answers. Nothing has gone to the client yet, so another worker may take over. Where 500 is
+/// all that they say, the last of them is the answer.
 pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<Response, GatewayError> {
     let mut retrying = Retrying::new(gateway, request)?;
+    match answered(&mut retrying, gateway, request).await {
+        Err(GatewayError::Upstream { failure: Failure::ServerError, .. }) if let Some(said) = retrying.take_said() => {
+            Ok(refusal(request, said))
+        }
+        answered => answered,
+    }
+}
+
+async fn answered(
+    retrying: &mut Retrying<'_>,
+    gateway: &Gateway,
+    request: &Understood,
+) -> Result<Response, GatewayError> {
     loop {
         let placed = retrying.place().await?;
         let mut attempt = Attempt::new(request, placed);
@@ -90,11 +104,16 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
             // In a box of its own: it is large, and the futures around it are moved about.
             let sending = Box::pin(send(gateway, request, &attempt.worker, way));
             let error = match retrying.attend(sending).await {
-                Ok(answer) => {
-                    // Whatever comes now is no retry any more.
-                    drop(retrying);
-                    return relay(gateway, attempt, answer);
-                }
+                Ok(answer) => match refused(gateway, request, &attempt.worker, &answer) {
+                    None => {
+                        retrying.settle();
+                        return relay(gateway, attempt, answer);
+                    }
+                    Some(failure) => {
+                        retrying.keep(answer, attempt.told(gateway));
+                        failed_by(&attempt.worker, failure)
+                    }
+                },
                 Err(error) => error,
             };
             match retrying.judge(&mut attempt, &error) {
@@ -108,29 +127,25 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
 
 /// One attempt, given up if an operator ejects the worker before it has answered.
 async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way) -> Result<Answer, GatewayError> {
-    let failed = |failure| {
-        let worker = worker.id.clone();
-        GatewayError::Upstream { worker, failure, retry_after: None, source: None }
-    };
     behind_others().await;
     // What became too late meanwhile, or lost its worker, is not begun.
     if Instant::now() >= request.deadline {
         return Err(GatewayError::Deadline);
     }
     if worker.duty() == Duty::Ejected {
-        return Err(failed(Failure::Ejected));
+        return Err(failed_by(worker, Failure::Ejected));
     }
     request.access.iter().for_each(|access| access.sent());
     let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way));
-    let answer = tokio::select! {
+    tokio::select! {
         biased;
-        sent = &mut sending => sent?,
-        () = worker.ejected() => return Err(failed(Failure::Ejected)),
-    };
-    match refused(gateway, request, worker, &answer) {
-        Some(failure) => Err(failed(failure)),
-        None => Ok(answer),
+        sent = &mut sending => sent,
+        () = worker.ejected() => Err(failed_by(worker, Failure::Ejected)),
     }
+}
+
+fn failed_by(worker: &Worker, failure: Failure) -> GatewayError {
+    GatewayError::Upstream { worker: worker.id.clone(), failure, retry_after: None, source: None }
 }
 
 /// Why another worker is to be asked after this answer, if one is.
@@ -164,6 +179,11 @@ pub(super) struct Attempt<'a> {
 impl<'a> Attempt<'a> {
     fn new(request: &'a Understood, Placed { placement, worker, decision }: Placed) -> Self {
         Self { request, placement: Some(placement), decision, worker, side: Side::Client, began: Instant::now() }
+    }
+
+    /// What the client may know of its decision.
+    fn told(&self, gateway: &Gateway) -> HeaderMap {
+        self.placement.as_ref().map_or_else(HeaderMap::new, |placement| decision_headers(gateway, placement))
     }
 
     /// The worker answers: what follows is told by the relay.
@@ -203,7 +223,9 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
     let error =
         (!status.is_success() && status != StatusCode::NOT_MODIFIED).then(|| blame(gateway, &mut attempt, status));
     if let (Some(_), Some(body)) = (error, answer.whole()) {
-        return Ok(refusal(gateway, attempt, answer.parts, body));
+        let mut parts = answer.parts;
+        parts.headers.extend(attempt.told(gateway));
+        return Ok(refusal(request, (parts, body)));
     }
     let worker = Arc::clone(&attempt.worker);
     let (attempt_began, decided) = (attempt.began, attempt.decision.take());
@@ -296,13 +318,11 @@ fn blame(gateway: &Gateway, attempt: &mut Attempt<'_>, status: StatusCode) -> Si
 }
 
 /// Passes such an error on, of which all is here.
-fn refusal(gateway: &Gateway, attempt: Attempt<'_>, parts: response::Parts, body: Bytes) -> Response {
-    let decision = attempt.placement.as_ref().map(|placement| decision_headers(gateway, placement));
-    attempt.request.pool.metrics.request("worker_refused");
-    attempt.request.access.iter().for_each(|access| access.outcome("worker_refused"));
+fn refusal(request: &Understood, (parts, body): (response::Parts, Bytes)) -> Response {
+    request.pool.metrics.request("worker_refused");
+    request.access.iter().for_each(|access| access.outcome("worker_refused"));
     let mut response = Response::from_parts(parts, Body::from(body));
     discourage(&mut response);
-    response.headers_mut().extend(decision.into_iter().flatten());
     response
 }
 

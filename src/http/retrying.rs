@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, response};
 use tokio::time::timeout;
 use warmpath_core::ids::Slot;
 use warmpath_core::observe::Side;
@@ -15,6 +17,7 @@ use super::gateway::Gateway;
 use super::place::Placed;
 use crate::error::GatewayError;
 use crate::fleet::Turn;
+use crate::upstream::Answer;
 
 /// A retry that has lived for so long is being served: a worker that cannot says so, or breaks, at once.
 const SETTLED: Duration = Duration::from_millis(200);
@@ -30,6 +33,8 @@ pub(super) struct Retrying<'a> {
     avoid: SlotSet,
     /// The failure that comes closest to an answer.
     last: Option<GatewayError>,
+    /// The last 500 that was whole: what its client is told where no worker does better.
+    said: Option<(response::Parts, Bytes)>,
     /// The soonest that a worker said to come back.
     soonest: Option<Duration>,
     /// Who may be asked again from when on, where nobody else is left.
@@ -59,6 +64,7 @@ impl<'a> Retrying<'a> {
             failed: SlotSet::new(),
             avoid: SlotSet::new(),
             last: None,
+            said: None,
             soonest: None,
             here_after: Vec::new(),
             ended: None,
@@ -127,6 +133,23 @@ impl<'a> Retrying<'a> {
             self.turn = None;
         }
         attempt.await
+    }
+
+    /// Whatever comes now is no retry any more.
+    pub(super) fn settle(&mut self) {
+        self.turn = None;
+    }
+
+    /// Keeps what may be told if no worker does better, with what the client may know of the decision.
+    pub(super) fn keep(&mut self, mut answer: Answer, decision: HeaderMap) {
+        let body = answer.whole().filter(|_| answer.parts.status == StatusCode::INTERNAL_SERVER_ERROR);
+        answer.parts.headers.extend(decision);
+        self.said = body.map(|body| (answer.parts, body));
+    }
+
+    /// What was kept.
+    pub(super) fn take_said(&mut self) -> Option<(response::Parts, Bytes)> {
+        self.said.take()
     }
 
     /// Takes note of a failed attempt, and says what to do about it.

@@ -299,6 +299,19 @@ async fn a_500_is_tried_again_only_where_it_is_wished() {
     }
 }
 
+#[tokio::test]
+async fn where_workers_say_nothing_but_500_the_last_one_is_the_answer() {
+    let broken = || Faulty::start(|_, _| refusal("500 Internal Server Error", ""));
+    let engines = [broken().await, broken().await];
+    let fleet = before(&[&engines[0], &engines[1]]).config("retries: {server_errors: true}").start().await;
+    let answer = asked(&fleet, "x").await;
+    assert_eq!((answer.status, engines[0].count() + engines[1].count()), (500, 2));
+    assert_eq!(header(&answer, "x-should-retry").as_deref(), Some("false"));
+    assert!(header(&answer, "x-warmpath-worker").is_some());
+    assert_eq!(answer.body["error"]["message"], "no", "as it came: {answer:?}");
+    assert_eq!(fleet.metric("warmpath_requests_total", "outcome=\"worker_refused\"").await, 1.0);
+}
+
 /// R5: a worker that is still loading says 503. It is left alone until two checks have passed, and then not flooded.
 async fn a_worker_that_loads(loading: Duration, ramp: Duration) {
     const CHECKS: Duration = Duration::from_millis(200);
