@@ -163,7 +163,7 @@ definitions! {
     }
 
     "Configuration" {
-        CONFIG_RELOADS = "config_reloads_total", Kind::Counter, [], "Times that a changed configuration took effect.";
+        CONFIG_RELOADS = "config_reloads_total", Kind::Counter, [], "Times that a configuration was read anew and followed, whether anything in it had changed or not.";
         CONFIG_FAILURES = "config_reload_failures_total", Kind::Counter, [], "Times that a configuration was read that cannot be followed.";
         CONFIG_LOADED = "config_last_reload_success_timestamp_seconds", Kind::Gauge, [], "When the configuration in effect was read, since 1970.";
         CONFIG_SUCCESSFUL = "config_last_reload_successful", Kind::Gauge, [], "1 unless the configuration that was read last cannot be followed.";
