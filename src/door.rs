@@ -27,6 +27,7 @@ pub use room::Room;
 pub use tls::{Tls, TlsFiles};
 
 mod answer;
+mod bare;
 mod census;
 mod connection;
 mod conversation;

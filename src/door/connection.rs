@@ -104,7 +104,7 @@ async fn serve(stream: TcpStream, course: &Arc<Course>, house: &Arc<House>) -> E
     };
     let Opening { socket, early } = opening;
     let (socket, over) = match is_http2 {
-        Ok(true) => return http2::serve(Wire::new(socket, early, Arc::clone(course)), course, house).await,
+        Ok(true) => return http2::serve(Wire::new(socket, early, course, house), course, house).await,
         Ok(false) => Conversation::begin(socket, early, course, house).hold().await,
         Err(over) => (socket, over),
     };

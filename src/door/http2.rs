@@ -63,7 +63,7 @@ pub(super) async fn serve(wire: Wire, course: &Arc<Course>, house: &Arc<House>) 
 }
 
 /// How large a head a client is told that it may send: more than is served, and as much as it may send of a body anyway. Up to
-/// here the guard says in words what is wrong; beyond it the library answers 431 by itself, without a body.
+/// here the guard says in words what is wrong; beyond it the library answers 431 by itself, to which the wire adds the words.
 fn head_most(limits: &DoorLimits) -> u32 {
     let served = u32::try_from(limits.header_bytes).unwrap_or(u32::MAX);
     STREAM_WINDOW.max(served.saturating_mul(2))

@@ -27,10 +27,16 @@ pub(super) fn too_many_connections() -> Vec<u8> {
     bytes(GatewayError::TooManyConnections)
 }
 
-/// A whole answer as bytes of HTTP/1, after which the connection ends.
-pub(super) fn bytes(error: GatewayError) -> Vec<u8> {
+/// A whole answer to a request of which nothing is known.
+pub(super) fn whole(error: GatewayError) -> Response<Vec<u8>> {
     let mut response = error.into_response::<Vec<u8>>();
     response.headers_mut().insert(REQUEST_ID, request_id::refused());
+    response
+}
+
+/// The same as bytes of HTTP/1, after which the connection ends.
+pub(super) fn bytes(error: GatewayError) -> Vec<u8> {
+    let response = whole(error);
     let status = response.status();
     let reason = status.canonical_reason().unwrap_or_default();
     let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).into_bytes();

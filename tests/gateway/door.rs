@@ -381,3 +381,31 @@ async fn http2_is_spoken_to_clients_that_begin_with_it() {
     assert!((counted(&fleet, "warmpath_client_connections_opened_total", "").await - 1.0).abs() < 1e-9);
     assert_eq!(fleet.app.in_flight(), 0);
 }
+
+/// HTTP/2's library answers such a head by itself; the words are added as they leave.
+#[tokio::test]
+async fn a_head_beyond_what_http2_announces_is_refused_in_words_and_is_the_last_of_its_connection() {
+    let fleet = fleet().engines(1).start().await;
+    let tasks = Tasks::new();
+    for body in ["", r#"{"model":"m","prompt":"x"}"#] {
+        let mut sender = http2(connect(fleet.app.data_address()).await, 1 << 20, &tasks).await;
+        let stream = sender.send_request(streamed()).await.unwrap();
+        let large = http::Request::post("http://router/v1/completions")
+            .header("x-large", "x".repeat(600_000))
+            .body(Full::from(body))
+            .unwrap();
+        let (head, body) = sender.send_request(large).await.unwrap().into_parts();
+        assert_eq!((head.status.as_u16(), head.headers["content-type"].as_bytes()), (431, &b"application/json"[..]));
+        assert!(head.headers["x-request-id"].to_str().unwrap().starts_with("wp-"), "{head:?}");
+        let body: serde_json::Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+        assert_eq!(body["error"]["type"], "invalid_request_error", "{body}");
+        // What else is on the connection ends as it should; what follows needs another.
+        let text = stream.into_body().collect().await.unwrap().to_bytes();
+        assert!(text.ends_with(b"data: [DONE]\n\n"), "{text:?}");
+        tokio::time::timeout(Duration::from_secs(5), async { while sender.ready().await.is_ok() {} }).await.unwrap();
+    }
+    until_counted(&fleet, "warmpath_client_connections_closed_total", "reason=\"done\"", 2.0).await;
+    let (_, text) = fleet.admin("/metrics").await;
+    let refused = value_of(&text, "warmpath_requests_total", "outcome=\"bad_request\"");
+    assert!((refused - 2.0).abs() < 1e-9, "{refused}");
+}
