@@ -16,8 +16,8 @@ use tokio_rustls::client::TlsStream;
 use warmpath::shutdown::Tasks;
 
 use crate::credentials::{Folder, openssl};
-use crate::door::{http2, models};
 use crate::fleet::{TestFleet, fleet};
+use crate::http2::{http2, models};
 use crate::raw::{MODELS, ask, connect, exchange, streamed_text, until_closed};
 use crate::scripted::{Scripted, Step, end, event, head, piece};
 

@@ -9,9 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use warmpath::shutdown::Tasks;
 
-use crate::door::{http2, streamed};
 use crate::fleet::fleet;
 use crate::fountain::{Flow, Fountain};
+use crate::http2::{http2, streamed};
 use crate::raw::{MODELS, ask, completion, connect, exchange, streamed_text, until_closed};
 use crate::scripted::{Scripted, Step, end, event, head, piece, until, whole};
 use crate::serving::Serving;

@@ -4,8 +4,8 @@ use http_body_util::{BodyExt, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use warmpath::shutdown::Tasks;
 
-use crate::door::http2;
 use crate::fleet::{FleetBuilder, TestFleet, fleet};
+use crate::http2::http2;
 use crate::raw::{connect, exchange, post as raw_post, streamed_text};
 use crate::retries::{read, retries};
 use crate::scripted::{Scripted, Step, end, event, good_stream, head, piece, whole};

@@ -40,6 +40,7 @@ mod fleet;
 mod fountain;
 mod full;
 mod health;
+mod http2;
 mod killed;
 mod kubernetes;
 mod late;

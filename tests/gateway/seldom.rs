@@ -6,9 +6,9 @@ use tokio::net::TcpListener;
 use warmpath::shutdown::Tasks;
 
 use crate::chaos::before;
-use crate::door::{http2, streamed};
 use crate::faulty::{Faulty, stream};
 use crate::fleet::fleet;
+use crate::http2::{http2, streamed};
 use crate::raw::{connect, streamed_text, until_closed};
 use crate::scripted::{Scripted, Step, event, head, piece, until, whole};
 

@@ -8,9 +8,10 @@ use tokio::net::TcpSocket;
 use tokio::time::timeout;
 use warmpath::shutdown::Tasks;
 
-use crate::door::{http2, models, streamed, until_counted};
+use crate::door::until_counted;
 use crate::fleet::{fleet, value_of};
 use crate::fountain::{Flow, Fountain};
+use crate::http2::{http2, models, streamed};
 use crate::raw::{MODELS, connect, exchange, post, streamed_text};
 use crate::scripted::{Scripted, until, whole};
 use crate::serving::Serving;

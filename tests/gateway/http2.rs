@@ -1,0 +1,103 @@
+//! HTTP/2 towards clients.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
+use warmpath::shutdown::Tasks;
+
+use crate::door::{counted, until_counted};
+use crate::fleet::{fleet, value_of};
+use crate::raw::connect;
+
+/// Speaks HTTP/2 over `stream` at once.
+pub(crate) async fn http2(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    window: u32,
+    tasks: &Tasks,
+) -> SendRequest<Full<Bytes>> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(window).initial_connection_window_size(1 << 20);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    tasks.spawn(async move { connection.await.unwrap_or_default() });
+    sender
+}
+
+/// A streamed completion over HTTP/2.
+pub(crate) fn streamed() -> http::Request<Full<Bytes>> {
+    let body = r#"{"model":"m","prompt":"x","stream":true}"#;
+    http::Request::post("http://router/v1/completions").body(Full::from(body)).unwrap()
+}
+
+/// What lists the models, over HTTP/2.
+pub(crate) fn models() -> http::Request<Full<Bytes>> {
+    http::Request::get("http://router/v1/models").body(Full::default()).unwrap()
+}
+#[tokio::test]
+async fn http2_is_spoken_to_clients_that_begin_with_it() {
+    let fleet = fleet().engines(1).start().await;
+    let tasks = Tasks::new();
+    let mut sender = http2(connect(fleet.app.data_address()).await, 1 << 20, &tasks).await;
+    let body = r#"{"model":"m","prompt":[1,2,3],"max_tokens":2}"#;
+    let request = || http::Request::post("http://router/v1/completions").body(Full::from(body)).unwrap();
+    let (first, second, third) = tokio::join!(
+        sender.send_request(request()),
+        sender.clone().send_request(request()),
+        sender.clone().send_request(models())
+    );
+    for answer in [first, second, third] {
+        let answer = answer.unwrap();
+        assert_eq!((answer.status(), answer.version()), (http::StatusCode::OK, http::Version::HTTP_2));
+        let body: serde_json::Value =
+            serde_json::from_slice(&answer.into_body().collect().await.unwrap().to_bytes()).unwrap();
+        assert!(body["object"].is_string(), "{body}");
+    }
+    // What is wrong with a head is said in the same words.
+    let other_host =
+        http::Request::get("http://router/v1/models").header("host", "other").body(Full::default()).unwrap();
+    let large = |bytes: usize| {
+        let mut large = models();
+        large.headers_mut().insert("x-large", "x".repeat(bytes).parse().unwrap());
+        large
+    };
+    let long = http::Request::get(format!("http://router/{}", "x".repeat(9_000))).body(Full::default()).unwrap();
+    for (request, status) in [(other_host, 400), (large(66_000), 431), (large(500_000), 431), (long, 414)] {
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status().as_u16(), status);
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.starts_with(b"{\"error\":{\"message\":\""), "{body:?}");
+    }
+    assert!((counted(&fleet, "warmpath_client_connections_opened_total", "").await - 1.0).abs() < 1e-9);
+    assert_eq!(fleet.app.in_flight(), 0);
+}
+
+/// HTTP/2's library answers such a head by itself; the words are added as they leave.
+#[tokio::test]
+async fn a_head_beyond_what_http2_announces_is_refused_in_words_and_is_the_last_of_its_connection() {
+    let fleet = fleet().engines(1).start().await;
+    let tasks = Tasks::new();
+    for body in ["", r#"{"model":"m","prompt":"x"}"#] {
+        let mut sender = http2(connect(fleet.app.data_address()).await, 1 << 20, &tasks).await;
+        let stream = sender.send_request(streamed()).await.unwrap();
+        let large = http::Request::post("http://router/v1/completions")
+            .header("x-large", "x".repeat(600_000))
+            .body(Full::from(body))
+            .unwrap();
+        let (head, body) = sender.send_request(large).await.unwrap().into_parts();
+        assert_eq!((head.status.as_u16(), head.headers["content-type"].as_bytes()), (431, &b"application/json"[..]));
+        assert!(head.headers["x-request-id"].to_str().unwrap().starts_with("wp-"), "{head:?}");
+        let body: serde_json::Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+        assert_eq!(body["error"]["type"], "invalid_request_error", "{body}");
+        // What else is on the connection ends as it should; what follows needs another.
+        let text = stream.into_body().collect().await.unwrap().to_bytes();
+        assert!(text.ends_with(b"data: [DONE]\n\n"), "{text:?}");
+        tokio::time::timeout(Duration::from_secs(5), async { while sender.ready().await.is_ok() {} }).await.unwrap();
+    }
+    until_counted(&fleet, "warmpath_client_connections_closed_total", "reason=\"done\"", 2.0).await;
+    let (_, text) = fleet.admin("/metrics").await;
+    let refused = value_of(&text, "warmpath_requests_total", "outcome=\"bad_request\"");
+    assert!((refused - 2.0).abs() < 1e-9, "{refused}");
+}
