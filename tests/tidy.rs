@@ -44,6 +44,7 @@ const SRC_ORDER: &[&[&str]] = &[
 const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("ids", &[]),
     ("units", &[]),
+    ("real", &[]),
     ("recent", &[]),
     ("namespace", &["ids", "units"]),
     ("slot_set", &["ids"]),
@@ -57,9 +58,9 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("workers", &["ids", "units", "namespace", "ledger", "trust"]),
     ("observe", &["ids", "units", "shape", "overlap"]),
     ("history", &["ids", "units", "namespace", "blocks", "shape"]),
-    ("rates", &["recent", "ids", "units", "shape", "overlap", "observe"]),
+    ("rates", &["real", "recent", "ids", "units", "shape", "overlap", "observe"]),
     ("cost", &["ids", "units", "shape", "overlap", "history"]),
-    ("cost/*", &["ids", "units", "shape", "overlap", "observe", "rates", "history", "cost"]),
+    ("cost/*", &["real", "ids", "units", "shape", "overlap", "observe", "rates", "history", "cost"]),
     ("queue", &["units", "shape"]),
     ("pick", &["ids", "cost"]),
     ("retry", &["ids", "cost"]),
@@ -124,7 +125,6 @@ const FUNCTION_LINES_MAX: usize = 60;
 
 /// Names that say nothing of what is inside.
 const EMPTY_NAMES: &[&str] = &["utils", "common", "misc", "manager", "types", "helpers"];
-
 /// Macros that mark unfinished work.
 const UNFINISHED: &[&str] = &["todo", "unimplemented", "dbg"];
 

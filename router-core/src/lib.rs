@@ -17,6 +17,7 @@ pub mod pick;
 pub mod policy;
 pub mod queue;
 pub mod rates;
+mod real;
 mod recent;
 pub mod retry;
 pub mod scheduler;

@@ -3,12 +3,16 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Among, Candidate, Cost, CostFunction, NoChoice, Term, Told, Unit, ratio, serving};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Told, Unit, ratio, serving};
 use crate::ids::{Roll, SequenceHash};
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
 use crate::rates::{Outlook, Rates, Reading, Regulars, Returning, Work};
+use crate::real::{larger, smaller};
 use crate::shape::{Objectives, Shape};
 use crate::units::{Blocks, Tier};
+use copies::{Copies, First, Home};
+
+mod copies;
 
 /// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + full·κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step + behind +
 /// 10·late − copy` in ms, lowest wins; ours.
@@ -41,7 +45,7 @@ use crate::units::{Blocks, Tier};
 pub struct Predicted {
     rates: Rates,
     /// Reused from request to request.
-    tolls: Mutex<Vec<Toll>>,
+    firsts: Mutex<Vec<First>>,
 }
 
 /// What a request costs at one worker, in ms.
@@ -67,15 +71,6 @@ pub struct Toll {
     pub copy: f64,
 }
 
-/// What others would have of one more holder of a part of what prompts have in common.
-#[derive(Clone, Copy, Debug)]
-struct Wish {
-    /// How often they would find it.
-    times: f64,
-    /// What those who come at once next would wait less for each other there, in ms.
-    apart: f64,
-}
-
 /// What a ms is worth that others lose by a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Worth {
@@ -95,8 +90,8 @@ impl Toll {
         Self {
             wait,
             own,
-            later: more * worth.busy * worth.arrivals.min(GROWTH_MAX * regulars.per_ms) * during,
-            regulars: more.min(regulars.saved) * regulars.per_ms * during,
+            later: more * worth.busy * smaller(worth.arrivals, GROWTH_MAX * regulars.per_ms) * during,
+            regulars: smaller(more, regulars.saved) * regulars.per_ms * during,
             stalls: more * worth.stall * decoding,
             step: step * worth.step,
             behind: 0.0,
@@ -115,13 +110,13 @@ impl Toll {
         Self { late, ..self }
     }
 
-    /// What a copy there costs, where others wish for a `share` of it, which they would find at `home`. Those who come one by one
-    /// gain each what this one waits less, and together no more than what that share takes longer; those of the next burst
-    /// wait less for each other.
-    fn copy_beside(&self, home: &Toll, wish: Wish, share: f64) -> f64 {
-        let gain = (home.wait - self.wait).max(0.0);
-        let takes = share * (self.own - home.own).max(0.0);
-        -((wish.times * gain).min(takes) + wish.apart.min(APART_MAX * takes))
+    /// With a copy there.
+    fn copied(self, copy: f64) -> Self {
+        Self { copy, ..self }
+    }
+
+    fn first(&self) -> First {
+        First { wait: self.wait, own: self.own }
     }
 
     /// All of it.
@@ -185,79 +180,78 @@ const GROWTH_MAX: f64 = 8.0;
 const BUSIEST: f64 = 0.95;
 
 impl Predicted {
-    fn tolls(&self, now: Instant, shape: &Shape, candidates: &[Candidate], look: impl FnOnce(&[Toll])) {
-        let reading = self.rates.read(now);
-        let worth = Worth::now(&reading, candidates);
-        let decode_ms = reading.decode_ms();
-        let is_promised = shape.objectives != Objectives::default();
+    fn judge<'a>(&'a self, now: Instant, shape: &'a Shape, candidates: &[Candidate]) -> Judge<'a> {
+        Judge::now(self.rates.read(now), shape, candidates)
+    }
+
+    /// What each candidate costs, to `costs`, and what a copy brings there.
+    fn weigh(&self, judge: &Judge<'_>, candidates: &[Candidate], costs: &mut Vec<Cost>) -> Option<Copies> {
+        let returning = judge.reading.returning(judge.shape).filter(Returning::is_wished_for);
+        let Some(returning) = returning else {
+            costs.extend(candidates.iter().map(|candidate| Cost(judge.toll(candidate).sum())));
+            return None;
+        };
+        let first = costs.len();
         // Nothing panics while the lock is held.
-        let mut tolls = self.tolls.lock().unwrap_or_else(PoisonError::into_inner);
-        tolls.clear();
-        tolls.extend(candidates.iter().map(|candidate| {
-            let outlook = outlook(&reading, shape, candidate);
-            let room = until_room(candidate, decode_ms);
-            let outlook = Outlook { wait: outlook.wait.max(room), ..outlook };
-            let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
-            let toll = Toll::of(outlook, decoding, reading.regulars(candidate.slot), worth).queued(room);
-            let late = || late(shape, toll.wait + toll.own, (reading.gap(candidate.slot), decode_ms));
-            if is_promised { toll.late(late()) } else { toll }
+        let mut firsts = self.firsts.lock().unwrap_or_else(PoisonError::into_inner);
+        firsts.clear();
+        let mut home = None;
+        firsts.extend(candidates.iter().map(|candidate| {
+            let toll = judge.toll(candidate);
+            costs.push(Cost(toll.sum()));
+            Home::consider(&mut home, candidate, toll.first());
+            toll.first()
         }));
-        if let Some(returning) = reading.returning(shape) {
-            count_copies(candidates, &mut tolls, returning, |home| outlook(&reading, shape, home).more);
+        let copies = Copies::of(returning, home?, |home| judge.outlook(home).more);
+        for ((candidate, first), cost) in candidates.iter().zip(firsts.iter()).zip(&mut costs[first..]) {
+            cost.0 += copies.cost(candidate, *first);
         }
-        look(&tolls);
+        Some(copies)
     }
 }
 
-/// Lets those who hold less than others have what a copy there brings to those who come back. `more` is what each of these
-/// would take from others at home.
-fn count_copies(
-    candidates: &[Candidate],
-    tolls: &mut [Toll],
-    returning: Returning,
-    more: impl FnOnce(&Candidate) -> f64,
-) {
-    let Returning { times, pairs, blocks, holders } = returning;
-    if times <= 0.0 && pairs <= 0.0 {
-        return;
+/// What candidates are judged by, at one moment.
+struct Judge<'a> {
+    reading: Reading<'a>,
+    shape: &'a Shape,
+    worth: Worth,
+    decode_ms: f64,
+    is_promised: bool,
+}
+
+impl<'a> Judge<'a> {
+    fn now(reading: Reading<'a>, shape: &'a Shape, candidates: &[Candidate]) -> Self {
+        let (worth, decode_ms) = (Worth::now(&reading, candidates), reading.decode_ms());
+        Self { reading, shape, worth, decode_ms, is_promised: shape.objectives != Objectives::default() }
     }
-    let Some((most, home)) = home(candidates, tolls) else { return };
-    let apart = if pairs > 0.0 { pairs * more(&candidates[home]) * spread(holders) } else { 0.0 };
-    let (wish, home) = (Wish { times, apart }, tolls[home]);
-    // Where nobody waits less than there, a copy brings nothing to those who come one by one: most of a fleet that has time.
-    let brings = |toll: &Toll| apart > 0.0 || toll.wait < home.wait;
-    for (candidate, toll) in candidates.iter().zip(tolls).filter(|(_, toll)| brings(toll)) {
-        let held = candidate.overlap.total();
-        if held < most {
-            let share = ratio(blocks.0.saturating_sub(held.0), most.0 - held.0).min(1.0);
-            toll.copy = toll.copy_beside(&home, wish, share);
+
+    #[inline(always)]
+    fn outlook(&self, candidate: &Candidate) -> Outlook {
+        self.reading.outlook(candidate.slot, &work(self.shape, candidate), candidate.waiting)
+    }
+
+    /// What it costs at a candidate, but for copies.
+    #[inline(always)]
+    fn toll(&self, candidate: &Candidate) -> Toll {
+        let Outlook { wait, own, more, step } = self.outlook(candidate);
+        let room = until_room(candidate, self.decode_ms);
+        let outlook = Outlook { wait: larger(wait, room), own, more, step };
+        let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
+        let toll = Toll::of(outlook, decoding, self.reading.regulars(candidate.slot), self.worth).queued(room);
+        if !self.is_promised {
+            return toll;
         }
+        let gap = self.reading.gap(candidate.slot);
+        toll.late(late(self.shape, toll.wait + toll.own, (gap, self.decode_ms)))
+    }
+
+    /// The terms of a candidate.
+    fn terms(&self, candidate: &Candidate, copies: Option<&Copies>) -> [Term; 9] {
+        let toll = self.toll(candidate);
+        let copy = copies.map_or(0.0, |copies| copies.cost(candidate, toll.first()));
+        toll.copied(copy).terms()
     }
 }
-
-/// How many more of those who come at once go to different holders if there is one more: of two, one waits for the other where
-/// both go to the same.
-fn spread(holders: u32) -> f64 {
-    let holders = f64::from(holders.max(1));
-    1.0 / holders - 1.0 / (holders + 1.0)
-}
-
-/// The longest match among those that can be chosen, and where its holder is that would answer soonest.
-fn home(candidates: &[Candidate], tolls: &[Toll]) -> Option<(Blocks, usize)> {
-    let soonest = |at: usize| tolls[at].wait + tolls[at].own;
-    let mut home: Option<(Blocks, usize)> = None;
-    for (at, candidate) in candidates.iter().enumerate().filter(|(_, it)| Among::OpenAndFull.takes(it.standing)) {
-        let held = candidate.overlap.total();
-        if home.is_none_or(|(most, home)| held > most || (held == most && soonest(at) < soonest(home))) {
-            home = Some((held, at));
-        }
-    }
-    home
-}
-
-/// How many times what a copy takes it may bring to those who come at once. On trees of thought once and three times were
-/// measured to be worse.
-const APART_MAX: f64 = 2.0;
 
 /// What a ms that breaks a promise counts, in ms: others may lose as much to keep it.
 const PROMISED: f64 = 10.0;
@@ -274,25 +268,29 @@ fn late(&Shape { objectives, waited, .. }: &Shape, ttft: f64, (gap, decode_ms): 
 
 /// ms until there is a slot and blocks for the request, where those in flight keep theirs for `decode_ms`: all of them turn
 /// over once in that time. None for blocks where the size of the cache is not known.
+#[inline]
 fn until_room(candidate: &Candidate, decode_ms: f64) -> f64 {
-    let turns = |missing: f64, total: f64| if total > 0.0 && missing > 0.0 { missing / total * decode_ms } else { 0.0 };
-    let (taken, slots) = (f64::from(candidate.active_slots), f64::from(candidate.total_slots));
-    let for_a_slot = turns(taken + 1.0 - slots, slots);
-    if candidate.total_is_learned {
-        return for_a_slot;
-    }
+    let has_slot = candidate.active_slots < candidate.total_slots || candidate.total_slots == 0;
+    let missing = missing_blocks(candidate);
+    if has_slot && missing <= 0.0 { 0.0 } else { turned_over(candidate, missing, decode_ms) }
+}
+
+#[inline]
+fn missing_blocks(candidate: &Candidate) -> f64 {
     let total = f64::from(candidate.total_blocks.0);
     let wanted = f64::from(candidate.active_blocks.0) + f64::from(candidate.added_blocks.0);
-    for_a_slot.max(turns(wanted - total * (1.0 - HEADROOM), total))
+    if candidate.total_is_learned { 0.0 } else { wanted - total * (1.0 - HEADROOM) }
+}
+
+#[inline(never)]
+fn turned_over(candidate: &Candidate, missing_blocks: f64, decode_ms: f64) -> f64 {
+    let turns = |missing: f64, total: f64| if total > 0.0 && missing > 0.0 { missing / total * decode_ms } else { 0.0 };
+    let (taken, slots) = (f64::from(candidate.active_slots), f64::from(candidate.total_slots));
+    turns(taken + 1.0 - slots, slots).max(turns(missing_blocks, f64::from(candidate.total_blocks.0)))
 }
 
 /// The share of a cache that tokens to come will take of what is free.
 const HEADROOM: f64 = 0.1;
-
-#[inline]
-fn outlook(reading: &Reading<'_>, shape: &Shape, candidate: &Candidate) -> Outlook {
-    reading.outlook(candidate.slot, &work(shape, candidate), candidate.waiting)
-}
 
 /// What a candidate would have to compute and to fetch. A promise is believed on every tier as far as on the device; what
 /// tiers are worth elsewhere does not matter here, since fetching has a rate of its own.
@@ -314,16 +312,16 @@ impl CostFunction for Predicted {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        self.tolls(now, shape, candidates, |tolls| costs.extend(tolls.iter().map(|toll| Cost(toll.sum()))));
+        self.weigh(&self.judge(now, shape, candidates), candidates, costs);
         Ok(())
     }
 
     fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
-        self.tolls(now, shape, candidates, |tolls| {
-            for (at, toll) in tolls.iter().enumerate() {
-                toll.terms().into_iter().for_each(|term| tell(at, term));
-            }
-        });
+        let judge = self.judge(now, shape, candidates);
+        let copies = self.weigh(&judge, candidates, &mut Vec::new());
+        for (at, candidate) in candidates.iter().enumerate() {
+            judge.terms(candidate, copies.as_ref()).into_iter().for_each(|term| tell(at, term));
+        }
     }
 
     /// In one reading.
@@ -337,10 +335,11 @@ impl CostFunction for Predicted {
         tell: &mut dyn FnMut(usize, Term),
     ) -> Result<(), NoChoice> {
         let first = costs.len();
-        self.tolls(now, shape, candidates, |tolls| {
-            costs.extend(tolls.iter().map(|toll| Cost(toll.sum())));
-            let told = choose(&mut costs[first..]);
-            told.each(tolls.len(), |at| tolls[at].terms().into_iter().for_each(|term| tell(at, term)));
+        let judge = self.judge(now, shape, candidates);
+        let copies = self.weigh(&judge, candidates, costs);
+        let told = choose(&mut costs[first..]);
+        told.each(candidates.len(), |at| {
+            judge.terms(&candidates[at], copies.as_ref()).into_iter().for_each(|term| tell(at, term));
         });
         Ok(())
     }
@@ -468,51 +467,12 @@ mod tests {
     }
 
     fn ttft(policy: &Predicted, now: Instant, candidate: &Candidate) -> f64 {
-        let Outlook { wait, own, .. } = outlook(&policy.rates.read(now), &shape(256), candidate);
+        let Outlook { wait, own, .. } = outlook(policy, now, candidate);
         wait + own
     }
 
-    #[test]
-    fn a_copy_brings_what_others_wait_less_and_no_more_than_it_takes() {
-        let toll = |wait, own| Toll { wait, own, ..NOTHING };
-        let (home, other) = (toll(30.0, 20.0), toll(10.0, 70.0));
-        // 20 ms less each time, for 50 more now.
-        let copied = |other: Toll, times, share| -other.copy_beside(&home, Wish { times, apart: 0.0 }, share);
-        let copies = [0.0, 1.0, 2.0, 3.0, 100.0].map(|times| copied(other, times, 1.0));
-        assert_eq!(copies, [0.0, 20.0, 40.0, 50.0, 50.0]);
-        // Many come for half of it.
-        assert_eq!(copied(other, 9.0, 0.5), 25.0);
-        // Where it would wait longer nobody gains; where it is faster nothing has to be paid for.
-        assert_eq!([toll(40.0, 70.0), toll(10.0, 15.0)].map(|other| copied(other, 9.0, 1.0)), [0.0, 0.0]);
-    }
-
-    #[test]
-    fn a_copy_brings_to_a_burst_what_its_requests_wait_less_for_each_other() {
-        let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-9, "{value}, not {expected}");
-        // All pairs wait at one holder, half of them at two, a third at three.
-        [(0, 0.5), (1, 0.5), (2, 1.0 / 6.0)].into_iter().for_each(|(holders, spared)| close(spread(holders), spared));
-        // Nobody waits, and yet a copy is worth its while, up to twice what it takes.
-        let toll = |own| Toll { own, ..NOTHING };
-        let copied = |apart, share| -toll(70.0).copy_beside(&toll(20.0), Wish { times: 1.0, apart }, share);
-        close(copied(30.0, 1.0), 30.0);
-        close(copied(1e3, 1.0), 100.0);
-        close(copied(1e3, 0.5), 50.0);
-    }
-
-    #[test]
-    fn who_holds_less_is_told_what_a_burst_to_come_has_of_a_copy() {
-        let fleet = [idle(0, 12), idle(1, 0), idle(2, 12)];
-        let tolls = |pairs| {
-            let mut tolls =
-                fleet.map(|candidate| Toll { own: 100.0 - f64::from(candidate.overlap.total().0), ..NOTHING });
-            let returning = Returning { pairs, blocks: Blocks(12), holders: 2, ..Returning::default() };
-            count_copies(&fleet, &mut tolls, returning, |_| 4.0);
-            tolls.map(|toll| toll.copy)
-        };
-        // 6 pairs of 4 ms, a sixth of which is spared by a third holder; of many, twice what the copy takes.
-        assert_eq!(tolls(0.0), [0.0; 3]);
-        assert!((tolls(6.0)[1] + 4.0).abs() < 1e-9, "{:?}", tolls(6.0));
-        assert_eq!(tolls(1e6), [0.0, -24.0, 0.0]);
+    fn outlook(policy: &Predicted, now: Instant, candidate: &Candidate) -> Outlook {
+        policy.judge(now, &shape(256), &[*candidate]).outlook(candidate)
     }
 
     #[test]
@@ -591,10 +551,7 @@ mod tests {
         [2, 3].into_iter().for_each(|key| place(&policy, later, key, 0, 1_000));
         let mut busy = idle(0, 0);
         (busy.requests, busy.waiting) = (2, 2);
-        let outlook = |ms| {
-            let reading = policy.rates.read(later + Duration::from_millis(ms));
-            outlook(&reading, &shape(256), &busy)
-        };
+        let outlook = |ms| outlook(&policy, later + Duration::from_millis(ms), &busy);
         // One interval for both: 20 + 2·30, then 27.68 of its own.
         assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, more: 7.68, step: 2.0 * 7.68 });
         assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, more: 7.68, step: 0.0 });
@@ -617,7 +574,7 @@ mod tests {
         let later = start + Duration::from_secs(100);
         place(&policy, later, 3, 0, 1_000);
         let busy = Candidate { requests: 1, waiting: 1, ..idle(0, 0) };
-        let wait = |ms| outlook(&policy.rates.read(later + Duration::from_millis(ms)), &shape(256), &busy).wait;
+        let wait = |ms| outlook(&policy, later + Duration::from_millis(ms), &busy).wait;
         // Two of 2 s, and the belief of 10 s, which weighs as much: 6 s.
         assert_eq!([0, 40, 2_000, 4_000, 20_000].map(wait), [50.0, 10.0, 0.0, 0.0, 8_000.0]);
     }

@@ -66,26 +66,35 @@ impl Default for Line {
 impl Line {
     /// How long so much work should take, in ms; nothing for none.
     pub(super) fn ms(&self, work: &Work) -> f64 {
-        if work.is_none() { 0.0 } else { self.step_ms(work.beside) + self.more_ms(work) }
+        self.ms_beside(work, self.decode_ms(work.beside))
+    }
+
+    /// The same beside streams that make a step so many ms longer.
+    #[inline]
+    pub(super) fn ms_beside(&self, work: &Work, decode: f64) -> f64 {
+        if work.is_none() { 0.0 } else { self.step_ms(decode) + self.more_ms(work, decode) }
     }
 
     /// How much longer so much work makes a step that there is anyway, for others or for the streams beside it.
-    pub(super) fn more_ms(&self, work: &Work) -> f64 {
+    #[inline]
+    pub(super) fn more_ms(&self, work: &Work, decode: f64) -> f64 {
         if work.is_none() {
             return 0.0;
         }
         let [_, per_token, per_pair, host, disk, external, ..] = self.rates;
         let fetched = host * work.fetched[0] + disk * work.fetched[1] + external * work.fetched[2];
-        per_token * work.tokens + per_pair * work.pairs + fetched + self.decode_ms(work.beside) * work.tokens / STEP
+        per_token * work.tokens + per_pair * work.pairs + fetched + decode * work.tokens / STEP
     }
 
-    /// How long a step is in which these streams decode, and nothing else is done.
-    pub(super) fn step_ms(&self, decoding: Decoding) -> f64 {
-        self.rates[0] + self.decode_ms(decoding)
+    /// How long a step is that streams make so much longer, and in which nothing else is done.
+    #[inline]
+    pub(super) fn step_ms(&self, decode: f64) -> f64 {
+        self.rates[0] + decode
     }
 
     /// By how much streams make a step longer.
-    fn decode_ms(&self, Decoding { streams, context }: Decoding) -> f64 {
+    #[inline]
+    pub(super) fn decode_ms(&self, Decoding { streams, context }: Decoding) -> f64 {
         let [.., per_stream, per_context] = self.rates;
         per_stream * streams + per_context * context
     }
@@ -222,7 +231,7 @@ mod tests {
             let work = work.beside(beside);
             line.add(&work, 16.5 + 20.6 * work.tokens + slows(beside) * (1.0 + work.tokens / 8.0));
         }
-        let step = |streams, context| line.step_ms(Decoding { streams, context }) - line.step_ms(Decoding::default());
+        let step = |streams, context| line.decode_ms(Decoding { streams, context });
         for (streams, context) in [(10.0, 8.0), (60.0, 1.0), (30.0, 4.0)] {
             let expected = slows(Decoding { streams, context });
             assert!(

@@ -34,7 +34,7 @@ impl Mean {
 
     /// The mean, drawn towards a larger `value` as far as one sample of many draws it.
     pub(super) fn leaning_to(&self, value: f64) -> f64 {
-        self.value + (value - self.value).max(0.0) * self.least
+        self.value + crate::real::larger(value - self.value, 0.0) * self.least
     }
 
     /// Where nothing was added, what is believed, or 0.

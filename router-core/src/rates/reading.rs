@@ -44,6 +44,13 @@ pub struct Returning {
     pub pairs: f64,
 }
 
+impl Returning {
+    /// Whether anybody would have anything of a copy.
+    pub fn is_wished_for(&self) -> bool {
+        self.times > 0.0 || self.pairs > 0.0
+    }
+}
+
 /// All that is known at one moment.
 pub struct Reading<'a> {
     state: MutexGuard<'a, State>,
@@ -57,26 +64,25 @@ impl<'a> Reading<'a> {
 
     /// What so much work can expect of a worker on which `waiting` requests have no first token yet, by the account of the
     /// router and what the engine says: more than are known here are foreign, and taken for usual ones.
-    #[inline]
+    #[inline(always)] // A call would pass through memory what is asked of every worker for every request.
     pub fn outlook(&self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
         let Self { state, now } = self;
-        let worker = state.workers.get(slot.index());
-        let progress = worker.and_then(|worker| worker.progress_by(*now, &state.line));
-        let worker = worker.map(|worker| View::of(worker, progress.as_ref()));
-        let foreign = waiting.saturating_sub(worker.as_ref().map_or(0, View::without_first_token));
-        let foreign = if foreign == 0 { Work::default() } else { state.usual().times(f64::from(foreign)) };
-        let whole = state.end_to_end.learned().unwrap_or(0.0);
-        let nobody_heard_of_it = || (state.line.ms(&foreign), 1.0);
-        let known = |worker: &View<'_>| {
-            let (wait, slow) = worker.wait(*now, &state.line, &foreign, whole);
-            (wait + worker.mute(*now, state.longest), slow)
+        let (line, usual) = (&state.line, state.usual());
+        let Some(worker) = state.workers.get(slot.index()) else {
+            let more = line.more_ms(work, 0.0);
+            let own = line.ms_beside(work, 0.0);
+            return Outlook { wait: line.ms(&usual.times(f64::from(waiting))), own, more, step: 0.0 };
         };
-        let (wait, slow) = worker.as_ref().map_or_else(nobody_heard_of_it, known);
-        let step = worker.as_ref().map_or(0.0, |worker| slow * worker.in_step(*now, work, &state.line));
-        let work = worker.as_ref().map_or(*work, |worker| worker.beside(*work));
-        let more = state.line.more_ms(&work);
-        let own = if work.is_none() { 0.0 } else { state.line.step_ms(work.beside) + more };
-        Outlook { wait, own: slow * own, more: slow * more, step }
+        let progress = worker.progress_by(*now, line);
+        let worker = View::of(worker, progress.as_ref());
+        let foreign = waiting.saturating_sub(worker.without_first_token());
+        let whole = state.end_to_end.learned().unwrap_or(0.0);
+        let decode = line.decode_ms(worker.decoding());
+        let (wait, slow) = worker.wait(*now, line, (foreign, usual), (whole, decode));
+        let wait = wait + worker.mute(*now, state.longest);
+        let step = slow * worker.in_step(*now, work.tokens, line.more_ms(work, 0.0));
+        let more = line.more_ms(work, decode);
+        Outlook { wait, own: slow * line.ms_beside(work, decode), more: slow * more, step }
     }
 
     /// ms between two tokens of a stream on a worker; 0 where nobody decodes.

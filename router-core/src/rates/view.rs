@@ -4,6 +4,7 @@ use super::ONE_STEP_MS;
 use super::line::Line;
 use super::work::{Decoding, STEP, Work};
 use super::worker::{Pending, Worker};
+use crate::real::{larger, smaller};
 
 /// How much slower at most a request that lets its first token wait makes a worker seem, at once. What it waits beyond that
 /// is waited for by others, too.
@@ -74,33 +75,45 @@ impl<'a> View<'a> {
         u32::try_from(waiting).unwrap_or(u32::MAX).saturating_add(self.progress.unheard)
     }
 
-    /// So much work beside what it decodes.
-    pub(super) fn beside(&self, work: Work) -> Work {
-        work.beside(self.progress.decoding())
+    /// The streams that it decodes.
+    #[inline]
+    pub(super) fn decoding(&self) -> Decoding {
+        self.progress.decoding()
     }
 
-    /// ms until it comes to a new request, and how much slower than the fleet's line it is. `foreign` is work of others
-    /// that waits in its queue; `whole` is how long answers take that do not come as streams.
-    #[inline]
-    pub(super) fn wait(&self, now: f64, line: &Line, foreign: &Work, whole: f64) -> (f64, f64) {
-        let Some(first) = self.worker.pending.get(self.progress.passed) else {
-            return (self.worker.slow * line.ms(foreign) + self.rest_of_step(now), self.worker.slow);
+    /// ms until it comes to a new request, and how much slower than the fleet's line it is. In its queue wait so many `foreign`
+    /// requests, each of which brings what is `usual`; `whole` is how long answers take that do not come as streams; `decode`
+    /// is by how much its own make a step longer.
+    #[inline(always)]
+    pub(super) fn wait(
+        &self,
+        now: f64,
+        line: &Line,
+        (foreign, usual): (u32, Work),
+        (whole, decode): (f64, f64),
+    ) -> (f64, f64) {
+        let slow = self.worker.slow;
+        if self.worker.pending.len() == self.progress.passed {
+            let ahead = if foreign == 0 { 0.0 } else { line.ms(&usual.times(f64::from(foreign))) };
+            return (slow * ahead + self.rest_of_step(now), slow);
+        }
+        let queued_ms = match foreign {
+            0 => line.ms_beside(&self.progress.queued, decode),
+            _ => line.ms_beside(&self.progress.queued.and(usual.times(f64::from(foreign))), decode),
         };
-        let Progress { queued, head, .. } = *self.progress;
-        let queued = if foreign.is_none() { queued } else { queued.and(*foreign) };
-        let elapsed = (now - head).max(0.0);
-        let beside = self.progress.decoding();
-        let expected = self.worker.slow * line.ms(&first.work.beside(beside));
+        let first = &self.worker.pending[self.progress.passed];
+        let elapsed = larger(now - self.progress.head, 0.0);
+        let expected = slow * line.ms_beside(&first.work, decode);
         // Of an answer that is no stream nothing is heard before it is whole.
-        let heard = if self.worker.streams { expected } else { expected.max(whole) };
+        let heard = if self.worker.streams { expected } else { larger(expected, whole) };
         if heard <= 0.0 || !(self.worker.streams || whole > 0.0) {
-            return ((self.worker.slow * line.ms(&queued.beside(beside)) - elapsed).max(0.0), self.worker.slow);
+            return (larger(slow * queued_ms - elapsed, 0.0), slow);
         }
         // What takes longer than it should is slower than it seemed, and what has taken long already will take as long again:
         // an estimate that was disproved must not make the queue look empty.
-        let slow = self.worker.slow * (elapsed / heard).clamp(1.0, DISPROVED_MAX);
-        let silent = (elapsed - DISPROVED_MAX * heard).max(0.0);
-        ((slow * line.ms(&queued.beside(beside)) - elapsed).max(0.0) + silent, slow)
+        let slow = slow * smaller(larger(elapsed / heard, 1.0), DISPROVED_MAX);
+        let silent = larger(elapsed - DISPROVED_MAX * heard, 0.0);
+        (larger(slow * queued_ms - elapsed, 0.0) + silent, slow)
     }
 
     /// ms for which it has been silent beyond what can be, where answers in one piece took as long as `longest`: it may hang,
@@ -110,17 +123,19 @@ impl<'a> View<'a> {
         if may_hang { (now - self.progress.silent - DISPROVED_MAX * longest).max(0.0) } else { 0.0 }
     }
 
-    /// ms by which `work`, sent now, delays the first tokens of others: those that come from the step in which it begins. It
-    /// cannot delay a step under way.
-    #[inline]
-    pub(super) fn in_step(&self, now: f64, work: &Work, line: &Line) -> f64 {
-        let Progress { passed, queued, .. } = *self.progress;
-        if work.is_none() || self.worker.pending.len() == passed {
-            return 0.0;
-        }
-        let (tokens, done) = self.under_way(now);
+    /// ms by which work of so many thousands of `tokens`, sent now, delays the first tokens of others, where all of it takes
+    /// `more` ms: those that come from the step in which it begins. It cannot delay a step under way.
+    #[inline(always)]
+    pub(super) fn in_step(&self, now: f64, tokens: f64, more: f64) -> f64 {
+        let nobody = tokens <= 0.0 || self.worker.pending.len() == self.progress.passed;
+        if nobody { 0.0 } else { self.beside_others(now, tokens, more) }
+    }
+
+    fn beside_others(&self, now: f64, tokens: f64, more: f64) -> f64 {
+        let Progress { passed, queued, .. } = self.progress;
+        let (under_way, done) = self.under_way(now);
         // What is queued fills one step after the other; the last of them is the one.
-        let ahead = (queued.tokens - tokens).max(0.0);
+        let ahead = (queued.tokens - under_way).max(0.0);
         // A remainder of real numbers is slow, and there is seldom more than a step.
         let filled = if ahead < STEP { ahead } else { ahead % STEP };
         let mut taken = 0.0;
@@ -131,7 +146,7 @@ impl<'a> View<'a> {
             joins
         });
         let mates = f64::from(u32::try_from(mates.count()).unwrap_or(u32::MAX));
-        mates * line.more_ms(work) * ((STEP - filled) / work.tokens).min(1.0)
+        mates * more * smaller((STEP - filled) / tokens, 1.0)
     }
 
     /// Thousands of tokens in the step under way, and how many requests end in it, of those that had been sent when it

@@ -114,12 +114,17 @@ impl Worker {
     /// How far it must have come by now; none where what was noted is all that can be said. Answers that come in one piece
     /// are past their prompts when these should have been computed, step by step. A wrong guess corrects itself, for what is
     /// left takes as much longer or less.
-    #[inline]
+    #[inline(always)]
     pub(super) fn progress_by(&self, now: f64, line: &Line) -> Option<Progress> {
         self.pending.front().filter(|first| first.whole)?;
+        Some(self.progress_unheard(now, line))
+    }
+
+    #[inline(never)]
+    fn progress_unheard(&self, now: f64, line: &Line) -> Progress {
         let mut at = self.progress;
         while let Some((work, count)) = self.whole_step(&at) {
-            let done = at.head + self.slow * line.ms(&work.beside(at.decoding()));
+            let done = at.head + self.slow * line.ms_beside(&work, line.decode_ms(at.decoding()));
             if now < done {
                 break;
             }
@@ -133,7 +138,7 @@ impl Worker {
             at.dequeue(work, next.is_none());
             at.head = next.map_or(done, |first| first.sent.max(done));
         }
-        Some(at)
+        at
     }
 
     /// The work of the step under way, and how many requests it is of, where the first of them come in one piece.
