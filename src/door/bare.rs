@@ -2,8 +2,9 @@
 //! asks nobody, and has no place for words. They are added on the answer's way out.
 //!
 //! It is told by its form (RFC 9113, 6.2; RFC 7541, 6): a `HEADERS` frame that ends its stream and has one field, its status.
-//! No answer of ours has less than three, and none has trailers. The window of the client is not asked, as the library does not
-//! know of what is added: who sends more than it was told to take ends its connection by that, so it is hardly ever added twice.
+//! No answer of ours has less than three, and none has trailers. The client's window is not asked, and is told nothing: the
+//! library thinks it larger than it is by what was added, some 150 bytes for each head of half a megabyte, which matters to who
+//! leaves no room in it. What was asked nobody knows any more, so a `HEAD` is answered with words, too.
 
 use http::HeaderMap;
 

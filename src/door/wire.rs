@@ -39,14 +39,13 @@ impl Wire {
         written
     }
 
-    /// Says why, in place of a bare status. Who sent so much more than it was told to is to come back by another connection.
+    /// Says why, in place of a bare status.
     fn complete(&mut self, bare: &Bare<'_>) {
         let limits = &self.house.limits;
         let error = GatewayError::HeadTooLarge { bytes: limits.header_bytes, fields: limits.headers };
         self.house.metrics.bad_head(error.outcome());
         let refusal = refusal::whole(error);
         self.added = bare.completed(refusal.headers(), refusal.body());
-        self.course.ask_to_stop();
     }
 
     /// Ready once what was added has left.
