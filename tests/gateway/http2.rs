@@ -34,6 +34,7 @@ pub(crate) fn streamed() -> http::Request<Full<Bytes>> {
 pub(crate) fn models() -> http::Request<Full<Bytes>> {
     http::Request::get("http://router/v1/models").body(Full::default()).unwrap()
 }
+
 #[tokio::test]
 async fn http2_is_spoken_to_clients_that_begin_with_it() {
     let fleet = fleet().engines(1).start().await;
