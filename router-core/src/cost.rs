@@ -248,6 +248,14 @@ pub trait CostFunction: Send + Sync {
     }
 }
 
+/// Pushes what `cost` says of each candidate, in their order.
+#[inline(always)] // Every policy has its own, asked of every worker for every request.
+pub(crate) fn push_each(candidates: &[Candidate], costs: &mut Vec<Cost>, mut cost: impl FnMut(&Candidate) -> f64) {
+    let first = costs.len();
+    costs.resize(first + candidates.len(), Cost(0.0));
+    costs[first..].iter_mut().zip(candidates).for_each(|(to, candidate)| to.0 = cost(candidate));
+}
+
 /// What a candidate that a rule does not name costs more: above every count that it is added to.
 pub(crate) const BEHIND: f64 = 4_294_967_296.0;
 

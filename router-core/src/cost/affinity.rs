@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Share, Term, Unit, open, ratio};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Share, Term, Unit, open, push_each, ratio};
 use crate::shape::Shape;
 use crate::units::Tokens;
 
@@ -59,7 +59,7 @@ impl CostFunction for Affinity {
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
         let rule = self.rule(shape, candidates);
-        costs.extend(candidates.iter().map(|candidate| Cost(f64::from(candidate.prefill_tokens.0) + rule(candidate))));
+        push_each(candidates, costs, |candidate| f64::from(candidate.prefill_tokens.0) + rule(candidate));
         Ok(())
     }
 

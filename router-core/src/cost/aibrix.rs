@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, mean_and_deviation, open, serving};
+use super::{
+    BEHIND, Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, mean_and_deviation, open, push_each, serving,
+};
 use crate::shape::Shape;
 
 /// Threshold of the `aibrix` policy. Default and rule: AIBrix's prefix-cache router.
@@ -51,10 +53,10 @@ impl CostFunction for Aibrix {
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
         let rules = self.rules(candidates);
-        costs.extend(candidates.iter().map(|candidate| {
+        push_each(candidates, costs, |candidate| {
             let [busy, shorter] = rules(candidate);
-            Cost(f64::from(candidate.requests) + busy + shorter)
-        }));
+            f64::from(candidate.requests) + busy + shorter
+        });
         Ok(())
     }
 

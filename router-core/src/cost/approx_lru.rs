@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, serving};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, push_each, serving};
 use crate::shape::Shape;
 
 /// Weights of the `approx_lru` policy. Defaults: the endpoint picker of the Gateway API inference extension.
@@ -64,10 +64,10 @@ impl CostFunction for ApproxLru {
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
         let terms = self.terms(candidates);
-        costs.extend(candidates.iter().map(|candidate| {
+        push_each(candidates, costs, |candidate| {
             let [queue, usage, prefix] = terms(candidate);
-            Cost(queue + usage + prefix)
-        }));
+            queue + usage + prefix
+        });
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Share, Term, Unit, Weight, open, serving};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Share, Term, Unit, Weight, open, push_each, serving};
 use crate::shape::Shape;
 
 /// Thresholds of the `approx_tree` policy. Defaults and rule: SGLang's router.
@@ -74,7 +74,7 @@ impl CostFunction for ApproxTree {
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
         let rule = self.rule(candidates);
-        costs.extend(candidates.iter().map(|candidate| Cost(f64::from(candidate.requests) + rule(candidate))));
+        push_each(candidates, costs, |candidate| f64::from(candidate.requests) + rule(candidate));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, push_each};
 use crate::observe::{Event, Learn, Observation};
 use crate::shape::Shape;
 
@@ -77,7 +77,7 @@ impl CostFunction for LeastRequests {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        costs.extend(candidates.iter().map(|candidate| Cost(f64::from(candidate.requests))));
+        push_each(candidates, costs, |candidate| f64::from(candidate.requests));
         Ok(())
     }
 

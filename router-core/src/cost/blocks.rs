@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, ratio, serving};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, Weight, push_each, ratio, serving};
 use crate::shape::Shape;
 
 /// Weights of the `blocks` policy. Defaults and formula: Dynamo 1.x's scheduler. What cached blocks are worth by tier is
@@ -76,10 +76,10 @@ impl CostFunction for BlockSum {
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
         let terms = self.terms(shape, candidates);
-        costs.extend(candidates.iter().map(|candidate| {
+        push_each(candidates, costs, |candidate| {
             let [prefill, decode, requests] = terms(candidate);
-            Cost(prefill + decode + requests)
-        }));
+            prefill + decode + requests
+        });
         Ok(())
     }
 

@@ -5,7 +5,8 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Candidate, Cost, CostFunction, NoChoice, Share, Standing, Term, Unit, Weight, mean_and_deviation, ratio, serving,
+    Candidate, Cost, CostFunction, NoChoice, Share, Standing, Term, Unit, Weight, mean_and_deviation, push_each, ratio,
+    serving,
 };
 use crate::shape::Shape;
 
@@ -67,7 +68,7 @@ impl CostFunction for Kv {
     ) -> Result<(), NoChoice> {
         // Each load is asked for three times: it waits where the cost will stand.
         let first = costs.len();
-        costs.extend(candidates.iter().map(|candidate| Cost(candidate.kv_load())));
+        push_each(candidates, costs, Candidate::kv_load);
         let loads = costs[first..].iter().zip(candidates).filter(|(_, candidate)| candidate.standing != Standing::Out);
         let terms = self.terms(shape, mean_and_deviation(loads.map(|(load, _)| load.0)));
         for (cost, candidate) in costs[first..].iter_mut().zip(candidates) {

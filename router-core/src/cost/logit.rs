@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, ratio, serving};
+use super::{Candidate, Cost, CostFunction, NoChoice, Standing, Term, Unit, Weight, push_each, ratio, serving};
 use crate::shape::Shape;
 
 /// Weights of the `logit` policy. Defaults and formula: Dynamo 0.1's example router.
@@ -54,12 +54,12 @@ impl CostFunction for Logit {
     ) -> Result<(), NoChoice> {
         let terms = self.terms(shape, candidates);
         let mut says_something = false;
-        costs.extend(candidates.iter().map(|candidate| {
+        push_each(candidates, costs, |candidate| {
             let [usage, waiting, hit] = terms(candidate);
             let cost = usage + waiting + hit;
             says_something |= cost != 0.0 && candidate.standing != Standing::Out;
-            Cost(cost)
-        }));
+            cost
+        });
         if says_something { Ok(()) } else { Err(NoChoice::AllZero) }
     }
 

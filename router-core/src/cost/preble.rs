@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Told, Unit, Weight};
+use super::{BEHIND, Candidate, Cost, CostFunction, NoChoice, Standing, Term, Told, Unit, Weight, push_each};
 use crate::ids::{RequestKey, Roll};
 use crate::observe::{Enrol, Enrolled, Event, Learn, Observation, Occupants};
 use crate::shape::Shape;
@@ -105,10 +105,10 @@ impl Preble {
         let first = costs.len();
         let mut state = self.state();
         let second = state.second(now);
-        costs.extend(candidates.iter().map(|candidate| {
+        push_each(candidates, costs, |candidate| {
             let (prefill, decode) = state.load(second, candidate, &self.weights);
-            Cost(prefill + decode)
-        }));
+            prefill + decode
+        });
         drop(state);
         let costs = &mut costs[first..];
         let mut prices = Prices::default();

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, push_each};
 use crate::shape::Shape;
 
 /// `(queued + new_tokens) · (requests + 1)`, lowest wins; LMetric's rule. `queued` are the uncached tokens in
@@ -23,10 +23,10 @@ impl CostFunction for Product {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        costs.extend(candidates.iter().map(|candidate| {
+        push_each(candidates, costs, |candidate| {
             let (queued, new, requests) = factors(candidate);
-            Cost((queued + new) * requests)
-        }));
+            (queued + new) * requests
+        });
         Ok(())
     }
 
