@@ -17,6 +17,7 @@ use line::Line;
 use mean::Mean;
 pub use reading::{Outlook, Reading, Regulars, Returning};
 use returns::Returns;
+use stays::Stays;
 pub use work::Work;
 use worker::{Interval, Pending, Stage, Worker, context_of};
 
@@ -28,6 +29,7 @@ mod line;
 mod mean;
 mod reading;
 mod returns;
+mod stays;
 mod survival;
 mod view;
 mod visits;
@@ -94,7 +96,7 @@ struct State {
     arrivals: Arrivals,
     returns: Returns,
     ttft: Mean,
-    end_to_end: Mean,
+    end_to_end: Stays,
     /// The longest that an answer in one piece took, old ones counting less.
     longest: f64,
     answers: Answers,
@@ -122,7 +124,7 @@ impl Default for State {
             arrivals: Arrivals::new(0.01),
             returns: Returns::default(),
             ttft: Mean::new(0.005),
-            end_to_end: Mean::believed(END_TO_END_MS, BELIEF, 0.005),
+            end_to_end: Stays::believed(END_TO_END_MS, BELIEF, 0.005),
             longest: 0.0,
             answers: Answers::default(),
             tokens: Mean::believed(USUAL, BELIEF, 0.005),
@@ -269,7 +271,7 @@ impl State {
             return;
         };
         if fully {
-            self.end_to_end.add_at_most(now - sent, OFF_MAX);
+            self.end_to_end.add(now - sent);
         }
         if fully && whole {
             self.longest = (self.longest * LONGEST_KEPT).max(now - sent);
@@ -280,7 +282,7 @@ impl State {
             (true, true) => Stage::Decoding,
         };
         if let Some(worker) = self.workers.get_mut(slot.index()) {
-            worker.ended(now, key, (stage, context), (fully && !whole).then_some(told));
+            worker.ended(now, (key, sent), (stage, context), (fully && !whole).then_some(told));
         }
     }
 }

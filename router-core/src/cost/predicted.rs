@@ -17,8 +17,8 @@ mod copies;
 /// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + full·κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step + behind +
 /// 10·late − copy` in ms, lowest wins; ours.
 ///
-/// `wait` is what the engine has to do before it comes to the request, or until it has room for it; `own` what it has to
-/// compute of it: together the request's time to first token. One whose slots or blocks are all taken can be chosen, too: to
+/// `wait` is what the engine has to do before it comes to the request, or until it has room for it, by how long those have been
+/// there who keep it; `own` what it has to compute of it: together the request's time to first token. One whose slots or blocks are all taken can be chosen, too: to
 /// wait for room where a prefix is may take less than to compute it elsewhere. Then as many come there as go, and each who
 /// comes while this one waits waits for one more to go: `behind`, together as long as it waits for room itself. Others lose
 /// `more` by it: what it adds to a step that there is anyway, for them or for the streams. Those who arrive there before it is
@@ -234,7 +234,7 @@ impl<'a> Judge<'a> {
     #[inline(always)]
     fn toll(&self, candidate: &Candidate) -> Toll {
         let Outlook { wait, own, more, step } = self.outlook(candidate);
-        let room = until_room(candidate, self.decode_ms);
+        let room = until_room(candidate, |share| self.reading.until_gone(candidate.slot, share));
         let outlook = Outlook { wait: larger(wait, room), own, more, step };
         let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
         let toll = Toll::of(outlook, decoding, self.reading.regulars(candidate.slot), self.worth).queued(room);
@@ -266,13 +266,13 @@ fn late(&Shape { objectives, waited, .. }: &Shape, ttft: f64, (gap, decode_ms): 
     PROMISED * (first + objectives.itl.map(ms).map_or(0.0, share) * decode_ms)
 }
 
-/// ms until there is a slot and blocks for the request, where those in flight keep theirs for `decode_ms`: all of them turn
-/// over once in that time. None for blocks where the size of the cache is not known.
+/// ms until there is a slot and blocks for the request, where `until_gone` tells when a share of those in flight has given
+/// theirs back. None for blocks where the size of the cache is not known.
 #[inline]
-fn until_room(candidate: &Candidate, decode_ms: f64) -> f64 {
+fn until_room(candidate: &Candidate, until_gone: impl Fn(f64) -> f64) -> f64 {
     let has_slot = candidate.active_slots < candidate.total_slots || candidate.total_slots == 0;
     let missing = missing_blocks(candidate);
-    if has_slot && missing <= 0.0 { 0.0 } else { turned_over(candidate, missing, decode_ms) }
+    if has_slot && missing <= 0.0 { 0.0 } else { until_gone(missing_share(candidate, missing)) }
 }
 
 #[inline]
@@ -282,11 +282,12 @@ fn missing_blocks(candidate: &Candidate) -> f64 {
     if candidate.total_is_learned { 0.0 } else { wanted - total * (1.0 - HEADROOM) }
 }
 
+/// The share of slots or blocks in use that has to be given back first.
 #[inline(never)]
-fn turned_over(candidate: &Candidate, missing_blocks: f64, decode_ms: f64) -> f64 {
-    let turns = |missing: f64, total: f64| if total > 0.0 && missing > 0.0 { missing / total * decode_ms } else { 0.0 };
+fn missing_share(candidate: &Candidate, missing_blocks: f64) -> f64 {
+    let share = |missing: f64, total: f64| if total > 0.0 && missing > 0.0 { missing / total } else { 0.0 };
     let (taken, slots) = (f64::from(candidate.active_slots), f64::from(candidate.total_slots));
-    turns(taken + 1.0 - slots, slots).max(turns(missing_blocks, f64::from(candidate.total_blocks.0)))
+    share(taken + 1.0 - slots, slots).max(share(missing_blocks, f64::from(candidate.total_blocks.0)))
 }
 
 /// The share of a cache that tokens to come will take of what is free.
@@ -601,7 +602,7 @@ mod tests {
             total_is_learned: true,
             ..idle(0, 0)
         };
-        assert!(until_room(&learned(69), 5_000.0).abs() < f64::EPSILON);
+        assert!(until_room(&learned(69), |share| share * 5_000.0).abs() < f64::EPSILON);
         let policy = Predicted::default();
         let costs = costs(&policy, origin(), &[learned(69), learned(0), idle(2, 0)]);
         assert_costs(&costs, &[27.68; 3]);
@@ -615,20 +616,20 @@ mod tests {
             ..candidate(0, (0, 1000), (0, 16), 0)
         };
         // A tenth is kept for tokens to come; 100 blocks too many of 1 000 are a tenth of what a request decodes for.
-        let room = |active, added| until_room(&fleet(active, added), 5_000.0);
+        let room = |active, added| until_room(&fleet(active, added), |share| share * 5_000.0);
         assert_eq!([room(800, 100), room(900, 100), room(950, 150)], [0.0, 500.0, 1_000.0]);
         let unknown = Candidate { total_blocks: Blocks(0), ..fleet(900, 100) };
-        assert!(until_room(&unknown, 5_000.0).abs() < f64::EPSILON);
+        assert!(until_room(&unknown, |share| share * 5_000.0).abs() < f64::EPSILON);
     }
 
     #[test]
     fn who_is_full_makes_wait_until_somebody_has_ended_and_those_behind_as_long() {
         // Of 16 that decode for 8 s one ends every half second.
         let taken = |slots| Candidate { requests: slots, active_slots: slots, ..candidate(0, (0, 1000), (0, 16), 0) };
-        let room = |slots| until_room(&taken(slots), 8_000.0);
+        let room = |slots| until_room(&taken(slots), |share| share * 8_000.0);
         assert_eq!([room(0), room(15), room(16), room(19)], [0.0, 0.0, 500.0, 2_000.0]);
         let unknown = Candidate { total_blocks: Blocks(0), total_is_learned: true, ..taken(16) };
-        assert!((until_room(&unknown, 8_000.0) - 500.0).abs() < 1e-9);
+        assert!((until_room(&unknown, |share| share * 8_000.0) - 500.0).abs() < 1e-9);
 
         let (policy, start) = (Predicted::default(), origin());
         place(&policy, start, 1, 1, 1_000);

@@ -123,6 +123,16 @@ impl<'a> Reading<'a> {
         self.state.arrivals.per_ms()
     }
 
+    /// ms until a `share` of those in flight on a worker has gone. Where they come and go evenly, all of them have once in the
+    /// time from first token to end; those who came together go together.
+    pub fn until_gone(&self, slot: Slot, share: f64) -> f64 {
+        let (state, turn) = (&self.state, self.decode_ms());
+        match state.workers.get(slot.index()) {
+            Some(worker) => state.end_to_end.until_gone(&worker.guests, share, (self.now, turn)),
+            None => share * turn,
+        }
+    }
+
     /// Mean time from the first token to the end, in ms.
     pub fn decode_ms(&self) -> f64 {
         (self.end_to_end() - self.state.ttft.get()).max(0.0)

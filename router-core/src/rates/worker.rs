@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::ONE_STEP_MS;
 use super::line::Line;
+use super::stays::Guests;
 use super::view::{Progress, STEP_MATES_MAX, View};
 use super::visits::Visits;
 use super::work::{STEP, Work};
@@ -76,6 +77,7 @@ pub(super) struct Worker {
     pub(super) gaps: (f64, f64),
     pub(super) last_token: Option<f64>,
     pub(super) visits: Visits,
+    pub(super) guests: Guests,
 }
 
 impl Default for Worker {
@@ -90,6 +92,7 @@ impl Default for Worker {
             gaps: (0.0, 0.0),
             last_token: None,
             visits: Visits::default(),
+            guests: Guests::default(),
         }
     }
 }
@@ -100,6 +103,7 @@ impl Worker {
             self.progress.head = now + View::of(self, None).rest_of_step(now);
         }
         self.progress.queued = self.progress.queued.and(pending.work);
+        self.guests.come(pending.sent);
         self.pending.push_back(pending);
         self.last_token = None;
     }
@@ -241,8 +245,15 @@ impl Worker {
         self.last_token = Some(now);
     }
 
-    /// A request ended that had come so far and attended to `context`. `told` says whether it came as a stream, where that is known.
-    pub(super) fn ended(&mut self, now: f64, key: RequestKey, (stage, context): (Stage, f64), told: Option<bool>) {
+    /// A request ended that was `sent` then, had come so far and attended to `context`. `told` says whether it came as a stream, where that is known.
+    pub(super) fn ended(
+        &mut self,
+        now: f64,
+        (key, sent): (RequestKey, f64),
+        (stage, context): (Stage, f64),
+        told: Option<bool>,
+    ) {
+        self.guests.go(sent);
         self.streams = told.unwrap_or(self.streams);
         let Self { progress, pending, .. } = self;
         if stage != Stage::Pending {

@@ -1,0 +1,129 @@
+//! How long requests stay on a worker, and when those will have gone that are there.
+
+use std::collections::VecDeque;
+
+use super::OFF_MAX;
+use super::mean::Mean;
+
+/// The time from when requests are sent to their ends, in ms.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stays {
+    ms: Mean,
+    squares: Mean,
+}
+
+/// Those in flight on one worker: when they were sent, ascending.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Guests(VecDeque<f64>);
+
+impl Stays {
+    /// Nobody ended yet; `ms` is believed as much as so many `samples`, and that stays are unlike. A sample weighs `least` at least.
+    pub(super) fn believed(ms: f64, samples: f64, least: f64) -> Self {
+        Self { ms: Mean::believed(ms, samples, least), squares: Mean::believed(2.0 * ms * ms, samples, least) }
+    }
+
+    pub(super) fn add(&mut self, ms: f64) {
+        let ms = ms.min(OFF_MAX * self.ms.get());
+        self.ms.add(ms);
+        self.squares.add(ms * ms);
+    }
+
+    /// None where nobody ended.
+    pub(super) fn learned(&self) -> Option<f64> {
+        self.ms.learned()
+    }
+
+    /// ms until a `share` of these has gone, where all of them would have in `turn` if they came and went evenly. As far as stays
+    /// are alike, not before the last of the eldest such share has been there as long as others stayed: those who came together
+    /// go together. They are alike by `1 − Var[s]/E[s]²` of stays `s`, since where these are as unlike as those of an exponential
+    /// distribution, how long one was there says nothing of when it goes. The sum was measured to be better than the later of
+    /// both: others stay longer where a fleet fills than those did who have ended.
+    pub(super) fn until_gone(&self, guests: &Guests, share: f64, (now, turn): (f64, f64)) -> f64 {
+        let (mean, evenly) = (self.ms.get(), share * turn);
+        let Some(sent) = guests.last_of(share).filter(|_| mean > 0.0) else { return evenly };
+        let alike = (2.0 - self.squares.get() / (mean * mean)).clamp(0.0, 1.0);
+        evenly + alike * (sent + mean - now).max(0.0)
+    }
+}
+
+impl Guests {
+    /// O(1) for who is the last.
+    pub(super) fn come(&mut self, sent: f64) {
+        let at = if self.0.back().is_none_or(|last| *last <= sent) { self.0.len() } else { self.before(sent) };
+        self.0.insert(at, sent);
+    }
+
+    /// O(its distance from the nearer end).
+    pub(super) fn go(&mut self, sent: f64) {
+        let at = self.before(sent);
+        if self.0.get(at) == Some(&sent) {
+            self.0.remove(at);
+        }
+    }
+
+    fn before(&self, sent: f64) -> usize {
+        self.0.partition_point(|other| *other < sent)
+    }
+
+    /// When the youngest of the eldest `share` was sent; of all where it is more.
+    fn last_of(&self, share: f64) -> Option<f64> {
+        let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        #[expect(clippy::as_conversions, reason = "a share of a count, which is not below 0")]
+        let rank = (share * f64::from(count)).ceil() as usize;
+        self.0.get(rank.clamp(1, self.0.len().max(1)) - 1).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guests(sent: &[f64]) -> Guests {
+        let mut guests = Guests::default();
+        sent.iter().for_each(|at| guests.come(*at));
+        guests
+    }
+
+    fn stays(each: &[f64]) -> Stays {
+        let mut stays = Stays::believed(100.0, 2.0, 0.005);
+        (0..400).for_each(|_| each.iter().for_each(|ms| stays.add(*ms)));
+        stays
+    }
+
+    fn near(ms: f64, expected: f64) {
+        assert!((ms - expected).abs() < 15.0, "{ms} {expected}");
+    }
+
+    #[test]
+    fn those_who_came_together_go_together_if_they_stay_equally_long() {
+        let alike = stays(&[1_000.0]);
+        let until = |sent: &[f64], share, now| alike.until_gone(&guests(sent), share, (now, 100.0));
+        near(until(&[5_000.0; 8], 0.5, 5_000.0), 1_050.0);
+        near(until(&[5_000.0; 8], 0.5, 5_700.0), 350.0);
+        // Two are about to go; a third will when those do that came last.
+        let mixed = [5_000.0, 5_000.0, 5_900.0, 5_900.0];
+        [(0.5, 100.0), (0.51, 1_001.0)].into_iter().for_each(|(share, ms)| near(until(&mixed, share, 5_950.0), ms));
+        // Who is overdue goes soon; who waits for more than there are waits for those who come next, too.
+        near(until(&[5_000.0], 1.0, 9_000.0), 100.0);
+        near(until(&[5_000.0; 4], 1.5, 5_000.0), 1_150.0);
+        near(until(&[], 0.5, 5_000.0), 50.0);
+    }
+
+    #[test]
+    fn where_stays_are_unlike_nobody_knows_who_goes() {
+        // Standard deviations of a half, and of more than the whole, of a mean of about 1 000.
+        let until = |stays: Stays| stays.until_gone(&guests(&[0.0; 8]), 0.25, (0.0, 900.0));
+        near(until(stays(&[500.0, 1_500.0])), 0.75 * 1_000.0 + 225.0);
+        near(until(stays(&[10.0, 10.0, 10.0, 4_000.0])), 225.0);
+    }
+
+    #[test]
+    fn who_has_gone_is_forgotten() {
+        let mut some = guests(&[10.0, 30.0, 20.0, 20.0]);
+        assert_eq!(some, guests(&[10.0, 20.0, 20.0, 30.0]));
+        [20.0, 10.0, 15.0, 20.0].into_iter().for_each(|sent| some.go(sent));
+        assert_eq!((some.last_of(0.1), some.last_of(1.0)), (Some(30.0), Some(30.0)));
+        some.go(30.0);
+        assert_eq!((some.last_of(0.5), some), (None, Guests::default()));
+    }
+}
