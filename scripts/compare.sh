@@ -58,11 +58,11 @@ declare -A specs=(
 )
 # Made when `predicted` was done: who changes it after this makes others.
 declare -A fresh=(
-    [few-shot]='generate:few-shot?tasks=202&requests=30&system=3&shots=13&question=4&block=512&output=205&rate=4'
-    [self-consistency]='generate:self-consistency?questions=1195&samples=6&prompt=14&block=512&output=310&rate=2'
-    [tree-of-thought]='generate:tree-of-thought?trees=151&depth=3&branching=3&prompt=12&thought=1&block=512&rate=0.1&think=8'
-    [multi-turn]='generate:multi-turn?sessions=695&turns=8&system=2&context=5&user=2&answer=1&block=512&rate=0.5&think=18'
-    [agent]='generate:agent?sessions=153&turns=40&system=9&context=38&user=1&answer=1&block=512&rate=0.12&think=6'
+    [few-shot]='generate:few-shot?tasks=206&requests=29&system=2&shots=13&question=3&block=512&output=195&rate=4'
+    [self-consistency]='generate:self-consistency?questions=1215&samples=6&prompt=15&block=512&output=305&rate=2'
+    [tree-of-thought]='generate:tree-of-thought?trees=149&depth=3&branching=3&prompt=13&thought=1&block=512&rate=0.1&think=7'
+    [multi-turn]='generate:multi-turn?sessions=705&turns=8&system=3&context=4&user=2&answer=1&block=512&rate=0.5&think=22'
+    [agent]='generate:agent?sessions=151&turns=39&system=8&context=42&user=1&answer=1&block=512&rate=0.12&think=6'
 )
 declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
 declare -A fresh_rates=([few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=3.75)
@@ -180,7 +180,7 @@ everything() {
                 cell 'in turn' few-shot "${rates[few-shot]}" "$workers" "$blocks" "$timing" --trace "${specs[few-shot]}&order=turn"
                 for kind in "${generated[@]}"; do
                     cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
-                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 1931
+                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 2003
                 done
             done
         done
