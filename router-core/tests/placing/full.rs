@@ -3,10 +3,15 @@
 use std::time::{Duration, Instant};
 
 use warmpath_core::admission::OnAllBusy;
-use warmpath_core::ids::Slot;
+use warmpath_core::ids::{RequestKey, Slot};
+use warmpath_core::observe::{Event, Learn, Observation, Side, Usage};
+use warmpath_core::overlap::TierBlocks;
 use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::rates::Rates;
 use warmpath_core::scheduler::{DecidedBy, PlaceError, Placement, Scheduler};
+use warmpath_core::shape::Shape;
 use warmpath_core::slot_set::SlotSet;
+use warmpath_core::units::{BlockSize, Tokens};
 use warmpath_core::workers::{Ramp, Target, WorkerTable};
 
 use super::{Holds, World, roomy};
@@ -65,4 +70,35 @@ fn where_all_are_full_who_knows_what_waiting_takes_says_where() {
     assert_eq!((placed.target.slot, placed.decided_by), (Slot(0), DecidedBy::Policy));
     // Without token ids nobody knows.
     assert_eq!(world.place(&[]).unwrap().decided_by, DecidedBy::LeastLoaded);
+}
+
+/// Once it is known how long requests stay, as far as that is always the same.
+#[test]
+fn room_comes_when_those_have_gone_who_came_together() {
+    let (rates, origin) = (Rates::default(), Instant::now());
+    let at = |ms| origin + Duration::from_millis(ms);
+    let tell = |ms, key, slot, event| {
+        rates.observe(&Observation { at: at(ms), request: RequestKey(key), slot: Slot(slot), event });
+    };
+    let place = |ms, key, slot| {
+        let shape = Shape::of(Tokens(100), BlockSize::new(4).unwrap());
+        tell(ms, key, slot, Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(100) });
+    };
+    let first_of_sixteen = |ms, slot| rates.read(at(ms)).until_gone(Slot(slot), 1.0 / 16.0);
+    let near = |found: f64, expected: f64| assert!((found - expected).abs() < 40.0, "{found} {expected}");
+    (0..16).for_each(|key| place(0, key, 0));
+    // Nobody knows yet: evenly, one in a sixteenth of what is believed.
+    near(first_of_sixteen(0, 0), 10_000.0 / 16.0);
+    (0..16).for_each(|key| tell(0, key, 0, Event::Failed { side: Side::Worker }));
+    for key in 0..2_000 {
+        place(2_000 * key, key, 1);
+        tell(2_000 * key + 100, key, 1, Event::FirstToken);
+        tell(2_000 * key + 2_000, key, 1, Event::Finished { usage: Usage::default() });
+    }
+    let now = 2_000 * 2_000;
+    (0..16).for_each(|key| place(now, key, 0));
+    near(first_of_sixteen(now, 0), 2_000.0 + 1_900.0 / 16.0);
+    near(first_of_sixteen(now + 1_500, 0), 500.0 + 1_900.0 / 16.0);
+    near(first_of_sixteen(now + 3_000, 0), 1_900.0 / 16.0);
+    near(first_of_sixteen(now, 2), 1_900.0 / 16.0);
 }
