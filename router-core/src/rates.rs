@@ -190,6 +190,7 @@ impl State {
             told: false,
         };
         self.flights.insert(key, flight);
+        self.end_to_end.pass(now, self.flights.len());
         if self.workers.len() <= slot.index() {
             self.workers.resize_with(slot.index() + 1, Worker::default);
         }
@@ -270,6 +271,7 @@ impl State {
         let Some(Flight { sent, context, whole, decoding, heard, told, .. }) = self.flights.remove(&key) else {
             return;
         };
+        self.end_to_end.pass(now, self.flights.len());
         if fully {
             self.end_to_end.add(now - sent);
         }
@@ -468,6 +470,25 @@ mod tests {
         let Outlook { own, .. } = world.outlook(20_000.0, 0, 4.0, 0);
         // Taken for two intervals, of 180 and of 0, it would be half of that.
         assert!(near(own, 180.0, 0.1), "{own}");
+    }
+
+    #[test]
+    fn who_is_computed_beside_others_is_not_late_before_their_step_is_over() {
+        let world = World::new();
+        // So it is known that first tokens come when they come.
+        world.place(0.0, 0, 0, 1_000);
+        world.answer(50.0, 0, 0);
+        // Three of 3 000 tokens at once, of which the third is begun in the step of 8 000; another comes during it.
+        (1..4).for_each(|key| world.place(1_000.0, key, 0, 3_000));
+        world.place(1_010.0, 4, 0, 3_000);
+        let at = |ms| world.outlook(1_000.0 + ms, 0, 1.0, 4);
+        let [step, all] = [20.0 + 8.0 * 30.0, 20.0 + 12.0 * 30.0];
+        // The first alone would be there after 110 ms.
+        for ms in [105.0, 115.0, 255.0] {
+            assert!((at(ms).wait - (all - ms)).abs() < 1e-9 && at(ms).own == 50.0, "{:?}", at(ms));
+        }
+        let slow = 300.0 / step;
+        assert!((at(300.0).wait - (all * slow - 300.0)).abs() < 1e-9 && (at(300.0).own - 50.0 * slow).abs() < 1e-9);
     }
 
     #[test]

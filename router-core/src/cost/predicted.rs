@@ -18,26 +18,28 @@ mod copies;
 /// 10·late − copy` in ms, lowest wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it, by how long those have been
-/// there who keep it; `own` what it has to compute of it: together the request's time to first token. One whose slots or blocks are all taken can be chosen, too: to
-/// wait for room where a prefix is may take less than to compute it elsewhere. Then as many come there as go, and each who
-/// comes while this one waits waits for one more to go: `behind`, together as long as it waits for room itself. Others lose
-/// `more` by it: what it adds to a step that there is anyway, for them or for the streams. Those who arrive there before it is
-/// begun each lose that; those who come while it is computed lose what is left of it: half, on average. In a ms these are `λ`,
-/// an equal share of all arrivals, but no more than eight times `λᵣ`, as many as came there last: a worker that nobody goes to
-/// has nobody to make wait. Each of the `decoding` streams loses it, too, to which a ms is worth less: `κ`, mean time to first
-/// token over mean time to the end, halved, since they get a token with every step meanwhile. Those who come later count as far
-/// as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time in which it computes prompts, since they
-/// go elsewhere while it does not, and are some of many to be held up while it does. Streams count as far as it is `full`: the
-/// same of the larger of that share and the one of its blocks or slots that are taken, since who decodes for longer keeps these
-/// from others, which makes no queue of prompts longer. The regulars, those `λᵣ` who come for what it holds, do not go
+/// there who keep it; `own` what it has to compute of it: together the request's time to first token. One whose slots or blocks
+/// are all taken can be chosen, too: to wait for room where a prefix is may take less than to compute it elsewhere. Then as many
+/// come there as go, and each who comes while this one waits waits for one more to go: `behind`, together as long as it waits
+/// for room itself. Others lose `more` by it: what it adds to a step that there is anyway, for them or for the streams. Those who
+/// arrive there before it is begun each lose that; those who come while it is computed lose what is left of it: half, on
+/// average. In a ms these are `λ`, an equal share of all arrivals, but no more than eight times `λᵣ`, as many as came there last:
+/// a worker that nobody goes to has nobody to make wait. Each of the `decoding` streams loses it, too, to which a ms is worth
+/// less: `κ`, mean time to first token over mean time to the end, halved, since they get a token with every step meanwhile. Those
+/// who come later count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time in which it
+/// computes prompts, since they go elsewhere while it does not, and are some of many to be held up while it does. `ρ` is what it
+/// usually is, or what it is now if that is more: the share of workers that compute prompts, with this request on one more, or
+/// those who come at once would take the last that have time, each for a little. Streams count as far as it is `full`: the same
+/// of the larger of what `ρ` usually is and the share of its blocks or slots that are taken, since who decodes for longer keeps
+/// these from others, which makes no queue of prompts longer. The regulars, those `λᵣ` who come for what it holds, do not go
 /// elsewhere, whether the fleet is busy or not: each loses `more`, or what it would have `saved` here, if that is less, since
-/// then it does go. `step` is what those lose whose first tokens come from the same step, times what that larger share leaves:
-/// the rest of the time somebody else would fill it. `copy` is what others gain who come for the same, where more of it is
-/// computed than the longest match leaves: `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest,
-/// not below 0. Who parted `t` times from what is held where this one does will do so about as often again, and gain each time
-/// what this one does; at most the copy is free. Of copies the share `s` is still there when the next comes: to be found `t`
-/// times, one of `m + 1` has to stay while so many times as many come, so `n` is `t·s^(t·(m + 1))` where `m` hold it. How many `pairs` there are in the burst that follows is told by what followed
-/// the bursts of others: of two that go to the same holder one waits for the other, so one holder more brings them
+/// then it does go. `step` is what those lose whose first tokens come from the same step. `copy` is what others gain who come
+/// for the same, where more of it is computed than the longest match leaves: `min(n·(waitₕ − wait), own − ownₕ)` beside the
+/// holder `h` that would answer soonest, not below 0. Who parted `t` times from what is held where this one does will do so
+/// about as often again, and gain each time what this one does; at most the copy is free. Of copies the share `s` is still there
+/// when the next comes: to be found `t` times, one of `m + 1` has to stay while so many times as many come, so `n` is
+/// `t·s^(t·(m + 1))` where `m` hold it. How many `pairs` there are in the burst that follows is told by what followed the bursts
+/// of others: of two that go to the same holder one waits for the other, so one holder more brings them
 /// `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes. `late` is by what it would break the limits that its class
 /// was promised, if it was. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All
 /// constants are learned ([`Rates`]).
@@ -80,8 +82,6 @@ struct Worth {
     arrivals: f64,
     /// For each stream that decodes.
     stall: f64,
-    /// Of those in the same step: the share of the time in which nobody else would fill it.
-    step: f64,
 }
 
 impl Toll {
@@ -93,7 +93,7 @@ impl Toll {
             later: more * worth.busy * smaller(worth.arrivals, GROWTH_MAX * regulars.per_ms) * during,
             regulars: smaller(more, regulars.saved) * regulars.per_ms * during,
             stalls: more * worth.stall * decoding,
-            step: step * worth.step,
+            step,
             behind: 0.0,
             late: 0.0,
             copy: 0.0,
@@ -151,14 +151,18 @@ impl Toll {
 
 impl Worth {
     fn now(reading: &Reading<'_>, candidates: &[Candidate]) -> Self {
-        let each = serving(candidates).map(known_fullness);
-        let (workers, fullness) = each.fold((0.0_f64, 0.0), |(workers, sum), fullness| (workers + 1.0, sum + fullness));
-        let workers = workers.max(1.0);
+        let (mut workers, mut computing, mut fullness) = (0_u32, 0_u32, 0.0);
+        for candidate in serving(candidates) {
+            workers += 1;
+            computing += u32::from(candidate.waiting > 0);
+            fullness += known_fullness(candidate);
+        }
+        let (workers, computing) = (f64::from(workers.max(1)), f64::from(computing));
         let arrivals = reading.arrivals() / workers;
-        let busy = (arrivals * reading.mean_request_ms()).min(BUSIEST);
-        let full = busy.max(fullness / workers).min(BUSIEST);
-        let stall = odds(full) * reading.first_share() / 2.0;
-        Self { busy: odds(busy), arrivals, stall, step: 1.0 - full }
+        let usually = (arrivals * reading.mean_request_ms()).min(BUSIEST);
+        let full = usually.max(fullness / workers).min(BUSIEST);
+        let busy = usually.max((computing + 1.0) / (workers + 1.0)).min(BUSIEST);
+        Self { busy: odds(busy), arrivals, stall: odds(full) * reading.first_share() / 2.0 }
     }
 }
 
@@ -414,16 +418,15 @@ mod tests {
 
     #[test]
     fn the_formula_by_hand() {
-        let worth = Worth { busy: 0.5, arrivals: 0.01, stall: 0.05, step: 0.75 };
+        let worth = Worth { busy: 0.5, arrivals: 0.01, stall: 0.05 };
         // 0.01 arrivals a ms in the 100 ms before it and, as they lose half, 25 of those that it takes are 1.25, each of which
         // loses 40, and half of them go elsewhere; six streams lose 40 at a twentieth each.
-        // A quarter of the time somebody else would fill the step.
         // 0.04 regulars a ms are five in that time, each of whom would rather lose the 30 ms that coming here saves.
         let regulars = Regulars { per_ms: 0.04, saved: 30.0 };
         let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
-        let lost = Toll { later: 25.0, regulars: 150.0, stalls: 12.0, step: 6.0, ..NOTHING };
+        let lost = Toll { later: 25.0, regulars: 150.0, stalls: 12.0, step: 8.0, ..NOTHING };
         assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
-        assert!((toll.sum() - 343.0).abs() < 1e-12);
+        assert!((toll.sum() - 345.0).abs() < 1e-12);
         // The same work ahead of it costs nobody else anything.
         let alone = Toll::of(Outlook { wait: 100.0, ..Outlook::default() }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
@@ -478,7 +481,7 @@ mod tests {
 
     #[test]
     fn who_goes_nowhere_makes_nobody_wait_there() {
-        let worth = Worth { busy: 1.0, arrivals: 0.01, stall: 0.0, step: 0.0 };
+        let worth = Worth { busy: 1.0, arrivals: 0.01, stall: 0.0 };
         let later = |per_ms| {
             let outlook = Outlook { own: 100.0, more: 80.0, ..Outlook::default() };
             Toll::of(outlook, 0.0, Regulars { per_ms, saved: 0.0 }, worth).later
@@ -504,17 +507,24 @@ mod tests {
             Worth::now(&reading, &[candidate, candidate])
         };
         let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12, "{value}, not {expected}");
-        // Those who come later wait for what is computed, whatever is taken of the caches.
+        // Those who come later wait for what is computed, whatever is taken of the caches. Both workers have time, which with
+        // this request makes one of three that has none: more than usually.
         for taken in [0, 800, 1_000] {
-            close(worth(taken).busy * worth(taken).arrivals, 0.003_125 * 0.25 / 0.75);
+            close(worth(taken).busy * worth(taken).arrivals, 0.003_125 / 2.0);
         }
-        close(worth(0).step, 0.75);
+        let computing = |some: &[u32]| {
+            let fleet: Vec<_> = some.iter().map(|waiting| Candidate { waiting: *waiting, ..idle(0, 0) }).collect();
+            Worth::now(&reading, &fleet).busy
+        };
+        // Of two that have none, it is as much as can be told.
+        [(&[0; 9][..], 1.0 / 9.0), (&[0, 1, 0], 1.0), (&[9, 1], 19.0)]
+            .into_iter()
+            .for_each(|(fleet, odds)| close(computing(fleet), odds));
         // Streams keep what is fuller from others: the cache, here. It is never taken to be fuller than it can be told.
         // The first token came after 700 ms, which is a fiftieth of the 35 s that the first request has taken so far.
         let stall = |share: f64| share / (1.0 - share) * 0.02 / 2.0;
         for (taken, share) in [(0, 0.25), (800, 0.8), (1_000, 0.95)] {
             close(worth(taken).stall, stall(share));
-            close(worth(taken).step, 1.0 - share);
         }
     }
 
@@ -556,11 +566,13 @@ mod tests {
         // One interval for both: 20 + 2·30, then 27.68 of its own.
         assert_eq!(outlook(0), Outlook { wait: 80.0, own: 27.68, more: 7.68, step: 2.0 * 7.68 });
         assert_eq!(outlook(40), Outlook { wait: 40.0, own: 27.68, more: 7.68, step: 0.0 });
-        // The first alone should have taken 50: after 100 everything takes twice as long. What it takes
-        // beyond that is waited for, too: longer and longer.
-        assert_eq!(outlook(100), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0 });
-        assert_eq!(outlook(130), Outlook { wait: 60.0, own: 55.36, more: 15.36, step: 0.0 });
-        assert_eq!(outlook(5_000), Outlook { wait: 4_900.0, own: 55.36, more: 15.36, step: 0.0 });
+        // The first alone would have taken 50, but its token comes with that of the other: after 100 everything takes a quarter
+        // longer, and at most twice as long. What it takes beyond that is waited for, too: longer and longer.
+        let slower = |wait, times| Outlook { wait, own: 27.68 * times, more: 7.68 * times, step: 0.0 };
+        assert_eq!(outlook(60), slower(20.0, 1.0));
+        assert_eq!(outlook(100), slower(0.0, 1.25));
+        assert_eq!(outlook(200), slower(40.0, 2.0));
+        assert_eq!(outlook(5_000), slower(4_840.0, 2.0));
     }
 
     #[test]
@@ -636,11 +648,11 @@ mod tests {
         tell(&policy, start + Duration::from_millis(50), 1, 1, Event::FirstToken);
         let later = start + Duration::from_secs(16);
         tell(&policy, later, 1, 1, Event::Finished { usage: Usage::default() });
-        // 12 s by one of 16 and the belief, less 50 ms, for 16 slots: the wait for one, and as much for those behind; then 4
-        // of the prompt's 16 blocks.
+        // 12 s by one of 16 and the belief for 16 slots: the wait for one, and as much for those behind; then 4 of the prompt's
+        // 16 blocks.
         let cost = |slots| costs(&policy, later, &[Candidate { standing: Standing::Full, ..held(taken(slots)) }])[0].0;
         let open = costs(&policy, later, &[held(taken(15))])[0].0;
-        assert!((cost(16) - open - 2.0 * 11_950.0 / 16.0).abs() < 0.25 * open, "{} {open}", cost(16));
+        assert!((cost(16) - open - 2.0 * 12_000.0 / 16.0).abs() < 0.25 * open, "{} {open}", cost(16));
     }
 
     fn held(candidate: Candidate) -> Candidate {

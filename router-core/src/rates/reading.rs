@@ -123,13 +123,13 @@ impl<'a> Reading<'a> {
         self.state.arrivals.per_ms()
     }
 
-    /// ms until a `share` of those in flight on a worker has gone. Where they come and go evenly, all of them have once in the
-    /// time from first token to end; those who came together go together.
+    /// ms until a `share` of those in flight on a worker has gone, by how long those stay who are in flight anywhere; those who
+    /// came together go together.
     pub fn until_gone(&self, slot: Slot, share: f64) -> f64 {
-        let (state, turn) = (&self.state, self.decode_ms());
+        let (state, now) = (&self.state, self.now);
         match state.workers.get(slot.index()) {
-            Some(worker) => state.end_to_end.until_gone(&worker.guests, share, (self.now, turn)),
-            None => share * turn,
+            Some(worker) => state.end_to_end.until_gone(&worker.guests, share, now),
+            None => state.end_to_end.until_gone_evenly(share, now),
         }
     }
 

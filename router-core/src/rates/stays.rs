@@ -10,6 +10,21 @@ use super::mean::Mean;
 pub(super) struct Stays {
     ms: Mean,
     squares: Mean,
+    turnover: Turnover,
+}
+
+/// How long those stay who are there, by how many of them go: all of their time over those who have gone (Little's law). Where a
+/// fleet fills, who has ended was there for less than those will be who are there.
+#[derive(Clone, Copy, Debug)]
+struct Turnover {
+    here: f64,
+    /// Since when so many are there.
+    since: f64,
+    /// How long all of them were there together, old time counting less.
+    stayed: f64,
+    gone: f64,
+    /// Of whom at most it is.
+    most: f64,
 }
 
 /// Those in flight on one worker: when they were sent, ascending.
@@ -19,13 +34,21 @@ pub(super) struct Guests(VecDeque<f64>);
 impl Stays {
     /// Nobody ended yet; `ms` is believed as much as so many `samples`, and that stays are unlike. A sample weighs `least` at least.
     pub(super) fn believed(ms: f64, samples: f64, least: f64) -> Self {
-        Self { ms: Mean::believed(ms, samples, least), squares: Mean::believed(2.0 * ms * ms, samples, least) }
+        let turnover = Turnover { here: 0.0, since: 0.0, stayed: ms * samples, gone: samples, most: 1.0 / least };
+        let [ms, squares] = [ms, 2.0 * ms * ms].map(|value| Mean::believed(value, samples, least));
+        Self { ms, squares, turnover }
+    }
+
+    /// From now on so many are there.
+    pub(super) fn pass(&mut self, now: f64, here: usize) {
+        self.turnover.pass(now, here);
     }
 
     pub(super) fn add(&mut self, ms: f64) {
         let ms = ms.min(OFF_MAX * self.ms.get());
         self.ms.add(ms);
         self.squares.add(ms * ms);
+        self.turnover.go();
     }
 
     /// None where nobody ended.
@@ -33,16 +56,44 @@ impl Stays {
         self.ms.learned()
     }
 
-    /// ms until a `share` of these has gone, where all of them would have in `turn` if they came and went evenly. As far as stays
-    /// are alike, not before the last of the eldest such share has been there as long as others stayed: those who came together
-    /// go together. They are alike by `1 − Var[s]/E[s]²` of stays `s`, since where these are as unlike as those of an exponential
-    /// distribution, how long one was there says nothing of when it goes. The sum was measured to be better than the later of
-    /// both: others stay longer where a fleet fills than those did who have ended.
-    pub(super) fn until_gone(&self, guests: &Guests, share: f64, (now, turn): (f64, f64)) -> f64 {
-        let (mean, evenly) = (self.ms.get(), share * turn);
+    /// ms until a `share` of these has gone, if they come and go evenly: then all of them have once in the time for which those
+    /// stay who are there. As far as stays are alike, not before the last of the eldest such share has been there as long as
+    /// others stayed: those who came together go together. They are alike by `1 − Var[s]/E[s]²` of stays `s`, since where these
+    /// are as unlike as those of an exponential distribution, how long one was there says nothing of when it goes. The sum was
+    /// measured to be better than the later of both.
+    pub(super) fn until_gone(&self, guests: &Guests, share: f64, now: f64) -> f64 {
+        let (mean, evenly) = (self.ms.get(), self.until_gone_evenly(share, now));
         let Some(sent) = guests.last_of(share).filter(|_| mean > 0.0) else { return evenly };
         let alike = (2.0 - self.squares.get() / (mean * mean)).clamp(0.0, 1.0);
         evenly + alike * (sent + mean - now).max(0.0)
+    }
+
+    /// The same of whom nothing is known.
+    pub(super) fn until_gone_evenly(&self, share: f64, now: f64) -> f64 {
+        share * self.turnover.ms(now)
+    }
+}
+
+impl Turnover {
+    fn pass(&mut self, now: f64, here: usize) {
+        self.stayed = self.stayed_by(now);
+        self.since = now;
+        self.here = f64::from(u32::try_from(here).unwrap_or(u32::MAX));
+    }
+
+    fn go(&mut self) {
+        self.gone += 1.0;
+        let keep = (self.most / self.gone).min(1.0);
+        self.gone *= keep;
+        self.stayed *= keep;
+    }
+
+    fn ms(&self, now: f64) -> f64 {
+        self.stayed_by(now) / self.gone
+    }
+
+    fn stayed_by(&self, now: f64) -> f64 {
+        self.stayed + self.here * (now - self.since).max(0.0)
     }
 }
 
@@ -84,9 +135,16 @@ mod tests {
         guests
     }
 
-    fn stays(each: &[f64]) -> Stays {
+    /// One after the other was there so long, until now.
+    fn stays(each: &[f64], now: f64) -> Stays {
         let mut stays = Stays::believed(100.0, 2.0, 0.005);
-        (0..400).for_each(|_| each.iter().for_each(|ms| stays.add(*ms)));
+        let mut at = now - 400.0 * each.iter().sum::<f64>();
+        for ms in std::iter::repeat_n(each, 400).flatten() {
+            stays.pass(at, 1);
+            at += ms;
+            stays.pass(at, 0);
+            stays.add(*ms);
+        }
         stays
     }
 
@@ -96,25 +154,46 @@ mod tests {
 
     #[test]
     fn those_who_came_together_go_together_if_they_stay_equally_long() {
-        let alike = stays(&[1_000.0]);
-        let until = |sent: &[f64], share, now| alike.until_gone(&guests(sent), share, (now, 100.0));
-        near(until(&[5_000.0; 8], 0.5, 5_000.0), 1_050.0);
-        near(until(&[5_000.0; 8], 0.5, 5_700.0), 350.0);
+        let alike = stays(&[1_000.0], 0.0);
+        let until = |sent: &[f64], share, now| alike.until_gone(&guests(sent), share, now);
+        near(until(&[5_000.0; 8], 0.5, 5_000.0), 1_000.0 + 500.0);
+        near(until(&[5_000.0; 8], 0.5, 5_700.0), 300.0 + 500.0);
         // Two are about to go; a third will when those do that came last.
         let mixed = [5_000.0, 5_000.0, 5_900.0, 5_900.0];
-        [(0.5, 100.0), (0.51, 1_001.0)].into_iter().for_each(|(share, ms)| near(until(&mixed, share, 5_950.0), ms));
+        [(0.5, 50.0 + 500.0), (0.51, 950.0 + 510.0)]
+            .into_iter()
+            .for_each(|(share, ms)| near(until(&mixed, share, 5_950.0), ms));
         // Who is overdue goes soon; who waits for more than there are waits for those who come next, too.
-        near(until(&[5_000.0], 1.0, 9_000.0), 100.0);
-        near(until(&[5_000.0; 4], 1.5, 5_000.0), 1_150.0);
-        near(until(&[], 0.5, 5_000.0), 50.0);
+        near(until(&[5_000.0], 0.1, 9_000.0), 100.0);
+        near(until(&[5_000.0; 4], 1.5, 5_000.0), 1_000.0 + 1_500.0);
+        near(until(&[], 0.5, 5_000.0), 500.0);
     }
 
     #[test]
     fn where_stays_are_unlike_nobody_knows_who_goes() {
         // Standard deviations of a half, and of more than the whole, of a mean of about 1 000.
-        let until = |stays: Stays| stays.until_gone(&guests(&[0.0; 8]), 0.25, (0.0, 900.0));
-        near(until(stays(&[500.0, 1_500.0])), 0.75 * 1_000.0 + 225.0);
-        near(until(stays(&[10.0, 10.0, 10.0, 4_000.0])), 225.0);
+        let until = |each: &[f64]| stays(each, 0.0).until_gone(&guests(&[0.0; 8]), 0.25, 0.0);
+        near(until(&[500.0, 1_500.0]), 0.75 * 1_000.0 + 250.0);
+        near(until(&[10.0, 10.0, 10.0, 4_000.0]), 0.25 * 1_007.5);
+    }
+
+    #[test]
+    fn where_nobody_goes_it_takes_longer_and_longer() {
+        let mut filling = Stays::believed(100.0, 2.0, 0.005);
+        assert_eq!(filling.until_gone_evenly(0.5, 0.0), 50.0);
+        filling.pass(0.0, 10);
+        // Ten for 10 s, and two who are believed to have been there for 100 ms.
+        assert_eq!(filling.until_gone_evenly(0.5, 10_000.0), 0.5 * 100_200.0 / 2.0);
+        // The first who goes was there for 10 s: the others were, too.
+        filling.pass(10_000.0, 9);
+        filling.add(10_000.0);
+        assert_eq!(filling.until_gone_evenly(0.3, 10_000.0), 0.3 * 100_200.0 / 3.0);
+        // Where ten are always there, of whom one goes every 100 ms, each stays for 1 s.
+        for at in 1..1_000 {
+            filling.pass(10_000.0 + f64::from(at) * 100.0, 10);
+            filling.add(1_000.0);
+        }
+        near(filling.until_gone_evenly(1.0, 109_900.0), 1_000.0);
     }
 
     #[test]

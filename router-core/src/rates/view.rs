@@ -103,7 +103,9 @@ impl<'a> View<'a> {
         };
         let first = &self.worker.pending[self.progress.passed];
         let elapsed = larger(now - self.progress.head, 0.0);
-        let expected = slow * line.ms_beside(&first.work, decode);
+        let alone = slow * line.ms_beside(&first.work, decode);
+        // Its token comes with the step, in which others are computed, too.
+        let expected = if elapsed > alone { slow * line.ms_beside(&self.step(), decode) } else { alone };
         // Of an answer that is no stream nothing is heard before it is whole.
         let heard = if self.worker.streams { expected } else { larger(expected, whole) };
         if heard <= 0.0 || !(self.worker.streams || whole > 0.0) {
@@ -166,6 +168,23 @@ impl<'a> View<'a> {
             requests += 1;
         }
         (tokens, requests)
+    }
+
+    /// What is computed in the step in which the first that is queued is: it, and those that were there when it began, as far
+    /// as a step has room.
+    #[inline(never)] // Asked only of a first that is late.
+    fn step(&self) -> Work {
+        let Progress { passed, head, .. } = *self.progress;
+        let queued = self.worker.pending.range(passed..).take(STEP_MATES_MAX).enumerate();
+        let mut step = Work::default();
+        for (at, Pending { work, .. }) in queued.take_while(|(at, it)| *at == 0 || it.sent <= head + ONE_STEP_MS) {
+            let room = larger(STEP - step.tokens, 0.0);
+            if at > 0 && work.tokens > room {
+                return step.and(work.times(room / work.tokens));
+            }
+            step = step.and(*work);
+        }
+        step
     }
 
     /// ms between two tokens of the streams that it decodes; 0 where there are none.

@@ -97,8 +97,8 @@ fn room_comes_when_those_have_gone_who_came_together() {
     }
     let now = 2_000 * 2_000;
     (0..16).for_each(|key| place(now, key, 0));
-    near(first_of_sixteen(now, 0), 2_000.0 + 1_900.0 / 16.0);
-    near(first_of_sixteen(now + 1_500, 0), 500.0 + 1_900.0 / 16.0);
-    near(first_of_sixteen(now + 3_000, 0), 1_900.0 / 16.0);
-    near(first_of_sixteen(now, 2), 1_900.0 / 16.0);
+    near(first_of_sixteen(now, 0), 2_000.0 + 2_000.0 / 16.0);
+    near(first_of_sixteen(now + 1_500, 0), 500.0 + 2_000.0 / 16.0);
+    near(first_of_sixteen(now + 3_000, 0), 2_000.0 / 16.0);
+    near(first_of_sixteen(now, 2), 2_000.0 / 16.0);
 }
