@@ -102,7 +102,7 @@ cells as $cells
   "",
   "### On workloads that were made last",
   "",
-  "Of other shapes and seeds, made when `predicted` was done. No search has seen them: tuned weights are those of their kind above.",
+  "Of other shapes and another seed, drawn at random when `predicted` was done. No search has seen them: tuned weights are those of their kind above.",
   "",
   head, ($fresh | groups),
   "",
