@@ -56,7 +56,8 @@ declare -A specs=(
     [multi-turn]='generate:multi-turn?sessions=700&turns=8&system=3&context=4&user=2&answer=1&block=512&rate=0.5&think=20'
     [agent]='generate:agent?sessions=150&turns=40&system=8&context=40&user=1&answer=1&block=512&rate=0.12&think=5'
 )
-# Made when `predicted` was done, of shapes drawn at random: who changes it after this draws others.
+# Made when `predicted` was done, of lengths and counts drawn at random, but for five times as many trees, of whose requests there
+# would be too few for a 99th percentile: who changes it after this draws others.
 declare -A fresh=(
     [few-shot]='generate:few-shot?tasks=238&requests=33&system=3&shots=20&question=6&block=512&output=129&rate=4'
     [self-consistency]='generate:self-consistency?questions=1037&samples=5&prompt=20&block=512&output=153&rate=2'
