@@ -27,22 +27,22 @@ mod copies;
 /// a worker that nobody goes to has nobody to make wait. Each of the `decoding` streams loses it, too, to which a ms is worth
 /// less: `κ`, mean time to first token over mean time to the end, halved, since they get a token with every step meanwhile. Those
 /// who come later count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time in which it
-/// computes prompts, since they go elsewhere while it does not, and are some of many to be held up while it does. `ρ` is what it
-/// usually is, or what it is now if that is more: the share of workers that compute prompts, with this request on one more, or
-/// those who come at once would take the last that have time, each for a little. Streams count as far as it is `full`: the same
-/// of the larger of what `ρ` usually is and the share of its blocks or slots that are taken, since who decodes for longer keeps
-/// these from others, which makes no queue of prompts longer. The regulars, those `λᵣ` who come for what it holds, do not go
-/// elsewhere, whether the fleet is busy or not: each loses `more`, or what it would have `saved` here, if that is less, since
-/// then it does go. `step` is what those lose whose first tokens come from the same step. `copy` is what others gain who come
-/// for the same, where more of it is computed than the longest match leaves: `min(n·(waitₕ − wait), own − ownₕ)` beside the
-/// holder `h` that would answer soonest, not below 0. Who parted `t` times from what is held where this one does will do so
-/// about as often again, and gain each time what this one does; at most the copy is free. Of copies the share `s` is still there
-/// when the next comes: to be found `t` times, one of `m + 1` has to stay while so many times as many come, so `n` is
-/// `t·s^(t·(m + 1))` where `m` hold it. How many `pairs` there are in the burst that follows is told by what followed the bursts
-/// of others: of two that go to the same holder one waits for the other, so one holder more brings them
-/// `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes. `late` is by what it would break the limits that its class
-/// was promised, if it was. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All
-/// constants are learned ([`Rates`]).
+/// computes prompts, since they go elsewhere while it does not, and are some of many to be held up while it does. Or as far as it
+/// is busy now, if that is more: the same of the share of workers that compute prompts, with this request on one more, or those
+/// who come at once would take the last that have time, each for a little; but no more than `2/(1 − ρ)`, since that is over
+/// before long. Streams count as far as it is `full`: `ρ/(1 − ρ)` of the larger of that `ρ` and the share of its blocks or slots
+/// that are taken, since who decodes for longer keeps these from others, which makes no queue of prompts longer. The regulars,
+/// those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses `more`, or what it
+/// would have `saved` here, if that is less, since then it does go. `step` is what those lose whose first tokens come from the
+/// same step. `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
+/// `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest, not below 0. Who parted `t` times from
+/// what is held where this one does will do so about as often again, and gain each time what this one does; at most the copy is
+/// free. Of copies the share `s` is still there when the next comes: to be found `t` times, one of `m + 1` has to stay while so
+/// many times as many come, so `n` is `t·s^(t·(m + 1))` where `m` hold it. How many `pairs` there are in the burst that follows
+/// is told by what followed the bursts of others: of two that go to the same holder one waits for the other, so one holder more
+/// brings them `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes. `late` is by what it would break the limits that
+/// its class was promised, if it was. Only what a request makes others wait multiplies; what it waits itself hurts nobody else.
+/// All constants are learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -161,8 +161,9 @@ impl Worth {
         let arrivals = reading.arrivals() / workers;
         let usually = (arrivals * reading.mean_request_ms()).min(BUSIEST);
         let full = usually.max(fullness / workers).min(BUSIEST);
-        let busy = usually.max((computing + 1.0) / (workers + 1.0)).min(BUSIEST);
-        Self { busy: odds(busy), arrivals, stall: odds(full) * reading.first_share() / 2.0 }
+        let now = ((computing + 1.0) / (workers + 1.0)).min(BUSIEST);
+        let busy = odds(usually).max(odds(now).min(CROWD_MAX / (1.0 - usually)));
+        Self { busy, arrivals, stall: odds(full) * reading.first_share() / 2.0 }
     }
 }
 
@@ -179,6 +180,11 @@ fn known_fullness(candidate: &Candidate) -> f64 {
 /// How many times as many may come to a worker as came last. One that hardly anybody goes to would look, by its equal share
 /// of arrivals, as if many would be held up there, and stay idle beside busy ones for that.
 const GROWTH_MAX: f64 = 8.0;
+
+/// Where nobody has time now, as many are held up as if nobody could go elsewhere: `1/(1 − ρ)` times those who come while it
+/// is computed, since each who waits makes the next wait, until the queue is empty again. So many times that, as who comes at
+/// once meets more. That the last worker of many is taken is over before long: it is no longer queue for all of them.
+const CROWD_MAX: f64 = 2.0;
 
 /// How busy or full a fleet is at most: beyond, what is estimated is too rough to tell how much more others lose.
 const BUSIEST: f64 = 0.95;
@@ -516,8 +522,8 @@ mod tests {
             let fleet: Vec<_> = some.iter().map(|waiting| Candidate { waiting: *waiting, ..idle(0, 0) }).collect();
             Worth::now(&reading, &fleet).busy
         };
-        // Of two that have none, it is as much as can be told.
-        [(&[0; 9][..], 1.0 / 9.0), (&[0, 1, 0], 1.0), (&[9, 1], 19.0)]
+        // Where all others have none, or all, as if nobody could go elsewhere; three are busy a sixth of the time.
+        [(&[0; 9][..], 1.0 / 9.0), (&[0, 1, 0], 1.0), (&[9, 1, 0], 2.4), (&[9, 1], 2.0 / 0.75)]
             .into_iter()
             .for_each(|(fleet, odds)| close(computing(fleet), odds));
         // Streams keep what is fuller from others: the cache, here. It is never taken to be fuller than it can be told.

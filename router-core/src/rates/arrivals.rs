@@ -2,6 +2,7 @@
 
 use super::ONE_STEP_MS;
 use super::mean::Mean;
+use crate::real::larger;
 
 /// A gap counts as so many usual ones at most: a quiet night is no rate of the morning.
 const PAUSE_MAX: f64 = 100.0;
@@ -43,14 +44,12 @@ impl Arrivals {
 
     /// The same at this moment: fewer where nobody has come for longer than usual, more while more than usual come at once.
     pub(super) fn per_ms_by(&self, now: f64) -> f64 {
-        self.last.map_or(0.0, |(began, size)| {
-            per(self.size.leaning_to(size), crate::real::larger(self.between.get(), now - began))
-        })
+        self.last.map_or(0.0, |(began, size)| per(self.size.leaning_to(size), larger(self.between.get(), now - began)))
     }
 }
 
 fn per(size: f64, between: f64) -> f64 {
-    if between > 0.0 { crate::real::larger(size, 1.0) / between } else { 0.0 }
+    if between > 0.0 { larger(size, 1.0) / between } else { 0.0 }
 }
 
 #[cfg(test)]

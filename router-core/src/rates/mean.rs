@@ -1,5 +1,7 @@
 //! A mean that forgets.
 
+use crate::real::larger;
+
 /// The mean of what was added: of all of it at first, then of about the last `1/least`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mean {
@@ -34,7 +36,7 @@ impl Mean {
 
     /// The mean, drawn towards a larger `value` as far as one sample of many draws it.
     pub(super) fn leaning_to(&self, value: f64) -> f64 {
-        self.value + crate::real::larger(value - self.value, 0.0) * self.least
+        self.value + larger(value - self.value, 0.0) * self.least
     }
 
     /// Where nothing was added, what is believed, or 0.
