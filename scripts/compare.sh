@@ -56,17 +56,16 @@ declare -A specs=(
     [multi-turn]='generate:multi-turn?sessions=700&turns=8&system=3&context=4&user=2&answer=1&block=512&rate=0.5&think=20'
     [agent]='generate:agent?sessions=150&turns=40&system=8&context=40&user=1&answer=1&block=512&rate=0.12&think=5'
 )
-# Made when `predicted` was done, of lengths and counts drawn at random, but for five times as many trees, of whose requests there
-# would be too few for a 99th percentile: who changes it after this draws others.
+# Made when `predicted` was done, of lengths and counts drawn at random: who changes it after this draws others.
 declare -A fresh=(
-    [few-shot]='generate:few-shot?tasks=238&requests=33&system=3&shots=20&question=6&block=512&output=129&rate=4'
-    [self-consistency]='generate:self-consistency?questions=1037&samples=5&prompt=20&block=512&output=153&rate=2'
-    [tree-of-thought]='generate:tree-of-thought?trees=660&depth=2&branching=2&prompt=8&thought=1&block=512&rate=0.1&think=9'
-    [multi-turn]='generate:multi-turn?sessions=490&turns=6&system=2&context=6&user=1&answer=2&block=512&rate=0.5&think=22'
-    [agent]='generate:agent?sessions=138&turns=38&system=9&context=45&user=1&answer=1&block=512&rate=0.12&think=6'
+    [few-shot]='generate:few-shot?tasks=105&requests=18&system=3&shots=26&question=3&block=512&output=212&rate=4'
+    [self-consistency]='generate:self-consistency?questions=1154&samples=11&prompt=6&block=512&output=257&rate=1'
+    [tree-of-thought]='generate:tree-of-thought?trees=129&depth=4&branching=3&prompt=10&thought=1&block=512&rate=0.1&think=9'
+    [multi-turn]='generate:multi-turn?sessions=576&turns=4&system=8&context=6&user=2&answer=2&block=512&rate=0.5&think=24'
+    [agent]='generate:agent?sessions=114&turns=27&system=9&context=33&user=1&answer=1&block=512&rate=0.12&think=7'
 )
 declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
-declare -A fresh_rates=([few-shot]=2 [self-consistency]=1.1 [tree-of-thought]=24 [multi-turn]=4.5 [agent]=4)
+declare -A fresh_rates=([few-shot]=2.5 [self-consistency]=2 [tree-of-thought]=1 [multi-turn]=4 [agent]=3)
 generated=(few-shot self-consistency tree-of-thought multi-turn agent)
 readonly -A specs fresh rates fresh_rates
 
@@ -181,7 +180,7 @@ everything() {
                 cell 'in turn' few-shot "${rates[few-shot]}" "$workers" "$blocks" "$timing" --trace "${specs[few-shot]}&order=turn"
                 for kind in "${generated[@]}"; do
                     cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
-                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 2111
+                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 2113
                 done
             done
         done
