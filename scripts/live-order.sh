@@ -4,11 +4,13 @@
 #   scripts/live-order.sh [--quick]
 #
 # `warmpath demo` sends a slice of the conversation trace through the router to simulated engines, all on loopback, under one
-# policy after the other, REPEATS times (3; with --quick once, half of the slice): half a minute for each policy and time. The same requests go through the virtual
-# fleet of the same engines, with as many seeds. Two policies are compared where their mean times to first token differ by
-# more than runs of one policy do, live and in virtual time, and by more than 2 %. Ends with 1 where any two stand the other
-# way round live. It needs a machine that does little else: figures of a lag between due and sent that is not small beside
-# them are those of the machine, so load and lag are shown.
+# policy after the other, REPEATS times (3; with --quick once, half of the slice): half a minute for each policy and time.
+# The same requests go as often through the virtual fleet of the same engines, each as late, by chance, as the sender was on
+# the average: a run in which all come to the tick is one of many that differ by some per cent, and gives the same figures
+# whatever the seed. Two policies are compared where their mean times to first token differ by more than runs of one policy
+# do, live and in virtual time, and by more than 2 %. Ends with 1 where any two stand the other way round live. It needs a
+# machine that does little else: figures of a lag between due and sent that is not small beside them are those of the
+# machine, so load and lag are shown.
 #
 # WARMPATH names the binary; POLICIES the policies, with commas between; JSON a file for the rows.
 set -euo pipefail
@@ -26,19 +28,29 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 rows=${JSON:-$folder/rows.jsonl}
 : >"$rows"
+# The slice of run $1, each request up to twice the mean lag of this run's senders late, in ms of the trace.
+late() {
+    local lag
+    lag=$(jq -s --argjson seed "$1" 'map(select(.way == "live" and .seed == $seed) | .lag_ms.mean) | add / length' "$rows")
+    jq -cs --argjson seed "$1" --argjson most "$(jq -n "2 * $lag * $speed")" '
+        to_entries[] | ((.key + 1 + $seed * 65536) * 2654435761 % 4294967296 / 4294967296) as $chance
+        | .value | .timestamp |= (. + $chance * $most | round)' "$folder/slice.jsonl"
+}
 readonly repeats warmpath policies workers speed scale cache_blocks block folder rows
 
 # The demo's requests, as it scales and splits them.
 gzip -cd src/demo/conversation-slice.jsonl.gz | jq -c --argjson to "$scale" --argjson block "$block" '
     def scaled: ((. / 512 | floor) * $to + ((. % 512) * $to / 512 | ceil)) | [., 1] | max;
     .input_length |= scaled | .output_length |= scaled
-    | ($to / $block) as $parts | .hash_ids |= map(range($parts) as $part | . * $parts + $part)' >"$folder/slice.jsonl"
+    | ($to / $block) as $parts | (.input_length / $block | ceil) as $blocks
+    | .hash_ids |= (map(range($parts) as $part | . * $parts + $part) | .[:$blocks])' >"$folder/slice.jsonl"
 
 for seed in $(seq "$repeats"); do
     echo "live, $seed of $repeats; load of the machine: $(cut -d ' ' -f 1-3 /proc/loadavg) on $(nproc) cores" >&2
     timeout 1200 "$warmpath" demo --policy "$policies" --workers "$workers" --speed "$speed" --cache-blocks "$cache_blocks" \
         --seed "$seed" --json "${part[@]}" 2>/dev/null | jq -c '.rows[] + {way: "live"}' >>"$rows"
-    timeout 1200 "$warmpath" replay --trace "$folder/slice.jsonl" --format mooncake --block-size "$block" --policy "$policies" \
+    late "$seed" >"$folder/late.jsonl"
+    timeout 1200 "$warmpath" replay --trace "$folder/late.jsonl" --format mooncake --block-size "$block" --policy "$policies" \
         --workers "$workers" --speed "$speed" --cache-blocks "$cache_blocks" --max-num-seqs 1024 --seed "$seed" --json "${part[@]}" |
         jq -c '.rows[] + {way: "virtual"}' >>"$rows"
 done
