@@ -6,11 +6,11 @@
 # `warmpath demo` sends a slice of the conversation trace through the router to simulated engines, all on loopback, under one
 # policy after the other, REPEATS times (3; with --quick once, half of the slice): half a minute for each policy and time.
 # The same requests go as often through the virtual fleet of the same engines, each as late, by chance, as the sender was on
-# the average: a run in which all come to the tick is one of many that differ by some per cent, and gives the same figures
-# whatever the seed. Two policies are compared where their mean times to first token differ by more than runs of one policy
-# do, live and in virtual time, and by more than 2 %. Ends with 1 where any two stand the other way round live. It needs a
-# machine that does little else: figures of a lag between due and sent that is not small beside them are those of the
-# machine, so load and lag are shown.
+# the average: a run in which all come to the tick is one of many that differ by some per cent, and of a policy that does not
+# draw it gives the same figures whatever the seed. Two policies are compared where their mean times to first token differ by
+# more than runs of one policy do, live and in virtual time, and by more than 2 %. Ends with 1 where any two stand the other
+# way round live. It needs a machine that does little else: figures of a lag between due and sent that is not small beside
+# them are those of the machine, so load and lag are shown.
 #
 # WARMPATH names the binary; POLICIES the policies, with commas between; JSON a file for the rows.
 set -euo pipefail
@@ -28,14 +28,6 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 rows=${JSON:-$folder/rows.jsonl}
 : >"$rows"
-# The slice of run $1, each request up to twice the mean lag of this run's senders late, in ms of the trace.
-late() {
-    local lag
-    lag=$(jq -s --argjson seed "$1" 'map(select(.way == "live" and .seed == $seed) | .lag_ms.mean) | add / length' "$rows")
-    jq -cs --argjson seed "$1" --argjson most "$(jq -n "2 * $lag * $speed")" '
-        to_entries[] | ((.key + 1 + $seed * 65536) * 2654435761 % 4294967296 / 4294967296) as $chance
-        | .value | .timestamp |= (. + $chance * $most | round)' "$folder/slice.jsonl"
-}
 readonly repeats warmpath policies workers speed scale cache_blocks block folder rows
 
 # The demo's requests, as it scales and splits them.
@@ -44,6 +36,16 @@ gzip -cd src/demo/conversation-slice.jsonl.gz | jq -c --argjson to "$scale" --ar
     .input_length |= scaled | .output_length |= scaled
     | ($to / $block) as $parts | (.input_length / $block | ceil) as $blocks
     | .hash_ids |= (map(range($parts) as $part | . * $parts + $part) | .[:$blocks])' >"$folder/slice.jsonl"
+
+# late RUN: the slice as the virtual fleet gets it in this run: each request up to twice as late as this run's senders were
+# on the average, in ms of the trace. Multiples of the golden ratio stand for chance: the runs differ, and can be had again.
+late() {
+    local lag
+    lag=$(jq -s --argjson seed "$1" 'map(select(.way == "live" and .seed == $seed) | .lag_ms.mean) | add / length' "$rows")
+    jq -cs --argjson seed "$1" --argjson most "$(jq -n "2 * $lag * $speed")" '
+        to_entries[] | ((.key + 1 + $seed * 65536) * 2654435761 % 4294967296 / 4294967296) as $chance
+        | .value | .timestamp |= (. + $chance * $most | round)' "$folder/slice.jsonl"
+}
 
 for seed in $(seq "$repeats"); do
     echo "live, $seed of $repeats; load of the machine: $(cut -d ' ' -f 1-3 /proc/loadavg) on $(nproc) cores" >&2
