@@ -125,7 +125,7 @@ impl App {
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
-        let ready = readiness((&fleet, &sources), (mustered, &draining), config.ready_when);
+        let ready = readiness((&fleet, &sources), (mustered, &draining));
         let bus = bus::start((&fleet, &sources), (&reloader, data.address().port()), Arc::clone(&ready), &background);
         let health = {
             let (fleet, sources, settings) = (fleet.clone(), sources.clone(), Arc::clone(&reloader));
@@ -285,19 +285,19 @@ type Ready = Arc<dyn Fn() -> Result<(), NotReady> + Send + Sync>;
 enum NotReady {
     #[error("the router is stopping")]
     Stopping,
-    #[error("it waits for every worker, as `ready_when: all` says")]
-    Mustering,
+    #[error("it waits for every worker, as `ready_when: all` says{}", .0.as_ref().map(|missing| format!(": {missing}")).unwrap_or_default())]
+    Mustering(Option<Unserved>),
     #[error("what the router before it knew is still being read")]
     Cold,
     #[error(transparent)]
     Unserved(#[from] Unserved),
 }
 
-/// Ready once nobody is waited for, the views of the run before are read, and enough workers are well; until it drains.
+/// Ready once nobody is waited for, the views of the run before are read, and each model has a worker that is well; until it
+/// drains. That every worker is well is asked for at the start only: one that dies later must not take the routers out.
 fn readiness(
     (fleet, sources): (&Arc<Fleet>, &Arc<Sources>),
     (mustered, draining): (Arc<AtomicBool>, &Arc<AtomicBool>),
-    when: ReadyWhen,
 ) -> Ready {
     let (fleet, sources, draining) = (fleet.clone(), sources.clone(), draining.clone());
     Arc::new(move || {
@@ -305,12 +305,12 @@ fn readiness(
             return Err(NotReady::Stopping);
         }
         if !mustered.load(Ordering::Relaxed) {
-            return Err(NotReady::Mustering);
+            return Err(NotReady::Mustering(probe::ready(&fleet, ReadyWhen::All).err()));
         }
         if !sources.are_warm() {
             return Err(NotReady::Cold);
         }
-        Ok(probe::ready(&fleet, when)?)
+        Ok(probe::ready(&fleet, ReadyWhen::Any)?)
     })
 }
 

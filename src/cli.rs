@@ -31,6 +31,7 @@ pub mod optimize;
 mod output;
 mod overrides;
 pub mod plan;
+mod progress;
 pub mod replay;
 pub mod serve;
 mod site;

@@ -140,7 +140,7 @@ async fn replay(options: &DemoOptions, policy: PolicyName, requests: &[TraceRequ
     tally.row(Run {
         policy: policy.to_string(),
         speed: options.speed,
-        seed: options.seed,
+        seed: Some(options.seed),
         requests: requests.len(),
         reachable_hit_rate: reachable::hit_rate(&fine, BLOCK, options.workers.saturating_mul(blocks)),
         wall,

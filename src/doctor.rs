@@ -60,7 +60,9 @@ pub struct Examination {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nobody {
     /// The configuration names no workers.
-    #[error("the configuration names no workers")]
+    #[error(
+        "the configuration names no workers: list those to examine in a copy of it, under `workers` (the running router tells who they are, `GET /api/v1/workers`)"
+    )]
     Listed,
     /// What `https` needs cannot be used.
     #[error("`upstream_tls` cannot be used: {0}")]

@@ -143,9 +143,11 @@ impl EventTask {
     }
 
     async fn follow(&mut self) {
-        // What a view that was restored wants to ask for.
-        self.act();
         let mut process = self.worker.engine.process();
+        // What was told before anybody listened.
+        self.note_process(*process.borrow_and_update());
+        // That, and what a view that was restored wants to ask for.
+        self.act();
         let worker = Arc::clone(&self.worker);
         loop {
             let deadline = self.repair.deadline();
@@ -157,7 +159,7 @@ impl EventTask {
             };
             tokio::select! {
                 heard = self.source.heard.recv() => match heard {
-                    Some(heard) => self.hear(&heard, Instant::now()),
+                    Some(heard) => self.hear(&heard, Instant::now()).await,
                     None => return,
                 },
                 () = overdue => self.repair.tick(Instant::now(), &mut self.steps),
@@ -176,7 +178,7 @@ impl EventTask {
         }
     }
 
-    fn hear(&mut self, heard: &Heard, now: Instant) {
+    async fn hear(&mut self, heard: &Heard, now: Instant) {
         match heard {
             Heard::Connected => self.repair.connected(now, &mut self.steps),
             Heard::History(there) => self.repair.set_replays(*there && self.source.abilities.replays),
@@ -188,10 +190,14 @@ impl EventTask {
                     self.repair.not_restored(*id, now, &mut self.steps);
                 }
             }
-            Heard::SnapshotEnded(id) if self.repair.awaits_snapshot(*id) => match self.restoring.end(&self.index) {
-                Some(position) => self.repair.restored(*id, position, now, &mut self.steps),
-                None => self.repair.not_restored(*id, now, &mut self.steps),
-            },
+            Heard::SnapshotEnded(id) if self.repair.awaits_snapshot(*id) => {
+                let filled = self.restoring.end(&self.index).await;
+                let now = Instant::now();
+                match filled {
+                    Some(position) => self.repair.restored(*id, position, now, &mut self.steps),
+                    None => self.repair.not_restored(*id, now, &mut self.steps),
+                }
+            }
             Heard::SnapshotEnded(_) => {}
         }
     }

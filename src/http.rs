@@ -3,6 +3,7 @@
 pub mod admin;
 mod admit;
 mod arrival;
+mod between;
 pub mod completions;
 pub mod desk;
 mod destination;

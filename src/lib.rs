@@ -21,6 +21,7 @@ pub mod fleet;
 pub mod http;
 mod http1;
 pub mod link;
+mod loss;
 pub mod mock_engine;
 pub mod openai;
 pub mod optimize;

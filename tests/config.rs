@@ -102,7 +102,10 @@ fn the_shipped_file_passes_and_faults_are_told_from_absence() {
 
 #[test]
 fn loading_names_every_fault_on_a_line_of_its_own() {
-    let broken = Scratch::new("two.yaml", b"limits: {headers: 0}\nretries: {attempts: many}\nworkers: []\n");
+    let broken = Scratch::new(
+        "two.yaml",
+        b"limits: {headers: 0}\nretries: {attempts: many}\nmodels: [{name: m}]\nworkers: []\n",
+    );
     let error = Config::load(&broken.0).unwrap_err();
     let name = broken.0.display();
     assert_eq!(
@@ -110,7 +113,7 @@ fn loading_names_every_fault_on_a_line_of_its_own() {
         format!(
             "{name}:1:19: must be at least 1, got 0\n\
              {name}:2:21: expected a whole number from 0 to 255, got `many`\n\
-             {name}:3:1: there are no workers: nothing could be answered"
+             {name}:4:1: there are no workers: nothing could be answered"
         )
     );
     let absent = Config::load(Path::new("/no/such/file.yaml")).unwrap_err();

@@ -3,6 +3,7 @@
 //! ([`WorkerFeed::take`]) or passes over it ([`WorkerFeed::pass_to`]).
 
 mod hold;
+mod past;
 mod stamp;
 mod verdict;
 
@@ -11,6 +12,7 @@ use std::time::Instant;
 
 pub use hold::HoldMax;
 use hold::{Held, Hold};
+use past::Past;
 pub use stamp::{Patience, Position, Stamp};
 pub use verdict::{Action, Verdict};
 
@@ -35,17 +37,6 @@ pub struct FeedCounts {
     pub refused: u64,
 }
 
-/// The life of an engine's process before the present one, as far as time stamps tell them apart: what the path or a
-/// replay brings of it is dropped.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Dead {
-    /// The latest time that was known of it.
-    newest: f64,
-    /// The batch of the present life that gave the restart away. Within a life numbers and times rise together.
-    seq: u64,
-    ts: f64,
-}
-
 /// Judges the batches of one (worker, rank), and holds back what is ahead of its time: while nothing is being fetched
 /// at most [`Patience::batches`], else at most [`HoldMax`].
 ///
@@ -62,7 +53,9 @@ pub struct WorkerFeed<T> {
     started: bool,
     paused: bool,
     newest: Option<f64>,
-    dead: Option<Dead>,
+    past: Past,
+    /// The time of the first batch of this life that was applied; of a view that was put in, the newest.
+    began: Option<f64>,
     held: Hold<T>,
     counts: FeedCounts,
 }
@@ -78,7 +71,8 @@ impl<T> WorkerFeed<T> {
             started: false,
             paused: false,
             newest: None,
-            dead: None,
+            past: Past::default(),
+            began: None,
             held: Hold::new(HoldMax::DEFAULT),
             counts: FeedCounts::default(),
         }
@@ -121,13 +115,9 @@ impl<T> WorkerFeed<T> {
     pub fn is_outdated(&self, stamp: &Stamp) -> bool {
         match (stamp.epoch, self.epoch, stamp.ts) {
             (Some(epoch), Some(known), _) => epoch < known,
-            (None, _, Some(ts)) => self.is_dead(stamp.seq, ts),
+            (None, _, Some(ts)) => self.past.has(stamp.seq, ts),
             _ => false,
         }
-    }
-
-    fn is_dead(&self, seq: u64, ts: f64) -> bool {
-        self.dead.is_some_and(|dead| ts <= dead.newest || (seq > dead.seq && ts < dead.ts))
     }
 
     fn is_reborn(&self, seq: u64, ts: f64) -> bool {
@@ -252,7 +242,19 @@ impl<T> WorkerFeed<T> {
 
     /// Believes that what looked like batches of an earlier life may be of the present one: a clock was set back.
     pub fn forget_dead(&mut self) {
-        self.dead = None;
+        self.past = Past::default();
+    }
+
+    /// Takes note of when the engine's process was started, in seconds by the engine's clock. Returns whether what was
+    /// applied is of another one; none where no time tells.
+    pub fn note_process(&mut self, at: f64) -> Option<bool> {
+        self.past.note_process(at);
+        self.began.and_then(|began| self.past.was_before(began))
+    }
+
+    /// Whether something that was kept, in a history or a view, is from before the engine's process was started.
+    pub fn is_from_before(&self, ts: Option<f64>) -> bool {
+        ts.and_then(|ts| self.past.was_before(ts)).unwrap_or(false)
     }
 
     /// How far the stream was applied; what is held back is not.
@@ -268,7 +270,7 @@ impl<T> WorkerFeed<T> {
         let same = position.epoch == self.epoch;
         let older = if same { position.next < self.next } else { position.epoch < self.epoch };
         let outlived = self.held.values().any(|held| held.stamp.epoch > position.epoch);
-        if self.started && older || outlived {
+        if self.started && older || outlived || self.is_from_before(position.newest) {
             return false;
         }
         let held = self.held.len();
@@ -281,7 +283,7 @@ impl<T> WorkerFeed<T> {
         self.started = true;
         self.epoch = position.epoch;
         self.next = position.next;
-        self.newest = position.newest;
+        (self.newest, self.began) = (position.newest, position.newest);
         self.drain(actions);
         true
     }
@@ -354,6 +356,7 @@ impl<T> WorkerFeed<T> {
     fn apply(&mut self, stamp: Stamp, item: T, actions: &mut Vec<Action<T>>) {
         self.started = true;
         self.next = stamp.seq.saturating_add(1);
+        self.began = self.began.or(stamp.ts);
         if let Some(ts) = stamp.ts {
             self.newest = later(self.newest, Some(ts));
         }
@@ -378,14 +381,11 @@ impl<T> WorkerFeed<T> {
             follows
         });
         self.counts.outdated += u64::try_from(before - self.held.len()).unwrap_or(u64::MAX);
-        self.dead = match (stamp.epoch, stamp.ts) {
-            (None, Some(ts)) => Some(Dead { newest: newest.unwrap_or(f64::NEG_INFINITY), seq: stamp.seq, ts }),
-            _ => None,
-        };
+        self.past.end(newest, stamp);
         self.epoch = stamp.epoch;
         self.next = 0;
         self.seen = self.held_end();
-        self.newest = None;
+        (self.newest, self.began) = (None, None);
         self.paused = false;
     }
 }

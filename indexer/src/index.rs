@@ -3,7 +3,7 @@
 mod shedding;
 mod snapshots;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use warmpath_core::ids::{SequenceHash, Slot};
@@ -39,9 +39,12 @@ struct Lane {
     /// The view's sizes after its last change, so that nobody has to wait for it to know them.
     names: AtomicUsize,
     held: AtomicUsize,
+    /// Whether the slot is somebody else's by now, so that nothing more may be put into it. Changes with the view locked.
+    retired: AtomicBool,
 }
 
-/// One worker's way into the index. Its events come in order, from one task.
+/// One worker's way into the index. Its events come in order, from one task. Once the slot has another writer, whatever is
+/// still told to this one is passed over.
 pub struct Writer<S> {
     index: Arc<Index<S>>,
     lane: Arc<Lane>,
@@ -56,6 +59,11 @@ impl Lane {
     fn publish(&self, view: &EngineView) {
         self.names.store(view.names(), Ordering::Relaxed);
         self.held.store(view.held(), Ordering::Relaxed);
+    }
+
+    /// To be asked with the view locked.
+    fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 }
 
@@ -81,7 +89,8 @@ impl<S: BlockStore> Index<S> {
     /// answer names: what is stored there counts for every one of `members`. For no members, the slot is a worker's.
     pub fn shared_writer(self: &Arc<Self>, slot: Slot, members: &SlotSet, settings: &ViewSettings) -> Writer<S> {
         let view = Mutex::new(EngineView::new(settings));
-        let lane = Arc::new(Lane { slot, view, names: AtomicUsize::new(0), held: AtomicUsize::new(0) });
+        let [names, held] = [0; 2].map(AtomicUsize::new);
+        let lane = Arc::new(Lane { slot, view, names, held, retired: AtomicBool::new(false) });
         let before = {
             let mut lanes = self.lanes();
             if lanes.len() <= slot.index() {
@@ -90,7 +99,7 @@ impl<S: BlockStore> Index<S> {
             lanes[slot.index()].replace(Arc::clone(&lane))
         };
         if let Some(before) = before {
-            self.forget(&before);
+            self.retire(&before);
         }
         self.store.share(slot, members);
         Writer { index: Arc::clone(self), lane }
@@ -115,9 +124,19 @@ impl<S: BlockStore> Index<S> {
     }
 
     fn forget(&self, lane: &Lane) {
+        self.empty(lane, &mut lane.view());
+    }
+
+    /// Empties the view for good: whoever still writes to it, such as a snapshot that is being read, puts nothing in.
+    fn retire(&self, lane: &Lane) {
         let mut view = lane.view();
+        lane.retired.store(true, Ordering::Relaxed);
+        self.empty(lane, &mut view);
+    }
+
+    fn empty(&self, lane: &Lane, view: &mut EngineView) {
         view.forget(&self.keeper(lane.slot));
-        lane.publish(&view);
+        lane.publish(view);
     }
 
     /// Sets memory aside for a worker's engine of so many blocks, once that is known; at most its share of all that there
@@ -201,6 +220,9 @@ impl<S: BlockStore> Writer<S> {
     pub fn apply(&self, events: &[CacheEvent]) -> Applied {
         self.index.make_room(events);
         let mut view = self.lane.view();
+        if self.lane.is_retired() {
+            return Applied::default();
+        }
         let applied = view.apply(&self.index.keeper(self.lane.slot), events);
         self.lane.publish(&view);
         drop(view);

@@ -106,20 +106,20 @@ pub(super) fn ready(fleet: &Fleet, when: ReadyWhen) -> Result<(), Unserved> {
         let mut on_duty = of_pool.iter().filter(|worker| worker.duty() == Duty::Active).peekable();
         let is_ready = match when {
             ReadyWhen::Any => on_duty.any(|worker| worker.health().is_ready()),
-            ReadyWhen::All if on_duty.peek().is_none() => of_pool.is_empty(),
-            ReadyWhen::All => on_duty.all(|worker| worker.health().is_ready()),
+            ReadyWhen::All => on_duty.peek().is_some() && on_duty.all(|worker| worker.health().is_ready()),
         };
         (!is_ready).then(|| Unserved::new(&pool.model, &of_pool))
     });
     unready.map_or(Ok(()), Err)
 }
 
-/// Models whose workers are all out, some of them because their operators want it so, in words.
+/// Models that no worker was found for, or whose workers are all out, some of them because their operators want it so, in
+/// words.
 pub(super) fn unserved(fleet: &Fleet) -> Vec<String> {
     let roster = fleet.roster();
     let unserved = fleet.pools().filter_map(|pool| {
         let of_pool: Vec<_> = roster.workers().filter(|worker| worker.model == pool.model).collect();
-        let is_off_duty = of_pool.iter().any(|worker| worker.duty() != Duty::Active);
+        let is_off_duty = of_pool.is_empty() || of_pool.iter().any(|worker| worker.duty() != Duty::Active);
         let is_served = of_pool.iter().any(|worker| worker.may_serve());
         (is_off_duty && !is_served).then(|| Unserved::new(&pool.model, &of_pool).to_string())
     });

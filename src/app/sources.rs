@@ -297,7 +297,7 @@ fn local_source(
     (tasks, restarts): (&Tasks, &Restarts),
 ) -> Result<Source, StartError> {
     let bus = local.ok_or_else(|| {
-        cannot_be_heard(worker, "local", "there is no engine inside this process; use `nats` or `none`")
+        cannot_be_heard(worker, "local", "there is no engine inside this process; use `zmq`, `nats` or `none`")
     })?;
     let queue = bus.subscribe(worker.id.as_str(), worker.rank.unwrap_or_default().0);
     let (source, line) = source(Abilities { patience: Patience::NONE, replays: false, snapshots: false }, 1);

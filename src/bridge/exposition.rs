@@ -49,6 +49,15 @@ const OF_A_RANK: [Series; 7] = [
     ("batches_waiting", "gauge", "Batches that wait for the server.", |rank| &rank.2.waiting),
 ];
 
+/// A series of the bridge as a whole: name, kind, help.
+type Whole = (&'static str, &'static str, &'static str);
+
+const OF_ALL: [Whole; 3] = [
+    ("snapshots_served_total", "counter", "Snapshots that a router began to read."),
+    ("bus_connected", "gauge", "Whether the server is connected."),
+    ("engine_up", "gauge", "Whether the engine passes its checks."),
+];
+
 impl Watched {
     /// The text format of Prometheus.
     pub(super) fn expose(&self) -> String {
@@ -61,12 +70,8 @@ impl Watched {
                 line(&mut text, name, &format!("worker=\"{worker}\",rank=\"{}\"", rank.0), value);
             }
         }
-        let of_all = [
-            ("snapshots_served_total", "counter", "Snapshots that a router began to read.", self.blocks.served()),
-            ("bus_connected", "gauge", "Whether the server is connected.", u64::from(self.bus.is_up())),
-            ("engine_up", "gauge", "Whether the engine passes its checks.", u64::from(self.polled.engine().is_up)),
-        ];
-        for (name, kind, help, value) in of_all {
+        let values = [self.blocks.served(), u64::from(self.bus.is_up()), u64::from(self.polled.engine().is_up)];
+        for ((name, kind, help), value) in OF_ALL.into_iter().zip(values) {
             head(&mut text, name, kind, help);
             line(&mut text, name, &format!("worker=\"{worker}\""), value);
         }
@@ -90,4 +95,21 @@ fn head(text: &mut String, name: &str, kind: &str, help: &str) {
 
 fn line(text: &mut String, name: &str, labels: &str, value: u64) {
     let _ = writeln!(text, "warmpath_bridge_{name}{{{labels}}} {value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of docs/engines.md.
+    #[test]
+    fn every_series_is_told_in_the_documents() {
+        let document = include_str!("../../docs/engines.md");
+        let of_a_rank = OF_A_RANK.iter().map(|(name, kind, help, _)| (name, kind, "`worker`, `rank`", help));
+        let of_all = OF_ALL.iter().map(|(name, kind, help)| (name, kind, "`worker`", help));
+        for (name, kind, labels, help) in of_a_rank.chain(of_all) {
+            let line = format!("| `warmpath_bridge_{name}` | {kind} | {labels} | {help} |\n");
+            assert!(document.contains(&line), "docs/engines.md lacks\n{line}");
+        }
+    }
 }

@@ -10,8 +10,8 @@ use super::blocks::{Behind, Blocks};
 use super::course::{Batch, Course, Step};
 use super::epoch::Epoch;
 use super::poll::Polled;
-use super::scrape::milliseconds;
 use crate::events::{Ask, Heard, Message, Source};
+use crate::fleet::scrape::milliseconds;
 
 /// What happened to one rank's batches.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use crate::config::MetricNames;
 use crate::events::nats::load::RankLoad;
 use crate::fleet::prometheus::{Sample, samples};
-use crate::fleet::scrape::{PROCESS_START, count};
+use crate::fleet::scrape::{PROCESS_START, count, milliseconds};
 
 /// Ranks that are read at most.
 const RANKS_MAX: usize = 1024;
@@ -88,12 +88,6 @@ fn add(total: &mut Option<u64>, value: f64) {
 
 fn amount(value: f64) -> Option<f64> {
     Some(value).filter(|value| value.is_finite() && *value >= 0.0)
-}
-
-/// Seconds as whole milliseconds, where they are a time that a process can have started at.
-pub(super) fn milliseconds(seconds: f64) -> Option<u64> {
-    let since = std::time::Duration::try_from_secs_f64(seconds).ok()?;
-    u64::try_from(since.as_millis()).ok().filter(|since| *since > 0)
 }
 
 #[cfg(test)]

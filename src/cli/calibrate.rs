@@ -18,6 +18,7 @@ use crate::sim::{DecodePoint, Ms, PrefillPoint, Roofline, Timing};
 /// simulated engines takes. Both points are given, or measured on a live engine that has nothing else to do.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["prefill", "url"])))]
+#[command(after_help = AFTER, after_long_help = AFTER)]
 pub struct CalibrateArgs {
     /// A cold prompt and how long it took to its first token, as TOKENS:MS, e.g. 2048:70.7.
     #[arg(long, value_name = "TOKENS:MS", requires = "decode")]
@@ -55,6 +56,12 @@ pub struct CalibrateArgs {
     #[arg(long)]
     json: bool,
 }
+
+const AFTER: &str = "\
+--json: {\"preset\", \"mfu\", \"mbu\", \"overhead_ms\", \"timing\": what `--timing` takes, \"prefill\": {\"tokens\", \"ms\"},
+\"decode\": {\"batch\", \"context\", \"ms\"}}.
+
+Exit codes: 0 fitted, 1 the engine cannot be measured or its times fit nothing, 2 wrong use.";
 
 impl CalibrateArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {

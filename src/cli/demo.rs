@@ -1,6 +1,5 @@
 //! `warmpath demo`.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -12,11 +11,12 @@ use super::fleet::{completeness, policies, policy};
 use super::{nats_url, number, remark, runtime, say};
 use crate::config::LogFormat;
 use crate::demo::{self, DemoOptions};
-use crate::telemetry;
+use crate::telemetry::{self, has_moves};
 
 /// Replays a slice of a real conversation trace through the router to simulated engines, under one policy after the other,
 /// each before a fresh fleet. Takes about a minute; needs no GPU, no server and no network but loopback.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
 pub struct DemoArgs {
     /// Send the engines' events over this NATS server instead of inside the process.
     #[arg(long, value_name = "NATS-URL")]
@@ -47,6 +47,11 @@ pub struct DemoArgs {
     seed: u64,
 }
 
+const AFTER: &str = "\
+--json: {\"rows\": [ROW]}, one for each policy, with rows as `warmpath replay` has them.
+
+Exit codes: 0 all requests were completed, 1 not all were, or failed, 2 wrong use.";
+
 impl DemoArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         telemetry::log_to_stderr(LogFormat::Text, Level::WARN);
@@ -58,7 +63,7 @@ impl DemoArgs {
             speed: self.speed,
             seed: self.seed,
             policies: self.policy.clone(),
-            progress: std::io::stderr().is_terminal(),
+            progress: has_moves(&std::io::stderr()),
             ..DemoOptions::default()
         };
         runtime()?.block_on(self.show(&options))

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
@@ -213,16 +212,6 @@ pub(super) fn policy(name: &str) -> Result<PolicyName, String> {
     let known = || PolicyName::ALL.map(PolicyName::as_str).join(", ");
     let found = PolicyName::ALL.into_iter().find(|policy| policy.as_str() == name);
     found.ok_or_else(|| format!("unknown policy (known: {})", known()))
-}
-
-pub(super) fn progress_bar(requests: usize, shown: bool) -> ProgressBar {
-    if !shown {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(u64::try_from(requests).unwrap_or(0));
-    let style = ProgressStyle::with_template("[{wide_bar}] {pos}/{len} requests, {eta} left");
-    bar.set_style(style.expect("the template is well formed").progress_chars("=> "));
-    bar
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 use super::Cli;
+use super::misuse::OrMisuse;
 use super::say;
 
 /// What a shell completes after `warmpath`, on standard output: for bash put it into
@@ -41,10 +42,10 @@ impl ManArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let pages = pages()?;
         let Some(folder) = self.out else { return shown(&pages[0].1) };
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display())).or_misuse()?;
         for (name, page) in pages {
             let file = folder.join(name);
-            std::fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
+            std::fs::write(&file, page).with_context(|| format!("cannot write {}", file.display())).or_misuse()?;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,17 +1,15 @@
 //! `warmpath optimize`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::misuse::misuse;
 use super::output::Output;
 use super::trace::Input;
-use super::{number, say};
+use super::{number, progress, say};
 use crate::optimize::accesses::Rule;
 use crate::optimize::placement::Placement;
 use crate::optimize::stack::Order;
@@ -26,6 +24,7 @@ const ROWS_MAX: usize = 100_000;
 /// Capacity against hit rate over a trace: what caches of each size, eviction, number of workers and placement would have
 /// hit. Untimed, so it takes seconds; `warmpath replay` drives the real scheduler.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
 pub struct OptimizeArgs {
     #[command(flatten)]
     input: Input,
@@ -70,6 +69,17 @@ pub struct OptimizeArgs {
     html: Option<PathBuf>,
 }
 
+const AFTER: &str = "\
+--json: {\"rows\": [ROW], \"requests\", \"unique_blocks\", \"block_size\", \"span_s\", \"kv_volume\": null or
+{\"gb_per_s\", \"pb_per_day\"}, \"time_locality\": [{\"within_s\", \"uses\"}], \"access_frequency\": [{\"up_to\", \"blocks\", \"uses\"}],
+\"over_time_capacities\": [N], \"over_time\": [{\"until_s\", \"tokens\", \"token_hits\": [for each of those capacities]}]}. A ROW has
+  capacity_blocks, eviction, workers, policy, rule, order    what was combined; capacity_blocks is null without a bound
+  blocks, block_hits, block_hit_rate                         looked up, and found
+  tokens, token_hits, hit_rate                               of prompts, and of these cached
+  saved_gpu_s, gpus_without, gpus                            what hits save, by --us-per-token
+
+Exit codes: 0 done, 1 failed, 2 wrong use or an unreadable file.";
+
 impl OptimizeArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.check()?;
@@ -91,7 +101,7 @@ impl OptimizeArgs {
             us_per_token: self.us_per_token,
             bytes_per_token: self.bytes_per_token,
         };
-        let bar = progress_bar();
+        let bar = progress::bar(0, "parts");
         let found = optimize::run(&trace.requests, &plan, &|done, all| {
             bar.set_length(u64::try_from(all).unwrap_or(0));
             bar.set_position(u64::try_from(done).unwrap_or(0));
@@ -127,15 +137,4 @@ fn capacities(text: &str) -> Result<Capacities, String> {
 fn workers(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=WORKERS_MAX).contains(count));
     count.ok_or_else(|| format!("must be from 1 to {WORKERS_MAX}"))
-}
-
-/// On standard error, where that is a terminal.
-fn progress_bar() -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template("[{wide_bar}] {pos}/{len}, {eta} left");
-    bar.set_style(style.expect("the template is well formed").progress_chars("=> "));
-    bar
 }

@@ -1,6 +1,5 @@
 //! `warmpath replay`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,11 +9,11 @@ use clap::Args;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
-use super::fleet::{FleetArgs, completeness, policies, policy, progress_bar, share, simulated};
+use super::fleet::{FleetArgs, completeness, policies, policy, share, simulated};
 use super::output::Output;
 use super::site::{TlsArgs, remedied};
 use super::trace::Input;
-use super::{number, runtime, say};
+use super::{number, progress, runtime, say};
 use crate::config::Config;
 use crate::replay::live;
 use crate::replay::measured::{self, Gateway};
@@ -28,6 +27,7 @@ use crate::telemetry::panics;
 /// Sends the requests of a trace, at the times of the trace, through simulated fleets behind the real scheduler, index and
 /// decoder. Lists give all combinations, which run side by side. Equal options give equal figures, but for `wall_s`.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
 pub struct ReplayArgs {
     #[command(flatten)]
     input: Input,
@@ -74,6 +74,24 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
+
+const AFTER: &str = "\
+--json: {\"rows\": [ROW]}, one for each combination of the lists. A ROW has
+  policy, workers, speed, seed     what was combined
+  requests, completed              sent, and answered whole
+  input_tokens, cached_tokens      of prompts, as engines counted them
+  hit_rate, reachable_hit_rate     cached over input; of one cache as large as the fleet's together
+  ttft_ms, itl_ms, e2e_ms          {\"mean\", \"p50\", \"p90\", \"p95\", \"p99\"}: to the first token, between tokens, to the last
+  requests_per_s, wall_s           completed over the time until the last ended; seconds that it took
+  requests_max_over_mean, new_tokens_max_over_mean, load_balance_score
+                                   the busiest worker's over the mean; deviation of loads over their mean
+  requests_by_worker               a list
+  predicted_cached_tokens, predicted_exact_requests
+and with --ablate ablation {\"without\", and what that changes: \"hit_rate\", \"ttft_mean_ms\", \"ttft_p99_ms\", \"itl_mean_ms\",
+\"e2e_mean_ms\", \"requests_per_s\"}; with --live failures {reason: count} and lag_ms, how far behind their times requests were sent.
+What is not known is left out: of a live gateway the seed, and who did not answer.
+
+Exit codes: 0 all completed (or a worker was to die), 1 not all were, or failed, 2 wrong use or an unreadable file.";
 
 /// What says something of simulated fleets, or of what only they tell; a live gateway knows nothing of it.
 const SIMULATED: [&str; 38] = [
@@ -157,7 +175,7 @@ impl ReplayArgs {
         };
         let found = runtime.block_on(live::find(&site, &gateway.model));
         found.map_err(|error| remedied(error, &site))?;
-        let bar = progress_bar(trace.len(), std::io::stderr().is_terminal());
+        let bar = progress::bar(trace.len(), "requests");
         let row = runtime.block_on(measured::replay(trace, &gateway, || bar.inc(1)));
         bar.finish_and_clear();
         self.show(std::slice::from_ref(&row))?;
@@ -194,7 +212,7 @@ impl ReplayArgs {
 
     fn try_all(&self, trials: &Trials<'_>, wanted: &[Trial]) -> anyhow::Result<Vec<Tried>> {
         let total = trials.prepared().len().saturating_mul(wanted.len());
-        let bar = progress_bar(total, std::io::stderr().is_terminal());
+        let bar = progress::bar(total, "requests");
         let tried = trials.run(wanted, self.fleet.threads(), &|| bar.inc(1));
         bar.finish_and_clear();
         simulated(tried)

@@ -1,6 +1,5 @@
 //! `warmpath top`: the status page in a terminal.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use clap::Args;
 use super::admin::AdminArgs;
 use super::runtime;
 use super::say;
+use crate::telemetry::has_moves;
 use looker::Looker;
 use state::State;
 
@@ -29,7 +29,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     interval: u64,
     /// Print one frame as plain text, with every worker and the last decisions. So it is, too, where standard output is no
-    /// terminal.
+    /// terminal, or TERM=dumb says that it cannot be drawn upon.
     #[arg(long)]
     once: bool,
     /// Print one JSON document of what would be shown.
@@ -57,7 +57,7 @@ impl TopArgs {
         let first = runtime.block_on(looker.look())?;
         if self.json {
             say(format_args!("{}\n", first.json()))?;
-        } else if self.once || !std::io::stdout().is_terminal() {
+        } else if self.once || !has_moves(&std::io::stdout()) {
             say(format_args!("{}", frame::printed(&mut State::new(first.picture()?), COLUMNS)))?;
         } else {
             let state = State::new(first.picture()?);

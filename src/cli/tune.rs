@@ -1,17 +1,16 @@
 //! `warmpath tune`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use warmpath_core::policy::PolicyName;
 
-use super::fleet::{FleetArgs, REFUSED, policy, progress_bar, share};
+use super::fleet::{FleetArgs, REFUSED, policy, share};
 use super::misuse::OrMisuse;
 use super::output::Output;
 use super::trace::Input;
-use super::{number, remark, say};
+use super::{number, progress, remark, say};
 use crate::telemetry::panics;
 use crate::tune::figures::{Aim, Limits};
 use crate::tune::{self, Plan, page, space};
@@ -20,6 +19,7 @@ use crate::tune::{self, Plan, page, space};
 /// trace is held back: what was found is shown on it beside the weights that the search began with, and where it is not
 /// better there, those are printed. Equal options give equal results, but for `wall_s`.
 #[derive(Debug, Args)]
+#[command(after_help = AFTER, after_long_help = AFTER)]
 pub struct TuneArgs {
     #[command(flatten)]
     input: Input,
@@ -54,6 +54,17 @@ pub struct TuneArgs {
     out: Option<PathBuf>,
 }
 
+const AFTER: &str = "\
+--json: {\"policy\", \"aim\", \"limits\": {\"ttft_ms\", \"itl_ms\"}, \"seed\", \"tuned_requests\", \"held_back_requests\",
+\"cells\": [{\"workers\", \"speed\"}], \"points\", \"simulations\", \"verdict\", \"change_tuned\", \"change_held_back\",
+\"start\" and \"found\": {\"weights\": {key: value}, \"tuned\" and \"held_back\": {\"all\": FIGURES, \"cells\": [FIGURES]}},
+\"front\": [{\"weights\", \"tuned\": FIGURES}], \"tried\": [FIGURES],
+\"worlds\": [{\"constant\", \"factor\", \"start\": FIGURES, \"found\": FIGURES, \"change\"}], \"yaml\", \"wall_s\"}.
+FIGURES are {\"ttft_mean_ms\", \"ttft_p99_ms\", \"itl_mean_ms\", \"e2e_mean_ms\", \"hit_rate\", \"good\", \"completed\"}; the last two
+are shares of requests, `good` of those within both limits. Changes are of what is aimed at, over that of the start.
+
+Exit codes: 0 searched, 1 not all requests were completed, or failed, 2 wrong use or an unreadable file.";
+
 impl TuneArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.fleet.check()?;
@@ -78,7 +89,7 @@ impl TuneArgs {
             tuned,
             threads: self.fleet.threads(),
         };
-        let bar = progress_bar(0, std::io::stderr().is_terminal());
+        let bar = progress::bar(0, "requests");
         let planned = |requests: usize| bar.set_length(u64::try_from(requests).unwrap_or(0));
         let outcome = tune::run(&trace, &plan, &planned, &|| bar.inc(1)).or_misuse()?;
         bar.finish_and_clear();

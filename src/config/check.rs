@@ -21,6 +21,11 @@ pub(super) fn check(config: &Config, root: &Node, faults: &mut Vec<Fault>) {
         let place = root.entry("workers").map_or(&root.place, |entry| &entry.place);
         Rules { root, faults }.fault(place.clone(), "there are no workers: nothing could be answered");
     }
+    // Where workers are listed, each is told that its model is not there.
+    if root.is_section_whole("models") && config.models.is_empty() && config.workers.is_empty() {
+        let place = root.entry("models").map_or(&root.place, |entry| &entry.place);
+        Rules { root, faults }.fault(place.clone(), "there are no models: nothing could be asked for");
+    }
     check_without_fleet(config, root, faults);
 }
 

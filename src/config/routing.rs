@@ -199,12 +199,9 @@ impl Routing {
         let policy_named = |name| Policy::new(name, &weights).with_history(history_of(name, &self.approx_limits()));
         let active = policy_named(policy);
         let shadows: Vec<Policy> = self.shadow.iter().map(|name| policy_named(*name)).collect();
-        // A history knows by itself what was sent where.
-        let all_know = [&active].into_iter().chain(&shadows).all(|policy| policy.history.is_some());
-        let credit = if all_know { Duration::ZERO } else { in_flight_credit };
         let scheduler = Scheduler::new(active, policy_named(self.fallback.into()), self.on_all_busy)
             .with_shadows(shadows)
-            .with_in_flight_credit(credit)
+            .with_in_flight_credit(in_flight_credit)
             .with_tiers(self.tiers)
             .with_half_life(half_life)
             .with_sent(Arc::new(approx::ApproxLru::new(self.approx_limits().lru)));

@@ -12,7 +12,7 @@ use super::{Config, remarks};
 /// A fleet that says no more than it must.
 const LEAST: &str = "models: [{name: m}]\nworkers: [{id: w, url: 'http://h:1', model: m}]\n";
 
-/// What must be given, beyond which everything has a default; of the first two see [`answerers`].
+/// What must be given, beyond which everything has a default; of workers see [`answerers`].
 const REQUIRED: &[&str] = &[
     "models",
     "workers",
@@ -49,6 +49,7 @@ pub fn schema() -> Value {
         let mut head = Map::new();
         head.insert("$schema".to_owned(), "https://json-schema.org/draft/2020-12/schema".into());
         head.insert("title".to_owned(), "Warmpath's configuration".into());
+        head.insert("required".to_owned(), json!(["models"]));
         head.insert("anyOf".to_owned(), answerers());
         head.extend(std::mem::take(map));
         *map = head;
@@ -56,9 +57,9 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Somebody must answer: workers of the file, each of a model that it names, or whoever is found.
+/// Somebody must answer: workers of the file, or whoever is found.
 fn answerers() -> Value {
-    json!([{"required": ["models", "workers"]}, {"required": ["discovery"]}])
+    json!([{"required": ["workers"]}, {"required": ["discovery"]}])
 }
 
 /// Every key, sections included, in the order of the sections.
@@ -232,10 +233,10 @@ mod tests {
     /// What the schema asks for at the top is what reading asks for.
     #[test]
     fn workers_need_not_be_given_where_they_are_found() {
-        assert_eq!((schema()["anyOf"].clone(), schema()["required"].clone()), (answerers(), Value::Null));
+        assert_eq!((schema()["anyOf"].clone(), schema()["required"].clone()), (answerers(), json!(["models"])));
         let fine = |text: &str| Config::parse("f", text.to_owned()).is_ok();
-        assert!(fine(LEAST) && fine("discovery: {file: {path: workers.yaml}}\n"));
-        assert!(fine("models: [{name: m}]\ndiscovery: {dns: {name: workers}}\n"));
+        assert!(fine(LEAST) && fine("models: [{name: m}]\ndiscovery: {dns: {name: workers}}\n"));
+        assert!(!fine("discovery: {file: {path: workers.yaml}}\n"));
         assert!(!fine("models: [{name: m}]\n") && !fine("workers: [{id: w, url: 'http://h:1', model: m}]\n"));
     }
 

@@ -136,7 +136,10 @@ impl<'de> Visitor<'de> for Named {
     }
 }
 
-/// A receiver of OTLP over HTTP: `http://HOST:PORT`, with a path where one stands before `/v1/traces`.
+/// Where receivers take traces.
+const TRACES: &str = "/v1/traces";
+
+/// A receiver of OTLP over HTTP: `http://HOST:PORT`, with a path where one stands before `/v1/traces`, which may be said, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct OtlpUrl {
@@ -173,8 +176,10 @@ impl TryFrom<String> for OtlpUrl {
         if authority.as_str().contains('@') || uri.query().is_some() {
             return Err("the url of an OTLP receiver has neither credentials nor query".to_owned());
         }
+        // As OpenTelemetry's own `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` has it, or with what stands before that alone.
         let before = uri.path().trim_end_matches('/');
-        let path = PathAndQuery::try_from(format!("{before}/v1/traces")).map_err(|_| wrong())?;
+        let before = before.strip_suffix(TRACES).unwrap_or(before);
+        let path = PathAndQuery::try_from(format!("{before}{TRACES}")).map_err(|_| wrong())?;
         Ok(Self { scheme: scheme.clone(), authority: authority.clone(), path })
     }
 }
@@ -187,7 +192,8 @@ impl From<OtlpUrl> for String {
 
 impl fmt::Display for OtlpUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let before = self.path.path().trim_end_matches("/v1/traces");
+        let path = self.path.path();
+        let before = path.strip_suffix(TRACES).unwrap_or(path);
         write!(f, "{}://{}{before}", self.scheme, self.authority)
     }
 }
@@ -227,6 +233,8 @@ mod tests {
             let url = OtlpUrl::try_from(text.to_owned()).unwrap();
             assert_eq!((url.to_string().as_str(), url.path().as_str()), (text, path));
         }
+        let whole = OtlpUrl::try_from("http://a:1/otlp/v1/traces/".to_owned()).unwrap();
+        assert_eq!((whole.to_string().as_str(), whole.path().as_str()), ("http://a:1/otlp", "/otlp/v1/traces"));
         assert_eq!(OtlpUrl::try_from("http://a:1/".to_owned()).unwrap().to_string(), "http://a:1");
         for text in ["", "a:4318", "grpc://a:4317", "http://k@a:1", "http://a:1/?key=x"] {
             assert!(OtlpUrl::try_from(text.to_owned()).is_err(), "{text}");

@@ -15,6 +15,7 @@ use super::socket::Socket;
 use super::wire::Wire;
 use super::{DoorLimits, House, http2, refusal};
 use crate::error::GatewayError;
+use crate::loss::end_when_lost;
 
 /// What HTTP/2 begins with (RFC 9113, 3.4); spoken without TLS by clients that know.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -24,6 +25,9 @@ const LAST_CALL: Duration = Duration::from_millis(20);
 
 /// What is read before it is known what is spoken: most requests' heads at once.
 const EARLY: usize = 1024;
+
+/// A client whose host does not answer for so long has left: as long as over HTTP/2, where it is asked by pings.
+const LOST_AFTER: Duration = Duration::from_secs(40);
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +88,9 @@ pub(super) async fn attend(stream: TcpStream, seat: Seat, house: Arc<House>) {
     if house.closed.is_cancelled() {
         seat.course().ask_to_stop();
     }
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(error = %error, "set_nodelay");
+    let unacknowledged = house.limits.stall_timeout.max(LOST_AFTER);
+    if let Err(error) = stream.set_nodelay(true).and_then(|()| end_when_lost(&stream, LOST_AFTER, unacknowledged)) {
+        tracing::debug!(error = %error, "options of a client's socket");
     }
     let end = serve(stream, seat.course(), &house).await;
     house.metrics.closed(end.label());

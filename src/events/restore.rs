@@ -1,13 +1,20 @@
 //! Filling a view from a snapshot that somebody sends part by part.
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
 use warmpath_indexer::concurrent::Chains;
 use warmpath_indexer::feed::Position;
-use warmpath_indexer::index::Writer;
-use warmpath_indexer::snapshot::owner_of;
+use warmpath_indexer::index::{Restore, Writer};
+use warmpath_indexer::snapshot::{SnapshotError, owner_of};
 
 /// The most of a snapshot that is kept until it is whole: 15 million blocks.
 const BYTES_MAX: usize = 256 << 20;
+
+/// Views that are filled at once: each takes a thread for milliseconds at a time.
+const AT_ONCE: usize = 4;
+
+static TURNS: Semaphore = Semaphore::const_new(AT_ONCE);
 
 /// Gathers the parts of one snapshot after the other.
 pub(super) struct Restoring {
@@ -33,23 +40,19 @@ impl Restoring {
         fits
     }
 
-    /// Fills the view, which is emptied before; returns how far the snapshot goes. On any fault the view is empty; if
-    /// nothing has come it is as it was.
-    pub(super) fn end(&mut self, index: &Writer<Chains>) -> Option<Position> {
+    /// Fills the view, which is emptied before; returns how far the snapshot goes. On any fault, and where this is dropped
+    /// half-way, the view is empty; if nothing has come it is as it was. Others come in between two parts.
+    pub(super) async fn end(&mut self, index: &Writer<Chains>) -> Option<Position> {
         let parts = std::mem::take(&mut self.parts);
         self.bytes = 0;
         if parts.is_empty() {
             return None;
         }
-        let mut restore = index.restore(self.owner);
-        let read = parts.iter().try_for_each(|part| restore.chunk(part));
-        match read.and_then(|()| restore.finish()) {
-            Ok(restored) => Some(restored.position),
-            Err(error) => {
-                tracing::warn!(%error, "a snapshot was refused");
-                None
-            }
-        }
+        let _turn = TURNS.acquire().await;
+        filled(index.restore(self.owner), parts)
+            .await
+            .inspect_err(|error| tracing::warn!(%error, "a snapshot was refused"))
+            .ok()
     }
 
     /// Forgets what was gathered.
@@ -57,6 +60,14 @@ impl Restoring {
         self.parts.clear();
         self.bytes = 0;
     }
+}
+
+async fn filled(mut restore: Restore<'_, Chains>, parts: Vec<Bytes>) -> Result<Position, SnapshotError> {
+    for part in parts {
+        restore.chunk(&part)?;
+        yield_now().await;
+    }
+    Ok(restore.finish()?.position)
 }
 
 #[cfg(test)]
@@ -75,18 +86,17 @@ mod tests {
         Arc::new(ConcurrentIndex::new(100)).writer(Slot(0), &ViewSettings { pool, seed: 1, blocks: 0 })
     }
 
-    #[test]
-    fn a_snapshot_of_another_worker_is_refused_and_its_own_gives_the_position() {
+    #[tokio::test]
+    async fn a_snapshot_of_another_worker_is_refused_and_its_own_gives_the_position() {
         let position = Position { epoch: Some(3), next: 9, newest: Some(1.5) };
         let taken = |worker| {
             let mark = Mark { owner: owner_of(worker, 0), position, taken_ms: 5 };
             writer().snapshot(mark, 1 << 16).map(Bytes::from).collect::<Vec<Bytes>>()
         };
         let mut restoring = Restoring::new("w", 0);
-        let mut fill = |parts: Vec<Bytes>| {
+        for (parts, expected) in [(taken("other"), None), (taken("w"), Some(position)), (Vec::new(), None)] {
             assert!(parts.into_iter().all(|part| restoring.part(part)));
-            restoring.end(&writer())
-        };
-        assert_eq!([fill(taken("other")), fill(taken("w")), fill(Vec::new())], [None, Some(position), None]);
+            assert_eq!(restoring.end(&writer()).await, expected);
+        }
     }
 }

@@ -20,8 +20,18 @@ pub struct Engine {
 /// A life of an engine's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// When it began, in milliseconds since 1970 by its own clock. Only equality means something.
+    /// When it began, in milliseconds since 1970 by its own clock.
     pub start_ms: u64,
+}
+
+/// Starts of one process may differ by so much: by how a number was rounded on its way, and by the ticks that it is counted in.
+const ROUNDING_MS: u64 = 10;
+
+impl Process {
+    /// Whether this is the same life as the other.
+    pub fn is(self, other: Self) -> bool {
+        self.start_ms.abs_diff(other.start_ms) <= ROUNDING_MS
+    }
 }
 
 impl Engine {
@@ -32,14 +42,16 @@ impl Engine {
 
     /// Takes note of a reading. True if the process is another than before.
     pub fn take(&self, now: Instant, scrape: Scrape) -> bool {
-        let start_ms = scrape.process_start_ms;
+        let process = scrape.process();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, scrape));
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let Some(start_ms) = start_ms else { return false };
-        let process = Some(Process { start_ms });
+        let Some(process) = process else { return false };
         let before = *self.process.borrow();
-        self.process.send_if_modified(|known| std::mem::replace(known, process) != process);
-        before.is_some() && before != process
+        if before.is_some_and(|before| before.is(process)) {
+            return false;
+        }
+        self.process.send_replace(Some(process));
+        before.is_some()
     }
 
     /// The last reading, and when it was made.
@@ -80,13 +92,15 @@ mod tests {
         let engine = Engine::new(now);
         let mut process = engine.process();
         let scrape = |process_start_ms| Scrape { process_start_ms, ..Scrape::default() };
-        let seen = [None, Some(5), Some(5), None, Some(7), Some(6)].map(|start| engine.take(now, scrape(start)));
+        let seen =
+            [None, Some(500), Some(500), None, Some(700), Some(600)].map(|start| engine.take(now, scrape(start)));
         assert_eq!(seen, [false, false, false, false, true, true]);
         assert!(process.has_changed().unwrap());
-        assert_eq!(*process.borrow_and_update(), Some(Process { start_ms: 6 }));
-        engine.take(now, scrape(Some(6)));
+        assert_eq!(*process.borrow_and_update(), Some(Process { start_ms: 600 }));
+        // As somebody else rounds it.
+        assert!(!engine.take(now, scrape(Some(601))));
         assert!(!process.has_changed().unwrap());
-        assert_eq!(engine.last(), Some((now, scrape(Some(6)))));
+        assert_eq!(engine.last(), Some((now, scrape(Some(601)))));
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! What an engine's `/metrics` say of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use warmpath_core::ids::Rank;
 use warmpath_core::trust::PrefixCounters;
 use warmpath_core::units::Blocks;
 
+use super::engine::Process;
 use super::prometheus::{Sample, samples};
 use crate::config::MetricNames;
 
@@ -45,7 +47,7 @@ impl Scrape {
         let mut process_start_ms = None;
         for sample in samples(text) {
             if sample.name == PROCESS_START {
-                process_start_ms = count(sample.value * 1e3);
+                process_start_ms = milliseconds(sample.value);
             }
             for (names, scrape) in presets.iter().zip(&mut found) {
                 scrape.take(names, &sample, rank);
@@ -54,6 +56,11 @@ impl Scrape {
         let is_known = |scrape: &Self| scrape.running.is_some() && scrape.kv_usage.is_some();
         let (scrape, names) = found.into_iter().zip(presets).find(|(scrape, _)| is_known(scrape))?;
         Some(Self { engine: names.name.as_str().into(), process_start_ms, ..scrape })
+    }
+
+    /// The process that says it, where it tells.
+    pub fn process(&self) -> Option<Process> {
+        self.process_start_ms.map(|start_ms| Process { start_ms })
     }
 
     /// Totals of the prefix cache, where the engine tells both.
@@ -103,6 +110,12 @@ impl Scrape {
     }
 }
 
+/// Seconds as milliseconds, where they are a time that a process can have started at.
+pub(crate) fn milliseconds(seconds: f64) -> Option<u64> {
+    let since = Duration::try_from_secs_f64(seconds).ok()?.saturating_add(Duration::from_micros(500));
+    u64::try_from(since.as_millis()).ok().filter(|since| *since > 0)
+}
+
 /// A count that was written as a real number: none where it is none.
 pub(crate) fn count(value: f64) -> Option<u64> {
     #[expect(clippy::as_conversions, reason = "finite and at least 0; what is larger than a u64 becomes the largest")]
@@ -113,6 +126,12 @@ pub(crate) fn count(value: f64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_rounded_to_the_next_millisecond() {
+        assert_eq!([1_795_780_000.01, 0.0004, 1.0006].map(milliseconds), [Some(1_795_780_000_010), None, Some(1001)]);
+        assert_eq!([-1.0, f64::NAN, f64::INFINITY, 1e300].map(milliseconds), [None; 4]);
+    }
 
     fn known(text: &str, rank: Option<Rank>) -> Option<Scrape> {
         Scrape::read(text, rank, &MetricNames::known())

@@ -64,6 +64,13 @@ impl Arrival {
         self.pool.get_or_init(|| Arc::clone(pool));
     }
 
+    /// Its client has left, before it was placed.
+    pub(super) fn given_up(&self) {
+        self.pool.get().into_iter().for_each(|pool| {
+            pool.metrics.given_up();
+        });
+    }
+
     /// Tells its worker its name and its trace.
     pub(super) fn name(&self, headers: &mut HeaderMap) {
         headers.insert(REQUEST_ID, self.id.clone());

@@ -15,6 +15,7 @@ use warmpath_core::shape::{AffinityKey, Class, Objectives, Shape, TenantId};
 use warmpath_core::units::{BlockSize, Tokens};
 
 use super::arrival::Arrival;
+use super::between::Between;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::{Behaviour, Gateway};
@@ -58,8 +59,10 @@ async fn handle(
 ) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body, arrival.at).await?;
-    let understood = understand(gateway, endpoint, arrival, (parts, body)).await?;
-    forward(gateway, &understood).await
+    let between = Between::new(arrival.deadline, || arrival.given_up());
+    let understood = understand(gateway, endpoint, arrival, (parts, body)).await;
+    between.over();
+    forward(gateway, &understood?).await
 }
 
 /// What the request asks for, of which tokens its prompts are made, and who it is from. Nothing is decided yet.

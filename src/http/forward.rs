@@ -117,7 +117,7 @@ async fn answered(
                 Err(error) => error,
             };
             match retrying.judge(&mut attempt, &error) {
-                Next::Fresh => (way, attempt.began) = (Way::Fresh, Instant::now()),
+                Next::Fresh => (way, attempt.side, attempt.began) = (Way::Fresh, Side::Client, Instant::now()),
                 next => break (error, next),
             }
         };

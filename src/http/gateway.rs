@@ -174,7 +174,7 @@ impl Gateway {
         let pooled = self.scratches().pop();
         let mut scratch = pooled.unwrap_or_else(|| {
             // Equal seeds would make concurrent requests draw alike.
-            let scratch = Scratch::new(self.behaviour.seed.wrapping_add(self.keys.load(Ordering::Relaxed)));
+            let scratch = Scratch::new(self.behaviour.seed.wrapping_add(self.next_key().0));
             // Who writes nothing down needs no reasons.
             Box::new(if self.decisions.keeps_any() { scratch.aloud() } else { scratch })
         });

@@ -12,6 +12,7 @@ use warmpath_core::retry::{Course, Failure, Next};
 use warmpath_core::scheduler::PlaceError;
 use warmpath_core::slot_set::SlotSet;
 
+use super::between::Between;
 use super::forward::{Attempt, Understood};
 use super::gateway::Gateway;
 use super::place::Placed;
@@ -98,7 +99,12 @@ impl<'a> Retrying<'a> {
     async fn pause(&mut self) -> Option<Slot> {
         let (next, (at, slot)) = self.here_after.iter().copied().enumerate().min_by_key(|(_, (at, _))| *at)?;
         self.here_after.swap_remove(next);
+        let Understood { pool, deadline, .. } = self.request;
+        let between = Between::new(*deadline, || {
+            pool.metrics.given_up();
+        });
         tokio::time::sleep_until(at.into()).await;
+        between.over();
         // Whatever failed last, this is asked again because it was not there.
         self.budgeted = true;
         Some(slot)

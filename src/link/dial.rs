@@ -1,6 +1,7 @@
 //! Making a connection: name, TCP, TLS.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
@@ -11,6 +12,7 @@ use super::bare;
 use super::tls::ClientTls;
 use super::wire::Wire;
 use crate::error::BoxError;
+use crate::loss::end_when_lost;
 
 /// Connects to the first address of `authority` that takes the connection. How long that may take is for the caller to
 /// say.
@@ -27,6 +29,7 @@ pub(super) async fn dial(
     };
     // Small requests and pieces of streams must not wait for an acknowledgement.
     tcp.set_nodelay(true)?;
+    end_when_lost(&tcp, LOST_AFTER, LOST_AFTER)?;
     Ok(match secure {
         None => Wire::Plain(tcp),
         Some(name) => {
@@ -35,6 +38,10 @@ pub(super) async fn dial(
         }
     })
 }
+
+/// A server whose host does not answer for so long is gone, and another one is asked: long enough for a network that has to
+/// find another way.
+const LOST_AFTER: Duration = Duration::from_secs(24);
 
 /// What the kernel holds of an answer before it is read, in bytes, which it doubles: workers must not write megabytes
 /// ahead of a client.

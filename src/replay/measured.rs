@@ -54,7 +54,7 @@ pub async fn replay(trace: &[TraceRequest], gateway: &Gateway, ended: impl Fn())
     let run = Run {
         policy: "live".to_owned(),
         speed: gateway.speed,
-        seed: 0,
+        seed: None,
         requests: trace.len(),
         reachable_hit_rate: reachable::hit_rate(trace, gateway.block_size, usize::MAX),
         wall: start.elapsed(),

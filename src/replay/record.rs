@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tokio::fs::{self, File, OpenOptions};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +36,9 @@ impl Journal {
     /// # Errors
     /// It cannot be written.
     pub async fn begin(path: &Path, limit: u64, metrics: RecordMetrics) -> io::Result<Self> {
+        if !is_ours(path).await? {
+            return Err(io::Error::other("it holds something else than a recording"));
+        }
         let file = fresh(path).await?;
         Ok(Self { path: path.to_owned(), limit, file, written: 0, metrics, failing: false })
     }
@@ -92,6 +95,24 @@ impl Journal {
     }
 }
 
+/// Whether what is there, if anything is, begins as a recording does. Who names another file, such as the configuration, must
+/// not lose it. What is no file loses nothing.
+async fn is_ours(path: &Path) -> io::Result<bool> {
+    let mut file = match File::open(path).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        opened => opened?,
+    };
+    if !file.metadata().await?.is_file() {
+        return Ok(true);
+    }
+    let mut begun = vec![0; BEGINNING.len()];
+    let read = file.read(&mut begun).await?;
+    Ok(begun[..read] == BEGINNING[..read])
+}
+
+/// What every line of ours begins with.
+const BEGINNING: &[u8] = b"{\"timestamp\":";
+
 /// An empty file at `path`; one that is there and not empty becomes `….1`.
 async fn fresh(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
@@ -146,7 +167,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("warmpath-journal-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("trace.jsonl");
-        std::fs::write(&path, "older\n").unwrap();
+        std::fs::write(&path, "{\"timestamp\":0,\"older\":1}\n").unwrap();
         let metrics = Metrics::new("w");
         let journal = Journal::begin(&path, 1 << 20, metrics.record()).await.unwrap();
         let (to, from) = mpsc::channel(200);
@@ -162,7 +183,7 @@ mod tests {
         assert_eq!((trace.requests[7].at_ms, trace.requests[7].output_length), (7, 7));
         assert_eq!(trace.requests[7].hash_ids, [1, u64::MAX]);
         assert_eq!(trace.requests[7].about.as_ref().unwrap().model.as_deref(), Some("m"));
-        assert_eq!(std::fs::read(folder.join("trace.jsonl.1")).unwrap(), b"older\n");
+        assert_eq!(std::fs::read(folder.join("trace.jsonl.1")).unwrap(), b"{\"timestamp\":0,\"older\":1}\n");
         assert!(metrics.render().contains("w_recorded_requests_total{outcome=\"written\"} 100"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
@@ -174,6 +195,16 @@ mod tests {
         Journal::begin(&path, 300, Metrics::new("w").record()).await.unwrap();
         assert!(path.is_file());
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_recording_stays_as_it_is() {
+        let path = std::env::temp_dir().join(format!("warmpath-journal-other-{}", std::process::id()));
+        std::fs::write(&path, "models: [{name: m}]\n").unwrap();
+        let refused = Journal::begin(&path, 300, Metrics::new("w").record()).await.map(drop).unwrap_err();
+        assert_eq!(refused.to_string(), "it holds something else than a recording");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "models: [{name: m}]\n");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[tokio::test]

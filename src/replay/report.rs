@@ -11,12 +11,13 @@ use crate::real::real_len;
 pub struct Row {
     /// The policy.
     pub policy: String,
-    /// Workers; of a live gateway those that answered, for of others it does not tell.
+    /// Workers; of a live gateway those that answered, as far as it names them: of others it does not tell.
     pub workers: usize,
     /// How much faster than recorded requests arrived.
     pub speed: f64,
-    /// Seed of chance.
-    pub seed: u64,
+    /// Seed of chance; none where chance is a live gateway's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// Requests sent.
     pub requests: usize,
     /// Requests answered whole.
@@ -48,12 +49,14 @@ pub struct Row {
     pub load_balance_score: Option<f64>,
     /// Seconds on the clock.
     pub wall_s: f64,
-    /// Requests by worker.
+    /// Requests by worker; none where nobody names them.
     pub requests_by_worker: Vec<usize>,
-    /// Cached tokens as the router predicted them.
-    pub predicted_cached_tokens: u64,
-    /// Requests whose prediction was exact.
-    pub predicted_exact_requests: usize,
+    /// Cached tokens as the router predicted them; none where it told of no prediction.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_cached_tokens: Option<u64>,
+    /// Requests whose prediction was exact; none where it told of none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_exact_requests: Option<usize>,
     /// Over HTTP: why requests were not answered whole, and how many.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, usize>,
@@ -152,6 +155,11 @@ pub fn shown(figure: Option<f64>, decimals: usize) -> String {
     figure.map_or_else(|| "–".to_owned(), |figure| format!("{figure:.decimals$}"))
 }
 
+/// A count that not every run has.
+fn counted(count: Option<impl ToString>) -> String {
+    count.map_or_else(|| "–".to_owned(), |count| count.to_string())
+}
+
 /// A table with a row for each figure and a column for each policy.
 pub fn table(rows: &[Row]) -> String {
     type Show = fn(&Row) -> String;
@@ -170,8 +178,8 @@ pub fn table(rows: &[Row]) -> String {
         }),
         ("busiest / mean", |row| shown(row.requests_max_over_mean, 2)),
         ("cached, reported", |row| row.cached_tokens.to_string()),
-        ("cached, predicted", |row| row.predicted_cached_tokens.to_string()),
-        ("predicted exactly", |row| format!("{} of {}", row.predicted_exact_requests, row.completed)),
+        ("cached, predicted", |row| counted(row.predicted_cached_tokens)),
+        ("predicted exactly", |row| format!("{} of {}", counted(row.predicted_exact_requests), row.completed)),
     ];
     let mut text = format!("{:<20}", "");
     rows.iter().for_each(|row| text += &format!("{:>20}", row.policy));

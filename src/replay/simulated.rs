@@ -201,7 +201,7 @@ impl<'a> Trials<'a> {
             policy: scenario.router.policy.to_string(),
             workers: usize::from(scenario.workers),
             speed: scenario.speed,
-            seed: scenario.seed,
+            seed: Some(scenario.seed),
             requests: counted.len(),
             completed,
             input_tokens: input,
@@ -217,10 +217,10 @@ impl<'a> Trials<'a> {
             load_balance_score: mean(&samples),
             wall_s,
             requests_by_worker: by_worker,
-            predicted_cached_tokens: sum(|request| request.predicted_tokens),
-            predicted_exact_requests: done()
-                .filter(|request| request.predicted_tokens == request.cached_tokens)
-                .count(),
+            predicted_cached_tokens: Some(sum(|request| request.predicted_tokens)),
+            predicted_exact_requests: Some(
+                done().filter(|request| request.predicted_tokens == request.cached_tokens).count(),
+            ),
             failures: BTreeMap::new(),
             ablation: None,
             lag_ms: None,

@@ -13,8 +13,7 @@ pub struct Tally {
     completed: usize,
     input: u64,
     cached: u64,
-    predicted: u64,
-    exact: usize,
+    predicted: Predicted,
     ttft: Vec<f64>,
     gaps: Vec<f64>,
     e2e: Vec<f64>,
@@ -25,6 +24,14 @@ pub struct Tally {
     workers: Vec<Share>,
     is_fleet_known: bool,
     balance: Vec<f64>,
+}
+
+/// What the router predicted of the requests of which it told.
+#[derive(Clone, Copy, Default)]
+struct Predicted {
+    requests: usize,
+    cached: u64,
+    exact: usize,
 }
 
 /// What one worker has answered.
@@ -47,8 +54,8 @@ pub struct Run {
     pub policy: String,
     /// How much faster than recorded requests arrived.
     pub speed: f64,
-    /// Seed of chance.
-    pub seed: u64,
+    /// Seed of chance, where it is known.
+    pub seed: Option<u64>,
     /// Requests sent.
     pub requests: usize,
     /// The hit rate of one cache as large as the fleet's together.
@@ -76,12 +83,16 @@ impl Tally {
         self.completed += 1;
         self.input += u64::from(prompt);
         self.cached += u64::from(cached);
-        self.predicted += u64::from(outcome.predicted.unwrap_or(0));
-        self.exact += usize::from(outcome.predicted == Some(cached));
+        if let Some(predicted) = outcome.predicted {
+            self.predicted.requests += 1;
+            self.predicted.cached += u64::from(predicted);
+            self.predicted.exact += usize::from(predicted == cached);
+        }
         self.ttft.push(milliseconds(outcome.ttft));
         self.e2e.push(milliseconds(outcome.e2e));
         self.gaps.extend(outcome.gaps_ms);
-        let share = self.share(outcome.worker.unwrap_or_default());
+        let Some(worker) = outcome.worker else { return };
+        let share = self.share(worker);
         share.requests += 1;
         share.computed += f64::from(prompt.saturating_sub(cached));
     }
@@ -107,6 +118,7 @@ impl Tally {
         let requests: Vec<usize> = self.workers.iter().map(|share| share.requests).collect();
         let counts: Vec<f64> = requests.iter().copied().map(real_len).collect();
         let tokens: Vec<f64> = self.workers.iter().map(|share| share.computed).collect();
+        let predicted = (self.predicted.requests > 0).then_some(self.predicted);
         let of_fleet = |values: &[f64]| self.is_fleet_known.then(|| max_over_mean(values));
         Row {
             policy: run.policy,
@@ -128,8 +140,8 @@ impl Tally {
             load_balance_score: mean(&self.balance),
             wall_s: run.wall.as_secs_f64(),
             requests_by_worker: requests,
-            predicted_cached_tokens: self.predicted,
-            predicted_exact_requests: self.exact,
+            predicted_cached_tokens: predicted.map(|predicted| predicted.cached),
+            predicted_exact_requests: predicted.map(|predicted| predicted.exact),
             failures: self.failures.into_iter().map(|(why, count)| (why.to_string(), count)).collect(),
             ablation: None,
             lag_ms: Some(Distribution::of(self.lag)),

@@ -381,8 +381,18 @@ fn at(ms: u64) -> Result<u64, String> {
 fn read_json<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(line).map_err(|error| {
         let said = error.to_string();
-        said.rsplit_once(" at line ").map_or(said.as_str(), |(fault, _)| fault).to_owned()
+        let fault = said.rsplit_once(" at line ").map_or(said.as_str(), |(fault, _)| fault);
+        faulty_field::<T>(line).map_or_else(|| fault.to_owned(), |field| format!("`{field}`: {fault}"))
     })
+}
+
+/// The field at which a line that cannot be read goes wrong; none where it does as a whole. Read once more for it: to keep
+/// track of fields would cost every line.
+fn faulty_field<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Option<String> {
+    let mut json = serde_json::Deserializer::from_slice(line);
+    let error = serde_path_to_error::deserialize::<_, T>(&mut json).err()?;
+    let fields = error.path();
+    fields.iter().next().is_some().then(|| fields.to_string())
 }
 
 /// A name as it is kept: none where it is empty.
@@ -408,7 +418,9 @@ mod tests {
         let error = read(format!("{LINE}\n{{\"timestamp\":1}}\n").as_bytes()).unwrap_err().to_string();
         assert_eq!(error, "line 3: missing field `input_length`");
         let error = read(format!("{LINE}{}", LINE.replace(":5,", ":\"5\",")).as_bytes()).unwrap_err().to_string();
-        assert_eq!(error, "line 2: invalid type: string \"5\", expected u32");
+        assert_eq!(error, "line 2: `input_length`: invalid type: string \"5\", expected u32");
+        let error = read(LINE.replace("[1]", "[1,-1]").as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, "line 1: `hash_ids[1]`: invalid value: integer `-1`, expected u64");
         let error = read(b"{\"timestamp\"").unwrap_err().to_string();
         assert_eq!(error, "line 1: EOF while parsing an object");
     }

@@ -126,7 +126,8 @@ impl Courier {
         match failed {
             // Said once, not each second.
             Some(reason) if self.works => {
-                tracing::warn!(receiver = %self.link.authority(), reason, "spans are not taken")
+                let (receiver, path) = (self.link.authority(), ask.path.as_str());
+                tracing::warn!(%receiver, path, reason, "spans are not taken")
             }
             None if !self.works => tracing::info!(receiver = %self.link.authority(), "spans are taken again"),
             _ => {}

@@ -193,8 +193,8 @@ impl TokenizerHandle {
             known_share: self.tally.recent.read(now),
             cache_bytes: self.shared.cache_bytes(),
             comparisons: course.map(|course| course.comparisons()).unwrap_or_default(),
-            fast: course.is_some_and(|course| !course.reference_only()),
-            cuts: course.is_some_and(|course| !course.whole()),
+            fast: course.map(|course| !course.reference_only()),
+            cuts: course.map(|course| !course.whole()),
         }
     }
 

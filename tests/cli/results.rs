@@ -38,6 +38,39 @@ fn plan_reads_what_the_router_records_as_replay_does() {
     assert!(planned["replayed"]["old"]["hit_rate"].as_f64().unwrap() > 0.5, "{planned}");
 }
 
+/// Weights are named as the configuration names them, and are told nowhere else.
+#[test]
+fn help_names_every_key_of_the_documents_that_commands_print() {
+    fn keys(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => map.iter().for_each(|(key, value)| {
+                found.push(key.clone());
+                keys(value, found);
+            }),
+            Value::Array(values) => values.iter().for_each(|value| keys(value, found)),
+            _ => {}
+        }
+    }
+    let trace = recorded();
+    let of = |more: &[&'static str]| [&["--trace", trace.path()][..], more].concat();
+    for (command, args) in [
+        ("replay", of(&["--ablate"])),
+        ("optimize", of(&["--bytes-per-token", "1000"])),
+        ("tune", of(&["--trials", "1"])),
+        ("calibrate", ["--prefill", "2048:70.7", "--decode", "8x1024:8.9"].to_vec()),
+    ] {
+        let output = warmpath(&[&[command, "--json"][..], &args].concat());
+        let document = serde_json::from_str(stdout(&output)).unwrap();
+        let (mut found, help) = (Vec::new(), warmpath(&[command, "--help"]));
+        keys(&document, &mut found);
+        let (_, told) = stdout(&help).split_once("--json: {").unwrap();
+        assert!(found.len() > 10 || command == "calibrate", "{command}: {found:?}");
+        for key in found.iter().filter(|key| !key.contains('.')) {
+            assert!(told.contains(key.as_str()), "{command}: {key}");
+        }
+    }
+}
+
 #[test]
 fn a_converted_trace_whose_reader_goes_is_no_failure() {
     let trace = "generate:few-shot?tasks=50&requests=100";

@@ -1,10 +1,20 @@
 //! Documents that cannot be, and what is said of each.
 
+const NO_MODELS: &str = "1:1: there are no models: nothing could be asked for";
+const NO_WORKERS: &str = "1:1: there are no workers: nothing could be answered";
+
 /// Document, then what is said of it, without the file's name.
 pub(crate) const BROKEN: &[(&str, &[&str])] = &[
-    ("", &["1:1: there are no workers: nothing could be answered"]),
-    ("# nothing\n", &["2:1: there are no workers: nothing could be answered"]),
-    ("workers: []\n", &["1:1: there are no workers: nothing could be answered"]),
+    ("", &[NO_MODELS, NO_WORKERS]),
+    (
+        "# nothing\n",
+        &[
+            "2:1: there are no models: nothing could be asked for",
+            "2:1: there are no workers: nothing could be answered",
+        ],
+    ),
+    ("workers: []\n", &[NO_MODELS, NO_WORKERS]),
+    ("models: []\ndiscovery: {file: {path: workers.yaml}}\n", &[NO_MODELS]),
     ("just text", &["1:1: expected a section with keys, got `just text`"]),
     ("- 1\n", &["1:1: expected a section with keys, got a list"]),
     ("listen: {data: [\n", &["1:16: unclosed bracket '['"]),
@@ -12,7 +22,7 @@ pub(crate) const BROKEN: &[(&str, &[&str])] = &[
     ("listen: *nowhere\n", &["1:9: alias references unknown anchor"]),
     ("log: {}\n---\nlog: {}\n", &["3:1: a second document begins here: a configuration is one document"]),
     ("log: !include other.yaml\n", &["1:15: unsupported tag `!include`"]),
-    ("log: {}\nlog: {}\n", &["2:1: key `log` is given twice", "1:1: there are no workers: nothing could be answered"]),
+    ("log: {}\nlog: {}\n", &["2:1: key `log` is given twice", NO_MODELS, NO_WORKERS]),
 ];
 
 /// The same, below a valid fleet of two lines.

@@ -261,7 +261,7 @@ async fn workers_register_are_let_go_when_they_fall_silent_and_stay_while_the_bu
 #[tokio::test]
 async fn a_registration_that_is_none_is_refused_and_said() {
     let (nats, a) = (NatsServer::jetstream(), worker().await);
-    let settings = "timeouts: {health_interval: 5ms}\ndiscovery: {nats: {enabled: true}}";
+    let settings = "timeouts: {health_interval: 5ms}\ndiscovery: {nats: {enabled: true, lease: 2s}}";
     let fleet = fleet().engines(0).nats(nats.url()).config(settings).start().await;
     let store = bucket(&nats).await;
     store.put("x", "{}".into()).await.unwrap();
@@ -270,6 +270,9 @@ async fn a_registration_that_is_none_is_refused_and_said() {
     until_degraded(&fleet, "worker `y` registered for `other`, and no model is named so").await;
     put(&store, &registered("y", a.address, 1)).await;
     until_answered_by(&fleet, "y").await;
+    // Nor is it kept in mind for longer than anybody else who falls silent.
+    let is_forgotten = async |fleet: &TestFleet| !fleet.health().await["degraded"].to_string().contains("under `x`");
+    fleet.eventually("it is forgotten", is_forgotten).await;
 }
 
 /// R25. A worker that had registered is killed: its lease ends, and nothing of it is left, three times over. Whoever else

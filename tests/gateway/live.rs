@@ -40,9 +40,24 @@ async fn a_trace_is_sent_to_a_gateway_and_what_became_of_it_is_told() {
     assert!(row["ttft_ms"]["p50"].as_f64() > Some(0.0) && row["lag_ms"]["p99"].as_f64() >= Some(0.0), "{row}");
     let by_worker: u64 = row["requests_by_worker"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
     assert_eq!(by_worker, 11);
-    // Who did not answer at all is not known.
-    let balance = ["requests_max_over_mean", "new_tokens_max_over_mean", "load_balance_score"];
-    assert!(balance.iter().all(|figure| row.get(figure).is_none()), "{row}");
+    assert!(number("predicted_cached_tokens") <= number("cached_tokens"), "{row}");
+    // Who did not answer at all is not known, nor is the gateway's seed.
+    let unknown = ["requests_max_over_mean", "new_tokens_max_over_mean", "load_balance_score", "seed"];
+    assert!(unknown.iter().all(|figure| row.get(figure).is_none()), "{row}");
+}
+
+/// As of a gateway that is none of ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_gateway_does_not_tell_is_left_out() {
+    let stream = format!("{}{}data: [DONE]\n\n", HEAD, event("a"));
+    let gateway = Scripted::start(vec![Step::Send(stream.into_bytes()), Step::Close]).await;
+    let url = format!("http://{}", gateway.address);
+    let said = replay(&["--live", &url, "--model", "m", "--requests", "3", "--json"]).await;
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let told: Value = serde_json::from_slice(&said.stdout).unwrap();
+    let row = &told["rows"][0];
+    assert_eq!((&row["completed"], &row["requests_by_worker"]), (&Value::from(3), &Value::Array(vec![])), "{row}");
+    assert!(["predicted_cached_tokens", "predicted_exact_requests"].iter().all(|key| row.get(key).is_none()), "{row}");
 }
 
 /// As `record` writes them: of a prompt only full blocks have a name.

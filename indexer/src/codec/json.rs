@@ -47,7 +47,8 @@ pub fn decode_json(message: &[u8]) -> Result<BusEvent, DecodeError> {
 fn event(data: Data, storage_tier: Option<&str>) -> Result<CacheEvent, DecodeError> {
     let tier = tier(storage_tier)?;
     match data {
-        Data::Cleared => Ok(CacheEvent::Cleared),
+        Data::Cleared if tier == Tier::Device => Ok(CacheEvent::Cleared),
+        Data::Cleared => Err(DecodeError::ClearedTier { tier: shortened(storage_tier.unwrap_or_default()) }),
         Data::Other(kind) => Err(DecodeError::UnknownKind { kind: shortened(&kind), at: 0 }),
         Data::Removed(removed) => {
             bounded(removed.block_hashes.len(), MAX_HASHES, "block_hashes")?;
@@ -331,6 +332,8 @@ mod tests {
         let block = |hash: u64| format!(r#"{{"block_hash":{hash},"tokens_hash":1}}"#);
         let twice = with(&format!(r#"{{"stored":{{"blocks":[{},{}]}}}}"#, block(3), block(3)));
         assert_eq!(reason(&twice), DecodeError::RepeatedHash { hash: 3, at: 0 });
+        let other = r#"{"worker_id":1,"storage_tier":"disk","event":{"event_id":5,"data":"cleared"}}"#;
+        assert_eq!(reason(other).to_string(), "`cleared` of the tier `disk` (known: device)");
         let circle = with(&format!(r#"{{"stored":{{"parent_hash":3,"blocks":[{}]}}}}"#, block(3)));
         assert_eq!(reason(&circle), DecodeError::RepeatedHash { hash: 3, at: 0 });
         assert_eq!(reason(&with(r#""moved""#)), DecodeError::UnknownKind { kind: "moved".into(), at: 0 });

@@ -95,6 +95,12 @@ pub enum DecodeError {
         /// Where its event begins.
         at: usize,
     },
+    /// All of a slower tier was emptied, which nothing here can follow.
+    #[error("`cleared` of the tier `{tier}` (known: device)")]
+    ClearedTier {
+        /// The tier, shortened.
+        tier: String,
+    },
     /// A stored event that names a block twice, or as its own ancestor.
     #[error("hash {hash} occurs twice in the chain stored at byte {at}")]
     RepeatedHash {

@@ -2,7 +2,7 @@
 
 use super::Writer;
 use crate::feed::Position;
-use crate::snapshot::{Head, Mark, SnapshotDecoder, SnapshotEncoder, SnapshotError, Told};
+use crate::snapshot::{Head, Mark, SnapshotDecoder, SnapshotEncoder, SnapshotError, SnapshotFault, Told};
 use crate::store::BlockStore;
 use crate::view::{Picture, Restoring};
 
@@ -88,21 +88,27 @@ impl<S: BlockStore> Restore<'_, S> {
     /// Takes in the next chunk. The worker is credited with its blocks at once. O(bytes).
     ///
     /// # Errors
-    /// The chunk is not the one that is due, or not what it was when it was written. The view is empty then, and nothing
-    /// more is taken in.
+    /// The chunk is not the one that is due, or not what it was when it was written, or the slot has another writer by now.
+    /// The view is empty then, and nothing more is taken in.
     pub fn chunk(&mut self, chunk: &[u8]) -> Result<(), SnapshotError> {
         let Self { writer: Writer { index, lane }, decoder, restoring, .. } = self;
         let keeper = index.keeper(lane.slot);
         let over_limit = restoring.over_limit;
         let mut locked = None;
-        let read = decoder.read(chunk, |told| match told {
-            Told::Head(head, groups) => {
+        let read = decoder.read(chunk, |told| {
+            if let Told::Head(head, _) = &told {
                 // Once, while there is nothing here to let go: what comes first is what the rest hangs on.
                 index.make_room_for(index.share().min(usize::try_from(head.names).unwrap_or(usize::MAX)));
-                locked.get_or_insert_with(|| lane.view()).begin_restoring(groups);
-                Ok(())
             }
-            Told::Record(record) => locked.get_or_insert_with(|| lane.view()).restore(&keeper, &record, restoring),
+            let view = locked.get_or_insert_with(|| lane.view());
+            match told {
+                _ if lane.is_retired() => Err(SnapshotFault::Retired),
+                Told::Head(_, groups) => {
+                    view.begin_restoring(groups);
+                    Ok(())
+                }
+                Told::Record(record) => view.restore(&keeper, &record, restoring),
+            }
         });
         let mut view = locked.unwrap_or_else(|| lane.view());
         if read.is_err() {

@@ -287,17 +287,18 @@ impl<T> Repair<T> {
         }
     }
 
-    /// Somebody else saw when the engine's process started, in seconds by its own clock: another time than before is
-    /// another process, whatever its events say.
+    /// Somebody else saw when the engine's process started, in seconds by its own clock. What was applied is of another one if
+    /// it is from before that, whatever the events say; where no time tells, if another start was told before, and so it is
+    /// where the clock was set back.
     pub fn process_started(&mut self, at: f64, now: Instant, steps: &mut Vec<Step<T>>) {
-        match self.process_start {
-            Some(before) if (before - at).abs() >= SAME_START => {
+        let known = self.process_start;
+        if known.is_none_or(|known| (known - at).abs() >= SAME_START) {
+            let is_older = self.feed.note_process(at);
+            if is_older.unwrap_or(known.is_some()) || known.is_some_and(|known| at < known) {
                 self.begin_anew(now);
                 steps.push(Step::Clear(Emptied::Restarted));
-                self.process_start = Some(at);
             }
-            Some(_) => {}
-            None => self.process_start = Some(at),
+            self.process_start = Some(at);
         }
         self.finish(now, steps);
     }

@@ -101,7 +101,7 @@ impl<T> Repair<T> {
     fn replayed_here(&mut self, mut asked: Asked, stamp: Stamp, sized: (T, usize), now: Instant) {
         asked.heard = now;
         asked.highest = asked.highest.max(Some(stamp.seq));
-        let outdated = self.feed.is_outdated(&stamp);
+        let outdated = self.feed.is_outdated(&stamp) || self.feed.is_from_before(stamp.ts);
         asked.outdated |= outdated;
         asked.reached |= stamp.seq <= asked.need && !outdated;
         self.asked = Some(asked);

@@ -28,6 +28,7 @@ fn again(from: u64) -> Step<u64> {
 struct Bench {
     repair: Repair<u64>,
     now: Instant,
+    epoch: Option<u64>,
     life: f64,
     /// The names of the last questions, for a replay and for a snapshot, which steps do not show here.
     asked: AskId,
@@ -40,6 +41,7 @@ impl Bench {
         Self {
             repair: Repair::new(means),
             now: Instant::now(),
+            epoch: None,
             life: 0.0,
             asked: AskId::default(),
             awaited: AskId::default(),
@@ -71,7 +73,7 @@ impl Bench {
 
     fn stamp(&self, seq: u64) -> Stamp {
         let ts = f64::from(u32::try_from(seq).unwrap()) + 100.0 * self.life;
-        Stamp { seq, epoch: None, ts: Some(ts) }
+        Stamp { seq, epoch: self.epoch, ts: Some(ts) }
     }
 
     fn live(&mut self, seq: u64) -> Vec<Step<u64>> {
@@ -109,6 +111,10 @@ impl Bench {
     fn not_restored(&mut self) -> Vec<Step<u64>> {
         let awaited = self.awaited;
         self.hear(|repair, now, steps| repair.not_restored(awaited, now, steps))
+    }
+
+    fn process_started(&mut self, at: f64) -> Vec<Step<u64>> {
+        self.hear(|repair, now, steps| repair.process_started(at, now, steps))
     }
 
     fn connected(&mut self) -> Vec<Step<u64>> {

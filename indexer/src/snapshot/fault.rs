@@ -77,4 +77,7 @@ pub enum SnapshotFault {
     /// A name stands for two blocks.
     #[error("a name occurs twice")]
     NamedTwice,
+    /// Who it is of has left meanwhile.
+    #[error("its worker has left")]
+    Retired,
 }

@@ -243,3 +243,21 @@ proptest! {
         bench.refuses(&[sealed(mixed, 0)]);
     }
 }
+
+/// As when a worker leaves while what the run before knew of it is still being read.
+#[test]
+fn who_has_left_puts_nothing_into_what_is_the_next_ones_slot() {
+    let (bench, good) = (Bench::new(), snapshot());
+    let mut restore = bench.writer.restore(MARK.owner);
+    restore.chunk(&good[0]).unwrap();
+    assert!(bench.writer.names() > 0);
+    let next = bench.index.writer(Slot(0), &settings());
+    assert_eq!((bench.index.len(), bench.found(0)), (2000, 0));
+    assert_eq!(restore.chunk(&good[1]).unwrap_err().fault, SnapshotFault::Retired);
+    drop(restore);
+    assert_eq!(bench.writer.apply(&[stored(&path(), 0, Tier::Device)]).stored, 0);
+    assert_eq!((bench.index.len(), bench.found(0), bench.found(1)), (2000, 0, 2000));
+    next.apply(&[stored(&path()[..1000], 0, Tier::Device)]);
+    bench.writer.forget();
+    assert_eq!((bench.found(0), next.names()), (1000, 1000));
+}

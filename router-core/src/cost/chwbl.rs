@@ -104,6 +104,8 @@ impl Chwbl {
         let start = ring.points.partition_point(|point| point.0 < key.0);
         let (before, behind) = ring.points.split_at(start);
         let (mut passed, mut open) = (0.0, super::open(candidates).count());
+        // Where all are above the bound it is the first one, and nobody behind it is looked for either.
+        let is_any_within = super::open(candidates).any(|candidate| !bound.is_exceeded(candidate));
         for (_, slot) in behind.iter().chain(before) {
             let Some(at) = place_of(*slot, candidates) else { continue };
             let candidate = &candidates[at];
@@ -114,7 +116,7 @@ impl Chwbl {
             *step = passed;
             passed += 1.0;
             open -= 1;
-            if open == 0 || !bound.is_exceeded(candidate) {
+            if open == 0 || !is_any_within || !bound.is_exceeded(candidate) {
                 return;
             }
         }
@@ -306,7 +308,7 @@ mod tests {
         fleet[order[1]].requests = 0;
         fleet[order[1]].standing = Standing::Full;
         let costs = costs(&chwbl, points[0].0, &fleet);
-        assert_eq!([costs[order[0]], costs[order[2]]], [Cost(BEHIND), Cost(1.0 + BEHIND)]);
+        assert_eq!([costs[order[0]], costs[order[2]]], [Cost(BEHIND), Cost(3.0 + BEHIND)]);
     }
 
     /// at a mean load of 4 nobody has more than 5.

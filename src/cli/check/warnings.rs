@@ -18,6 +18,8 @@ pub(super) fn warnings(config: &Config, reading: &Reading, name: &str) -> Vec<Fa
     files(config, &mut warn);
     certificates(config, &mut warn);
     twins(config, &mut warn);
+    unserved(config, &mut warn);
+    nowhere(config, &mut warn);
     knowledge(config, &mut warn);
     openness(config, &mut warn);
     found.sort_by(|a, b| a.place.cmp(&b.place));
@@ -108,6 +110,30 @@ fn twins(config: &Config, warn: &mut impl FnMut(&str, String)) {
                     "{url} is that of `{first}`, too: what one of them is sent, the load of the other does not show"
                 ),
             );
+        }
+    }
+}
+
+/// Models that nobody serves, where nobody can come: the router is not ready for as long as there is one.
+fn unserved(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    let served = |name: &str| config.workers.iter().any(|worker| &*worker.model.value == name);
+    for (at, model) in config.models.iter().enumerate() {
+        if !config.discovery.is_used() && !served(&model.name) {
+            let name = &*model.name;
+            warn(
+                &format!("models.{at}.name"),
+                format!("no worker serves `{name}`: its requests are answered with 503, and `/readyz` never says yes"),
+            );
+        }
+    }
+}
+
+/// Events of engines inside the process, of which `serve` has none.
+fn nowhere(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    for (at, worker) in config.workers.iter().enumerate() {
+        if config.event_source(worker) == EventSource::Local {
+            let why = "`serve` has no engine inside its process, and refuses `local`: use `zmq`, `nats` or `none`";
+            warn(&format!("workers.{at}.events"), why.to_owned());
         }
     }
 }

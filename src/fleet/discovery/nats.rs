@@ -44,8 +44,8 @@ pub struct Registrations {
     config: Arc<Config>,
     tell: Sender<Found>,
     leases: Leases,
-    /// Why entries were refused, by key.
-    refused: BTreeMap<String, String>,
+    /// When entries were refused, and why, by key.
+    refused: BTreeMap<String, (Instant, String)>,
     trouble: Option<String>,
     last: Option<Found>,
 }
@@ -82,6 +82,8 @@ impl Registrations {
         let store = timeout(PATIENCE, open(&self.context, &self.config.events.nats.prefix)).await??;
         let mut entries = timeout(PATIENCE, store.watch_with_history(">")).await??;
         self.trouble = None;
+        // What is still there is told again.
+        self.refused.clear();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.tell.is_closed() {
@@ -119,16 +121,20 @@ impl Registrations {
             Ok(registration) => return self.leases.heard(Instant::now(), entry.revision, registration),
             Err(error) if self.refused.len() < REFUSALS_MAX => {
                 let key: String = entry.key.chars().take(128).collect();
-                self.refused.insert(key.clone(), format!("the registration under `{key}` is refused: {error}"));
+                let why = format!("the registration under `{key}` is refused: {error}");
+                self.refused.insert(entry.key.clone(), (Instant::now(), why));
             }
             Err(_) => {}
         }
         false
     }
 
-    /// Lets those go that were not heard for a lease, unless the bucket has something else of them.
+    /// Lets those go that were not heard for a lease, unless the bucket has something else of them. What was refused says no
+    /// word when it expires.
     async fn let_go(&mut self, store: &Store) -> Result<(), BoxError> {
-        for (key, revision) in self.leases.overdue(Instant::now()) {
+        let (now, lease) = (Instant::now(), self.config.discovery.nats.lease.get());
+        self.refused.retain(|_, (at, _)| now.saturating_duration_since(*at) < lease);
+        for (key, revision) in self.leases.overdue(now) {
             match timeout(PATIENCE, store.entry(key.as_str())).await?? {
                 Some(entry) if entry.revision != revision && entry.operation == Operation::Put => {
                     self.take(&entry);
@@ -143,7 +149,8 @@ impl Registrations {
     }
 
     async fn report(&mut self) {
-        let mut trouble: Vec<String> = self.trouble.iter().chain(self.refused.values()).cloned().collect();
+        let mut trouble: Vec<String> =
+            self.trouble.iter().chain(self.refused.values().map(|(_, why)| why)).cloned().collect();
         let mut workers = Vec::new();
         for registration in self.leases.registrations() {
             match described(registration, &self.config) {

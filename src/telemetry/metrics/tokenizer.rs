@@ -20,10 +20,10 @@ pub struct TokenizerFigures {
     pub cache_bytes: usize,
     /// Comparisons with the reference: equal, different, skipped.
     pub comparisons: [u64; 3],
-    /// Whether the fast tokenizer is in use.
-    pub fast: bool,
-    /// Whether texts are cut.
-    pub cuts: bool,
+    /// Whether the fast tokenizer is in use; none where no tokenizer was loaded here.
+    pub fast: Option<bool>,
+    /// Whether texts are cut; none where no tokenizer was loaded here.
+    pub cuts: Option<bool>,
 }
 
 impl ModelMetrics {
@@ -43,8 +43,9 @@ impl ModelMetrics {
         }
         let gauge = |definition| registry.gauge(definition, vec![Label::new("model", self.model.clone())]);
         gauge(&TOKEN_HITS).set(figures.known_share);
-        gauge(&TOKEN_FAST).set(if figures.fast { 1.0 } else { 0.0 });
-        gauge(&TOKEN_CUTS).set(if figures.cuts { 1.0 } else { 0.0 });
+        for (definition, state) in [(&TOKEN_FAST, figures.fast), (&TOKEN_CUTS, figures.cuts)] {
+            state.into_iter().for_each(|state| gauge(definition).set(f64::from(u8::from(state))));
+        }
         let bytes = u64::try_from(figures.cache_bytes).unwrap_or(u64::MAX);
         registry.gauge(&TOKEN_BYTES, Vec::new()).set(real(bytes));
     }
@@ -65,8 +66,8 @@ mod tests {
             known_share: 0.5,
             cache_bytes: 7,
             comparisons: [4, 5, 6],
-            fast: true,
-            cuts: false,
+            fast: Some(true),
+            cuts: Some(false),
         };
         metrics.model(0, "m").tokenizer(&figures);
         let text = metrics.render();
@@ -81,5 +82,9 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+        metrics.model(1, "asks-its-engines").tokenizer(&TokenizerFigures::default());
+        let text = metrics.render();
+        let said = |name: &str| text.contains(&format!("w_{name}{{model=\"asks-its-engines\"}}"));
+        assert!(said("token_cache_hit_ratio") && !said("tokenizer_fast") && !said("tokenizer_cuts"), "{text}");
     }
 }

@@ -20,3 +20,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $source := $discovery.kubernetes | default dict -}}
 {{- if or $source.service $source.selector }}{{ $source.namespace | default .Release.Namespace }}{{ end -}}
 {{- end }}
+
+{{- /* What is spoken at the admin port: `https` where `config.listen.admin_tls` names a certificate. */ -}}
+{{- define "warmpath.adminScheme" -}}
+{{- $listen := .Values.config.listen | default dict -}}
+{{- $tls := $listen.admin_tls | default dict -}}
+{{- if $tls.certificate }}https{{ else }}http{{ end -}}
+{{- end }}

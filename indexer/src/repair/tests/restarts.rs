@@ -25,13 +25,78 @@ fn r24_a_first_batch_that_is_newer_is_no_duplicate() {
     assert_eq!((bench.live(0), bench.live(1)), (vec![], vec![Apply(1)]));
 }
 
+/// As many lives of a hundred seconds as make a wall clock's time.
+const NOW: f64 = 2e7;
+
 #[test]
 fn r24_another_process_start_empties_the_view_whatever_the_clock_says() {
-    let mut bench = Bench::of(REPLAYS, 3);
-    assert_eq!(bench.hear(|repair, now, steps| repair.process_started(50.0, now, steps)), vec![]);
-    assert_eq!(bench.hear(|repair, now, steps| repair.process_started(50.4, now, steps)), vec![]);
-    let steps = bench.hear(|repair, now, steps| repair.process_started(20.0, now, steps));
-    assert_eq!(steps, vec![Clear(Emptied::Restarted), again(0), View(Suspect)]);
+    for life in [0.0, NOW] {
+        let mut bench = Bench { life, ..Bench::new(REPLAYS) };
+        bench.live(0);
+        let before = 100.0 * life - 50.0;
+        assert_eq!((bench.process_started(before), bench.process_started(before + 0.4)), (vec![], vec![]));
+        let steps = bench.process_started(before - 30.0);
+        assert_eq!(steps, vec![Clear(Emptied::Restarted), again(0), View(Suspect)]);
+    }
+}
+
+#[test]
+fn r24_the_history_of_a_dead_process_does_not_come_back() {
+    let mut bench = Bench { life: NOW, epoch: Some(1), ..Bench::new(REPLAYS) };
+    for seq in 0..3 {
+        assert_eq!(bench.live(seq), vec![Apply(seq)]);
+    }
+    assert_eq!(bench.process_started(2e9 - 50.0), vec![]);
+    // Its metrics tell of a new process that has said nothing yet.
+    assert_eq!(bench.process_started(2e9 + 50.0), vec![Clear(Emptied::Restarted), again(0), View(Suspect)]);
+    for seq in 0..3 {
+        assert_eq!(bench.replayed(seq), vec![]);
+    }
+    assert_eq!(bench.ended(), vec![View(Current)]);
+    (bench.epoch, bench.life) = (Some(2), NOW + 1.0);
+    assert_eq!(bench.live(0), vec![Clear(Emptied::Restarted), Apply(0)]);
+    assert_eq!(bench.live(1), vec![Apply(1)]);
+    // It is told of the one after that all the same, though no other batch has come in between.
+    assert_eq!(bench.process_started(2e9 + 150.0), vec![Clear(Emptied::Restarted), again(0), View(Suspect)]);
+    assert_eq!((bench.replayed(0), bench.ended()), (vec![], vec![View(Current)]));
+}
+
+#[test]
+fn r24_a_restart_that_the_events_told_first_is_not_told_again() {
+    let mut bench = Bench { life: NOW, ..Bench::new(REPLAYS) };
+    assert_eq!((bench.live(0), bench.live(1)), (vec![Apply(0)], vec![Apply(1)]));
+    assert_eq!(bench.process_started(2e9 - 50.0), vec![]);
+    bench.life = NOW + 1.0;
+    assert_eq!(bench.live(0), vec![Clear(Emptied::Restarted), Apply(0)]);
+    assert_eq!((bench.process_started(2e9 + 50.0), bench.live(1)), (vec![], vec![Apply(1)]));
+}
+
+#[test]
+fn r24_who_begins_behind_a_restart_believes_nothing_from_before_it() {
+    // What was replayed before the start was known is of another process.
+    let mut bench = Bench { life: NOW, ..Bench::new(REPLAYS) };
+    bench.live(0);
+    assert_eq!(bench.process_started(2e9 + 50.0), vec![Clear(Emptied::Restarted), again(0), View(Suspect)]);
+    // Nor is what the run before left.
+    let mut bench = Bench::new(REPLAYS);
+    assert_eq!(bench.process_started(2e9 + 50.0), vec![]);
+    let left = |newest| Position { epoch: None, next: 3, newest: Some(2e9 + newest) };
+    let resumes = |bench: &mut Bench, newest| bench.repair.resume(left(newest), bench.now, &mut Vec::new());
+    assert_eq!((resumes(&mut bench, 2.0), resumes(&mut bench, 60.0)), (false, true));
+}
+
+/// A clock that is set back while the process lives costs a second question.
+#[test]
+fn r24_a_history_that_only_seems_to_be_from_before_is_believed_when_it_is_asked_for_again() {
+    let mut bench = Bench { life: NOW, ..Bench::new(REPLAYS) };
+    assert_eq!((bench.process_started(2e9 + 50.0), bench.connected()), (vec![], vec![again(0), View(Suspect)]));
+    // Live batches are not judged by it.
+    assert_eq!((bench.live(3), bench.replayed(0)), (vec![], vec![]));
+    assert_eq!(bench.ended(), vec![]);
+    assert_eq!(bench.after(1), vec![again(0)]);
+    assert_eq!((bench.replayed(0), bench.replayed(1)), (vec![Apply(0)], vec![Apply(1)]));
+    assert_eq!(bench.replayed(2), vec![Apply(2), Apply(3)]);
+    assert_eq!(bench.ended(), vec![View(Current)]);
 }
 
 #[test]
