@@ -28,7 +28,7 @@ struct Line {
 
 impl Lines for Bailian {
     fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String> {
-        let line: Line = super::read_json(text)?;
+        let line: Line = super::json::read(text)?;
         let at_ms = super::at(ms(line.timestamp).ok_or("`timestamp` must be seconds, 0 or more")?)?;
         let root = line.chat_id.map(|chat| {
             let parent = line.parent_chat_id.unwrap_or(-1);

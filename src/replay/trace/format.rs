@@ -54,7 +54,7 @@ impl Format {
     /// # Errors
     /// It is none of ours.
     pub(super) fn detect(line: &[u8]) -> Result<Self, String> {
-        let fields: Fields<'_> = super::read_json(line)?;
+        let fields: Fields<'_> = super::json::read(line)?;
         if fields.trigger_time_us.is_some() {
             return Ok(Self::TairEvents);
         }

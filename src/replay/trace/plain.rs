@@ -32,7 +32,7 @@ struct Line {
 
 impl Lines for Plain {
     fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String> {
-        let line: Line = super::read_json(text)?;
+        let line: Line = super::json::read(text)?;
         if line.block_size == Some(0) {
             return Err("`block_size` must be above 0".to_owned());
         }

@@ -57,7 +57,7 @@ impl Schema {
 
 impl Lines for Schema {
     fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String> {
-        let line: Line = super::read_json(text)?;
+        let line: Line = super::json::read(text)?;
         let at_ms = match (line.timestamp_us, line.timestamp_ns) {
             (Some(us), _) => super::at(us / 1_000)?,
             (None, Some(ns)) => super::at(ns / 1_000_000)?,

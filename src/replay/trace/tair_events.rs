@@ -55,7 +55,7 @@ impl Events {
 
 impl Lines for Events {
     fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String> {
-        let mut line: Line = super::read_json(text)?;
+        let mut line: Line = super::json::read(text)?;
         let session = line.write_session_id.take();
         let session = || session.clone().ok_or("missing field `write_session_id`");
         match line.kind.as_str() {
