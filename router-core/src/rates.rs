@@ -93,6 +93,8 @@ struct State {
     occupants: Occupants,
     aging: Aging,
     flights: Flights,
+    /// Those of them whose answers come in one piece.
+    wholes: usize,
     arrivals: Arrivals,
     returns: Returns,
     ttft: Mean,
@@ -121,6 +123,7 @@ impl Default for State {
             occupants: Occupants::default(),
             aging: Aging::default(),
             flights: HashMap::default(),
+            wholes: 0,
             arrivals: Arrivals::new(0.01),
             returns: Returns::default(),
             ttft: Mean::new(0.005),
@@ -190,6 +193,7 @@ impl State {
             told: false,
         };
         self.flights.insert(key, flight);
+        self.wholes += usize::from(whole);
         self.end_to_end.pass(now, self.flights.len());
         if self.workers.len() <= slot.index() {
             self.workers.resize_with(slot.index() + 1, Worker::default);
@@ -274,7 +278,10 @@ impl State {
         self.end_to_end.pass(now, self.flights.len());
         if fully {
             self.end_to_end.add(now - sent);
+        } else {
+            self.end_to_end.leave();
         }
+        self.wholes -= usize::from(whole);
         if fully && whole {
             self.longest = (self.longest * LONGEST_KEPT).max(now - sent);
         }

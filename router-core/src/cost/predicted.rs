@@ -154,7 +154,7 @@ impl Worth {
         let (mut workers, mut computing, mut fullness) = (0_u32, 0_u32, 0.0);
         for candidate in serving(candidates) {
             workers += 1;
-            computing += u32::from(candidate.waiting > 0);
+            computing += u32::from(candidate.waiting > reading.unheard(candidate.slot));
             fullness += known_fullness(candidate);
         }
         let (workers, computing) = (f64::from(workers.max(1)), f64::from(computing));
@@ -246,7 +246,8 @@ impl<'a> Judge<'a> {
         let Outlook { wait, own, more, step } = self.outlook(candidate);
         let room = until_room(candidate, |share| self.reading.until_gone(candidate.slot, share));
         let outlook = Outlook { wait: larger(wait, room), own, more, step };
-        let decoding = f64::from(candidate.requests.saturating_sub(candidate.waiting));
+        let waiting = candidate.waiting.saturating_sub(self.reading.unheard(candidate.slot));
+        let decoding = f64::from(candidate.requests.saturating_sub(waiting));
         let toll = Toll::of(outlook, decoding, self.reading.regulars(candidate.slot), self.worth).queued(room);
         if !self.is_promised {
             return toll;
@@ -596,6 +597,28 @@ mod tests {
         let wait = |ms| outlook(&policy, later + Duration::from_millis(ms), &busy).wait;
         // Two of 2 s, and the belief of 10 s, which weighs as much: 6 s.
         assert_eq!([0, 40, 2_000, 4_000, 20_000].map(wait), [50.0, 10.0, 0.0, 0.0, 8_000.0]);
+    }
+
+    #[test]
+    fn answers_in_one_piece_are_decoded_once_their_prompts_must_be_computed() {
+        let (policy, start) = (Predicted::default(), origin());
+        let at = |ms| start + Duration::from_millis(ms);
+        // A stream, which tells what first tokens are of the whole.
+        place(&policy, start, 1, 1, 1_000);
+        tell(&policy, at(100), 1, 1, Event::FirstToken);
+        tell(&policy, at(1_000), 1, 1, Event::Finished { usage: Usage::default() });
+        let whole = Shape { whole: true, ..Shape::of(Tokens(1_000), crate::units::BlockSize::new(16).unwrap()) };
+        let event = Event::Placed { shape: whole, overlap: TierBlocks::default(), new_tokens: Tokens(1_000) };
+        tell(&policy, at(2_000), 2, 0, event);
+        let fleet = [Candidate { requests: 1, waiting: 1, ..candidate(0, (0, 1000), (8, 16), 0) }, idle(1, 0)];
+        let seen = |ms| {
+            let shape = shape(256);
+            let judge = policy.judge(at(ms), &shape, &fleet);
+            ((judge.worth.busy * 2.0).round(), judge.toll(&fleet[0]).stalls > 0.0)
+        };
+        // One of two computes, and the request would be on the other: odds of two thirds, then of a third.
+        assert_eq!(seen(2_010), (4.0, false));
+        assert_eq!(seen(2_100), (1.0, true));
     }
 
     #[test]

@@ -85,6 +85,22 @@ impl<'a> Reading<'a> {
         Outlook { wait, own: slow * line.ms_beside(work, decode), more: slow * more, step }
     }
 
+    /// Requests on a worker that are past their prompts by all that is known, though no first token tells: their answers come
+    /// in one piece. The account of the router has them among those that wait for theirs.
+    #[inline]
+    pub fn unheard(&self, slot: Slot) -> u32 {
+        if self.state.wholes == 0 { 0 } else { self.unheard_of(slot) }
+    }
+
+    #[inline(never)] // Fleets that stream never ask.
+    fn unheard_of(&self, slot: Slot) -> u32 {
+        let Self { state, now } = self;
+        state
+            .workers
+            .get(slot.index())
+            .map_or(0, |worker| View::of(worker, worker.progress_by(*now, &state.line).as_ref()).unheard())
+    }
+
     /// ms between two tokens of a stream on a worker; 0 where nobody decodes.
     pub fn gap(&self, slot: Slot) -> f64 {
         self.state.workers.get(slot.index()).map_or(0.0, |worker| View::of(worker, None).gap())

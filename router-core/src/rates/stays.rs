@@ -44,10 +44,16 @@ impl Stays {
         self.turnover.pass(now, here);
     }
 
+    /// One ended, after so long.
     pub(super) fn add(&mut self, ms: f64) {
         let ms = ms.min(OFF_MAX * self.ms.get());
         self.ms.add(ms);
         self.squares.add(ms * ms);
+        self.turnover.go();
+    }
+
+    /// One left before it ended, which tells nothing of how long others stay who do not, but makes room like them.
+    pub(super) fn leave(&mut self) {
         self.turnover.go();
     }
 
@@ -194,6 +200,17 @@ mod tests {
             filling.add(1_000.0);
         }
         near(filling.until_gone_evenly(1.0, 109_900.0), 1_000.0);
+    }
+
+    #[test]
+    fn those_who_leave_make_room_too() {
+        let mut stays = stays(&[1_000.0], 0.0);
+        // Ten are always there; of five who go in 500 ms one ends.
+        for at in 0..2_000 {
+            stays.pass(f64::from(at) * 100.0, 10);
+            if at % 5 == 0 { stays.add(1_000.0) } else { stays.leave() }
+        }
+        near(stays.until_gone_evenly(1.0, 200_000.0), 1_000.0);
     }
 
     #[test]

@@ -75,6 +75,11 @@ impl<'a> View<'a> {
         u32::try_from(waiting).unwrap_or(u32::MAX).saturating_add(self.progress.unheard)
     }
 
+    /// Of those that it decodes, they of whom nothing was heard.
+    pub(super) fn unheard(&self) -> u32 {
+        self.progress.unheard
+    }
+
     /// The streams that it decodes.
     #[inline]
     pub(super) fn decoding(&self) -> Decoding {
