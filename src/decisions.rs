@@ -1,7 +1,8 @@
 //! The last decisions, for whoever asks why: hashes, counts and costs, never a text.
 //!
 //! A record holds all that a decision was made of, so that its terms can be told when somebody asks, and not before. A policy
-//! that learns could not tell them later: its terms for the chosen worker and the next are a part of the record.
+//! that learns could not tell them later: its terms for the chosen worker and the next, or for all of a few, are a part of the
+//! record.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;

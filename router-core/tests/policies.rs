@@ -79,7 +79,11 @@ impl World {
     }
 
     fn of(scheduler: Scheduler) -> Self {
-        let targets = (0..WORKERS).map(|slot| Target {
+        Self::with_workers(scheduler, WORKERS)
+    }
+
+    fn with_workers(scheduler: Scheduler, workers: u16) -> Self {
+        let targets = (0..workers).map(|slot| Target {
             slot: Slot(slot),
             worker: WorkerId::from(format!("w{slot}").as_str()),
             rank: Rank(0),
@@ -90,12 +94,12 @@ impl World {
             account: Arc::default(),
             trust: Arc::default(),
         });
-        let slots = (0..WORKERS).map(Slot).collect();
+        let slots = (0..workers).map(Slot).collect();
         let pool = Pool { model: "m".into(), aliases: Vec::new(), block_size: size(), targets: slots };
         Self {
             scheduler,
             workers: WorkerTable::new(targets.collect(), vec![pool]),
-            index: Holds(vec![(0, Tier::Device); usize::from(WORKERS)]),
+            index: Holds(vec![(0, Tier::Device); usize::from(workers)]),
             scratch: Scratch::new(7),
             start: Instant::now(),
         }
@@ -256,15 +260,19 @@ fn an_explanation_leaves_what_its_caller_keeps() {
     }
 }
 
-/// Who writes a decision down needs the reasons of two, however many there were.
+/// Who writes a decision down keeps the reasons of all where they are few, and else those of two, however many there were.
 #[test]
-fn what_is_kept_says_why_of_the_chosen_one_and_the_next() {
-    for name in [PolicyName::Predicted, PolicyName::Preble] {
-        let mut world = World { scratch: Scratch::new(7).aloud(), ..World::new(name) };
+fn what_is_kept_says_why_of_the_chosen_one_and_the_next_and_of_all_of_a_few() {
+    for (name, workers, told) in [PolicyName::Predicted, PolicyName::Preble]
+        .into_iter()
+        .flat_map(|name| [(4, 4), (16, 16), (17, 2), (100, 2)].map(|(workers, told)| (name, workers, told)))
+    {
+        let world = World::with_workers(World::scheduler(name), workers);
+        let mut world = World { scratch: Scratch::new(7).aloud(), ..world };
         world.index.0[2] = (3, Tier::Device);
         let placed = world.place(&prompt(1, 4), None);
         let places: BTreeSet<usize> = world.scratch.terms().iter().map(|(at, _)| *at).collect();
-        assert!(world.workers.iter().count() > 2 && places.len() == 2, "{name}: {places:?}");
+        assert_eq!(places.len(), told, "{name}: {places:?}");
         assert!(places.contains(&placed.target.slot.index()), "{name}");
         for at in places {
             let terms: Vec<_> = world.scratch.terms().iter().filter(|term| term.0 == at).map(|term| term.1).collect();

@@ -33,7 +33,8 @@ def metrics():
     spec = importlib.util.spec_from_file_location("metrics_exist", ROOT / "scripts/deploy/metrics-exist.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = module.declared()
+    of_bridges = re.findall(r'^ +\("([a-z_]+)", "(?:counter|gauge)"', (ROOT / "src/bridge/exposition.rs").read_text(), re.M)
+    found = module.declared() | {f"warmpath_bridge_{name}" for name in of_bridges}
     return found | {name.removesuffix("_bucket") for name in found}
 
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
+use warmpath_core::trust::Reason;
 
 use super::members::Trouble;
 use super::probe;
@@ -29,6 +30,7 @@ pub(super) fn report(
     degraded.extend(certificates.iter().flat_map(|tls| tls.complaints()));
     degraded.extend(probe::unserved(fleet));
     degraded.extend(probe::complaints(fleet));
+    degraded.extend(misfits(fleet, Instant::now()));
     degraded.extend(scrape::complaints(fleet, unread_after, Instant::now()));
     degraded.extend(trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
     degraded.extend(fleet.pools().filter_map(|pool| untokenized(&pool)));
@@ -46,6 +48,21 @@ pub(super) fn report(
     let not_ready = ready().err().map(|why| why.to_string());
     let ready = not_ready.is_none();
     HealthReport { status, degraded, off_duty, ready, not_ready, version: env!("CARGO_PKG_VERSION") }
+}
+
+/// Workers whose blocks are of another size than their model's, in words: nothing of their caches is ever found.
+fn misfits(fleet: &Fleet, now: Instant) -> Vec<String> {
+    let roster = fleet.roster();
+    let misfits = roster.table().iter().filter_map(|target| {
+        let worker = roster.worker(target.slot)?;
+        let reasons = worker.trust(now, target, fleet.pool(&worker.model)?.block_size).reasons;
+        let size = reasons.iter().find(|reason| matches!(reason, Reason::BlockSize { .. }))?;
+        Some(format!("worker `{}`: {size}", worker.id))
+    });
+    let mut misfits: Vec<String> = misfits.collect();
+    // Ranks have theirs in common.
+    misfits.dedup();
+    misfits
 }
 
 /// What a model's prompts are routed by though its policy wants to know their tokens, in words; none where it knows them.

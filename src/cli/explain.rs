@@ -113,7 +113,7 @@ fn same(made: &Told, under: &Told) -> bool {
     (&made.row.worker, made.row.rank) == (&under.row.worker, under.row.rank)
 }
 
-fn as_text(made: &Told, under: Option<&Instead>) -> String {
+pub(super) fn as_text(made: &Told, under: Option<&Instead>) -> String {
     let mut text = String::new();
     let row = &made.row;
     let number = if row.number == 0 { "dry run".to_owned() } else { format!("decision {}", row.number) };

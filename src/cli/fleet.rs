@@ -155,6 +155,7 @@ impl FleetArgs {
             conditions,
             wire: false,
             check: false,
+            explained: Vec::new(),
         }
     }
 

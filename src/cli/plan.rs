@@ -116,6 +116,7 @@ impl PlanArgs {
             conditions: Conditions::default(),
             wire: false,
             check: false,
+            explained: Vec::new(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `warmpath replay`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,12 +10,15 @@ use clap::Args;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 
+use super::explain;
 use super::fleet::{FleetArgs, completeness, policies, policy, share, simulated};
+use super::misuse::misuse;
 use super::output::Output;
 use super::site::{TlsArgs, remedied};
 use super::trace::Input;
 use super::{number, progress, runtime, say};
 use crate::config::Config;
+use crate::printable;
 use crate::replay::live;
 use crate::replay::measured::{self, Gateway};
 use crate::replay::page;
@@ -46,6 +50,10 @@ pub struct ReplayArgs {
     /// figure but those of chwbl, whose key of a prompt, made of its first block, is another there.
     #[arg(long)]
     wire: bool,
+    /// Tell of these requests, numbered from 1 in the order of their arrival, why they went where they went: every candidate with
+    /// every term of its cost, as `warmpath explain` does.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    explain: Vec<u32>,
     /// Check all that must hold after every step. Much slower.
     #[arg(long)]
     check: bool,
@@ -87,14 +95,14 @@ const AFTER: &str = "\
                                    the busiest worker's over the mean; deviation of loads over their mean
   requests_by_worker               a list
   predicted_cached_tokens, predicted_exact_requests
-and with --ablate ablation {\"without\", and what that changes: \"hit_rate\", \"ttft_mean_ms\", \"ttft_p99_ms\", \"itl_mean_ms\",
+with --explain decisions, as `warmpath explain --json` has them; and with --ablate ablation {\"without\", and what that changes: \"hit_rate\", \"ttft_mean_ms\", \"ttft_p99_ms\", \"itl_mean_ms\",
 \"e2e_mean_ms\", \"requests_per_s\"}; with --live failures {reason: count} and lag_ms, how far behind their times requests were sent.
 What is not known is left out: of a live gateway the seed, and who did not answer.
 
 Exit codes: 0 all completed (or a worker was to die), 1 not all were, or failed, 2 wrong use or an unreadable file.";
 
 /// What says something of simulated fleets, or of what only they tell; a live gateway knows nothing of it.
-const SIMULATED: [&str; 38] = [
+const SIMULATED: [&str; 39] = [
     "workers",
     "seed",
     "cache_blocks",
@@ -131,6 +139,7 @@ const SIMULATED: [&str; 38] = [
     "ablate",
     "wire",
     "check",
+    "explain",
     "csv",
     "html",
 ];
@@ -147,7 +156,7 @@ impl ReplayArgs {
         }
         panics::say_wholly();
         let trials = Trials::new(&trace, block_size, share(trace.len(), self.fleet.warm_up));
-        let wanted = self.trials(&config, block_size);
+        let wanted = self.trials(&config, block_size, &self.explained(trace.len())?);
         let tried = self.try_all(&trials, &wanted)?;
         self.show(&tried.iter().map(|tried| tried.row.clone()).collect::<Vec<_>>())?;
         let (rows, html) = outputs;
@@ -185,14 +194,25 @@ impl ReplayArgs {
         Ok(completeness([&row]))
     }
 
+    /// The places of the requests whose decisions are told, in rising order.
+    fn explained(&self, requests: usize) -> anyhow::Result<Vec<usize>> {
+        let numbers = self.explain.iter().map(|number| usize::try_from(*number).unwrap_or(usize::MAX));
+        let places: BTreeSet<usize> = numbers.map(|number| number - 1).collect();
+        if let Some(beyond) = places.last().filter(|last| **last >= requests) {
+            return Err(misuse(format!("--explain {}: the trace has {requests} requests", beyond + 1)));
+        }
+        Ok(places.into_iter().collect())
+    }
+
     /// Every combination, in the order of the options.
-    fn trials(&self, config: &Config, block_size: BlockSize) -> Vec<Trial> {
+    fn trials(&self, config: &Config, block_size: BlockSize, explained: &[usize]) -> Vec<Trial> {
         let mut trials = Vec::new();
         for workers in &self.fleet.workers {
             for speed in &self.fleet.speed {
                 for policy in &self.policy {
                     let scenario = self.fleet.scenario((*policy, *workers, *speed), config, block_size);
-                    let scenario = Scenario { wire: self.wire, check: self.check, ..scenario };
+                    let scenario =
+                        Scenario { wire: self.wire, check: self.check, explained: explained.to_vec(), ..scenario };
                     let scenario = self.without.iter().fold(scenario, |scenario, effect| scenario.without(*effect));
                     trials.push(Trial { scenario: scenario.clone(), without: None });
                     let warm_up = self.fleet.warm_up > 0.0;
@@ -223,6 +243,13 @@ impl ReplayArgs {
             say(format_args!("{}\n", serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?))?;
         } else {
             say(format_args!("{}", report::lines(rows)))?;
+            for row in rows {
+                for made in &row.decisions {
+                    let Row { policy, workers, speed, .. } = row;
+                    let told = printable::lines(&explain::as_text(made, None));
+                    say(format_args!("\n{policy}, {workers} workers, {speed} times as fast: {told}\n"))?;
+                }
+            }
         }
         Ok(())
     }

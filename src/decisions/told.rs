@@ -67,7 +67,8 @@ pub struct Told {
     #[serde(flatten)]
     pub row: Row,
     /// Whether asking the same again gives the same choice; false where the policy has learned or was changed since. Then
-    /// terms are told only of the chosen one and the next, where they were kept, and where they still make the cost.
+    /// terms are told only of the chosen one and the next, or of all of a few, where they were kept, and where they still make
+    /// the cost.
     pub reproduced: bool,
     /// What was asked.
     pub question: Question,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::decisions::told::Told;
 use crate::real::real_len;
 
 /// One policy on one fleet.
@@ -66,6 +67,9 @@ pub struct Row {
     /// Over HTTP: how far behind their times requests were sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_ms: Option<Distribution>,
+    /// The decisions that were to be told, with every term of every candidate.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Told>,
 }
 
 /// What is different where an effect of the model is left out: this row less the one of the whole model.

@@ -14,6 +14,8 @@ use super::trace::TraceRequest;
 use crate::real::{real, real_len};
 use crate::sim::fleet::{Arrival, Effect, Outcome, Prepared, RequestOutcome, Scenario, ScenarioError, run};
 
+mod decisions;
+
 /// A trace in the simulator's form.
 pub fn prepare(trace: &[TraceRequest], block_size: BlockSize) -> Prepared {
     let arrivals = trace.iter().map(|request| Arrival {
@@ -224,6 +226,7 @@ impl<'a> Trials<'a> {
             failures: BTreeMap::new(),
             ablation: None,
             lag_ms: None,
+            decisions: decisions::told(scenario, outcome),
         }
     }
 }

@@ -145,6 +145,7 @@ impl Tally {
             failures: self.failures.into_iter().map(|(why, count)| (why.to_string(), count)).collect(),
             ablation: None,
             lag_ms: Some(Distribution::of(self.lag)),
+            decisions: Vec::new(),
         }
     }
 }

@@ -32,8 +32,8 @@ use super::{ConfigError, EngineConfig, Ms};
 use crate::config::{Config, Routing};
 pub use conditions::Conditions;
 pub use effects::{Effect, UnknownEffect};
-pub use outcome::{Outcome, RequestOutcome, Sample};
-pub use prepared::{Arrival, Prepared, unnamed_block};
+pub use outcome::{Decided, Outcome, RequestOutcome, Sample};
+pub use prepared::{Arrival, MODEL, Prepared, unnamed_block};
 
 /// What is tried on a trace.
 #[derive(Clone, Debug)]
@@ -62,6 +62,8 @@ pub struct Scenario {
     pub wire: bool,
     /// Whether all that must hold is checked after every step. Slow.
     pub check: bool,
+    /// Requests whose decisions are told with all that led to them, in rising order. It changes no figure.
+    pub explained: Vec<usize>,
 }
 
 impl Scenario {

@@ -38,6 +38,58 @@ fn plan_reads_what_the_router_records_as_replay_does() {
     assert!(planned["replayed"]["old"]["hit_rate"].as_f64().unwrap() > 0.5, "{planned}");
 }
 
+#[test]
+fn replay_tells_why_a_request_went_where_it_went_and_no_figure_changes() {
+    let trace = recorded();
+    let asked = |more: &[&str]| {
+        let some = ["replay", "--trace", trace.path(), "--workers", "3", "--policy", "predicted,kv,round_robin"];
+        warmpath(&[&some[..], more].concat())
+    };
+    let rows = |more: &[&str]| -> Vec<Value> {
+        let output = asked(&[&["--json"][..], more].concat());
+        let mut document: Value = serde_json::from_str(stdout(&output)).unwrap();
+        document["rows"].as_array_mut().unwrap().iter_mut().for_each(|row| {
+            row.as_object_mut().unwrap().remove("wall_s");
+        });
+        document["rows"].as_array().unwrap().clone()
+    };
+    let (mut told, silent) = (rows(&["--explain", "40,3"]), rows(&[]));
+    for row in &mut told {
+        let Value::Array(decisions) = row.as_object_mut().unwrap().remove("decisions").unwrap() else {
+            panic!("{row}")
+        };
+        let numbers: Vec<u64> = decisions.iter().filter_map(|made| made["number"].as_u64()).collect();
+        assert_eq!(numbers, [3, 40], "{row}");
+        for made in decisions {
+            let considered = made["considered"].as_array().unwrap();
+            assert_eq!(considered.len(), 3, "{made}");
+            for candidate in considered {
+                let terms = candidate["terms"].as_array().unwrap();
+                let sum: f64 =
+                    terms.iter().filter(|term| term["joins"] == "adds").filter_map(|term| term["value"].as_f64()).sum();
+                let is_sum = terms.iter().all(|term| term["joins"] == "adds");
+                let cost = candidate["cost"].as_f64().unwrap();
+                assert!(!is_sum || (sum - cost).abs() < 1e-6 * cost.abs().max(1.0), "{candidate}");
+            }
+            let chosen: Vec<&Value> = considered.iter().filter(|candidate| candidate["chosen"] == true).collect();
+            assert_eq!(chosen.len(), 1, "{made}");
+            assert!(made["ttft_ms"].as_u64().is_some() && made["at_ms"].as_u64().is_some(), "{made}");
+        }
+    }
+    assert_eq!(told, silent);
+    let text = asked(&["--explain", "3"]);
+    assert!(
+        stdout(&text).contains("\npredicted, 3 workers, 1 times as fast: decision 3, request 3, model simulated\n"),
+        "{}",
+        stdout(&text)
+    );
+    let beyond = asked(&["--explain", "41"]);
+    assert_eq!(
+        (beyond.status.code(), stderr(&beyond)),
+        (Some(2), "warmpath: --explain 41: the trace has 40 requests\n")
+    );
+}
+
 /// Weights are named as the configuration names them, and are told nowhere else.
 #[test]
 fn help_names_every_key_of_the_documents_that_commands_print() {

@@ -53,6 +53,7 @@ async fn a_trace_hits_over_http_what_it_hits_in_virtual_time() {
         conditions: Conditions::default(),
         wire: false,
         check: false,
+        explained: Vec::new(),
     };
     let trials: Vec<Trial> =
         policies.into_iter().map(|policy| Trial { scenario: scenario(policy), without: None }).collect();

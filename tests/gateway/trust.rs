@@ -179,6 +179,8 @@ async fn blocks_of_another_size_are_named_with_both_sizes() {
     let hashes = event.hashes.iter().copied().take(10).collect();
     bench.publish(2, 0, Stored { block_size: Some(8), hashes, ..*event }.into()).await;
     bench.until_reasons(2, json!(["events carry block size 8, configured 4"])).await;
+    let told = json!(["worker `stranger-2`: events carry block size 8, configured 4"]);
+    assert_eq!(bench.fleet.health().await["degraded"], told);
     let row = bench.row(2).await;
     assert_eq!((&row["index_blocks"], &row["trust_weight"]), (&json!(0), &json!(0.0)));
     // It was started again with the right size.

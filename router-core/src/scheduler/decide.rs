@@ -96,8 +96,11 @@ impl Scheduler {
     }
 }
 
+/// Of so many candidates all terms are kept: more would take longer to tell than to choose from.
+const FEW: usize = 16;
+
 /// Whom `policy` chooses, what the candidates cost, and where that is to be kept and the policy learns, what the costs of the
-/// chosen one and the next are made of.
+/// chosen one and the next are made of; of all of them where they are few.
 fn choice(
     policy: &Policy,
     now: Instant,
@@ -118,7 +121,7 @@ fn choice(
     let (mut chosen, mut told) = (None, Told::All);
     let mut choose = |costs: &mut [Cost]| {
         chosen = choose(costs);
-        if *whose == Whose::Two {
+        if *whose == Whose::Few && candidates.len() > FEW {
             told = Told::Two([chosen, next(policy, chosen, candidates, costs)]);
         }
         told

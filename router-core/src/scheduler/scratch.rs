@@ -21,8 +21,8 @@ pub(super) struct Terms {
 /// Whose terms are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// Those of the chosen one and the next say why.
-    Two,
+    /// Those of the chosen one and the next say why; of all, where there are few.
+    Few,
     All,
 }
 
@@ -87,7 +87,7 @@ impl Scratch {
     /// The same, keeping what costs are made of, where it could not be found out later.
     #[must_use]
     pub fn aloud(self) -> Self {
-        Self { terms: Some(Terms::of(Whose::Two)), ..self }
+        Self { terms: Some(Terms::of(Whose::Few)), ..self }
     }
 
     /// What the shadow policies would have done with the last placement; none where the pool's policy did not decide.
@@ -116,8 +116,8 @@ impl Scratch {
         &self.costs
     }
 
-    /// What the costs of the chosen one and of the cheapest of the others are made of, with their places, if that was to be
-    /// [kept](Self::aloud): of a policy that learns, since any other tells it later, too.
+    /// What the costs of the chosen one and of the cheapest of the others are made of, or of all where there are few, with
+    /// their places, if that was to be [kept](Self::aloud): of a policy that learns, since any other tells it later, too.
     pub fn terms(&self) -> &[(usize, Term)] {
         self.terms.as_ref().map_or(&[], |terms| &terms.heard)
     }

@@ -42,6 +42,7 @@ pub(super) fn scenario(policy: PolicyName, workers: u16, cache_blocks: u32) -> S
         conditions: Conditions::default(),
         wire: false,
         check: false,
+        explained: Vec::new(),
     }
 }
 

@@ -1,5 +1,8 @@
 //! What became of a trace in a simulated fleet.
 
+use rand::rngs::Xoshiro256PlusPlus;
+use warmpath_core::scheduler::{Explanation, Question};
+
 use crate::sim::Ms;
 
 /// Everything that a report is made of. The same for equal scenarios.
@@ -17,6 +20,21 @@ pub struct Outcome {
     pub preemptions: usize,
     /// Time that each worker spent in steps.
     pub busy: Vec<Ms>,
+    /// The decisions that were to be told, in order of time.
+    pub decided: Vec<Decided>,
+}
+
+/// Where a request was sent, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decided {
+    /// Its number, from 0.
+    pub request: usize,
+    /// When.
+    pub at: Ms,
+    /// All candidates, and what each costs.
+    pub explanation: Explanation,
+    /// What was asked, and with which chance.
+    pub asked: (Question, Xoshiro256PlusPlus),
 }
 
 /// What became of one request.

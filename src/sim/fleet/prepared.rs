@@ -13,7 +13,7 @@ use crate::real::real;
 use crate::sim::{Ms, PromptText, output_token};
 
 /// The model's name in every simulated fleet.
-pub(super) const MODEL: &str = "simulated";
+pub const MODEL: &str = "simulated";
 
 /// Prompt tokens are below this number.
 const VOCABULARY: Range<TokenId> = 0..100_000;

@@ -17,6 +17,7 @@ use warmpath_core::units::{Blocks, Tokens};
 use warmpath_core::workers::{Limits, Pool, Ramp, Role, Target, WorkerTable};
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
+use super::outcome::Decided;
 use super::prepared::{MODEL, Prepared, seed_of};
 use super::{Breaker, RouterSettings, Scenario};
 use crate::sim::{EngineStats, Ms};
@@ -32,6 +33,9 @@ pub(super) struct Router {
     pub(super) index: Arc<ConcurrentIndex>,
     /// By number of the request.
     flights: Vec<Option<Flight>>,
+    /// Whose decisions are told.
+    explained: Vec<usize>,
+    pub(super) decided: Vec<Decided>,
 }
 
 /// What each of several routers has for itself.
@@ -111,6 +115,8 @@ impl Router {
             pool,
             index: Arc::new(ConcurrentIndex::new(scenario.router.index_entries)),
             flights: (0..prepared.len()).map(|_| None).collect(),
+            explained: scenario.explained.clone(),
+            decided: Vec::new(),
         }
     }
 
@@ -137,14 +143,20 @@ impl Router {
         (prompt, expected_output, affinity): (Prompt<'_>, Option<Tokens>, Option<AffinityKey>),
         avoid: &SlotSet,
     ) -> Result<Placed, PlaceError> {
-        let now = self.at(now);
+        let (at, now) = (now, self.at(now));
         let objectives = self.objectives;
         let shape = Shape { expected_output, affinity, objectives, ..Shape::of(prompt.len(), self.pool.block_size) };
         let key = RequestKey(seed_of(number));
         let request = Request { key, shape, prompts: &[prompt], texts: &[], avoid };
         let replica = self.replica_of(number);
         let Replica { scheduler, table, scratch } = &mut self.replicas[replica];
-        let placement = scheduler.place(now, &request, &*self.index, (table, &self.pool), scratch)?;
+        let fleet = (&*table, &self.pool);
+        let is_told = self.explained.binary_search(&number).is_ok();
+        let told = is_told.then(|| scheduler.explain(now, &request, &*self.index, fleet, scratch)).transpose()?;
+        let placement = scheduler.place(now, &request, &*self.index, fleet, scratch)?;
+        if let (Some(explanation), Some(asked)) = (told, scratch.asked()) {
+            self.decided.push(Decided { request: number, at, explanation, asked: asked.clone() });
+        }
         let is_sure = placement.target.trust.weight() >= 1.0;
         let placed = Placed { slot: placement.target.slot, promised: placement.overlap_tokens, is_sure };
         self.flights[number] = Some(Flight {

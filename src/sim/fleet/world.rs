@@ -121,6 +121,7 @@ impl<'a> World<'a> {
             audit.at_rest(self.prepared, self.scenario.by_tokens(), caches, &self.router, &self.outcome);
         }
         self.outcome.preemptions += self.members.iter().map(|member| member.engine.stats().preemptions).sum::<usize>();
+        self.outcome.decided = std::mem::take(&mut self.router.decided);
         self.outcome.busy = self.members.iter().map(|member| member.busy).collect();
         Ok(self.outcome)
     }
