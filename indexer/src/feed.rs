@@ -113,10 +113,10 @@ impl<T> WorkerFeed<T> {
 
     /// Whether a batch is of a process that is gone.
     pub fn is_outdated(&self, stamp: &Stamp) -> bool {
-        match (stamp.epoch, self.epoch, stamp.ts) {
-            (Some(epoch), Some(known), _) => epoch < known,
-            (None, _, Some(ts)) => self.past.has(stamp.seq, ts),
-            _ => false,
+        let is_before = |epoch: u64| self.epoch.is_some_and(|known| epoch < known);
+        match (stamp.epoch, stamp.ts) {
+            (Some(epoch), ts) => is_before(epoch) || ts.is_some_and(|ts| self.past.has_ended(epoch, ts)),
+            (None, ts) => ts.is_some_and(|ts| self.past.has(stamp.seq, ts)),
         }
     }
 
@@ -242,13 +242,13 @@ impl<T> WorkerFeed<T> {
 
     /// Believes that what looked like batches of an earlier life may be of the present one: a clock was set back.
     pub fn forget_dead(&mut self) {
-        self.past = Past::default();
+        self.past.forget();
     }
 
-    /// Takes note of when the engine's process was started, in seconds by the engine's clock. Returns whether what was
-    /// applied is of another one; none where no time tells.
-    pub fn note_process(&mut self, at: f64) -> Option<bool> {
-        self.past.note_process(at);
+    /// Takes note of when the engine's process was started, in seconds by the engine's clock, and whether that is `later`
+    /// than another one. Returns whether what was applied is of another one; none where no time tells.
+    pub fn note_process(&mut self, at: f64, later: bool) -> Option<bool> {
+        self.past.note_process(at, self.epoch.filter(|_| later));
         self.began.and_then(|began| self.past.was_before(began))
     }
 

@@ -61,6 +61,7 @@ fn misfits(fleet: &Fleet, now: Instant) -> Vec<String> {
     });
     let mut misfits: Vec<String> = misfits.collect();
     // Ranks have theirs in common.
+    misfits.sort_unstable();
     misfits.dedup();
     misfits
 }

@@ -26,7 +26,8 @@ const LAST_CALL: Duration = Duration::from_millis(20);
 /// What is read before it is known what is spoken: most requests' heads at once.
 const EARLY: usize = 1024;
 
-/// A client whose host does not answer for so long has left: as long as over HTTP/2, where it is asked by pings.
+/// A client whose host does not answer for so long has left, unless it may take longer over reading: as long as over HTTP/2, where
+/// it is asked by pings.
 const LOST_AFTER: Duration = Duration::from_secs(40);
 
 /// How a connection ended.
@@ -88,8 +89,8 @@ pub(super) async fn attend(stream: TcpStream, seat: Seat, house: Arc<House>) {
     if house.closed.is_cancelled() {
         seat.course().ask_to_stop();
     }
-    let unacknowledged = house.limits.stall_timeout.max(LOST_AFTER);
-    if let Err(error) = stream.set_nodelay(true).and_then(|()| end_when_lost(&stream, LOST_AFTER, unacknowledged)) {
+    let silent = house.limits.stall_timeout.max(LOST_AFTER);
+    if let Err(error) = stream.set_nodelay(true).and_then(|()| end_when_lost(&stream, silent)) {
         tracing::debug!(error = %error, "options of a client's socket");
     }
     let end = serve(stream, seat.course(), &house).await;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 /// What is dropped before it is [`over`](Between::over) was left by its client: that is counted. Whoever enforces the
-/// deadline drops it, too, and counts the request itself.
+/// deadline drops it, too, and counts the request itself; so does whoever answers for a panic.
 pub(super) struct Between<F: Fn()> {
     count: Option<F>,
     deadline: Instant,
@@ -25,6 +25,7 @@ impl<F: Fn()> Drop for Between<F> {
     fn drop(&mut self) {
         if let Some(count) = &self.count
             && Instant::now() < self.deadline
+            && !std::thread::panicking()
         {
             count();
         }
@@ -45,6 +46,11 @@ mod tests {
         begin(later).over();
         drop(begin(Instant::now()));
         assert_eq!(counted.get(), 0);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _between = begin(later);
+            std::panic::resume_unwind(Box::new("a test"));
+        }));
+        assert!(panicked.is_err() && counted.get() == 0);
         drop(begin(later));
         assert_eq!(counted.get(), 1);
     }

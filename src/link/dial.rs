@@ -29,7 +29,7 @@ pub(super) async fn dial(
     };
     // Small requests and pieces of streams must not wait for an acknowledgement.
     tcp.set_nodelay(true)?;
-    end_when_lost(&tcp, LOST_AFTER, LOST_AFTER)?;
+    end_when_lost(&tcp, LOST_AFTER)?;
     Ok(match secure {
         None => Wire::Plain(tcp),
         Some(name) => {
@@ -39,9 +39,9 @@ pub(super) async fn dial(
     })
 }
 
-/// A server whose host does not answer for so long is gone, and another one is asked: long enough for a network that has to
-/// find another way.
-const LOST_AFTER: Duration = Duration::from_secs(24);
+/// A server whose host does not answer for so long is gone, or one that reads nothing of a body, and another one is asked: long
+/// enough for a network that has to find another way, and for an engine that stands still while it compiles.
+const LOST_AFTER: Duration = Duration::from_secs(60);
 
 /// What the kernel holds of an answer before it is read, in bytes, which it doubles: workers must not write megabytes
 /// ahead of a client.

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tokio::fs::{self, File, OpenOptions};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -36,8 +36,8 @@ impl Journal {
     /// # Errors
     /// It cannot be written.
     pub async fn begin(path: &Path, limit: u64, metrics: RecordMetrics) -> io::Result<Self> {
-        if !is_ours(path).await? {
-            return Err(io::Error::other("it holds something else than a recording"));
+        if let Some(why) = refusal(path).await? {
+            return Err(io::Error::other(why));
         }
         let file = fresh(path).await?;
         Ok(Self { path: path.to_owned(), limit, file, written: 0, metrics, failing: false })
@@ -95,23 +95,35 @@ impl Journal {
     }
 }
 
-/// Whether what is there, if anything is, begins as a recording does. Who names another file, such as the configuration, must
-/// not lose it. What is no file loses nothing.
-async fn is_ours(path: &Path) -> io::Result<bool> {
-    let mut file = match File::open(path).await {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        opened => opened?,
+/// Why what is at `path` must stay as it is; none where there is nothing, or a recording. Who names another file, such as the
+/// configuration, must not lose it. What is neither file nor folder, as a pipe, is written to.
+async fn refusal(path: &Path) -> io::Result<Option<&'static str>> {
+    let found = match fs::metadata(path).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
     };
-    if !file.metadata().await?.is_file() {
-        return Ok(true);
+    if found.is_dir() {
+        return Ok(Some("it is a folder"));
     }
-    let mut begun = vec![0; BEGINNING.len()];
-    let read = file.read(&mut begun).await?;
-    Ok(begun[..read] == BEGINNING[..read])
+    if !found.is_file() || found.len() == 0 {
+        return Ok(None);
+    }
+    let mut line = Vec::new();
+    BufReader::new(File::open(path).await?).take(LINE_MAX).read_until(b'\n', &mut line).await?;
+    let is_ours = line.starts_with(BEGINNING) && has_part(&line, BLOCK_SIZE);
+    Ok((!is_ours).then_some("it holds something else than a recording"))
 }
 
-/// What every line of ours begins with.
+fn has_part(line: &[u8], part: &[u8]) -> bool {
+    line.windows(part.len()).any(|window| window == part)
+}
+
+/// What every line of ours begins with, and what other traces of such lines do not tell.
 const BEGINNING: &[u8] = b"{\"timestamp\":";
+const BLOCK_SIZE: &[u8] = b"\"block_size\":";
+
+/// The longest line that is looked at.
+const LINE_MAX: u64 = 4 << 20;
 
 /// An empty file at `path`; one that is there and not empty becomes `….1`.
 async fn fresh(path: &Path) -> io::Result<File> {
@@ -167,7 +179,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("warmpath-journal-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("trace.jsonl");
-        std::fs::write(&path, "{\"timestamp\":0,\"older\":1}\n").unwrap();
+        std::fs::write(&path, "{\"timestamp\":0,\"block_size\":16}\n").unwrap();
         let metrics = Metrics::new("w");
         let journal = Journal::begin(&path, 1 << 20, metrics.record()).await.unwrap();
         let (to, from) = mpsc::channel(200);
@@ -183,7 +195,7 @@ mod tests {
         assert_eq!((trace.requests[7].at_ms, trace.requests[7].output_length), (7, 7));
         assert_eq!(trace.requests[7].hash_ids, [1, u64::MAX]);
         assert_eq!(trace.requests[7].about.as_ref().unwrap().model.as_deref(), Some("m"));
-        assert_eq!(std::fs::read(folder.join("trace.jsonl.1")).unwrap(), b"{\"timestamp\":0,\"older\":1}\n");
+        assert_eq!(std::fs::read(folder.join("trace.jsonl.1")).unwrap(), b"{\"timestamp\":0,\"block_size\":16}\n");
         assert!(metrics.render().contains("w_recorded_requests_total{outcome=\"written\"} 100"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
@@ -200,10 +212,22 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_is_no_recording_stays_as_it_is() {
         let path = std::env::temp_dir().join(format!("warmpath-journal-other-{}", std::process::id()));
-        std::fs::write(&path, "models: [{name: m}]\n").unwrap();
-        let refused = Journal::begin(&path, 300, Metrics::new("w").record()).await.map(drop).unwrap_err();
-        assert_eq!(refused.to_string(), "it holds something else than a recording");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "models: [{name: m}]\n");
+        let begun = async || Journal::begin(&path, 300, Metrics::new("w").record()).await.map(drop);
+        let other = "{\"timestamp\":0,\"input_length\":9,\"output_length\":1,\"hash_ids\":[1]}\n";
+        for text in ["models: [{name: m}]\n", other] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(begun().await.unwrap_err().to_string(), "it holds something else than a recording");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(begun().await.unwrap_err().to_string(), "it is a folder");
+        std::fs::remove_dir(&path).unwrap();
+        // Nobody reads the pipe: what is written waits, and the router begins.
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let reader = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        begun().await.unwrap();
+        drop(reader);
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -8,6 +8,8 @@ pub(super) struct Past {
     dead: Option<Dead>,
     /// When the present process was started, where somebody else saw that.
     process: Option<f64>,
+    /// The epoch that this ended for certain, and when.
+    ended: Option<(u64, f64)>,
 }
 
 /// The life before the present one: what the path or a replay brings of it is dropped.
@@ -37,9 +39,20 @@ impl Past {
         self.dead.is_some_and(|dead| ts <= dead.newest || (seq > dead.seq && ts < dead.ts))
     }
 
-    /// The process was started then, by the engine's clock.
-    pub(super) fn note_process(&mut self, at: f64) {
+    /// The process was started then, by the engine's clock; later than one before, whose batches had this epoch, if there was one.
+    pub(super) fn note_process(&mut self, at: f64, before: Option<u64>) {
         self.process = Some(at);
+        self.ended = before.map(|epoch| (epoch, at)).or(self.ended);
+    }
+
+    /// Whether a batch is of an epoch that ended before it could have been made by the present process.
+    pub(super) fn has_ended(&self, epoch: u64, ts: f64) -> bool {
+        self.ended.is_some_and(|(ended, at)| epoch <= ended && ts >= WALL_CLOCK && ts < at)
+    }
+
+    /// What looked like batches from before may be of the present life: a clock was set back.
+    pub(super) fn forget(&mut self) {
+        (self.dead, self.process) = (None, None);
     }
 
     /// Whether what somebody has kept is from before the process: a history goes on behind a restart until the new process

@@ -17,8 +17,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 const UNREADABLE_MAX: u32 = 8;
 /// That while.
 const QUARANTINE: Duration = Duration::from_secs(30);
-/// Start times of one process differ by less, in seconds: they are reckoned from the time since boot.
-const SAME_START: f64 = 1.0;
+/// Start times of one process differ by less, in seconds: they are reckoned from the time since boot, which is told in whole ones.
+const SAME_START: f64 = 1.1;
 
 pub(super) fn back_off(failures: u32) -> Duration {
     let doubled = failures.saturating_sub(1).min(5);
@@ -293,7 +293,7 @@ impl<T> Repair<T> {
     pub fn process_started(&mut self, at: f64, now: Instant, steps: &mut Vec<Step<T>>) {
         let known = self.process_start;
         if known.is_none_or(|known| (known - at).abs() >= SAME_START) {
-            let is_older = self.feed.note_process(at);
+            let is_older = self.feed.note_process(at, known.is_some_and(|known| at > known));
             if is_older.unwrap_or(known.is_some()) || known.is_some_and(|known| at < known) {
                 self.begin_anew(now);
                 steps.push(Step::Clear(Emptied::Restarted));

@@ -76,7 +76,7 @@ impl<T> Repair<T> {
             if let Some(asked) = awaited {
                 self.replayed_bare(asked, stamp, sized, now);
             }
-        } else if self.feed.judge(&stamp, || false) == Verdict::Restart {
+        } else if self.feed.judge(&stamp, || false) == Verdict::Restart && !self.feed.is_from_before(stamp.ts) {
             self.reborn(asked, stamp, sized, now);
         } else if let Some(asked) = awaited {
             self.replayed_here(asked, stamp, sized, now);

@@ -27,3 +27,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $tls := $listen.admin_tls | default dict -}}
 {{- if $tls.certificate }}https{{ else }}http{{ end -}}
 {{- end }}
+
+{{- /* How a kubelet asks at the admin port for `path`: it has no certificate to show, so that where one is asked for it sees only
+whether somebody listens. */ -}}
+{{- define "warmpath.probe" -}}
+{{- $listen := .root.Values.config.listen | default dict -}}
+{{- $tls := $listen.admin_tls | default dict -}}
+{{- if $tls.client_authorities -}}
+tcpSocket: {port: admin}
+{{- else -}}
+httpGet: {path: {{ .path }}, port: admin, scheme: {{ include "warmpath.adminScheme" .root | upper }}}
+{{- end -}}
+{{- end }}

@@ -61,6 +61,33 @@ fn r24_the_history_of_a_dead_process_does_not_come_back() {
     assert_eq!((bench.replayed(0), bench.ended()), (vec![], vec![View(Current)]));
 }
 
+/// A bus that was slow brings a last batch of the dead process, behind which its history looks incomplete.
+#[test]
+fn r24_a_late_batch_of_a_dead_process_does_not_bring_back_its_history() {
+    let mut bench = Bench { life: NOW, epoch: Some(1), ..Bench::new(REPLAYS) };
+    bench.live(0);
+    assert_eq!(bench.process_started(2e9 - 50.0), vec![]);
+    assert_eq!(bench.process_started(2e9 + 50.0), vec![Clear(Emptied::Restarted), again(0), View(Suspect)]);
+    assert_eq!((bench.live(3), bench.replayed(0), bench.replayed(3)), (vec![], vec![], vec![]));
+    assert_eq!((bench.ended(), bench.after(2), bench.live(4)), (vec![View(Current)], vec![], vec![]));
+    (bench.epoch, bench.life) = (Some(2), NOW + 1.0);
+    assert_eq!(bench.live(0), vec![Clear(Emptied::Restarted), Apply(0)]);
+}
+
+#[test]
+fn r24_a_life_that_began_and_ended_unseen_is_passed_over() {
+    let mut bench = Bench { life: NOW, epoch: Some(1), ..Bench::new(REPLAYS) };
+    bench.live(0);
+    assert_eq!(bench.process_started(2e9 - 50.0), vec![]);
+    assert_eq!(bench.process_started(2e9 + 250.0), vec![Clear(Emptied::Restarted), again(0), View(Suspect)]);
+    assert_eq!(bench.replayed(0), vec![]);
+    (bench.epoch, bench.life) = (Some(2), NOW + 1.0);
+    assert_eq!((bench.replayed(0), bench.replayed(1), bench.ended()), (vec![], vec![], vec![View(Current)]));
+    // The one that lives.
+    (bench.epoch, bench.life) = (Some(3), NOW + 3.0);
+    assert_eq!(bench.live(0), vec![Clear(Emptied::Restarted), Apply(0)]);
+}
+
 #[test]
 fn r24_a_restart_that_the_events_told_first_is_not_told_again() {
     let mut bench = Bench { life: NOW, ..Bench::new(REPLAYS) };
