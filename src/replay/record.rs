@@ -110,7 +110,11 @@ async fn refusal(path: &Path) -> io::Result<Option<&'static str>> {
     }
     let mut line = Vec::new();
     BufReader::new(File::open(path).await?).take(LINE_MAX).read_until(b'\n', &mut line).await?;
-    let is_ours = line.starts_with(BEGINNING) && has_part(&line, BLOCK_SIZE);
+    // A run that broke off may have left a part of its first line.
+    let is_ours = match line.ends_with(b"\n") {
+        true => line.starts_with(BEGINNING) && has_part(&line, BLOCK_SIZE),
+        false => line.starts_with(BEGINNING) || BEGINNING.starts_with(&line),
+    };
     Ok((!is_ours).then_some("it holds something else than a recording"))
 }
 
@@ -219,6 +223,10 @@ mod tests {
             assert_eq!(begun().await.unwrap_err().to_string(), "it holds something else than a recording");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
+        // One of ours that broke off.
+        std::fs::write(&path, "{\"timestamp\":12,\"inp").unwrap();
+        begun().await.unwrap();
+        std::fs::remove_file(format!("{}.1", path.display())).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert_eq!(begun().await.unwrap_err().to_string(), "it is a folder");
