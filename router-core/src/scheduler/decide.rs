@@ -121,9 +121,7 @@ fn choice(
     let (mut chosen, mut told) = (None, Told::All);
     let mut choose = |costs: &mut [Cost]| {
         chosen = choose(costs);
-        if *whose == Whose::Few && candidates.len() > FEW {
-            told = Told::Two([chosen, next(policy, chosen, candidates, costs)]);
-        }
+        told = whom(*whose, policy, chosen, (candidates, costs));
         told
     };
     policy.cost.score_aloud(now, shape, candidates, costs, &mut choose, &mut |at, term| heard.push((at, term)))?;
@@ -132,6 +130,20 @@ fn choice(
         heard.push((at, Term::adds_last(SESSION, unit, -bonus)));
     }
     Ok(chosen)
+}
+
+/// Whose terms are told.
+#[inline(never)] // Of many, whose scores are what takes the time.
+fn whom(
+    whose: Whose,
+    policy: &Policy,
+    chosen: Option<usize>,
+    (candidates, costs): (&[Candidate], &mut [Cost]),
+) -> Told {
+    match whose {
+        Whose::Few if candidates.len() > FEW => Told::Two([chosen, next(policy, chosen, candidates, costs)]),
+        Whose::Few | Whose::All => Told::All,
+    }
 }
 
 /// The cheapest of those that were not chosen and could have been; none where nobody else costs anything finite.
