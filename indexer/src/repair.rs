@@ -128,7 +128,9 @@ impl<T> Repair<T> {
     pub fn start_over(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
         let Self { means, last_id, process_start, told, .. } = *self;
         *self = Self { last_id, process_start, told, ..Self::new(means) };
-        process_start.map(|at| self.feed.note_process(at, false));
+        if let Some(at) = process_start {
+            self.feed.note_process(at, false);
+        }
         self.connected(now, steps);
     }
 

@@ -49,13 +49,13 @@ const OF_A_RANK: [Series; 7] = [
     ("batches_waiting", "gauge", "Batches that wait for the server.", |rank| &rank.2.waiting),
 ];
 
-/// A series of the bridge as a whole: name, kind, help.
-type Whole = (&'static str, &'static str, &'static str);
+/// A series of the bridge as a whole: name, kind, help, and its value.
+type Whole = (&'static str, &'static str, &'static str, fn(&Watched) -> u64);
 
 const OF_ALL: [Whole; 3] = [
-    ("snapshots_served_total", "counter", "Snapshots that a router began to read."),
-    ("bus_connected", "gauge", "Whether the server is connected."),
-    ("engine_up", "gauge", "Whether the engine passes its checks."),
+    ("snapshots_served_total", "counter", "Snapshots that a router began to read.", |it| it.blocks.served()),
+    ("bus_connected", "gauge", "Whether the server is connected.", |it| u64::from(it.bus.is_up())),
+    ("engine_up", "gauge", "Whether the engine passes its checks.", |it| u64::from(it.polled.engine().is_up)),
 ];
 
 impl Watched {
@@ -70,10 +70,9 @@ impl Watched {
                 line(&mut text, name, &format!("worker=\"{worker}\",rank=\"{}\"", rank.0), value);
             }
         }
-        let values = [self.blocks.served(), u64::from(self.bus.is_up()), u64::from(self.polled.engine().is_up)];
-        for ((name, kind, help), value) in OF_ALL.into_iter().zip(values) {
+        for (name, kind, help, value) in OF_ALL {
             head(&mut text, name, kind, help);
-            line(&mut text, name, &format!("worker=\"{worker}\""), value);
+            line(&mut text, name, &format!("worker=\"{worker}\""), value(self));
         }
         text
     }
@@ -106,7 +105,7 @@ mod tests {
     fn every_series_is_told_in_the_documents() {
         let document = include_str!("../../docs/engines.md");
         let of_a_rank = OF_A_RANK.iter().map(|(name, kind, help, _)| (name, kind, "`worker`, `rank`", help));
-        let of_all = OF_ALL.iter().map(|(name, kind, help)| (name, kind, "`worker`", help));
+        let of_all = OF_ALL.iter().map(|(name, kind, help, _)| (name, kind, "`worker`", help));
         for (name, kind, labels, help) in of_a_rank.chain(of_all) {
             let line = format!("| `warmpath_bridge_{name}` | {kind} | {labels} | {help} |\n");
             assert!(document.contains(&line), "docs/engines.md lacks\n{line}");
