@@ -117,6 +117,11 @@ impl Occupants {
         self.count
     }
 
+    /// One more than the largest slot that a target has had.
+    pub fn slots(&self) -> usize {
+        self.names.len()
+    }
+
     /// Takes note of who has them, and tells the slots that another target had before. O(1) for a roll that is known.
     pub fn renew(
         &mut self,

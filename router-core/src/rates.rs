@@ -13,6 +13,7 @@ use crate::units::Blocks;
 use aging::Aging;
 use answers::Answers;
 use arrivals::Arrivals;
+use coming::Coming;
 use line::Line;
 use mean::Mean;
 pub use reading::{Outlook, Reading, Regulars, Returning};
@@ -25,6 +26,7 @@ mod aging;
 mod answers;
 mod arrivals;
 mod bursts;
+mod coming;
 mod line;
 mod mean;
 mod reading;
@@ -105,6 +107,9 @@ struct State {
     /// What a request brings.
     tokens: Mean,
     pairs: Mean,
+    coming: Coming,
+    /// Who has joined since the last placement.
+    joined: bool,
 }
 
 /// What is learned, and from whom: every observation of a pool. A line for the fleet ([`Line`]) and for each worker by how
@@ -132,6 +137,8 @@ impl Default for State {
             answers: Answers::default(),
             tokens: Mean::believed(USUAL, BELIEF, 0.005),
             pairs: Mean::believed(USUAL, BELIEF, 0.005),
+            coming: Coming::default(),
+            joined: false,
         }
     }
 }
@@ -167,11 +174,22 @@ impl State {
     }
 
     fn usual(&self) -> Work {
-        Work { tokens: self.tokens.get(), pairs: self.pairs.get(), ..Work::default() }
+        let (tokens, pairs) = self.coming.join(&self.tokens, &self.pairs);
+        Work { tokens, pairs, ..Work::default() }
+    }
+
+    /// Whoever has joined is there from now on.
+    fn welcome(&mut self, now: f64) {
+        if !std::mem::take(&mut self.joined) {
+            return;
+        }
+        self.workers.resize_with(self.workers.len().max(self.occupants.slots()), Worker::default);
+        self.workers.iter_mut().for_each(|worker| worker.visits.begin(now));
     }
 
     fn placed(&mut self, now: f64, (key, slot): (RequestKey, Slot), shape: &Shape, (work, held): (Work, Blocks)) {
         self.ended(now, key, false);
+        self.welcome(now);
         self.arrivals.add(now);
         let cold_ms = self.line.ms(&Work::cold(shape));
         if let Some(fork) = shape.fork {
@@ -193,6 +211,7 @@ impl State {
             told: false,
         };
         self.flights.insert(key, flight);
+        self.coming.add(flight.brought);
         self.wholes += usize::from(whole);
         self.end_to_end.pass(now, self.flights.len());
         if self.workers.len() <= slot.index() {
@@ -213,8 +232,11 @@ impl State {
     }
 
     fn first_token(&mut self, now: f64, key: RequestKey) {
-        let Some(Flight { slot, sent, brought, whole, .. }) = self.flights.get(&key).copied() else { return };
+        let Some(Flight { slot, sent, brought, whole, heard, .. }) = self.flights.get(&key).copied() else { return };
         self.settle(now, slot);
+        if !heard {
+            self.coming.remove(brought);
+        }
         // Only now: a prompt that no engine takes brings nothing.
         self.tokens.add_at_most(brought.0, OFF_MAX);
         self.pairs.add_at_most(brought.1, OFF_MAX);
@@ -272,9 +294,13 @@ impl State {
     fn ended(&mut self, now: f64, key: RequestKey, fully: bool) {
         let Some(&Flight { slot, .. }) = self.flights.get(&key) else { return };
         self.settle(now, slot);
-        let Some(Flight { sent, context, whole, decoding, heard, told, .. }) = self.flights.remove(&key) else {
+        let Some(Flight { sent, brought, context, whole, decoding, heard, told, .. }) = self.flights.remove(&key)
+        else {
             return;
         };
+        if !heard {
+            self.coming.remove(brought);
+        }
         self.end_to_end.pass(now, self.flights.len());
         if fully {
             self.end_to_end.add(now - sent);
@@ -328,10 +354,13 @@ impl Learn for Rates {
 impl Enrol for Rates {
     /// A slot that was given to another worker knows nothing of the one before.
     fn enrol(&self, roll: Roll, targets: &mut dyn Iterator<Item = Enrolled<'_>>) {
-        let State { workers, occupants, .. } = &mut *self.state();
+        let State { workers, occupants, joined, .. } = &mut *self.state();
+        let slots = occupants.slots();
         occupants.renew(roll, targets, |slot| {
+            *joined = true;
             workers.get_mut(slot.index()).into_iter().for_each(|it| *it = Worker::default())
         });
+        *joined |= occupants.slots() > slots;
     }
 }
 

@@ -26,11 +26,12 @@ mod copies;
 /// average. In a ms these are `λ`, an equal share of all arrivals, but no more than eight times `λᵣ`, as many as came there last:
 /// a worker that nobody goes to has nobody to make wait. Each of the `decoding` streams loses it, too, to which a ms is worth
 /// less: `κ`, mean time to first token over mean time to the end, halved, since they get a token with every step meanwhile. Those
-/// who come later count as far as the fleet is `busy`: `ρ/(1 − ρ)`, as queues grow with the share `ρ` of its time in which it
-/// computes prompts, since they go elsewhere while it does not, and are some of many to be held up while it does. Or as far as it
-/// is busy now, if that is more: the same of the share of workers that compute prompts, with this request on one more, or those
-/// who come at once would take the last that have time, each for a little; but no more than `2/(1 − ρ)`, since that is over
-/// before long. Streams count as far as it is `full`: `ρ/(1 − ρ)` of the larger of that `ρ` and the share of its blocks or slots
+/// who come later count as far as the fleet is `busy`: `ρ^(√(2(k + 1)) − 1)/(1 − ρ)`, as queues grow before `k` workers with the
+/// share `ρ` of their time in which they compute prompts (Sakasegawa, 1977): they go elsewhere while one of them has time, as one
+/// of many has for longer, and are some of many to be held up while none has. Or as far as it is busy now, if that is more: the
+/// same of the share of workers that compute prompts, with this request on one more, or those who come at once would take the
+/// last that have time, each for a little; but no more than `1/(1 − ρ)`, as each who waits makes the next wait until the queue
+/// is empty again. Streams count as far as it is `full`: `ρ/(1 − ρ)` of the larger of that `ρ` and the share of its blocks or slots
 /// that are taken, since who decodes for longer keeps these from others, which makes no queue of prompts longer. The regulars,
 /// those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses `more`, or what it
 /// would have `saved` here, if that is less, since then it does go. `step` is what those lose whose first tokens come from the
@@ -162,7 +163,7 @@ impl Worth {
         let usually = (arrivals * reading.mean_request_ms()).min(BUSIEST);
         let full = usually.max(fullness / workers).min(BUSIEST);
         let now = ((computing + 1.0) / (workers + 1.0)).min(BUSIEST);
-        let busy = odds(usually).max(odds(now).min(CROWD_MAX / (1.0 - usually)));
+        let busy = queue(usually, workers).max(queue(now, workers).min(1.0 / (1.0 - usually)));
         Self { busy, arrivals, stall: odds(full) * reading.first_share() / 2.0 }
     }
 }
@@ -170,6 +171,13 @@ impl Worth {
 /// `share / (1 − share)`.
 fn odds(share: f64) -> f64 {
     share / (1.0 - share)
+}
+
+/// How many times as long as a request takes one waits before so many workers, each of which computes for this share of the
+/// time, if there were one of them for each: `ρ^(√(2(k + 1)) − 1)/(1 − ρ)` (H. Sakasegawa, An approximation formula
+/// `L_q ≃ αρ^β/(1 − ρ)`, Ann. Inst. Statist. Math. 29, 1977). Of one it is `ρ/(1 − ρ)`.
+fn queue(share: f64, workers: f64) -> f64 {
+    share.powf((2.0 * (workers + 1.0)).sqrt() - 1.0) / (1.0 - share)
 }
 
 /// How full it is by what is known: a cache of which only the most that was in use is known is full by no count.
@@ -180,11 +188,6 @@ fn known_fullness(candidate: &Candidate) -> f64 {
 /// How many times as many may come to a worker as came last. One that hardly anybody goes to would look, by its equal share
 /// of arrivals, as if many would be held up there, and stay idle beside busy ones for that.
 const GROWTH_MAX: f64 = 8.0;
-
-/// Where nobody has time now, as many are held up as if nobody could go elsewhere: `1/(1 − ρ)` times those who come while it
-/// is computed, since each who waits makes the next wait, until the queue is empty again. So many times that, as who comes at
-/// once meets more. That the last worker of many is taken is over before long: it is no longer queue for all of them.
-const CROWD_MAX: f64 = 2.0;
 
 /// How busy or full a fleet is at most: beyond, what is estimated is too rough to tell how much more others lose.
 const BUSIEST: f64 = 0.95;
@@ -501,6 +504,17 @@ mod tests {
     }
 
     #[test]
+    fn one_of_many_workers_has_time_for_longer() {
+        let off = |value: f64, exact: f64| (value / exact - 1.0).abs();
+        // Of one it is exact. Of more M/M/k has C(k, ρ)/(1 − ρ), where Erlang's C is 0.7111, 0.4092 and 0.5913.
+        assert!([(0.5, 1.0), (0.8, 4.0)].iter().all(|(share, exact)| off(queue(*share, 1.0), *exact) < 1e-12));
+        let many = [(0.8, 2.0, 0.7111 / 0.2), (0.8, 10.0, 0.4092 / 0.2), (0.9, 16.0, 0.5913 / 0.1)];
+        for (share, workers, exact) in many {
+            assert!(off(queue(share, workers), exact) < 0.08, "{workers}: {}, not {exact}", queue(share, workers));
+        }
+    }
+
+    #[test]
     fn what_others_lose_counts_as_far_as_the_fleet_is_busy_or_full() {
         let (policy, start) = (Predicted::default(), origin());
         // A request of 2 000 tokens, 80 ms by the prior, every 160 ms: each of two workers is busy a quarter of the time.
@@ -516,17 +530,20 @@ mod tests {
         let close = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-12, "{value}, not {expected}");
         // Those who come later wait for what is computed, whatever is taken of the caches. Both workers have time, which with
         // this request makes one of three that has none: more than usually.
+        let third = (1.0_f64 / 3.0).powf(6.0_f64.sqrt() - 1.0) * 1.5;
         for taken in [0, 800, 1_000] {
-            close(worth(taken).busy * worth(taken).arrivals, 0.003_125 / 2.0);
+            close(worth(taken).busy * worth(taken).arrivals, 0.003_125 * third);
         }
         let computing = |some: &[u32]| {
             let fleet: Vec<_> = some.iter().map(|waiting| Candidate { waiting: *waiting, ..idle(0, 0) }).collect();
             Worth::now(&reading, &fleet).busy
         };
         // Where all others have none, or all, as if nobody could go elsewhere; three are busy a sixth of the time.
-        [(&[0; 9][..], 1.0 / 9.0), (&[0, 1, 0], 1.0), (&[9, 1, 0], 2.4), (&[9, 1], 2.0 / 0.75)]
+        let half = 0.5_f64.powf(8.0_f64.sqrt() - 1.0) * 2.0;
+        let tenth = 0.1_f64.powf(20.0_f64.sqrt() - 1.0) / 0.9;
+        [(&[0; 9][..], tenth), (&[0, 1, 0], half), (&[9, 1, 0], 1.2), (&[9, 1], 1.0 / 0.75)]
             .into_iter()
-            .for_each(|(fleet, odds)| close(computing(fleet), odds));
+            .for_each(|(fleet, queued)| close(computing(fleet), queued));
         // Streams keep what is fuller from others: the cache, here. It is never taken to be fuller than it can be told.
         // The first token came after 700 ms, which is a fiftieth of the 35 s that the first request has taken so far.
         let stall = |share: f64| share / (1.0 - share) * 0.02 / 2.0;
@@ -616,8 +633,8 @@ mod tests {
             let judge = policy.judge(at(ms), &shape, &fleet);
             ((judge.worth.busy * 2.0).round(), judge.toll(&fleet[0]).stalls > 0.0)
         };
-        // One of two computes, and the request would be on the other: odds of two thirds, then of a third.
-        assert_eq!(seen(2_010), (4.0, false));
+        // One of two computes, and the request would be on the other: as if nobody could go elsewhere; then one of three.
+        assert_eq!(seen(2_010), (2.0, false));
         assert_eq!(seen(2_100), (1.0, true));
     }
 

@@ -24,6 +24,11 @@ impl Arrivals {
         Self { last: None, between: Mean::new(least), size: Mean::new(least) }
     }
 
+    /// Somebody is believed to have come now, if nobody came before: who has come since is told from who has not yet.
+    pub(super) fn begin(&mut self, now: f64) {
+        self.last.get_or_insert((now, 1.0));
+    }
+
     /// Somebody came.
     pub(super) fn add(&mut self, now: f64) {
         match &mut self.last {
@@ -78,6 +83,17 @@ mod tests {
         (0..8).for_each(|_| arrivals.add(200.0));
         // A quarter of the eight more than usual; of the rate over all time nothing.
         assert_eq!([arrivals.per_ms_by(200.0), arrivals.per_ms()], [0.03, 0.01]);
+    }
+
+    #[test]
+    fn who_is_believed_to_have_come_with_the_beginning_counts_as_one_who_came() {
+        let mut arrivals = Arrivals::new(0.25);
+        arrivals.begin(100.0);
+        assert_eq!([100.0, 150.0, 300.0].map(|now| arrivals.per_ms_by(now)), [0.0, 0.02, 0.005]);
+        arrivals.add(300.0);
+        // A second beginning is none.
+        arrivals.begin(310.0);
+        assert_eq!([301.0, 320.0, 500.0].map(|now| arrivals.per_ms_by(now)), [0.005; 3]);
     }
 
     #[test]

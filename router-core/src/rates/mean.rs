@@ -1,6 +1,6 @@
 //! A mean that forgets.
 
-use crate::real::larger;
+use crate::real::{larger, smaller};
 
 /// The mean of what was added: of all of it at first, then of about the last `1/least`.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,17 @@ impl Mean {
     /// The mean, drawn towards a larger `value` as far as one sample of many draws it.
     pub(super) fn leaning_to(&self, value: f64) -> f64 {
         self.value + larger(value - self.value, 0.0) * self.least
+    }
+
+    /// The mean of these and of so many more, whose sum that is, as far as it is young: what is not over yet is not like what
+    /// is, and counts for less and less beside it. One of them is so many `times` the mean at most.
+    pub(super) fn joined_by(&self, (sum, count): (f64, u32), times: f64) -> f64 {
+        let more = f64::from(count) * larger(1.0 - self.samples * self.least, 0.0);
+        if more <= 0.0 {
+            return self.value;
+        }
+        let each = smaller(sum / f64::from(count), times * self.value);
+        (self.value * self.samples + each * more) / (self.samples + more)
     }
 
     /// Where nothing was added, what is believed, or 0.
@@ -81,5 +92,18 @@ mod tests {
         assert!((mean.get() - 91.0).abs() < 1e-12, "{}", mean.get());
         (0..89).for_each(|_| mean.add(1.0));
         assert!((mean.get() - 10.9).abs() < 1e-9, "{}", mean.get());
+    }
+
+    #[test]
+    fn what_is_not_over_counts_while_there_is_little_that_is() {
+        let mut mean = Mean::believed(2.0, 2.0, 0.1);
+        // Two that bring 6 each, beside a belief of 2 that is two of the ten of which the mean will be.
+        let joined = |mean: &Mean, sum, count| mean.joined_by((sum, count), 4.0);
+        assert!((joined(&mean, 12.0, 2) - (4.0 + 6.0 * 1.6) / 3.6).abs() < 1e-12);
+        // None of a million counts as more than four usual ones, and none at all as nothing.
+        assert!((joined(&mean, 1e6, 1) - (4.0 + 8.0 * 0.8) / 2.8).abs() < 1e-12);
+        assert_eq!([joined(&mean, 0.0, 0), mean.get()], [2.0; 2]);
+        (0..8).for_each(|_| mean.add(2.0));
+        assert_eq!(joined(&mean, 1e6, 50), 2.0);
     }
 }

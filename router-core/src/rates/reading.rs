@@ -55,19 +55,22 @@ impl Returning {
 pub struct Reading<'a> {
     state: MutexGuard<'a, State>,
     now: f64,
+    /// What a request brings.
+    usual: Work,
 }
 
 impl<'a> Reading<'a> {
     pub(super) fn of(state: MutexGuard<'a, State>, now: f64) -> Self {
-        Self { state, now }
+        let usual = state.usual();
+        Self { state, now, usual }
     }
 
     /// What so much work can expect of a worker on which `waiting` requests have no first token yet, by the account of the
     /// router and what the engine says: more than are known here are foreign, and taken for usual ones.
     #[inline(always)] // A call would pass through memory what is asked of every worker for every request.
     pub fn outlook(&self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
-        let Self { state, now } = self;
-        let (line, usual) = (&state.line, state.usual());
+        let Self { state, now, usual } = self;
+        let line = &state.line;
         let Some(worker) = state.workers.get(slot.index()) else {
             let more = line.more_ms(work, 0.0);
             let own = line.ms_beside(work, 0.0);
@@ -78,7 +81,7 @@ impl<'a> Reading<'a> {
         let foreign = waiting.saturating_sub(worker.without_first_token());
         let whole = state.end_to_end.learned().unwrap_or(0.0);
         let decode = line.decode_ms(worker.decoding());
-        let (wait, slow) = worker.wait(*now, line, (foreign, usual), (whole, decode));
+        let (wait, slow) = worker.wait(*now, line, (foreign, *usual), (whole, decode));
         let wait = wait + worker.mute(*now, state.longest);
         let step = slow * worker.in_step(*now, work.tokens, line.more_ms(work, 0.0));
         let more = line.more_ms(work, decode);
@@ -94,7 +97,7 @@ impl<'a> Reading<'a> {
 
     #[inline(never)] // Fleets that stream never ask.
     fn unheard_of(&self, slot: Slot) -> u32 {
-        let Self { state, now } = self;
+        let Self { state, now, .. } = self;
         state
             .workers
             .get(slot.index())
@@ -118,7 +121,7 @@ impl<'a> Reading<'a> {
     /// Who will come back for what a prompt has in common with others, where it has: as often as others came before, at other
     /// times, as far as copies stay that long; and at once, as it followed elsewhere.
     pub fn returning(&self, shape: &Shape) -> Option<Returning> {
-        let Self { state, now } = self;
+        let Self { state, now, .. } = self;
         let at = shape.fork?;
         let cold = state.line.ms(&Work::cold(shape));
         Some(Returning {
@@ -131,7 +134,7 @@ impl<'a> Reading<'a> {
 
     /// ms to compute what a request brings on average, on a worker like most.
     pub fn mean_request_ms(&self) -> f64 {
-        self.state.line.ms(&self.state.usual())
+        self.state.line.ms(&self.usual)
     }
 
     /// Requests that arrive in a ms, over all workers; 0 before a second burst.

@@ -21,6 +21,12 @@ impl Default for Visits {
 }
 
 impl Visits {
+    /// The worker is there from now on. It is believed that somebody came with it: to whom nobody has come yet may many come,
+    /// as long as it has not been there for long, and who comes first says little of how often others will.
+    pub(super) fn begin(&mut self, now: f64) {
+        self.arrivals.begin(now);
+    }
+
     /// Somebody came, to whom what the worker holds saves so many ms of computing.
     pub(super) fn add(&mut self, now: f64, saved: f64) {
         self.arrivals.add(now);
@@ -49,6 +55,16 @@ mod tests {
         [(100.0, 0.0), (150.0, 40.0), (200.0, 20.0)].into_iter().for_each(|(now, saved)| visits.add(now, saved));
         assert_eq!([visits.per_ms(200.0), visits.per_ms(250.0), visits.per_ms(400.0)], [0.02, 0.02, 0.005]);
         assert_eq!(visits.saved(), 20.0);
+    }
+
+    #[test]
+    fn to_whom_nobody_has_come_yet_fewer_come_the_longer_it_is_there() {
+        let mut visits = Visits::default();
+        visits.begin(1_000.0);
+        assert_eq!([1_100.0, 3_000.0].map(|now| visits.per_ms(now)), [0.01, 0.000_5]);
+        // Who comes first says as much of how often others will.
+        visits.add(3_000.0, 40.0);
+        assert_eq!((visits.per_ms(3_001.0), visits.saved()), (0.000_5, 40.0));
     }
 
     #[test]
