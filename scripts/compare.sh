@@ -58,14 +58,14 @@ declare -A specs=(
 )
 # Made when `predicted` was done, of lengths and counts drawn at random: who changes it after this draws others.
 declare -A fresh=(
-    [few-shot]='generate:few-shot?tasks=98&requests=49&system=3&shots=15&question=5&block=512&output=155&rate=4'
-    [self-consistency]='generate:self-consistency?questions=770&samples=7&prompt=16&block=512&output=221&rate=1'
-    [tree-of-thought]='generate:tree-of-thought?trees=148&depth=2&branching=2&prompt=18&thought=1&block=512&rate=0.1&think=3'
-    [multi-turn]='generate:multi-turn?sessions=467&turns=6&system=1&context=8&user=1&answer=1&block=512&rate=0.5&think=11'
-    [agent]='generate:agent?sessions=137&turns=48&system=12&context=33&user=1&answer=1&block=512&rate=0.12&think=10'
+    [few-shot]='generate:few-shot?tasks=299&requests=24&system=4&shots=20&question=3&block=512&output=307&rate=4'
+    [self-consistency]='generate:self-consistency?questions=831&samples=11&prompt=14&block=512&output=141&rate=1'
+    [tree-of-thought]='generate:tree-of-thought?trees=97&depth=2&branching=2&prompt=15&thought=1&block=512&rate=0.1&think=9'
+    [multi-turn]='generate:multi-turn?sessions=795&turns=4&system=8&context=1&user=3&answer=1&block=512&rate=0.5&think=15'
+    [agent]='generate:agent?sessions=197&turns=20&system=6&context=34&user=1&answer=1&block=512&rate=0.12&think=9'
 )
 declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
-declare -A fresh_rates=([few-shot]=2 [self-consistency]=2.5 [tree-of-thought]=5 [multi-turn]=2.5 [agent]=1)
+declare -A fresh_rates=([few-shot]=2 [self-consistency]=2.5 [tree-of-thought]=5 [multi-turn]=1.5 [agent]=2)
 generated=(few-shot self-consistency tree-of-thought multi-turn agent)
 readonly -A specs fresh rates fresh_rates
 
@@ -180,7 +180,7 @@ everything() {
                 cell 'in turn' few-shot "${rates[few-shot]}" "$workers" "$blocks" "$timing" --trace "${specs[few-shot]}&order=turn"
                 for kind in "${generated[@]}"; do
                     cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
-                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 567
+                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 9534
                 done
             done
         done
