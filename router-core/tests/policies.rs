@@ -7,6 +7,8 @@
 
 #[path = "policies/again.rs"]
 mod again;
+#[path = "policies/beginnings.rs"]
+mod beginnings;
 #[path = "policies/copies.rs"]
 mod copies;
 #[path = "policies/sessions.rs"]
