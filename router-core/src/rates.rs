@@ -16,6 +16,7 @@ use arrivals::Arrivals;
 use coming::Coming;
 use line::Line;
 use mean::Mean;
+use missed::missed;
 pub use reading::{Outlook, Reading, Regulars, Returning};
 use returns::Returns;
 use stays::Stays;
@@ -29,6 +30,7 @@ mod bursts;
 mod coming;
 mod line;
 mod mean;
+mod missed;
 mod reading;
 mod returns;
 mod stays;
@@ -193,7 +195,9 @@ impl State {
         self.arrivals.add(now);
         let cold_ms = self.line.ms(&Work::cold(shape));
         if let Some(fork) = shape.fork {
-            self.returns.add(now, (fork, shape.trunk), cold_ms, held);
+            let Self { returns, workers, line, end_to_end, .. } = self;
+            let missed = || missed(now, workers, line, (slot, end_to_end.learned().unwrap_or(0.0)));
+            returns.add(now, (fork, shape.trunk), cold_ms, (held, missed));
         }
         if self.flights.len() >= FLIGHTS_MAX {
             return;

@@ -67,6 +67,8 @@ struct World {
     index: Holds,
     scratch: Scratch,
     start: Instant,
+    /// That of the next request.
+    key: RequestKey,
 }
 
 impl World {
@@ -104,6 +106,7 @@ impl World {
             index: Holds(vec![(0, Tier::Device); usize::from(workers)]),
             scratch: Scratch::new(7),
             start: Instant::now(),
+            key: RequestKey(1),
         }
     }
 
@@ -118,7 +121,7 @@ impl World {
         let shape = Shape::of(Tokens(u32::try_from(tokens.len()).unwrap()), size());
         let shape = Shape { affinity: session.map(AffinityKey), ..shape };
         let avoid = SlotSet::new();
-        let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
+        let request = Request { key: self.key, shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let pool = self.workers.pool("m").unwrap();
         act(&self.scheduler, self.start, &request, &self.index, (&self.workers, pool), &mut self.scratch)
     }

@@ -14,36 +14,40 @@ use copies::{Copies, First, Home};
 
 mod copies;
 
-/// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + full·κ/2·decoding) + min(more, saved)·λᵣ·(wait + own/2) + step + behind +
-/// 10·late − copy` in ms, lowest wins; ours.
+/// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + min(full·κ/2·decoding, 20)) + min(more, saved)·λᵣ·(wait + own/2) + step +
+/// behind + 10·late − copy` in ms, lowest wins; ours.
 ///
-/// `wait` is what the engine has to do before it comes to the request, or until it has room for it, by how long those have been
-/// there who keep it; `own` what it has to compute of it: together the request's time to first token. One whose slots or blocks
-/// are all taken can be chosen, too: to wait for room where a prefix is may take less than to compute it elsewhere. Then as many
-/// come there as go, and each who comes while this one waits waits for one more to go: `behind`, together as long as it waits
-/// for room itself. Others lose `more` by it: what it adds to a step that there is anyway, for them or for the streams. Those who
-/// arrive there before it is begun each lose that; those who come while it is computed lose what is left of it: half, on
-/// average. In a ms these are `λ`, an equal share of all arrivals, but no more than eight times `λᵣ`, as many as came there last:
-/// a worker that nobody goes to has nobody to make wait. Each of the `decoding` streams loses it, too, to which a ms is worth
-/// less: `κ`, mean time to first token over mean time to the end, halved, since they get a token with every step meanwhile. Those
-/// who come later count as far as the fleet is `busy`: `ρ^(√(2(k + 1)) − 1)/(1 − ρ)`, as queues grow before `k` workers with the
-/// share `ρ` of their time in which they compute prompts (Sakasegawa, 1977): they go elsewhere while one of them has time, as one
-/// of many has for longer, and are some of many to be held up while none has. Or as far as it is busy now, if that is more: the
-/// same of the share of workers that compute prompts, with this request on one more, or those who come at once would take the
-/// last that have time, each for a little; but no more than `1/(1 − ρ)`, as each who waits makes the next wait until the queue
-/// is empty again. Streams count as far as it is `full`: `ρ/(1 − ρ)` of the larger of that `ρ` and the share of its blocks or slots
-/// that are taken, since who decodes for longer keeps these from others, which makes no queue of prompts longer. The regulars,
-/// those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses `more`, or what it
-/// would have `saved` here, if that is less, since then it does go. `step` is what those lose whose first tokens come from the
-/// same step. `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
-/// `min(n·(waitₕ − wait), own − ownₕ)` beside the holder `h` that would answer soonest, not below 0. Who parted `t` times from
-/// what is held where this one does will do so about as often again, and gain each time what this one does; at most the copy is
-/// free. Of copies the share `s` is still there when the next comes: to be found `t` times, one of `m + 1` has to stay while so
-/// many times as many come, so `n` is `t·s^(t·(m + 1))` where `m` hold it. How many `pairs` there are in the burst that follows
-/// is told by what followed the bursts of others: of two that go to the same holder one waits for the other, so one holder more
-/// brings them `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes. `late` is by what it would break the limits that
-/// its class was promised, if it was. Only what a request makes others wait multiplies; what it waits itself hurts nobody else.
-/// All constants are learned ([`Rates`]).
+/// `wait` is what the engine has to do before it comes to the request, or until it has room for it, by how long those have
+/// been there who keep it; `own` what it has to compute of it: together the request's time to first token. One whose slots or
+/// blocks are all taken can be chosen, too: to wait for room where a prefix is may take less than to compute it elsewhere.
+/// Then as many come there as go, and each who comes while this one waits waits for one more to go: `behind`, together as long
+/// as it waits for room itself. Others lose `more` by it: what it adds to a step that there is anyway, for them or for the
+/// streams. Those who arrive there before it is begun each lose that; those who come while it is computed lose what is left of
+/// it: half, on average. In a ms these are `λ`, an equal share of all arrivals, but no more than eight times `λᵣ`, as many as
+/// came there last: a worker that nobody goes to has nobody to make wait. Each of the `decoding` streams loses it, too, among
+/// them those ahead of the request that have their first tokens before it is begun; a ms is worth less to them: `κ`, mean time
+/// to first token over mean time to the end, halved, since they get a token with every step meanwhile. Those who come later
+/// count as far as the fleet is `busy`: `ρ^(√(2(k + 1)) − 1)/(1 − ρ)`, as queues grow before `k` workers with the share `ρ` of
+/// their time in which they compute prompts (Sakasegawa, 1977): they go elsewhere while one of them has time, as one of many
+/// has for longer, and are some of many to be held up while none has. Or as far as it is busy now, if that is more: the same
+/// of the share of workers that compute prompts, with this request on one more, or those who come at once would take the last
+/// that have time, each for a little; but no more than `1/(1 − ρ)`, as each who waits makes the next wait until the queue is
+/// empty again. Streams count as far as it is `full`: `ρ/(1 − ρ)` of the larger of that `ρ` and the share of its blocks or
+/// slots that are taken, since who decodes for longer keeps these from others, which makes no queue of prompts longer: from no
+/// more than twenty for each ms, as many as come before a fleet has caught up that is full to 0.95. The regulars, those `λᵣ`
+/// who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses `more`, or what it would have
+/// `saved` here, if that is less, since then it does go. `step` is what those lose whose first tokens come from the same step.
+/// `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
+/// `min(n·missed, own − ownₕ)` beside the holder `h` that would answer soonest, where the request would wait longer than here;
+/// at most the copy is free. Who parted `t` times from what is held where this one does will do so about as often again, by
+/// chance less often, so `t − 2√t` times; and `missed` is what each of them waited longer on average than it would have with
+/// one holder more, at any other worker. What this one would wait less says little of that: where the holder has time, nobody
+/// asks. Of copies the share `s` is still there when the next comes: to be found `u` times, one of `m + 1` has to stay while
+/// so many times as many come, so `n` is `u·s^(u·(m + 1))`, `u = t − 2√t`, where `m` hold it. How many `pairs` there are in
+/// the burst that follows is told by what followed the bursts of others: of two that go to the same holder one waits for the
+/// other, so one holder more brings them `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes. `late` is by what
+/// it would break the limits that its class was promised, if it was. Only what a request makes others wait multiplies; what it
+/// waits itself hurts nobody else. All constants are learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -86,6 +90,7 @@ struct Worth {
 }
 
 impl Toll {
+    /// `decoding` are the streams that decode there when it is computed.
     fn of(Outlook { wait, own, more, step }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
         let during = wait + own / 2.0;
         Self {
@@ -93,7 +98,7 @@ impl Toll {
             own,
             later: more * worth.busy * smaller(worth.arrivals, GROWTH_MAX * regulars.per_ms) * during,
             regulars: smaller(more, regulars.saved) * regulars.per_ms * during,
-            stalls: more * worth.stall * decoding,
+            stalls: smaller(more * worth.stall * decoding, more * STALLS_MAX),
             step,
             behind: 0.0,
             late: 0.0,
@@ -189,6 +194,10 @@ fn known_fullness(candidate: &Candidate) -> f64 {
 /// of arrivals, as if many would be held up there, and stay idle beside busy ones for that.
 const GROWTH_MAX: f64 = 8.0;
 
+/// How many ms all others lose at most by one that all who decode somewhere lose: as many come who have to wait for room before
+/// a fleet has caught up that is as full as is believed at most.
+const STALLS_MAX: f64 = 1.0 / (1.0 - BUSIEST);
+
 /// How busy or full a fleet is at most: beyond, what is estimated is too rough to tell how much more others lose.
 const BUSIEST: f64 = 0.95;
 
@@ -250,7 +259,9 @@ impl<'a> Judge<'a> {
         let room = until_room(candidate, |share| self.reading.until_gone(candidate.slot, share));
         let outlook = Outlook { wait: larger(wait, room), own, more, step };
         let waiting = candidate.waiting.saturating_sub(self.reading.unheard(candidate.slot));
-        let decoding = f64::from(candidate.requests.saturating_sub(waiting));
+        // Those ahead of it have their first tokens by then, unless they are computed in the same step.
+        let beside = if step > 0.0 { waiting } else { 0 };
+        let decoding = f64::from(candidate.requests.saturating_sub(beside));
         let toll = Toll::of(outlook, decoding, self.reading.regulars(candidate.slot), self.worth).queued(room);
         if !self.is_promised {
             return toll;
@@ -388,7 +399,7 @@ mod tests {
     use super::*;
     use crate::cost::terms::combined;
     use crate::ids::{RequestKey, Slot};
-    use crate::observe::{Event, Usage};
+    use crate::observe::{Event, Side, Usage};
     use crate::overlap::TierBlocks;
     use crate::shape::Fork;
     use crate::units::Tokens;
@@ -437,6 +448,9 @@ mod tests {
         let lost = Toll { later: 25.0, regulars: 150.0, stalls: 12.0, step: 8.0, ..NOTHING };
         assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
         assert!((toll.sum() - 345.0).abs() < 1e-12);
+        // However many decode, those who wait for room are some twenty.
+        let crowded = Toll::of(Outlook { more: 40.0, ..Outlook::default() }, 1e6, regulars, worth);
+        assert!((crowded.stalls - 800.0).abs() < 1e-9);
         // The same work ahead of it costs nobody else anything.
         let alone = Toll::of(Outlook { wait: 100.0, ..Outlook::default() }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
@@ -631,11 +645,35 @@ mod tests {
         let seen = |ms| {
             let shape = shape(256);
             let judge = policy.judge(at(ms), &shape, &fleet);
-            ((judge.worth.busy * 2.0).round(), judge.toll(&fleet[0]).stalls > 0.0)
+            ((judge.worth.busy * 2.0).round(), judge.reading.unheard(fleet[0].slot))
         };
         // One of two computes, and the request would be on the other: as if nobody could go elsewhere; then one of three.
-        assert_eq!(seen(2_010), (2.0, false));
-        assert_eq!(seen(2_100), (1.0, true));
+        assert_eq!(seen(2_010), (2.0, 0));
+        assert_eq!(seen(2_100), (1.0, 1));
+    }
+
+    #[test]
+    fn who_is_ahead_decodes_by_then_unless_it_is_computed_in_the_same_step() {
+        let (policy, start) = (Predicted::default(), origin());
+        let at = |ms| start + Duration::from_millis(ms);
+        place(&policy, start, 1, 1, 1_000);
+        tell(&policy, at(100), 1, 1, Event::FirstToken);
+        tell(&policy, at(1_000), 1, 1, Event::Finished { usage: Usage::default() });
+        // One is being computed, and another will be in the next step.
+        place(&policy, at(2_000), 2, 0, 1_000);
+        place(&policy, at(2_010), 3, 0, 1_000);
+        let fleet = |requests, waiting| [Candidate { requests, waiting, ..candidate(0, (0, 1000), (8, 16), 0) }];
+        let stalls = |ms, fleet: &[Candidate]| {
+            let (now, shape) = (at(ms), shape(256));
+            let judge = policy.judge(now, &shape, fleet);
+            judge.toll(&fleet[0]).stalls
+        };
+        let mates = stalls(2_020, &fleet(5, 2));
+        assert!((mates - stalls(2_020, &fleet(3, 0))).abs() < 1e-9 && mates > 0.0, "{mates}");
+        // Under way, it has its first token before anything that is sent now is computed.
+        tell(&policy, at(2_030), 3, 0, Event::Failed { side: Side::Client });
+        let ahead = stalls(2_030, &fleet(5, 1));
+        assert!((ahead - stalls(2_030, &fleet(5, 0))).abs() < 1e-9 && ahead > mates, "{ahead}");
     }
 
     #[test]
@@ -743,12 +781,12 @@ mod tests {
         tell(&policy, start + Duration::from_millis(300), 0, 0, Event::FirstToken);
         tell(&policy, start + Duration::from_millis(310), 0, 0, Event::Finished { usage: Usage::default() });
         place(&policy, start + Duration::from_millis(315), 8, 0, 2_000);
-        // Somebody came for what the first worker holds, and will be back.
+        // Some came for what the first worker holds, and will be back.
         let overlap = TierBlocks::device(Blocks(100));
         let fork = Fork { block: SequenceHash(1), blocks: Blocks(8), holders: 1 };
         let again = |tokens| Shape { fork: Some(fork), ..shape(tokens) };
         let event = Event::Placed { shape: again(1_000), overlap, new_tokens: Tokens(400) };
-        tell(&policy, start + Duration::from_millis(200), 9, 0, event);
+        (0..6).for_each(|key| tell(&policy, start + Duration::from_millis(50 * key), 9 + key, 0, event));
         let mut fleet = [idle(0, 8), idle(1, 0)];
         (fleet[0].requests, fleet[0].waiting) = (6, 4);
         let now = start + Duration::from_millis(320);

@@ -34,8 +34,10 @@ pub struct Regulars {
 /// Those who will come for what prompts have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Returning {
-    /// How often, as far as a copy would still be there.
+    /// How often at least, as far as a copy would still be there.
     pub times: f64,
+    /// ms that each who came before missed on average for lack of one.
+    pub missed: f64,
     /// For how many blocks.
     pub blocks: Blocks,
     /// How many candidates hold all of these.
@@ -47,7 +49,7 @@ pub struct Returning {
 impl Returning {
     /// Whether anybody would have anything of a copy.
     pub fn is_wished_for(&self) -> bool {
-        self.times > 0.0 || self.pairs > 0.0
+        self.times * self.missed > 0.0 || self.pairs > 0.0
     }
 }
 
@@ -126,6 +128,7 @@ impl<'a> Reading<'a> {
         let cold = state.line.ms(&Work::cold(shape));
         Some(Returning {
             times: state.returns.ahead(*now, at, cold),
+            missed: state.returns.missed(at),
             blocks: at.blocks,
             holders: at.holders,
             pairs: state.returns.pairs_ahead(*now, at, shape.trunk),

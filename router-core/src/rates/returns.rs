@@ -3,6 +3,7 @@
 use super::bursts::{Bursts, Place};
 use super::survival::Survival;
 use crate::ids::SequenceHash;
+use crate::real::larger;
 use crate::recent::Recent;
 use crate::shape::Fork;
 use crate::units::Blocks;
@@ -13,6 +14,10 @@ const FORKS_MAX: usize = 65_536;
 /// Blocks before a fork among which the one before it is looked for: a thought or an answer of a thousand tokens in the
 /// smallest blocks that engines use by themselves.
 const TRUNK_BLOCKS: usize = 64;
+
+/// By how many of its deviations a count may be above what it is on average: who came so often by chance comes no more, and a
+/// copy would have been for nothing.
+const DOUBT: f64 = 2.0;
 
 /// Those who part at the same place or right behind it within so many ms of the first came at once: what one client sends
 /// together is hardly further apart.
@@ -34,6 +39,8 @@ struct Parted {
     times: u32,
     /// When that counted last.
     counted: f64,
+    /// ms that those who counted missed together for lack of one more holder.
+    missed: f64,
     /// When the last burst began, of those who parted here or at a fork right behind it, and how many more than its first came
     /// in it.
     burst: f64,
@@ -49,6 +56,7 @@ struct Parted {
 const NOBODY: Parted = Parted {
     times: 0,
     counted: f64::NEG_INFINITY,
+    missed: 0.0,
     burst: f64::NEG_INFINITY,
     more: 0,
     bursts: 0,
@@ -64,14 +72,21 @@ impl Default for Returns {
 
 impl Returns {
     /// Somebody came, whose prompt takes `cold` to compute, and parts from others at `fork`, behind `trunk`. It went to where
-    /// `held` blocks of it are.
-    pub(super) fn add(&mut self, now: f64, (fork, trunk): (Fork, Option<Fork>), cold: f64, held: Blocks) {
-        let before = self.behind(trunk, fork);
-        if before.counts(now, cold) {
-            self.survival.add(before.holders, fork.holders);
+    /// `held` blocks of it are, and `missed` so many ms for lack of one more holder.
+    pub(super) fn add(
+        &mut self,
+        now: f64,
+        (fork, trunk): (Fork, Option<Fork>),
+        cold: f64,
+        (held, missed): (Blocks, impl FnOnce() -> f64),
+    ) {
+        let mut parted = self.behind(trunk, fork);
+        if parted.counts(now, cold) {
+            self.survival.add(parted.holders, fork.holders);
+            parted = parted.counting(now, missed());
         }
         let holders = fork.holders.saturating_add(u32::from(held < fork.blocks));
-        self.came(now, fork, Parted { holders, ..before.counting(now, cold) });
+        self.came(now, fork, Parted { holders, ..parted });
         if let Some(trunk) = trunk {
             self.came(now, trunk, self.parted(trunk));
         }
@@ -83,12 +98,19 @@ impl Returns {
         self.forks.meet(at.block.0, now, parted);
     }
 
-    /// How often a copy will be there for somebody who parts there, if one who comes now makes it: as often as others parted
-    /// there before, as far as it stays. To be found so often beside the other holders, it has to stay while as many come for
-    /// each of them.
+    /// How often at least a copy will be there for somebody who parts there, if one who comes now makes it: as often as others
+    /// parted there before, less what chance may have done, and as far as it stays. To be found so often beside the other
+    /// holders, it has to stay while as many come for each of them.
     pub(super) fn ahead(&self, now: f64, fork: Fork, cold: f64) -> f64 {
-        let times = self.before(now, fork, cold);
+        let before = self.before(now, fork, cold);
+        let times = larger(before - DOUBT * before.sqrt(), 0.0);
         times * self.survival.share().powf(times * (f64::from(fork.holders) + 1.0))
+    }
+
+    /// ms that each who parted there missed on average for lack of one more holder.
+    pub(super) fn missed(&self, fork: Fork) -> f64 {
+        let parted = self.parted(fork);
+        if parted.times == 0 { 0.0 } else { parted.missed / f64::from(parted.times) }
     }
 
     /// How often somebody parted there before one who comes now.
@@ -128,11 +150,9 @@ impl Parted {
         now - self.counted >= cold
     }
 
-    fn counting(self, now: f64, cold: f64) -> Self {
-        if !self.counts(now, cold) {
-            return self;
-        }
-        Self { times: self.times.saturating_add(1), counted: now, ..self }
+    /// With one more who counts.
+    fn counting(self, now: f64, missed: f64) -> Self {
+        Self { times: self.times.saturating_add(1), counted: now, missed: self.missed + missed, ..self }
     }
 
     fn in_burst(self, now: f64) -> Self {
@@ -151,7 +171,11 @@ impl Parted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    const HELD: Blocks = Blocks(4);
+
+    /// To a holder of all of it, where nothing was missed.
+    fn came() -> (Blocks, fn() -> f64) {
+        (Blocks(4), || 0.0)
+    }
 
     fn fork(block: u64) -> Fork {
         Fork { block: SequenceHash(block), blocks: Blocks(4), holders: 1 }
@@ -163,7 +187,7 @@ mod tests {
         let mut before = Vec::new();
         for now in [0.0, 10.0, 99.0, 100.0, 150.0, 500.0] {
             before.push(returns.before(now, fork(7), 100.0));
-            returns.add(now, (fork(7), None), 100.0, HELD);
+            returns.add(now, (fork(7), None), 100.0, came());
         }
         assert_eq!(before, [0.0, 0.0, 0.0, 1.0, 1.0, 2.0]);
         assert_eq!([returns.before(600.0, fork(7), 100.0), returns.before(600.0, fork(8), 100.0)], [3.0, 0.0]);
@@ -175,9 +199,9 @@ mod tests {
         // Of a question three thoughts part, of each of these three more, and none of those.
         let mut tree = |now: f64, question: u64| {
             let thoughts = [1, 2, 3].map(|thought| question + thought);
-            thoughts.iter().for_each(|_| returns.add(now, (fork(question), None), 100.0, HELD));
+            thoughts.iter().for_each(|_| returns.add(now, (fork(question), None), 100.0, came()));
             let each = thoughts.iter().flat_map(|thought| [*thought; 3]);
-            each.for_each(|thought| returns.add(now + 1_000.0, (fork(thought), Some(fork(question))), 100.0, HELD));
+            each.for_each(|thought| returns.add(now + 1_000.0, (fork(thought), Some(fork(question))), 100.0, came()));
         };
         (0..36_u32).for_each(|tree_at| tree(f64::from(tree_at) * 10_000.0, u64::from(tree_at) * 10));
         let now = 1e6;
@@ -190,7 +214,7 @@ mod tests {
     #[test]
     fn who_comes_one_by_one_tells_of_no_bursts() {
         let mut returns = Returns::default();
-        (0..10_u32).for_each(|turn| returns.add(f64::from(turn) * 100.0, (fork(1), Some(fork(2))), 10.0, HELD));
+        (0..10_u32).for_each(|turn| returns.add(f64::from(turn) * 100.0, (fork(1), Some(fork(2))), 10.0, came()));
         assert_eq!([1, 2].map(|at| returns.pairs_ahead(5_000.0, fork(at), None)), [0.0; 2]);
         // They parted at the first, not at the one before it.
         assert_eq!([1, 2].map(|at| returns.before(5_000.0, fork(at), 10.0)), [10.0, 0.0]);
@@ -199,7 +223,7 @@ mod tests {
     #[test]
     fn the_trunk_is_the_nearest_fork_before_the_end() {
         let mut returns = Returns::default();
-        [3, 90, 100].into_iter().for_each(|block| returns.add(0.0, (fork(block), None), 100.0, HELD));
+        [3, 90, 100].into_iter().for_each(|block| returns.add(0.0, (fork(block), None), 100.0, came()));
         let path: Vec<_> = (0..=100).map(SequenceHash).collect();
         let trunk = |blocks: usize| returns.trunk(&path[..blocks]);
         assert_eq!(
@@ -207,20 +231,47 @@ mod tests {
             [None, None, None, Some(3), Some(3), None, None, Some(90), Some(90)]
         );
     }
+
+    #[test]
+    fn who_comes_seldom_may_have_come_by_chance() {
+        let mut returns = Returns::default();
+        let ahead: Vec<_> = (0..=100_u32)
+            .map(|at| {
+                let now = f64::from(at) * 100.0;
+                let ahead = returns.ahead(now, fork(1), 10.0);
+                returns.add(now, (fork(1), None), 10.0, came());
+                ahead
+            })
+            .collect();
+        assert_eq!([0, 1, 4, 9, 25, 100].map(|before| ahead[before]), [0.0, 0.0, 0.0, 3.0, 15.0, 80.0]);
+    }
+
+    #[test]
+    fn what_was_missed_is_the_mean_of_those_who_count() {
+        let mut returns = Returns::default();
+        let mut come = |now, missed| returns.add(now, (fork(1), None), 100.0, (Blocks(4), || missed));
+        come(0.0, 30.0);
+        come(50.0, 1e6);
+        come(100.0, 0.0);
+        come(200.0, 15.0);
+        assert_eq!([1, 2].map(|at| returns.missed(fork(at))), [15.0, 0.0]);
+    }
+
     #[test]
     fn copies_that_are_gone_before_they_are_asked_for_bring_nothing() {
         // Each who parts there is sent to where it is not, and of two holders one is left when the next comes, or both.
         let ahead = |left: u32| {
             let mut returns = Returns::default();
             let held_by = |holders| Fork { holders, ..fork(1) };
-            (0..100_u32).for_each(|at| returns.add(f64::from(at) * 100.0, (held_by(left), None), 10.0, Blocks(2)));
+            (0..100_u32)
+                .for_each(|at| returns.add(f64::from(at) * 100.0, (held_by(left), None), 10.0, (Blocks(2), || 0.0)));
             (returns.survival.share(), [0, 1, 2].map(|holders| returns.ahead(1e6, held_by(holders), 10.0)))
         };
         let (stays, copies) = ahead(2);
         assert!(stays < 0.52 && copies.iter().all(|times| *times < 1e-20), "{stays} {copies:?}");
         // One that is alone says nothing of copies.
         let (none, alone) = ahead(0);
-        assert_eq!((none, alone), (1.0, [100.0; 3]));
+        assert_eq!((none, alone), (1.0, [80.0; 3]));
     }
 
     #[test]
@@ -228,9 +279,9 @@ mod tests {
         let mut returns = Returns::default();
         let two = Fork { holders: 2, ..fork(1) };
         // Both are still there for each of them; then one is not, for two who come at once: it is gone once.
-        (0..3_u32).for_each(|at| returns.add(f64::from(at) * 100.0, (two, None), 10.0, HELD));
+        (0..3_u32).for_each(|at| returns.add(f64::from(at) * 100.0, (two, None), 10.0, came()));
         assert_eq!(returns.survival.share(), 1.0);
-        (0..2).for_each(|_| returns.add(300.0, (fork(1), None), 10.0, HELD));
+        (0..2).for_each(|_| returns.add(300.0, (fork(1), None), 10.0, came()));
         let share = returns.survival.share();
         assert!((share - 2.97 / 3.97).abs() < 0.02, "{share}");
     }

@@ -22,8 +22,8 @@ impl First {
 /// What others would have of one more holder of a part of what prompts have in common.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
-    /// How often they would find it.
-    times: f64,
+    /// What those who come one by one would wait less together, in ms.
+    spared: f64,
     /// What those who come at once next would wait less for each other there, in ms.
     apart: f64,
 }
@@ -42,25 +42,25 @@ pub(super) struct Copies {
 impl Copies {
     /// `more` is what each of those who come back would take from others at home.
     pub(super) fn of(returning: Returning, home: Home<'_>, more: impl FnOnce(&Candidate) -> f64) -> Self {
-        let Returning { times, pairs, blocks, holders } = returning;
+        let Returning { times, missed, pairs, blocks, holders } = returning;
         let apart = if pairs > 0.0 { pairs * more(home.candidate) * spread(holders) } else { 0.0 };
-        Self { wish: Wish { times, apart }, most: home.held, home: home.first, blocks }
+        Self { wish: Wish { spared: times * missed, apart }, most: home.held, home: home.first, blocks }
     }
 
     /// What a copy at a candidate costs, where others wish for a share of what it holds less than home. Those who come one by
-    /// one gain each what this one waits less, and together no more than what that share takes longer; those of the next burst
-    /// wait less for each other.
+    /// one gain no more by it than what that share takes longer, and nothing where this one would not wait less itself: who has
+    /// to wait anyhow copies at the least expense. Those of the next burst wait less for each other.
     #[inline]
     pub(super) fn cost(&self, candidate: &Candidate, first: First) -> f64 {
         let Self { wish, most, home, blocks } = self;
-        let (held, gain) = (candidate.overlap.total(), larger(home.wait - first.wait, 0.0));
-        // Where nobody waits less than there, a copy brings nothing to those who come one by one: most of a fleet that has time.
-        if held >= *most || (gain <= 0.0 && wish.apart <= 0.0) {
+        let held = candidate.overlap.total();
+        let spared = if first.wait < home.wait { wish.spared } else { 0.0 };
+        if held >= *most || (spared <= 0.0 && wish.apart <= 0.0) {
             return 0.0;
         }
         let share = ratio(blocks.0.saturating_sub(held.0), most.0 - held.0).min(1.0);
         let takes = share * larger(first.own - home.own, 0.0);
-        -(smaller(wish.times * gain, takes) + smaller(wish.apart, APART_MAX * takes))
+        -(smaller(spared, takes) + smaller(wish.apart, APART_MAX * takes))
     }
 }
 
@@ -108,14 +108,15 @@ mod tests {
     fn a_copy_brings_what_others_wait_less_and_no_more_than_it_takes() {
         let first = |wait, own| First { wait, own };
         let (home, other) = (first(30.0, 20.0), first(10.0, 70.0));
-        // 20 ms less each time, for 50 more now.
-        let copied = |other, times, share| brought(Wish { times, apart: 0.0 }, share, (home, other));
-        let copies = [0.0, 1.0, 2.0, 3.0, 100.0].map(|times| copied(other, times, 1.0));
+        // For 50 ms more now.
+        let copied = |other, spared, share| brought(Wish { spared, apart: 0.0 }, share, (home, other));
+        let copies = [0.0, 20.0, 40.0, 60.0, 2_000.0].map(|spared| copied(other, spared, 1.0));
         assert_eq!(copies, [0.0, 20.0, 40.0, 50.0, 50.0]);
         // Many come for half of it.
-        assert_eq!(copied(other, 9.0, 0.5), 25.0);
-        // Where it would wait longer nobody gains; where it is faster nothing has to be paid for.
-        assert_eq!([first(40.0, 70.0), first(10.0, 15.0)].map(|other| copied(other, 9.0, 1.0)), [0.0, 0.0]);
+        assert_eq!(copied(other, 180.0, 0.5), 25.0);
+        // Who would wait as long there copies nothing for others; where it is faster nothing has to be paid for.
+        let others = [first(30.0, 70.0), first(40.0, 70.0), first(10.0, 15.0)];
+        assert_eq!(others.map(|other| copied(other, 180.0, 1.0)), [0.0; 3]);
     }
 
     /// What a copy of this share of what is held at home brings where nothing is.
@@ -132,7 +133,7 @@ mod tests {
         [(0, 0.5), (1, 0.5), (2, 1.0 / 6.0)].into_iter().for_each(|(holders, spared)| close(spread(holders), spared));
         // Nobody waits, and yet a copy is worth its while, up to twice what it takes.
         let first = |own| First { wait: 0.0, own };
-        let copied = |apart, share| brought(Wish { times: 1.0, apart }, share, (first(20.0), first(70.0)));
+        let copied = |apart, share| brought(Wish { spared: 20.0, apart }, share, (first(20.0), first(70.0)));
         close(copied(30.0, 1.0), 30.0);
         close(copied(1e3, 1.0), 100.0);
         close(copied(1e3, 0.5), 50.0);
