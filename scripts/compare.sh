@@ -56,16 +56,17 @@ declare -A specs=(
     [multi-turn]='generate:multi-turn?sessions=700&turns=8&system=3&context=4&user=2&answer=1&block=512&rate=0.5&think=20'
     [agent]='generate:agent?sessions=150&turns=40&system=8&context=40&user=1&answer=1&block=512&rate=0.12&think=5'
 )
-# Made when `predicted` was done, of lengths and counts drawn at random: who changes it after this draws others.
+# Made when `predicted` was done, of lengths drawn at random, and of as many tasks, questions, trees and sessions as make six to
+# nine thousand requests, so that a 99th percentile is that of sixty at least: who changes it after this draws others.
 declare -A fresh=(
-    [few-shot]='generate:few-shot?tasks=299&requests=24&system=4&shots=20&question=3&block=512&output=307&rate=4'
-    [self-consistency]='generate:self-consistency?questions=831&samples=11&prompt=14&block=512&output=141&rate=1'
-    [tree-of-thought]='generate:tree-of-thought?trees=97&depth=2&branching=2&prompt=15&thought=1&block=512&rate=0.1&think=9'
-    [multi-turn]='generate:multi-turn?sessions=795&turns=4&system=8&context=1&user=3&answer=1&block=512&rate=0.5&think=15'
-    [agent]='generate:agent?sessions=197&turns=20&system=6&context=34&user=1&answer=1&block=512&rate=0.12&think=9'
+    [few-shot]='generate:few-shot?tasks=196&requests=32&system=2&shots=19&question=1&block=512&output=227&rate=4'
+    [self-consistency]='generate:self-consistency?questions=2942&samples=3&prompt=11&block=512&output=430&rate=1'
+    [tree-of-thought]='generate:tree-of-thought?trees=318&depth=2&branching=4&prompt=17&thought=1&block=512&rate=0.1&think=8'
+    [multi-turn]='generate:multi-turn?sessions=1562&turns=5&system=1&context=3&user=3&answer=2&block=512&rate=0.5&think=31'
+    [agent]='generate:agent?sessions=176&turns=47&system=6&context=40&user=1&answer=1&block=512&rate=0.12&think=5'
 )
 declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
-declare -A fresh_rates=([few-shot]=2 [self-consistency]=2.5 [tree-of-thought]=5 [multi-turn]=1.5 [agent]=2)
+declare -A fresh_rates=([few-shot]=4 [self-consistency]=4 [tree-of-thought]=4 [multi-turn]=2 [agent]=1)
 generated=(few-shot self-consistency tree-of-thought multi-turn agent)
 readonly -A specs fresh rates fresh_rates
 
@@ -180,7 +181,7 @@ everything() {
                 cell 'in turn' few-shot "${rates[few-shot]}" "$workers" "$blocks" "$timing" --trace "${specs[few-shot]}&order=turn"
                 for kind in "${generated[@]}"; do
                     cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
-                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 9534
+                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 7283
                 done
             done
         done
