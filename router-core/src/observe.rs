@@ -5,6 +5,7 @@ use std::time::Instant;
 use crate::ids::{Rank, RequestKey, Roll, SequenceHash, Slot, WorkerId};
 use crate::overlap::TierBlocks;
 use crate::shape::Shape;
+use crate::slot_set::SlotSet;
 use crate::units::Tokens;
 
 /// Whose fault a failure was. Only a worker's faults count against the worker.
@@ -108,6 +109,7 @@ pub trait Enrol: Send + Sync {
 pub struct Occupants {
     roll: Option<Roll>,
     names: Vec<Option<(WorkerId, Rank)>>,
+    present: SlotSet,
     count: u32,
 }
 
@@ -115,6 +117,11 @@ impl Occupants {
     /// How many targets there were by the last roll.
     pub fn count(&self) -> u32 {
         self.count
+    }
+
+    /// The slots of the targets that there were by the last roll.
+    pub fn present(&self) -> &SlotSet {
+        &self.present
     }
 
     /// One more than the largest slot that a target has had.
@@ -132,9 +139,10 @@ impl Occupants {
         if self.roll.replace(roll) == Some(roll) {
             return;
         }
-        self.count = 0;
+        (self.count, self.present) = (0, SlotSet::new());
         for Enrolled { slot, worker, rank } in targets {
             self.count += 1;
+            self.present.insert(slot);
             if self.names.len() <= slot.index() {
                 self.names.resize(slot.index() + 1, None);
             }

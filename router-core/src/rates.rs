@@ -195,8 +195,9 @@ impl State {
         self.arrivals.add(now);
         let cold_ms = self.line.ms(&Work::cold(shape));
         if let Some(fork) = shape.fork {
-            let Self { returns, workers, line, end_to_end, .. } = self;
-            let missed = || missed(now, workers, line, (slot, end_to_end.learned().unwrap_or(0.0)));
+            let Self { returns, workers, occupants, line, end_to_end, .. } = self;
+            let fleet = (workers.as_slice(), occupants.present());
+            let missed = || missed(now, fleet, line, (slot, end_to_end.learned().unwrap_or(0.0)));
             returns.add(now, (fork, shape.trunk), cold_ms, (held, missed));
         }
         if self.flights.len() >= FLIGHTS_MAX {

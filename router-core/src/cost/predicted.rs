@@ -398,7 +398,7 @@ mod tests {
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
     use crate::cost::terms::combined;
-    use crate::ids::{RequestKey, Slot};
+    use crate::ids::{Rank, RequestKey, Slot, WorkerId};
     use crate::observe::{Event, Side, Usage};
     use crate::overlap::TierBlocks;
     use crate::shape::Fork;
@@ -775,6 +775,9 @@ mod tests {
     #[test]
     fn the_terms_add_up_to_the_cost() {
         let (policy, start) = (Predicted::default(), origin());
+        let worker = WorkerId::from("w");
+        let targets = [0, 1].map(|slot| Enrolled { slot: Slot(slot), worker: &worker, rank: Rank(u32::from(slot)) });
+        policy.enrol(Roll(1), &mut targets.into_iter());
         for key in 0..8 {
             place(&policy, start + Duration::from_millis(40 * key), key, u16::try_from(key % 2).unwrap(), 2_000);
         }

@@ -6,22 +6,35 @@ use super::work::Work;
 use super::worker::Worker;
 use crate::ids::Slot;
 use crate::real::larger;
+use crate::slot_set::SlotSet;
 
 /// Workers that one is compared with: all of a small fleet, and of a large one as many as tell how busy it is.
 const LOOKS_MAX: usize = 16;
 
-/// ms that who is sent to a worker now waits longer there than elsewhere, if what it comes for were at one of the other workers,
-/// too: the mean over these, where no wait is saved at those that are busier. `whole` is as in [`View::wait`]. O(1).
-pub(super) fn missed(now: f64, workers: &[Worker], line: &Line, (slot, whole): (Slot, f64)) -> f64 {
-    let wait = |worker: &Worker| {
-        let progress = worker.progress_by(now, line);
-        let view = View::of(worker, progress.as_ref());
-        view.wait(now, line, (0, Work::default()), (whole, line.decode_ms(view.decoding()))).0
+/// ms that who is sent to a worker now waits longer there than elsewhere, if what it comes for were at one of the other workers
+/// that are `present`, too: the mean over these, where no wait is saved at those that are busier. `whole` is as in
+/// [`View::wait`]. O(1), and a bit for each slot.
+pub(super) fn missed(
+    now: f64,
+    (workers, present): (&[Worker], &SlotSet),
+    line: &Line,
+    (slot, whole): (Slot, f64),
+) -> f64 {
+    let wait = |slot: Slot| {
+        workers.get(slot.index()).map_or(0.0, |worker| {
+            let progress = worker.progress_by(now, line);
+            let view = View::of(worker, progress.as_ref());
+            view.wait(now, line, (0, Work::default()), (whole, line.decode_ms(view.decoding()))).0
+        })
     };
-    let Some(here) = workers.get(slot.index()).map(wait).filter(|here| *here > 0.0) else { return 0.0 };
-    let (before, after) = workers.split_at(slot.index());
+    let here = wait(slot);
+    if here <= 0.0 {
+        return 0.0;
+    }
+    let after = present.iter().skip_while(|other| *other <= slot);
+    let before = present.iter().take_while(|other| *other < slot);
     let (mut others, mut spared) = (0.0, 0.0);
-    for other in after.iter().skip(1).chain(before).take(LOOKS_MAX) {
+    for other in after.chain(before).take(LOOKS_MAX) {
         others += 1.0;
         spared += larger(here - wait(other), 0.0);
     }
@@ -50,7 +63,10 @@ mod tests {
     fn what_one_more_holder_would_spare_is_what_others_wait_less() {
         let line = Line::default();
         let ms = |tokens: f64| line.ms(&Work { tokens, ..Work::default() });
-        let told = |queued: &[f64], slot| missed(0.0, &workers(queued), &line, (Slot(slot), 0.0));
+        let told = |queued: &[f64], slot| {
+            let present = (0..queued.len()).map(|slot| Slot(u16::try_from(slot).unwrap())).collect();
+            missed(0.0, (&workers(queued), &present), &line, (Slot(slot), 0.0))
+        };
         let close = |told: f64, expected: f64| assert!((told - expected).abs() < 1e-6, "{told}, not {expected}");
         // Of three others, one is idle, one less busy and one busier.
         let fleet = [4.0, 0.0, 1.0, 9.0];
@@ -65,9 +81,17 @@ mod tests {
         let line = Line::default();
         let mut queued = vec![1.0; 500];
         (queued[490], queued[100]) = (3.0, 0.0);
-        let fleet = workers(&queued);
-        let told = missed(0.0, &fleet, &line, (Slot(490), 0.0));
+        let present = (0..500).map(Slot).collect();
+        let told = missed(0.0, (&workers(&queued), &present), &line, (Slot(490), 0.0));
         let ms = |tokens: f64| line.ms(&Work { tokens, ..Work::default() });
         assert!((told - (ms(3.0) - ms(1.0))).abs() < 1e-6, "{told}");
+    }
+
+    #[test]
+    fn slots_of_others_and_of_those_who_have_left_are_nowhere_to_go() {
+        let line = Line::default();
+        let present = [3, 5].map(Slot).into_iter().collect();
+        let told = missed(0.0, (&workers(&[0.0, 0.0, 0.0, 2.0, 0.0, 2.0, 0.0]), &present), &line, (Slot(3), 0.0));
+        assert_eq!(told, 0.0);
     }
 }
