@@ -36,7 +36,7 @@ pub struct Regulars {
 pub struct Returning {
     /// How often at least, as far as a copy would still be there.
     pub times: f64,
-    /// ms that each who came before missed on average for lack of one.
+    /// ms that each of those times somebody missed on average for lack of one, with those who came at once.
     pub missed: f64,
     /// For how many blocks.
     pub blocks: Blocks,

@@ -39,7 +39,7 @@ struct Parted {
     times: u32,
     /// When that counted last.
     counted: f64,
-    /// ms that those who counted missed together for lack of one more holder.
+    /// ms that all who came missed together for lack of one more holder.
     missed: f64,
     /// When the last burst began, of those who parted here or at a fork right behind it, and how many more than its first came
     /// in it.
@@ -83,8 +83,9 @@ impl Returns {
         let mut parted = self.behind(trunk, fork);
         if parted.counts(now, cold) {
             self.survival.add(parted.holders, fork.holders);
-            parted = parted.counting(now, missed());
+            parted = parted.counting(now);
         }
+        parted.missed += missed();
         let holders = fork.holders.saturating_add(u32::from(held < fork.blocks));
         self.came(now, fork, Parted { holders, ..parted });
         if let Some(trunk) = trunk {
@@ -107,7 +108,7 @@ impl Returns {
         times * self.survival.share().powf(times * (f64::from(fork.holders) + 1.0))
     }
 
-    /// ms that each who parted there missed on average for lack of one more holder.
+    /// ms that each who counted missed on average for lack of one more holder, with those who came at once with it.
     pub(super) fn missed(&self, fork: Fork) -> f64 {
         let parted = self.parted(fork);
         if parted.times == 0 { 0.0 } else { parted.missed / f64::from(parted.times) }
@@ -151,8 +152,8 @@ impl Parted {
     }
 
     /// With one more who counts.
-    fn counting(self, now: f64, missed: f64) -> Self {
-        Self { times: self.times.saturating_add(1), counted: now, missed: self.missed + missed, ..self }
+    fn counting(self, now: f64) -> Self {
+        Self { times: self.times.saturating_add(1), counted: now, ..self }
     }
 
     fn in_burst(self, now: f64) -> Self {
@@ -247,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_the_mean_of_those_who_count() {
+    fn what_was_missed_is_a_mean_of_those_who_count_with_those_who_came_at_once() {
         let mut returns = Returns::default();
         let mut come = |now, missed| returns.add(now, (fork(1), None), 100.0, (Blocks(4), || missed));
         come(0.0, 30.0);
-        come(50.0, 1e6);
+        come(50.0, 60.0);
         come(100.0, 0.0);
         come(200.0, 15.0);
-        assert_eq!([1, 2].map(|at| returns.missed(fork(at))), [15.0, 0.0]);
+        assert_eq!([1, 2].map(|at| returns.missed(fork(at))), [35.0, 0.0]);
     }
 
     #[test]
