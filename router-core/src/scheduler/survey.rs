@@ -10,14 +10,14 @@ use crate::admission;
 use crate::cost::tiers::Believed;
 use crate::cost::{Candidate, Standing};
 use crate::history::{Asked, History, Known};
-use crate::ids::{Roll, SequenceHash};
+use crate::ids::{Roll, SequenceHash, Slot};
 use crate::observe::Enrolled;
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
 use crate::shape::{Fork, Opening, Prompt, Request, Shape};
 use crate::slot_set::SlotSet;
-use crate::units::{Blocks, Tokens};
-use crate::workers::{Pool, WorkerTable};
+use crate::units::{BlockSize, Blocks, Tokens};
+use crate::workers::{Pool, Target, WorkerTable};
 
 impl Scheduler {
     /// Lists the candidates in `scratch`. Returns the request's shape, with all that policies look at.
@@ -88,40 +88,22 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) {
         let Scratch { candidates, held, added, known, .. } = scratch;
-        let (held, added, known) = (held.as_slice(), added.as_slice(), known.as_slice());
         let (prompt, size) = (tokens_of(request), request.shape.block_size);
+        let of_request = OfRequest { now, prompt, size, held, added: self.needs.added_blocks.then_some(added), known };
         let (mut is_in_doubt, mut is_learned, mut is_beyond) = (false, false, false);
-        candidates.clear();
-        candidates.reserve(pool.targets.len());
-        for target in pool.targets.iter().filter_map(|slot| workers.get(*slot)) {
-            let load = target.account.read();
+        let targets = pool.targets.iter().filter_map(|slot| workers.get(*slot));
+        let mut listed = 0;
+        candidates.resize(pool.targets.len(), nobody());
+        for (candidate, target) in candidates.iter_mut().zip(targets) {
+            of_request.write(target, candidate);
+            listed += 1;
             is_beyond |= target.account.has_beyond();
-            is_learned |= target.limits.blocks.is_none();
-            let place = target.slot.index();
-            let overlap = held[place];
-            let promised = overlap.total().tokens(size);
+            is_learned |= candidate.total_is_learned;
             // Where nothing is promised, there is nothing to doubt: most of a large fleet.
-            is_in_doubt |= promised > Tokens(0) && !self.tiers.is_sure(overlap, target.trust.weight());
-            candidates.push(Candidate {
-                slot: target.slot,
-                standing: admission::standing(now, target, &load),
-                total_is_learned: target.limits.blocks.is_none(),
-                overlap,
-                cached_tokens: promised,
-                cached_on_device: promised,
-                cached_below: Tokens(0),
-                new_tokens: new_tokens(prompt, promised),
-                active_blocks: load.active_blocks,
-                added_blocks: if self.needs.added_blocks { added[place] } else { Blocks(0) },
-                total_blocks: admission::total_blocks(target, &load),
-                active_slots: load.sequences,
-                total_slots: target.limits.sequences,
-                requests: load.requests,
-                waiting: load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences)),
-                prefill_tokens: load.prefill_tokens,
-                known: known.get(place).copied().unwrap_or_default(),
-            });
+            let is_promised = candidate.cached_tokens > Tokens(0);
+            is_in_doubt |= is_promised && !self.tiers.is_sure(candidate.overlap, target.trust.weight());
         }
+        candidates.truncate(listed);
         set_out(request.avoid, candidates);
         if is_beyond {
             self.add_beyond(now, workers, candidates);
@@ -155,6 +137,86 @@ impl Scheduler {
             (candidate.cached_tokens, candidate.cached_on_device, candidate.cached_below) = (all, on_device, below);
             candidate.new_tokens = candidate.new_tokens.saturating_add(promised.saturating_sub(all));
         }
+    }
+}
+
+/// What is known of a request for every slot, and of no target by itself.
+struct OfRequest<'a> {
+    now: Instant,
+    prompt: Tokens,
+    size: BlockSize,
+    held: &'a [TierBlocks],
+    added: Option<&'a [Blocks]>,
+    known: &'a [Known],
+}
+
+impl OfRequest<'_> {
+    /// Writes a target's figures over those of an earlier request, each as soon as it is known: put together first and moved
+    /// then, they would pass through the stack, which takes as long as all else. All are named, so that none is left out.
+    #[inline(always)]
+    fn write(&self, target: &Target, candidate: &mut Candidate) {
+        let Candidate {
+            slot,
+            standing,
+            total_is_learned,
+            overlap,
+            cached_tokens,
+            cached_on_device,
+            cached_below,
+            new_tokens: to_compute,
+            active_blocks,
+            added_blocks,
+            total_blocks,
+            active_slots,
+            total_slots,
+            requests,
+            waiting,
+            prefill_tokens,
+            known: sent,
+        } = candidate;
+        *slot = target.slot;
+        let load = target.account.read();
+        *prefill_tokens = load.prefill_tokens;
+        *requests = load.requests;
+        *active_blocks = load.active_blocks;
+        *active_slots = load.sequences;
+        *waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
+        *total_slots = target.limits.sequences;
+        *total_blocks = admission::total_blocks(target, &load);
+        *total_is_learned = target.limits.blocks.is_none();
+        *standing = admission::standing(self.now, target, &load);
+        let place = target.slot.index();
+        let promised = self.held[place].total().tokens(self.size);
+        *overlap = self.held[place];
+        *cached_tokens = promised;
+        *cached_on_device = promised;
+        *cached_below = Tokens(0);
+        *to_compute = new_tokens(self.prompt, promised);
+        *added_blocks = self.added.map_or(Blocks(0), |added| added[place]);
+        *sent = self.known.get(place).copied().unwrap_or_default();
+    }
+}
+
+/// A place in the list before a target's figures are written there.
+fn nobody() -> Candidate {
+    Candidate {
+        slot: Slot(0),
+        standing: Standing::Out,
+        total_is_learned: false,
+        overlap: TierBlocks::default(),
+        cached_tokens: Tokens(0),
+        cached_on_device: Tokens(0),
+        cached_below: Tokens(0),
+        new_tokens: Tokens(0),
+        active_blocks: Blocks(0),
+        added_blocks: Blocks(0),
+        total_blocks: Blocks(0),
+        active_slots: 0,
+        total_slots: 0,
+        requests: 0,
+        waiting: 0,
+        prefill_tokens: Tokens(0),
+        known: Known::default(),
     }
 }
 
