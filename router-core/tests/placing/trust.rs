@@ -3,7 +3,7 @@
 use warmpath_core::cost::Standing;
 use warmpath_core::engine_load::Beyond;
 use warmpath_core::ledger::Said;
-use warmpath_core::trust::{Answered, Trust};
+use warmpath_core::trust::{Answered, Trust, ViewState};
 
 use super::*;
 
