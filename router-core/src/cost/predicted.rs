@@ -11,11 +11,15 @@ use crate::real::{larger, smaller};
 use crate::shape::{Objectives, Shape};
 use crate::units::{Blocks, Tier};
 use copies::{Copies, First, Home};
+use room::until_room;
+use soonest::Soonest;
 
 mod copies;
+mod room;
+mod soonest;
 
-/// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + min(full·κ/2·decoding, 20)) + min(more, saved)·λᵣ·(wait + own/2) + step +
-/// behind + 10·late − copy` in ms, lowest wins; ours.
+/// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + min(full·κ/2·decoding, 20)) + min(more, saved)·λᵣ·(wait + own/2) +
+/// last + step + behind + 10·late − copy` in ms, lowest wins; ours.
 ///
 /// `wait` is what the engine has to do before it comes to the request, or until it has room for it, by how long those have
 /// been there who keep it; `own` what it has to compute of it: together the request's time to first token. One whose slots or
@@ -36,18 +40,20 @@ mod copies;
 /// slots that are taken, since who decodes for longer keeps these from others, which makes no queue of prompts longer: from no
 /// more than twenty for each ms, as many as come before a fleet has caught up that is full to 0.95. The regulars, those `λᵣ`
 /// who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses `more`, or what it would have
-/// `saved` here, if that is less, since then it does go. `step` is what those lose whose first tokens come from the same step.
+/// `saved` here, if that is less, since then it does go. `last` is what those lose who come next, where this one takes the time
+/// of who would have some soonest, for what need not be computed elsewhere: until another has time, or this one again, so
+/// `λ·(f′² − f²)/2` of all arrivals ([`Soonest`]). `step` is what those lose whose first tokens come from the same step.
 /// `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
-/// `min(n·missed, own − ownₕ)` beside the holder `h` that would answer soonest, where the request would wait longer than here;
-/// at most the copy is free. Who parted `t` times from what is held where this one does will do so about as often again, by
-/// chance less often, so `t − 2√t` times; and `missed` is what each of them, with those who came at once with it, waited
-/// longer on average than with one holder more, at any other worker. What this one would wait less says little of that: where
-/// the holder has time, nobody asks. Of copies the share `s` is still there when the next comes: to be found `u` times, one of
-/// `m + 1` has to stay while so many times as many come, so `n` is `u·s^(u·(m + 1))`, `u = t − 2√t`, where `m` hold it. How
-/// many `pairs` there are in the burst that follows is told by what followed the bursts of others: of two that go to the same
-/// holder one waits for the other, so one holder more brings them `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy
-/// takes. `late` is by what it would break the limits that its class was promised, if it was. Only what a request makes others
-/// wait multiplies; what it waits itself hurts nobody else. All constants are learned ([`Rates`]).
+/// `min(n·missed, own − ownₕ)` beside the holder `h` that would answer soonest, where the request would wait longer than
+/// here; at most the copy is free. Who parted `t` times from what is held where this one does will do so about as often
+/// again, by chance less often, so `t − 2√t` times; and `missed` is what each of them, with those who came at once with it,
+/// waited longer on average than with one holder more, at any other worker. What this one would wait less says little of
+/// that: where the holder has time, nobody asks. Of copies the share `s` is still there when the next comes: to be found `u`
+/// times, one of `m + 1` has to stay while so many times as many come, so `n` is `u·s^(u·(m + 1))`, `u = t − 2√t`, where `m`
+/// hold it. How many `pairs` there are in the burst that follows is told by what followed the bursts of others: of two that
+/// go to the same holder one waits for the other, so one holder more brings them `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice
+/// what the copy takes. `late` is by what it would break the limits that its class was promised, if it was. Only what a
+/// request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -64,6 +70,8 @@ pub struct Toll {
     pub own: f64,
     /// What those lose who arrive meanwhile.
     pub later: f64,
+    /// What those lose who come next, where it takes the time of who would have some soonest.
+    pub last: f64,
     /// What those lose who come for what it holds.
     pub regulars: f64,
     /// What those lose who decode there.
@@ -97,6 +105,7 @@ impl Toll {
             wait,
             own,
             later: more * worth.busy * smaller(worth.arrivals, GROWTH_MAX * regulars.per_ms) * during,
+            last: 0.0,
             regulars: smaller(more, regulars.saved) * regulars.per_ms * during,
             stalls: smaller(more * worth.stall * decoding, more * STALLS_MAX),
             step,
@@ -111,16 +120,6 @@ impl Toll {
         Self { behind: room, ..self }
     }
 
-    /// Where it breaks what was promised by so much.
-    fn late(self, late: f64) -> Self {
-        Self { late, ..self }
-    }
-
-    /// With a copy there.
-    fn copied(self, copy: f64) -> Self {
-        Self { copy, ..self }
-    }
-
     fn first(&self) -> First {
         First { wait: self.wait, own: self.own }
     }
@@ -130,6 +129,7 @@ impl Toll {
         self.wait
             + self.own
             + self.later
+            + self.last
             + self.regulars
             + self.stalls
             + self.step
@@ -138,13 +138,14 @@ impl Toll {
             + self.copy
     }
 
-    fn terms(&self) -> [Term; 9] {
-        let Self { wait, own, later, regulars, stalls, step, behind, late, copy } = *self;
+    fn terms(&self) -> [Term; 10] {
+        let Self { wait, own, later, last, regulars, stalls, step, behind, late, copy } = *self;
         let ms = |name, ms| Term::adds(name, Unit::Milliseconds, ms);
         [
             ms("wait", wait),
             ms("own", own),
             ms("later", later),
+            ms("last", last),
             ms("regulars", regulars),
             ms("stalls", stalls),
             ms("step", step),
@@ -206,30 +207,60 @@ impl Predicted {
         Judge::now(self.rates.read(now), shape, candidates)
     }
 
-    /// What each candidate costs, to `costs`, and what a copy brings there.
-    fn weigh(&self, judge: &Judge<'_>, candidates: &[Candidate], costs: &mut Vec<Cost>) -> Option<Copies> {
-        let returning = judge.reading.returning(judge.shape).filter(Returning::is_wished_for);
-        let Some(returning) = returning else {
-            costs.extend(candidates.iter().map(|candidate| Cost(judge.toll(candidate).sum())));
-            return None;
+    /// What each candidate costs, to `costs`, and what of that is told by beside whom it stands.
+    fn weigh(&self, judge: &Judge<'_>, candidates: &[Candidate], costs: &mut Vec<Cost>) -> Beside {
+        let (start, mut soonest) = (costs.len(), Soonest::default());
+        let copies = match judge.reading.returning(judge.shape).filter(Returning::is_wished_for) {
+            Some(returning) => self.weigh_copies(judge, returning, candidates, (costs, &mut soonest)),
+            None => {
+                costs.extend(candidates.iter().enumerate().map(|(at, candidate)| {
+                    let toll = judge.toll(candidate);
+                    soonest.consider(at, candidate, toll.first());
+                    Cost(toll.sum())
+                }));
+                None
+            }
         };
-        let first = costs.len();
+        let last = soonest.lost(judge.reading.arrivals());
+        if let Some((at, lost)) = last {
+            costs[start + at].0 += lost;
+        }
+        Beside { copies, last }
+    }
+
+    /// The same where somebody has something of a copy.
+    fn weigh_copies(
+        &self,
+        judge: &Judge<'_>,
+        returning: Returning,
+        candidates: &[Candidate],
+        (costs, soonest): (&mut Vec<Cost>, &mut Soonest),
+    ) -> Option<Copies> {
+        let start = costs.len();
         // Nothing panics while the lock is held.
         let mut firsts = self.firsts.lock().unwrap_or_else(PoisonError::into_inner);
         firsts.clear();
         let mut home = None;
-        firsts.extend(candidates.iter().map(|candidate| {
+        firsts.extend(candidates.iter().enumerate().map(|(at, candidate)| {
             let toll = judge.toll(candidate);
             costs.push(Cost(toll.sum()));
             Home::consider(&mut home, candidate, toll.first());
+            soonest.consider(at, candidate, toll.first());
             toll.first()
         }));
         let copies = Copies::of(returning, home?, |home| judge.outlook(home).more);
-        for ((candidate, first), cost) in candidates.iter().zip(firsts.iter()).zip(&mut costs[first..]) {
+        for ((candidate, first), cost) in candidates.iter().zip(firsts.iter()).zip(&mut costs[start..]) {
             cost.0 += copies.cost(candidate, *first);
         }
         Some(copies)
     }
+}
+
+/// What a candidate costs by beside whom it stands.
+struct Beside {
+    copies: Option<Copies>,
+    /// The place of who has time soonest, and what those lose by the request there who come next.
+    last: Option<(usize, f64)>,
 }
 
 /// What candidates are judged by, at one moment.
@@ -267,14 +298,15 @@ impl<'a> Judge<'a> {
             return toll;
         }
         let gap = self.reading.gap(candidate.slot);
-        toll.late(late(self.shape, toll.wait + toll.own, (gap, self.decode_ms)))
+        Toll { late: late(self.shape, toll.wait + toll.own, (gap, self.decode_ms)), ..toll }
     }
 
-    /// The terms of a candidate.
-    fn terms(&self, candidate: &Candidate, copies: Option<&Copies>) -> [Term; 9] {
+    /// The terms of the candidate at place `at`.
+    fn terms(&self, at: usize, candidate: &Candidate, beside: &Beside) -> [Term; 10] {
         let toll = self.toll(candidate);
-        let copy = copies.map_or(0.0, |copies| copies.cost(candidate, toll.first()));
-        toll.copied(copy).terms()
+        let copy = beside.copies.map_or(0.0, |copies| copies.cost(candidate, toll.first()));
+        let last = beside.last.filter(|(place, _)| *place == at).map_or(0.0, |(_, lost)| lost);
+        Toll { last, copy, ..toll }.terms()
     }
 }
 
@@ -290,33 +322,6 @@ fn late(&Shape { objectives, waited, .. }: &Shape, ttft: f64, (gap, decode_ms): 
     let share = |limit: f64| if gap > limit { (1.0 - limit / gap).min(0.5) } else { 0.0 };
     PROMISED * (first + objectives.itl.map(ms).map_or(0.0, share) * decode_ms)
 }
-
-/// ms until there is a slot and blocks for the request, where `until_gone` tells when a share of those in flight has given
-/// theirs back. None for blocks where the size of the cache is not known.
-#[inline]
-fn until_room(candidate: &Candidate, until_gone: impl Fn(f64) -> f64) -> f64 {
-    let has_slot = candidate.active_slots < candidate.total_slots || candidate.total_slots == 0;
-    let missing = missing_blocks(candidate);
-    if has_slot && missing <= 0.0 { 0.0 } else { until_gone(missing_share(candidate, missing)) }
-}
-
-#[inline]
-fn missing_blocks(candidate: &Candidate) -> f64 {
-    let total = f64::from(candidate.total_blocks.0);
-    let wanted = f64::from(candidate.active_blocks.0) + f64::from(candidate.added_blocks.0);
-    if candidate.total_is_learned { 0.0 } else { wanted - total * (1.0 - HEADROOM) }
-}
-
-/// The share of slots or blocks in use that has to be given back first.
-#[inline(never)]
-fn missing_share(candidate: &Candidate, missing_blocks: f64) -> f64 {
-    let share = |missing: f64, total: f64| if total > 0.0 && missing > 0.0 { missing / total } else { 0.0 };
-    let (taken, slots) = (f64::from(candidate.active_slots), f64::from(candidate.total_slots));
-    share(taken + 1.0 - slots, slots).max(share(missing_blocks, f64::from(candidate.total_blocks.0)))
-}
-
-/// The share of a cache that tokens to come will take of what is free.
-const HEADROOM: f64 = 0.1;
 
 /// What a candidate would have to compute and to fetch. A promise is believed on every tier as far as on the device; what
 /// tiers are worth elsewhere does not matter here, since fetching has a rate of its own.
@@ -344,9 +349,9 @@ impl CostFunction for Predicted {
 
     fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
         let judge = self.judge(now, shape, candidates);
-        let copies = self.weigh(&judge, candidates, &mut Vec::new());
+        let beside = self.weigh(&judge, candidates, &mut Vec::new());
         for (at, candidate) in candidates.iter().enumerate() {
-            judge.terms(candidate, copies.as_ref()).into_iter().for_each(|term| tell(at, term));
+            judge.terms(at, candidate, &beside).into_iter().for_each(|term| tell(at, term));
         }
     }
 
@@ -362,10 +367,10 @@ impl CostFunction for Predicted {
     ) -> Result<(), NoChoice> {
         let first = costs.len();
         let judge = self.judge(now, shape, candidates);
-        let copies = self.weigh(&judge, candidates, costs);
+        let beside = self.weigh(&judge, candidates, costs);
         let told = choose(&mut costs[first..]);
         told.each(candidates.len(), |at| {
-            judge.terms(&candidates[at], copies.as_ref()).into_iter().for_each(|term| tell(at, term));
+            judge.terms(at, &candidates[at], &beside).into_iter().for_each(|term| tell(at, term));
         });
         Ok(())
     }
@@ -408,6 +413,7 @@ mod tests {
         wait: 0.0,
         own: 0.0,
         later: 0.0,
+        last: 0.0,
         regulars: 0.0,
         stalls: 0.0,
         step: 0.0,
@@ -800,11 +806,14 @@ mod tests {
         let told: Vec<f64> = terms.iter().map(|terms| combined(terms)).collect();
         assert_costs(&costs, &told);
         let names = terms.each_ref().map(|terms| terms.iter().map(|term| term.name).collect::<Vec<_>>());
-        assert_eq!(names, [["wait", "own", "later", "regulars", "stalls", "step", "behind", "late", "copy"]; 2]);
+        assert_eq!(
+            names,
+            [["wait", "own", "later", "last", "regulars", "stalls", "step", "behind", "late", "copy"]; 2]
+        );
         assert!(terms.iter().flatten().all(|term| term.unit == Unit::Milliseconds));
-        assert!(terms[0].iter().take(6).all(|term| term.value > 0.0), "{terms:?}");
+        assert!(terms[0].iter().take(7).filter(|term| term.name != "last").all(|term| term.value > 0.0), "{terms:?}");
         // 128 tokens more than the holder has to compute, at 30 ms a thousand: what others wait there is more.
-        assert!(terms[0][8].value == 0.0 && (terms[1][8].value + 3.84).abs() < 1e-9, "{terms:?}");
+        assert!(terms[0][9].value == 0.0 && (terms[1][9].value + 3.84).abs() < 1e-9, "{terms:?}");
     }
 
     #[test]
