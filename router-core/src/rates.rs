@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::ids::{RequestKey, Roll, SequenceHash, Slot};
 use crate::observe::{Enrol, Enrolled, Event, Learn, Observation, Occupants};
+use crate::real::larger;
 use crate::shape::Shape;
 use crate::units::Blocks;
 use aging::Aging;
@@ -110,6 +111,8 @@ struct State {
     tokens: Mean,
     pairs: Mean,
     coming: Coming,
+    /// The share of the time for its prompt for which a request has to compute, by what was cached where it was sent.
+    computed: Mean,
     /// Who has joined since the last placement.
     joined: bool,
 }
@@ -140,6 +143,7 @@ impl Default for State {
             tokens: Mean::believed(USUAL, BELIEF, 0.005),
             pairs: Mean::believed(USUAL, BELIEF, 0.005),
             coming: Coming::default(),
+            computed: Mean::believed(1.0, BELIEF, 0.005),
             joined: false,
         }
     }
@@ -194,6 +198,10 @@ impl State {
         self.welcome(now);
         self.arrivals.add(now);
         let cold_ms = self.line.ms(&Work::cold(shape));
+        let saved = larger(cold_ms - self.line.ms(&work), 0.0);
+        if cold_ms > 0.0 {
+            self.computed.add(1.0 - saved / cold_ms);
+        }
         if let Some(fork) = shape.fork {
             let Self { returns, workers, occupants, line, end_to_end, .. } = self;
             let fleet = (workers.as_slice(), occupants.present());
@@ -222,7 +230,6 @@ impl State {
         if self.workers.len() <= slot.index() {
             self.workers.resize_with(slot.index() + 1, Worker::default);
         }
-        let saved = (cold_ms - self.line.ms(&work)).max(0.0);
         self.settle(now, slot);
         let worker = &mut self.workers[slot.index()];
         worker.visits.add(now, saved);
@@ -473,6 +480,28 @@ mod tests {
         assert!(near(1.0 / reading.arrivals(), 50.0, 0.1), "{}", 1.0 / reading.arrivals());
         // All of them were one token.
         assert!(near(reading.first_share(), 1.0, 0.2), "{}", reading.first_share());
+    }
+
+    #[test]
+    fn newcomers_are_those_who_arrive_by_what_they_have_to_compute() {
+        let world = World::new();
+        let newcomers = |ms: f64| {
+            let reading = world.0.read(world.1 + Duration::from_secs_f64(ms / 1e3));
+            (reading.arrivals(), reading.newcomers())
+        };
+        // The first three hold nothing anywhere; until then that is believed of all.
+        [100.0, 200.0, 300.0].iter().zip(0..).for_each(|(ms, key)| world.place(*ms, key, 0, 4_000));
+        assert_eq!(newcomers(300.0), (0.01, 0.01));
+        // A thousand then find half of it.
+        let half = TierBlocks::device(Blocks(125));
+        (3..1_003_u32).for_each(|at| {
+            let shape = Shape::of(Tokens(4_000), BlockSize::new(16).unwrap());
+            let event = Event::Placed { shape, overlap: half, new_tokens: Tokens(2_000) };
+            world.tell(100.0 + 100.0 * f64::from(at), u64::from(at), 0, event);
+        });
+        let ms = |new: u32| world.0.usual_ms(&Work::on_device(Tokens(4_000), Tokens(new)));
+        let (arrivals, newcomers) = newcomers(100_300.0);
+        assert!(near(arrivals, 0.01, 1e-9) && near(newcomers / arrivals, ms(2_000) / ms(4_000), 0.01), "{newcomers}");
     }
 
     #[test]

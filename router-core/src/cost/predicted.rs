@@ -42,18 +42,19 @@ mod soonest;
 /// who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses `more`, or what it would have
 /// `saved` here, if that is less, since then it does go. `last` is what those lose who come next, where this one takes the time
 /// of who would have some soonest, for what need not be computed elsewhere: until another has time, or this one again, so
-/// `λ·(f′² − f²)/2` of all arrivals ([`Soonest`]). `step` is what those lose whose first tokens come from the same step.
-/// `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
-/// `min(n·missed, own − ownₕ)` beside the holder `h` that would answer soonest, where the request would wait longer than
-/// here; at most the copy is free. Who parted `t` times from what is held where this one does will do so about as often
-/// again, by chance less often, so `t − 2√t` times; and `missed` is what each of them, with those who came at once with it,
-/// waited longer on average than with one holder more, at any other worker. What this one would wait less says little of
-/// that: where the holder has time, nobody asks. Of copies the share `s` is still there when the next comes: to be found `u`
-/// times, one of `m + 1` has to stay while so many times as many come, so `n` is `u·s^(u·(m + 1))`, `u = t − 2√t`, where `m`
-/// hold it. How many `pairs` there are in the burst that follows is told by what followed the bursts of others: of two that
-/// go to the same holder one waits for the other, so one holder more brings them `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice
-/// what the copy takes. `late` is by what it would break the limits that its class was promised, if it was. Only what a
-/// request makes others wait multiplies; what it waits itself hurts nobody else. All constants are learned ([`Rates`]).
+/// `ν·(f′² − f²)/2`, where of all who come in a ms each counts in `ν` by the share of it that has to be computed ([`Soonest`]).
+/// `step` is what those lose whose first tokens come from the same step. `copy` is what others gain who come for the same,
+/// where more of it is computed than the longest match leaves: `min(n·missed, own − ownₕ)` beside the holder `h` that would
+/// answer soonest, where the request would wait longer than here; at most the copy is free. Who parted `t` times from what is
+/// held where this one does will do so about as often again, by chance less often, so `t − 2√t` times; and `missed` is what
+/// each of them, with those who came at once with it, waited longer on average than with one holder more, at any other worker.
+/// What this one would wait less says little of that: where the holder has time, nobody asks. Of copies the share `s` is still
+/// there when the next comes: to be found `u` times, one of `m + 1` has to stay while so many times as many come, so `n` is
+/// `u·s^(u·(m + 1))`, `u = t − 2√t`, where `m` hold it. How many `pairs` there are in the burst that follows is told by what
+/// followed the bursts of others: of two that go to the same holder one waits for the other, so one holder more brings them
+/// `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes. `late` is by what it would break the limits that its class
+/// was promised, if it was. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All
+/// constants are learned ([`Rates`]).
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,
@@ -221,7 +222,7 @@ impl Predicted {
                 None
             }
         };
-        let last = soonest.lost(judge.reading.arrivals());
+        let last = soonest.lost(judge.reading.newcomers());
         if let Some((at, lost)) = last {
             costs[start + at].0 += lost;
         }

@@ -145,6 +145,12 @@ impl<'a> Reading<'a> {
         self.state.arrivals.per_ms()
     }
 
+    /// The same where each counts by the share of it that has to be computed: who finds most of it somewhere goes there, not to
+    /// whoever has time.
+    pub fn newcomers(&self) -> f64 {
+        self.arrivals() * self.state.computed.get()
+    }
+
     /// ms until a `share` of those in flight on a worker has gone, by how long those stay who are in flight anywhere; those who
     /// came together go together.
     pub fn until_gone(&self, slot: Slot, share: f64) -> f64 {

@@ -37,19 +37,20 @@ impl Soonest {
         }
     }
 
-    /// The place at which others lose by a request, and how many ms, where so many `arrive` in a ms.
+    /// The place at which others lose by a request, and how many ms, where so many `newcomers` come in a ms
+    /// ([`Reading::newcomers`](crate::rates::Reading::newcomers)).
     ///
-    /// Who comes after `u` ms waits `f − u` if `f` is how soon somebody has time, so all who come until then wait `λ·f²/2`
-    /// together. `f` grows only where the request goes to who has time soonest: up to when another has, or this one again.
+    /// Who comes after `u` ms waits `f − u` if `f` is how soon somebody has time, so `ν` of them in a ms wait `ν·f²/2` together
+    /// until then. `f` grows only where the request goes to who has time soonest: up to when another has, or this one again.
     /// That counts by the share of `own` that is more than it would take elsewhere: what has to be computed anyway takes the
     /// time of somebody.
-    pub(super) fn lost(&self, arrive: f64) -> Option<(usize, f64)> {
+    pub(super) fn lost(&self, newcomers: f64) -> Option<(usize, f64)> {
         let Self { at, first: First { wait, own }, other, least } = *self;
         if at == usize::MAX || own <= 0.0 {
             return None;
         }
         let then = smaller(other, wait + own);
-        Some((at, arrive * (then * then - wait * wait) / 2.0 * (1.0 - least / own)))
+        Some((at, newcomers * (then * then - wait * wait) / 2.0 * (1.0 - least / own)))
     }
 }
 
