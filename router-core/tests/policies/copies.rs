@@ -54,7 +54,9 @@ fn what_keeps_coming_back_is_copied_where_it_would_wait() {
     // cannot be told of four.
     assert_eq!(asked(&mut world, 10..14), [0; 4]);
     let slots = asked(&mut world, 14..24);
-    assert!(slots.iter().any(|slot| *slot != 0), "{slots:?}");
+    let copied = slots.iter().filter(|slot| **slot != 0).count();
+    // Nor is it computed again for everybody.
+    assert!((1..=3).contains(&copied), "{slots:?}");
 }
 
 #[test]
