@@ -11,6 +11,8 @@ mod again;
 mod beginnings;
 #[path = "policies/copies.rs"]
 mod copies;
+#[path = "policies/last.rs"]
+mod last;
 #[path = "policies/sessions.rs"]
 mod sessions;
 #[path = "policies/shadows.rs"]
