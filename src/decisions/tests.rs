@@ -138,7 +138,7 @@ fn memory_bounds_a_large_fleet_and_nothing_is_kept_where_nothing_may_be() {
     assert!(World::new(PolicyName::Kv, 2, Decisions::new(5, each)).decide("r").is_none());
     assert!(each <= 112, "the configuration's comment says about 100 bytes: {each}");
     let with_terms = each + 10 * size_of::<(usize, Term)>();
-    assert!((600..=700).contains(&with_terms), "and 650 with terms: {with_terms}");
+    assert!((450..=550).contains(&with_terms), "and 500 with terms: {with_terms}");
 }
 
 #[test]
