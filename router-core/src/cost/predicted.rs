@@ -718,10 +718,10 @@ mod tests {
             added_blocks: Blocks(added),
             ..candidate(0, (0, 1000), (0, 16), 0)
         };
-        // A tenth is kept for tokens to come; 100 blocks too many of 1 000 are a tenth of what a request decodes for.
+        // 100 blocks too many of 1 000 are a tenth of what a request decodes for.
         let room = |active, added| until_room(&fleet(active, added), |share| share * 5_000.0);
-        assert_eq!([room(800, 100), room(900, 100), room(950, 150)], [0.0, 500.0, 1_000.0]);
-        let unknown = Candidate { total_blocks: Blocks(0), ..fleet(900, 100) };
+        assert_eq!([room(900, 100), room(1_000, 100), room(1_050, 150)], [0.0, 500.0, 1_000.0]);
+        let unknown = Candidate { total_blocks: Blocks(0), ..fleet(1_000, 100) };
         assert!(until_room(&unknown, |share| share * 5_000.0).abs() < f64::EPSILON);
     }
 

@@ -3,7 +3,8 @@
 use crate::cost::Candidate;
 
 /// ms until there is a slot and blocks for the request, where `until_gone` tells when a share of those in flight has given
-/// theirs back. None for blocks where the size of the cache is not known.
+/// theirs back. None for blocks where the size of the cache is not known. An engine takes a prompt as soon as its blocks are
+/// there, whatever tokens will take that are still to come.
 #[inline]
 pub(super) fn until_room(candidate: &Candidate, until_gone: impl Fn(f64) -> f64) -> f64 {
     let has_slot = candidate.active_slots < candidate.total_slots || candidate.total_slots == 0;
@@ -13,9 +14,8 @@ pub(super) fn until_room(candidate: &Candidate, until_gone: impl Fn(f64) -> f64)
 
 #[inline]
 fn missing_blocks(candidate: &Candidate) -> f64 {
-    let total = f64::from(candidate.total_blocks.0);
     let wanted = f64::from(candidate.active_blocks.0) + f64::from(candidate.added_blocks.0);
-    if candidate.total_is_learned { 0.0 } else { wanted - total * (1.0 - HEADROOM) }
+    if candidate.total_is_learned { 0.0 } else { wanted - f64::from(candidate.total_blocks.0) }
 }
 
 /// The share of slots or blocks in use that has to be given back first.
@@ -25,6 +25,3 @@ fn missing_share(candidate: &Candidate, missing_blocks: f64) -> f64 {
     let (taken, slots) = (f64::from(candidate.active_slots), f64::from(candidate.total_slots));
     share(taken + 1.0 - slots, slots).max(share(missing_blocks, f64::from(candidate.total_blocks.0)))
 }
-
-/// The share of a cache that tokens to come will take of what is free.
-const HEADROOM: f64 = 0.1;
