@@ -19,42 +19,42 @@ mod room;
 mod soonest;
 
 /// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + min(full·κ/2·decoding, 20)) + min(more, saved)·λᵣ·(wait + own/2) +
-/// last + step + behind + 10·late − copy` in ms, lowest wins; ours.
+/// last + step + behind + 10·late − copy` in ms, lowest wins; ours. Only what a request makes others wait multiplies; what it
+/// waits itself hurts nobody else. All constants are learned ([`Rates`]).
 ///
-/// `wait` is what the engine has to do before it comes to the request, or until it has room for it, by how long those have
-/// been there who keep it; `own` what it has to compute of it: together the request's time to first token. One whose slots or
-/// blocks are all taken can be chosen, too: to wait for room where a prefix is may take less than to compute it elsewhere.
-/// Then as many come there as go, and each who comes while this one waits waits for one more to go: `behind`, together as long
-/// as it waits for room itself. Others lose `more` by it: what it adds to a step that there is anyway, for them or for the
-/// streams. Those who arrive there before it is begun each lose that; those who come while it is computed lose what is left of
-/// it: half, on average. In a ms these are `λ`, an equal share of all arrivals, but no more than eight times `λᵣ`, as many as
-/// came there last: a worker that nobody goes to has nobody to make wait. Each of the `decoding` streams loses it, too, among
-/// them those ahead of the request that have their first tokens before it is begun; a ms is worth less to them: `κ`, mean time
-/// to first token over mean time to the end, halved, since they get a token with every step meanwhile. Those who come later
-/// count as far as the fleet is `busy`: `ρ^(√(2(k + 1)) − 1)/(1 − ρ)`, as queues grow before `k` workers with the share `ρ` of
-/// their time in which they compute prompts (Sakasegawa, 1977): they go elsewhere while one of them has time, as one of many
-/// has for longer, and are some of many to be held up while none has. Or as far as it is busy now, if that is more: the same
-/// of the share of workers that compute prompts, with this request on one more, or those who come at once would take the last
-/// that have time, each for a little; but no more than `1/(1 − ρ)`, as each who waits makes the next wait until the queue is
-/// empty again. Streams count as far as it is `full`: `ρ/(1 − ρ)` of the larger of that `ρ` and the share of its blocks or
-/// slots that are taken, since who decodes for longer keeps these from others, which makes no queue of prompts longer: from no
-/// more than twenty for each ms, as many as come before a fleet has caught up that is full to 0.95. The regulars, those `λᵣ`
-/// who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses `more`, or what it would have
-/// `saved` here, if that is less, since then it does go. `last` is what those lose who come next, where this one takes the time
-/// of who would have some soonest, for what need not be computed elsewhere: until another has time, or this one again, so
-/// `ν·(f′² − f²)/2`, where of all who come in a ms each counts in `ν` by the share of it that has to be computed ([`Soonest`]).
-/// `step` is what those lose whose first tokens come from the same step. `copy` is what others gain who come for the same,
-/// where more of it is computed than the longest match leaves: `min(n·missed, own − ownₕ)` beside the holder `h` that would
-/// answer soonest, where the request would wait longer than here; at most the copy is free. Who parted `t` times from what is
-/// held where this one does will do so about as often again, by chance less often, so `t − 2√t` times; and `missed` is what
-/// each of them, with those who came at once with it, waited longer on average than with one holder more, at any other worker.
-/// What this one would wait less says little of that: where the holder has time, nobody asks. Of copies the share `s` is still
-/// there when the next comes: to be found `u` times, one of `m + 1` has to stay while so many times as many come, so `n` is
-/// `u·s^(u·(m + 1))`, `u = t − 2√t`, where `m` hold it. How many `pairs` there are in the burst that follows is told by what
-/// followed the bursts of others: of two that go to the same holder one waits for the other, so one holder more brings them
-/// `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes. `late` is by what it would break the limits that its class
-/// was promised, if it was. Only what a request makes others wait multiplies; what it waits itself hurts nobody else. All
-/// constants are learned ([`Rates`]).
+/// - `wait` is what the engine has to do before it comes to the request, or until it has room for it, by how long those have
+///   been there who keep it; `own` what it has to compute of it: together the request's time to first token. One that is full
+///   can be chosen, too: to wait for room where a prefix is may take less than to compute it elsewhere. Each who comes there
+///   while this one waits waits for one more to go: `behind`, together as long as it waits for room itself.
+/// - Others lose `more` by it: what it adds to a step that there is anyway, for them or for the streams. Those who arrive there
+///   before it is begun each lose that; those who come while it is computed lose what is left of it: half, on average. In a ms
+///   these are `λ`, an equal share of all arrivals, but no more than eight times `λᵣ`, as many as came there last: a worker
+///   that nobody goes to has nobody to make wait. They count as far as the fleet is `busy`: `ρ^(√(2(k + 1)) − 1)/(1 − ρ)`, as
+///   queues grow before `k` workers with the share `ρ` of their time in which they compute prompts (Sakasegawa, 1977): they go
+///   elsewhere while one of them has time, as one of many has for longer, and are some of many to be held up while none has. Or
+///   as far as it is busy now, if that is more: the same of the share of workers that compute prompts, with this request on one
+///   more, or those who come at once would take the last that have time, each for a little; but no more than `1/(1 − ρ)`, as
+///   each who waits makes the next wait until the queue is empty again.
+/// - Each of the `decoding` streams loses `more`, too, among them those ahead of the request that have their first tokens
+///   before it is begun; a ms is worth less to them: `κ`, mean time to first token over mean time to the end, halved, since
+///   they get a token with every step. They count as far as the fleet is `full`: `ρ/(1 − ρ)` of the larger of that `ρ` and the
+///   share of its blocks or slots that are taken, since who decodes for longer keeps these from others, which makes no queue of
+///   prompts longer: no more than twenty for each ms, as many as come before a fleet has caught up that is full to 0.95.
+/// - The regulars, those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses
+///   `more`, or what it would have `saved` here, if that is less, since then it does go.
+/// - `last` is what those lose who come next, where this one takes the time of who would have some soonest, for what need not
+///   be computed elsewhere: until another has time, or this one again, so `ν·(f′² − f²)/2`, where of all who come in a ms each
+///   counts in `ν` by the share of it that has to be computed ([`Soonest`]).
+/// - `copy` is what others gain who come for the same, where more of it is computed than the longest match leaves:
+///   `min(n·missed, own − ownₕ)` beside the holder `h` that would answer soonest, where the request would wait longer than
+///   here; at most the copy is free. Who parted `t` times from what is held where this one does will do so about as often
+///   again; and `missed` is what each of them, with those who came at once with it, waited longer on average than with one
+///   holder more, at any other worker. Of copies the share `s` is still there when the next comes: to be found `t` times, one
+///   of `m + 1` has to stay while so many times as many come, so `n` is `t·s^(t·(m + 1))`, where `m` hold it. How many `pairs`
+///   there are in the burst that follows is told by what followed the bursts of others: of two that go to the same holder one
+///   waits for the other, so one holder more brings them `pairs·moreₕ·(1/m − 1/(m + 1))`, up to twice what the copy takes.
+/// - `step` is what those lose whose first tokens come from the same step; `late` is by what it would break the limits that its
+///   class was promised, if it was.
 #[derive(Debug, Default)]
 pub struct Predicted {
     rates: Rates,

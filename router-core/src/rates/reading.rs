@@ -34,7 +34,7 @@ pub struct Regulars {
 /// Those who will come for what prompts have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Returning {
-    /// How often at least, as far as a copy would still be there.
+    /// How often, as far as a copy would still be there.
     pub times: f64,
     /// ms that each of those times somebody missed on average for lack of one, with those who came at once.
     pub missed: f64,

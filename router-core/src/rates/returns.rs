@@ -3,7 +3,6 @@
 use super::bursts::{Bursts, Place};
 use super::survival::Survival;
 use crate::ids::SequenceHash;
-use crate::real::larger;
 use crate::recent::Recent;
 use crate::shape::Fork;
 use crate::units::Blocks;
@@ -14,10 +13,6 @@ const FORKS_MAX: usize = 65_536;
 /// Blocks before a fork among which the one before it is looked for: a thought or an answer of a thousand tokens in the
 /// smallest blocks that engines use by themselves.
 const TRUNK_BLOCKS: usize = 64;
-
-/// By how many of its deviations a count may be above what it is on average: who came so often by chance comes no more, and a
-/// copy would have been for nothing.
-const DOUBT: f64 = 2.0;
 
 /// Those who part at the same place or right behind it within so many ms of the first came at once: what one client sends
 /// together is hardly further apart.
@@ -99,12 +94,11 @@ impl Returns {
         self.forks.meet(at.block.0, now, parted);
     }
 
-    /// How often at least a copy will be there for somebody who parts there, if one who comes now makes it: as often as others
-    /// parted there before, less what chance may have done, and as far as it stays. To be found so often beside the other
-    /// holders, it has to stay while as many come for each of them.
+    /// How often a copy will be there for somebody who parts there, if one who comes now makes it: as often as others parted
+    /// there before, and as far as it stays. To be found so often beside the other holders, it has to stay while as many come
+    /// for each of them.
     pub(super) fn ahead(&self, now: f64, fork: Fork, cold: f64) -> f64 {
-        let before = self.before(now, fork, cold);
-        let times = larger(before - DOUBT * before.sqrt(), 0.0);
+        let times = self.before(now, fork, cold);
         times * self.survival.share().powf(times * (f64::from(fork.holders) + 1.0))
     }
 
@@ -234,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_seldom_may_have_come_by_chance() {
+    fn as_many_will_come_again_as_came() {
         let mut returns = Returns::default();
         let ahead: Vec<_> = (0..=100_u32)
             .map(|at| {
@@ -244,7 +238,7 @@ mod tests {
                 ahead
             })
             .collect();
-        assert_eq!([0, 1, 4, 9, 25, 100].map(|before| ahead[before]), [0.0, 0.0, 0.0, 3.0, 15.0, 80.0]);
+        assert_eq!([0, 1, 4, 9, 25, 100].map(|before| ahead[before]), [0.0, 1.0, 4.0, 9.0, 25.0, 100.0]);
     }
 
     #[test]
@@ -272,7 +266,7 @@ mod tests {
         assert!(stays < 0.52 && copies.iter().all(|times| *times < 1e-20), "{stays} {copies:?}");
         // One that is alone says nothing of copies.
         let (none, alone) = ahead(0);
-        assert_eq!((none, alone), (1.0, [80.0; 3]));
+        assert_eq!((none, alone), (1.0, [100.0; 3]));
     }
 
     #[test]
