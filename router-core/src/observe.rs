@@ -85,6 +85,12 @@ pub trait Learn: Send + Sync {
     fn trunk(&self, _path: &[SequenceHash]) -> Option<usize> {
         None
     }
+
+    /// The place in `path`, the same as far as it is not the whole prompt, of the end of the last prompt that came before; none
+    /// for who does not remember such.
+    fn before(&self, _path: &[SequenceHash]) -> Option<usize> {
+        None
+    }
 }
 
 /// A target by its name.

@@ -18,12 +18,14 @@ use coming::Coming;
 use line::Line;
 use mean::Mean;
 use missed::missed;
-pub use reading::{Outlook, Reading, Regulars, Returning};
+pub use reading::{Flow, Outlook, Reading, Regulars, Returning};
 use returns::Returns;
+use sessions::Sessions;
 use stays::Stays;
 pub use work::Work;
 use worker::{Interval, Pending, Stage, Worker, context_of};
 
+mod ages;
 mod aging;
 mod answers;
 mod arrivals;
@@ -34,6 +36,7 @@ mod mean;
 mod missed;
 mod reading;
 mod returns;
+mod sessions;
 mod stays;
 mod survival;
 mod view;
@@ -102,6 +105,7 @@ struct State {
     wholes: usize,
     arrivals: Arrivals,
     returns: Returns,
+    sessions: Sessions,
     ttft: Mean,
     end_to_end: Stays,
     /// The longest that an answer in one piece took, old ones counting less.
@@ -136,6 +140,7 @@ impl Default for State {
             wholes: 0,
             arrivals: Arrivals::new(0.01),
             returns: Returns::default(),
+            sessions: Sessions::default(),
             ttft: Mean::new(0.005),
             end_to_end: Stays::believed(END_TO_END_MS, BELIEF, 0.005),
             longest: 0.0,
@@ -165,6 +170,11 @@ impl Rates {
     /// The place in `path` of the last block before its end at which prompts parted that came before.
     pub fn trunk(&self, path: &[SequenceHash]) -> Option<usize> {
         self.state().returns.trunk(path)
+    }
+
+    /// The place in `path` of the end of the last prompt that came before.
+    pub fn before(&self, path: &[SequenceHash]) -> Option<usize> {
+        self.state().sessions.before(path)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -231,9 +241,9 @@ impl State {
             self.workers.resize_with(slot.index() + 1, Worker::default);
         }
         self.settle(now, slot);
-        let worker = &mut self.workers[slot.index()];
-        worker.visits.add(now, saved);
-        worker.placed(now, Pending { key, work, sent: now, context, whole });
+        let Self { sessions, workers, .. } = self;
+        sessions.come(now, (slot, saved), shape.turn, |slot, saved| workers[slot.index()].visits.add(now, saved));
+        workers[slot.index()].placed(now, Pending { key, work, sent: now, context, whole });
     }
 
     /// What must have been computed by now on a worker, though nothing is heard of it, waits no more.
@@ -366,11 +376,12 @@ impl Learn for Rates {
 impl Enrol for Rates {
     /// A slot that was given to another worker knows nothing of the one before.
     fn enrol(&self, roll: Roll, targets: &mut dyn Iterator<Item = Enrolled<'_>>) {
-        let State { workers, occupants, joined, .. } = &mut *self.state();
+        let State { workers, sessions, occupants, joined, .. } = &mut *self.state();
         let slots = occupants.slots();
         occupants.renew(roll, targets, |slot| {
             *joined = true;
-            workers.get_mut(slot.index()).into_iter().for_each(|it| *it = Worker::default())
+            sessions.forget(slot);
+            workers.get_mut(slot.index()).into_iter().for_each(|it| *it = Worker::default());
         });
         *joined |= occupants.slots() > slots;
     }

@@ -112,6 +112,16 @@ pub struct Fork {
     pub holders: u32,
 }
 
+/// A prompt as one of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// Its last full block.
+    pub end: SequenceHash,
+    /// That of the prompt before, which this one goes on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<SequenceHash>,
+}
+
 /// What a class promises its requests; none is no promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objectives {
@@ -146,6 +156,9 @@ pub struct Shape {
     /// The fork before that one, where others parted earlier. Filled by the scheduler where a policy remembers such.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<Fork>,
+    /// Where its one prompt ends, and with which it goes on. Filled by the scheduler where a policy remembers such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Turn>,
     /// Whether its answer comes in one piece: then nothing is heard of it before its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
@@ -170,6 +183,7 @@ impl Shape {
             opening: None,
             fork: None,
             trunk: None,
+            turn: None,
             whole: false,
             objectives: Objectives::default(),
             waited: Duration::ZERO,

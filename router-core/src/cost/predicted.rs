@@ -1,7 +1,7 @@
 //! The `predicted` policy: to where the first token is predicted soonest, with what that takes from others counted in.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{Candidate, Cost, CostFunction, NoChoice, Term, Told, Unit, ratio, serving};
 use crate::ids::{Roll, SequenceHash};
@@ -11,10 +11,12 @@ use crate::real::{larger, smaller};
 use crate::shape::{Objectives, Shape};
 use crate::units::{Blocks, Tier};
 use copies::{Copies, First, Home};
+use late::late;
 use room::until_room;
 use soonest::Soonest;
 
 mod copies;
+mod late;
 mod room;
 mod soonest;
 
@@ -41,7 +43,8 @@ mod soonest;
 ///   share of its blocks or slots that are taken, since who decodes for longer keeps these from others, which makes no queue of
 ///   prompts longer: no more than twenty for each ms, as many as come before a fleet has caught up that is full to 0.95.
 /// - The regulars, those `λᵣ` who come for what it holds, do not go elsewhere, whether the fleet is busy or not: each loses
-///   `more`, or what it would have `saved` here, if that is less, since then it does go.
+///   `more`, or what it would have `saved` here, if that is less, since then it does go. Of these, sessions are known by how many
+///   it holds, and by how many of others went on when they were as old; all others by how often they came.
 /// - `last` is what those lose who come next, where this one takes the time of who would have some soonest, for what need not
 ///   be computed elsewhere: until another has time, or this one again, so `ν·(f′² − f²)/2`, where of all who come in a ms each
 ///   counts in `ν` by the share of it that has to be computed ([`Soonest`]).
@@ -105,9 +108,9 @@ impl Toll {
         Self {
             wait,
             own,
-            later: more * worth.busy * smaller(worth.arrivals, GROWTH_MAX * regulars.per_ms) * during,
+            later: more * worth.busy * smaller(worth.arrivals, GROWTH_MAX * regulars.per_ms()) * during,
             last: 0.0,
-            regulars: smaller(more, regulars.saved) * regulars.per_ms * during,
+            regulars: regulars.lose(more) * during,
             stalls: smaller(more * worth.stall * decoding, more * STALLS_MAX),
             step,
             behind: 0.0,
@@ -311,19 +314,6 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What a ms that breaks a promise counts, in ms: others may lose as much to keep it.
-const PROMISED: f64 = 10.0;
-
-/// What a request would be late there: beyond the time to first token that it was promised, and of its decoding beyond the gaps
-/// that it was; what it has waited so far counts. As much again as what was promised at most: what is later than that is lost
-/// anyway, and nobody is to pay for it.
-fn late(&Shape { objectives, waited, .. }: &Shape, ttft: f64, (gap, decode_ms): (f64, f64)) -> f64 {
-    let ms = |limit: Duration| limit.as_secs_f64() * 1e3;
-    let first = objectives.ttft.map(ms).map_or(0.0, |limit| (ms(waited) + ttft - limit).clamp(0.0, limit));
-    let share = |limit: f64| if gap > limit { (1.0 - limit / gap).min(0.5) } else { 0.0 };
-    PROMISED * (first + objectives.itl.map(ms).map_or(0.0, share) * decode_ms)
-}
-
 /// What a candidate would have to compute and to fetch. A promise is believed on every tier as far as on the device; what
 /// tiers are worth elsewhere does not matter here, since fetching has a rate of its own.
 #[inline]
@@ -390,6 +380,10 @@ impl Learn for Predicted {
     fn trunk(&self, path: &[SequenceHash]) -> Option<usize> {
         self.rates.trunk(path)
     }
+
+    fn before(&self, path: &[SequenceHash]) -> Option<usize> {
+        self.rates.before(path)
+    }
 }
 
 impl Enrol for Predicted {
@@ -400,6 +394,8 @@ impl Enrol for Predicted {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::Standing;
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
     use super::*;
@@ -407,6 +403,7 @@ mod tests {
     use crate::ids::{Rank, RequestKey, Slot, WorkerId};
     use crate::observe::{Event, Side, Usage};
     use crate::overlap::TierBlocks;
+    use crate::rates::Flow;
     use crate::shape::Fork;
     use crate::units::Tokens;
 
@@ -449,39 +446,20 @@ mod tests {
         let worth = Worth { busy: 0.5, arrivals: 0.01, stall: 0.05 };
         // 0.01 arrivals a ms in the 100 ms before it and, as they lose half, 25 of those that it takes are 1.25, each of which
         // loses 40, and half of them go elsewhere; six streams lose 40 at a twentieth each.
-        // 0.04 regulars a ms are five in that time, each of whom would rather lose the 30 ms that coming here saves.
-        let regulars = Regulars { per_ms: 0.04, saved: 30.0 };
+        // Of sessions four go on in that time, each of which would rather lose the 30 ms that coming here saves; two others come,
+        // whom that saves 20.
+        let [sessions, others] = [Flow { per_ms: 0.032, saved: 30.0 }, Flow { per_ms: 0.016, saved: 20.0 }];
+        let regulars = Regulars { sessions, others };
         let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
-        let lost = Toll { later: 25.0, regulars: 150.0, stalls: 12.0, step: 8.0, ..NOTHING };
+        let lost = Toll { later: 25.0, regulars: 160.0, stalls: 12.0, step: 8.0, ..NOTHING };
         assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
-        assert!((toll.sum() - 345.0).abs() < 1e-12);
+        assert!((toll.sum() - 355.0).abs() < 1e-12);
         // However many decode, those who wait for room are some twenty.
         let crowded = Toll::of(Outlook { more: 40.0, ..Outlook::default() }, 1e6, regulars, worth);
         assert!((crowded.stalls - 800.0).abs() < 1e-9);
         // The same work ahead of it costs nobody else anything.
         let alone = Toll::of(Outlook { wait: 100.0, ..Outlook::default() }, 6.0, regulars, worth);
         assert!((alone.sum() - 100.0).abs() < 1e-12);
-    }
-
-    #[test]
-    fn a_promise_counts_ten_times_until_it_is_lost_anyway() {
-        let promised = |ttft: Option<u64>, itl: Option<u64>| {
-            let [ttft, itl] = [ttft, itl].map(|limit| limit.map(Duration::from_millis));
-            Shape { objectives: Objectives { ttft, itl }, ..shape(256) }
-        };
-        let late = |ttft, itl| super::late(&promised(ttft, itl), 400.0, (32.0, 8_000.0));
-        // 400 ms to the first token: in time, 50 ms late, and later than twice what was promised.
-        assert_eq!(
-            [late(None, None), late(Some(400), None), late(Some(350), None), late(Some(100), None)],
-            [0.0, 0.0, 500.0, 1_000.0]
-        );
-        // Whoever has waited 200 ms of 300 is 300 ms late, all that counts; who has waited for 800, is lost wherever it goes.
-        let waited = |ms| Shape { waited: Duration::from_millis(ms), ..promised(Some(300), None) };
-        let after = |ms, ttft| super::late(&waited(ms), ttft, (0.0, 0.0));
-        assert_eq!([after(200, 400.0), after(200, 100.0), after(200, 1.0)], [3_000.0, 0.0, 0.0]);
-        assert_eq!([after(800, 400.0), after(800, 1.0)], [3_000.0; 2]);
-        // Gaps of 32 ms: a quarter of 8 s is too much, and at most half.
-        assert!([late(None, Some(32)), late(None, Some(24)), late(None, Some(2))] == [0.0, 20_000.0, 40_000.0]);
     }
 
     #[test]
@@ -515,7 +493,7 @@ mod tests {
         let worth = Worth { busy: 1.0, arrivals: 0.01, stall: 0.0 };
         let later = |per_ms| {
             let outlook = Outlook { own: 100.0, more: 80.0, ..Outlook::default() };
-            Toll::of(outlook, 0.0, Regulars { per_ms, saved: 0.0 }, worth).later
+            Toll::of(outlook, 0.0, Regulars { others: Flow { per_ms, saved: 0.0 }, ..Regulars::default() }, worth).later
         };
         // An equal share of what arrives is 40 ms, whether a fifth as many came there last or more.
         let expected = [(0.0, 0.0), (0.000_625, 20.0), (0.002, 40.0), (0.01, 40.0), (0.04, 40.0)];

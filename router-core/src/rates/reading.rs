@@ -6,6 +6,7 @@ use super::view::View;
 use super::work::Work;
 use super::{END_TO_END_MS, State};
 use crate::ids::Slot;
+use crate::real::smaller;
 use crate::shape::Shape;
 use crate::units::Blocks;
 
@@ -22,13 +23,38 @@ pub struct Outlook {
     pub step: f64,
 }
 
-/// Those who come to one worker.
+/// Some who come to one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Regulars {
+pub struct Flow {
     /// How many in a ms.
     pub per_ms: f64,
     /// ms of computing that what the worker holds saves each of them, on average.
     pub saved: f64,
+}
+
+/// Those who come to one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Regulars {
+    /// They who go on with what they were told there, by how many there are.
+    pub sessions: Flow,
+    /// All others, by those who came last.
+    pub others: Flow,
+}
+
+impl Regulars {
+    /// How many in a ms.
+    #[inline]
+    pub fn per_ms(&self) -> f64 {
+        self.sessions.per_ms + self.others.per_ms
+    }
+
+    /// What those of a ms lose where each has to wait so much `more`, or what it would have saved there, if that is less: then
+    /// it goes elsewhere.
+    #[inline]
+    pub fn lose(&self, more: f64) -> f64 {
+        let lose = |flow: Flow| smaller(more, flow.saved) * flow.per_ms;
+        lose(self.sessions) + lose(self.others)
+    }
 }
 
 /// Those who will come for what prompts have in common.
@@ -111,13 +137,12 @@ impl<'a> Reading<'a> {
         self.state.workers.get(slot.index()).map_or(0.0, |worker| View::of(worker, None).gap())
     }
 
-    /// Who comes to a worker, by those who came last.
+    /// Who comes to a worker.
     pub fn regulars(&self, slot: Slot) -> Regulars {
         let visits = self.state.workers.get(slot.index()).map(|worker| &worker.visits);
-        visits.map_or_else(Regulars::default, |visits| Regulars {
-            per_ms: visits.per_ms(self.now),
-            saved: visits.saved(),
-        })
+        let others =
+            visits.map(|visits| Flow { per_ms: visits.per_ms(self.now), saved: visits.saved() }).unwrap_or_default();
+        Regulars { sessions: self.state.sessions.at(slot), others }
     }
 
     /// Who will come back for what a prompt has in common with others, where it has: as often as others came before, at other

@@ -11,10 +11,10 @@ use crate::cost::tiers::Believed;
 use crate::cost::{Candidate, Standing};
 use crate::history::{Asked, History, Known};
 use crate::ids::{Roll, SequenceHash, Slot};
-use crate::observe::Enrolled;
+use crate::observe::{Enrolled, Learn};
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
-use crate::shape::{Fork, Opening, Prompt, Request, Shape};
+use crate::shape::{Fork, Opening, Prompt, Request, Shape, Turn};
 use crate::slot_set::SlotSet;
 use crate::units::{BlockSize, Blocks, Tokens};
 use crate::workers::{Pool, Target, WorkerTable};
@@ -51,15 +51,28 @@ impl Scheduler {
             .or_else(|| opening(request, &scratch.hashes).filter(|_| self.needs.opening.is_some()));
         let fork = if self.needs.fork { fork(scratch) } else { None };
         let trunk = fork.and_then(|fork| self.trunk(fork, &scratch.hashes));
-        Shape { opening, fork, trunk, ..request.shape }
+        let turn = if self.needs.fork { self.turn(fork, scratch) } else { None };
+        Shape { opening, fork, trunk, turn, ..request.shape }
     }
 
     /// The fork before this one, by the first policy that remembers such.
     fn trunk(&self, fork: Fork, hashes: &[SequenceHash]) -> Option<Fork> {
         let path = hashes.get(..usize::try_from(fork.blocks.0).ok()?)?;
-        let mut learners = [&self.policy].into_iter().chain(&self.shadows).filter_map(|policy| policy.learn.as_deref());
-        let at = learners.find_map(|learner| learner.trunk(path))?;
+        let at = self.learners().find_map(|learner| learner.trunk(path))?;
         Some(Fork { block: path[at], blocks: Blocks(u32::try_from(at + 1).ok()?), holders: 0 })
+    }
+
+    /// Where the one prompt ends, and the one that it goes on with, by the first policy that remembers such.
+    fn turn(&self, fork: Option<Fork>, Scratch { hashes, ends, .. }: &Scratch) -> Option<Turn> {
+        let (end, before_it) = hashes.split_last().filter(|_| ends.len() == 1)?;
+        let held = usize::try_from(fork.map_or(0, |fork| fork.blocks.0)).ok()?;
+        let path = &before_it[..held.min(before_it.len())];
+        let before = self.learners().find_map(|learner| learner.before(path)).map(|at| path[at]);
+        Some(Turn { end: *end, before })
+    }
+
+    fn learners(&self) -> impl Iterator<Item = &dyn Learn> {
+        [&self.policy].into_iter().chain(&self.shadows).filter_map(|policy| policy.learn.as_deref())
     }
 
     /// Whether its policy or a shadow remembers what was sent: where token ids are unknown, characters tell it as much.
