@@ -59,14 +59,14 @@ declare -A specs=(
 # Made when `predicted` was done, of lengths drawn at random, and of as many tasks, questions, trees and sessions as make six to
 # nine thousand requests, so that a 99th percentile is that of sixty at least: who changes it after this draws others.
 declare -A fresh=(
-    [few-shot]='generate:few-shot?tasks=149&requests=55&system=3&shots=16&question=2&block=512&output=150&rate=4'
-    [self-consistency]='generate:self-consistency?questions=974&samples=8&prompt=10&block=512&output=172&rate=1'
-    [tree-of-thought]='generate:tree-of-thought?trees=290&depth=4&branching=2&prompt=6&thought=1&block=512&rate=0.1&think=11'
-    [multi-turn]='generate:multi-turn?sessions=742&turns=11&system=3&context=2&user=1&answer=1&block=512&rate=0.5&think=39'
-    [agent]='generate:agent?sessions=144&turns=59&system=9&context=49&user=1&answer=1&block=512&rate=0.12&think=10'
+    [few-shot]='generate:few-shot?tasks=159&requests=47&system=3&shots=12&question=4&block=512&output=112&rate=4'
+    [self-consistency]='generate:self-consistency?questions=1216&samples=6&prompt=12&block=512&output=154&rate=1'
+    [tree-of-thought]='generate:tree-of-thought?trees=222&depth=3&branching=3&prompt=12&thought=1&block=512&rate=0.1&think=5'
+    [multi-turn]='generate:multi-turn?sessions=1135&turns=6&system=4&context=5&user=1&answer=1&block=512&rate=0.5&think=12'
+    [agent]='generate:agent?sessions=235&turns=35&system=9&context=36&user=1&answer=1&block=512&rate=0.12&think=7'
 )
 declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
-declare -A fresh_rates=([few-shot]=5.5 [self-consistency]=4.5 [tree-of-thought]=6.5 [multi-turn]=2.5 [agent]=1)
+declare -A fresh_rates=([few-shot]=5 [self-consistency]=5 [tree-of-thought]=4.5 [multi-turn]=5 [agent]=2)
 generated=(few-shot self-consistency tree-of-thought multi-turn agent)
 readonly -A specs fresh rates fresh_rates
 
@@ -181,7 +181,7 @@ everything() {
                 cell 'in turn' few-shot "${rates[few-shot]}" "$workers" "$blocks" "$timing" --trace "${specs[few-shot]}&order=turn"
                 for kind in "${generated[@]}"; do
                     cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
-                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 8361
+                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 1272
                 done
             done
         done
