@@ -194,8 +194,11 @@ fn a_warm_placement_allocates_nothing() {
         let avoid = SlotSet::new();
         let request = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let pool = workers.pool("m").unwrap();
-        let place = |scratch: &mut Scratch| {
-            let place = || scheduler.place(Instant::now(), &request, &*index, (&workers, pool), scratch).unwrap();
+        // A thousand a second: what is remembered for a time takes as much room as ever so many came in it.
+        let mut now = Instant::now();
+        let mut place = |scratch: &mut Scratch| {
+            now += Duration::from_millis(1);
+            let place = || scheduler.place(now, &request, &*index, (&workers, pool), scratch).unwrap();
             let deadline = Instant::now() + Duration::from_secs(9);
             let asking = Asking { class: Class(0), tenant: None, deadline, returned: false };
             drop(gate.admit(&asking, &mut Trying(place)).now_or_never().expect("nobody waits").unwrap());
