@@ -146,15 +146,8 @@ impl<F: FnMut() -> Placement> Placing for Trying<F> {
     }
 }
 
-#[test]
-fn a_warm_placement_allocates_nothing() {
-    let size = BlockSize::new(16).unwrap();
-    let workers = workers(64, size);
-    let root = Root::new(&pool(), DEFAULT_ROOT_SEED);
-    let tokens: Vec<u32> = (0..4096).collect();
-    let mut hashes = Vec::new();
-    hash_blocks(&root, &tokens, &[], &mut hashes);
-    // Some are known by what they were sent, some have others' load.
+/// Some are known by what they were sent, some have others' load.
+fn season(workers: &WorkerTable, size: BlockSize) {
     for slot in [0, 7, 63] {
         let target = workers.get(Slot(slot)).unwrap();
         let (sent, block_size) = (Instant::now(), size);
@@ -165,6 +158,17 @@ fn a_warm_placement_allocates_nothing() {
         let said = Said { running: 9, waiting: 9, blocks: Some(Blocks(9)) };
         (0..2).for_each(|_| target.account.report(sent, said, InFlight::default()));
     }
+}
+
+#[test]
+fn a_warm_placement_allocates_nothing() {
+    let size = BlockSize::new(16).unwrap();
+    let workers = workers(64, size);
+    let root = Root::new(&pool(), DEFAULT_ROOT_SEED);
+    let tokens: Vec<u32> = (0..4096).collect();
+    let mut hashes = Vec::new();
+    hash_blocks(&root, &tokens, &[], &mut hashes);
+    season(&workers, size);
     let index = Arc::new(ConcurrentIndex::new(10_000));
     for slot in 0..64 {
         let held = usize::from(slot) + 1;
