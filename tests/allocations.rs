@@ -149,7 +149,7 @@ impl<F: FnMut() -> Placement> Placing for Trying<F> {
 /// Some are known by what they were sent, some have others' load.
 fn season(workers: &WorkerTable, size: BlockSize) {
     for slot in [0, 7, 63] {
-        let target = workers.get(Slot(slot)).unwrap();
+        let target = workers.get(Slot(slot)).expect("one of 64");
         let (sent, block_size) = (Instant::now(), size);
         let (prompt, promised, counted) = (Tokens(100), Tokens(0), Some(Tokens(101)));
         let answered = Answered { sent, prompt, promised, counted, reported: None, block_size };
