@@ -17,6 +17,8 @@ mod last;
 mod sessions;
 #[path = "policies/shadows.rs"]
 mod shadows;
+#[path = "policies/turns.rs"]
+mod turns;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
