@@ -391,6 +391,6 @@ impl Fleet {
 /// Share of a target's cache that requests in flight take, by the router's own account.
 pub fn kv_load(target: &Target) -> f64 {
     let load = target.account.read();
-    let total = warmpath_core::admission::total_blocks(target, &load);
+    let total = warmpath_core::admission::total_blocks(&target.limits, &load);
     if total.0 == 0 { 0.0 } else { f64::from(load.active_blocks.0) / f64::from(total.0) }
 }

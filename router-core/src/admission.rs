@@ -8,7 +8,7 @@ use crate::cost::{Candidate, Standing};
 use crate::ledger::InFlight;
 use crate::slot_set::SlotSet;
 use crate::units::Blocks;
-use crate::workers::{Pool, Ramp, Target, WorkerTable};
+use crate::workers::{Limits, Pool, Ramp, Target, WorkerTable};
 
 /// What to do with a request while every worker is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,8 +24,8 @@ pub enum OnAllBusy {
 }
 
 /// Blocks of the target's cache: the configured or reported number, else the most seen in use.
-pub fn total_blocks(target: &Target, load: &InFlight) -> Blocks {
-    target.limits.blocks.unwrap_or(load.peak_blocks)
+pub fn total_blocks(limits: &Limits, load: &InFlight) -> Blocks {
+    limits.blocks.unwrap_or(load.peak_blocks)
 }
 
 /// Sequences that `target` is given at once: its limit, less while it has not been back for long, none before that.
@@ -47,18 +47,23 @@ fn ramped(now: Instant, ramp: Ramp, limit: u32) -> u32 {
 }
 
 /// Whether `target` can be chosen, by those who do not avoid it. A learned block count never makes it full: it is a lower bound.
-#[inline(always)] // Asked of every worker for every request; a call costs as much as the answer.
 pub fn standing(now: Instant, target: &Target, load: &InFlight) -> Standing {
+    let given = sequences_at(now, target);
     if !target.available {
         Standing::Out
-    } else if load.sequences >= sequences_at(now, target) {
+    } else if load.sequences >= given && given < target.limits.sequences {
         // Whoever is given less than its limit is not full: nothing would wait for room there.
-        if sequences_at(now, target) < target.limits.sequences { Standing::HeldBack } else { Standing::Full }
-    } else if target.limits.blocks.is_some_and(|total| load.active_blocks >= total) {
-        Standing::Full
+        Standing::HeldBack
     } else {
-        Standing::Open
+        steady_standing(&target.limits, load)
     }
+}
+
+/// The same of one that can be chosen and of which nothing is held back.
+#[inline(always)] // Asked of every worker for every request; a call costs as much as the answer.
+pub fn steady_standing(limits: &Limits, load: &InFlight) -> Standing {
+    let is_full = load.sequences >= limits.sequences || limits.blocks.is_some_and(|total| load.active_blocks >= total);
+    if is_full { Standing::Full } else { Standing::Open }
 }
 
 /// The best that a target of `pool` can offer: a worker, a wait, or nothing. O(workers), and 1 where the first has room.
@@ -145,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_learned_block_count_is_a_load_but_never_a_limit() {
-        assert_eq!(total_blocks(&target(None), &load(500, 0)), Blocks(1000));
+        assert_eq!(total_blocks(&target(None).limits, &load(500, 0)), Blocks(1000));
         assert_eq!(standing(now(), &target(None), &load(1000, 0)), Standing::Open);
     }
 

@@ -3,6 +3,7 @@
 use rand::{Rng, RngExt};
 
 use crate::cost::{Among, Candidate, Cost, Weight};
+use crate::real::smaller;
 
 /// How a policy's costs become a choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,31 +80,48 @@ impl Pick {
     }
 }
 
-/// The places of all that cost least, ascending. Their costs are looked at first: hardly any is the least.
+/// The places of all that cost least, ascending.
 fn all_cheapest<'a>(
     among: Among,
     candidates: &'a [Candidate],
     costs: &'a [Cost],
 ) -> impl Iterator<Item = usize> + Clone + 'a {
-    let lowest = lowest(among, candidates, costs);
-    // Where no cost is finite, nobody is dearer than another.
-    let all = lowest == f64::INFINITY;
-    let places = costs.iter().enumerate().filter(move |(_, cost)| cost.0 <= lowest || all).map(|(index, _)| index);
-    places.filter(move |index| among.takes(candidates[*index].standing))
+    at_most(lowest(among, candidates, costs), costs).filter(move |place| among.takes(candidates[*place].standing))
 }
 
 /// The least cost of those whom `among` takes; infinite when there is none.
 fn lowest(among: Among, candidates: &[Candidate], costs: &[Cost]) -> f64 {
-    // A minimum waits for the one before it, so four are kept.
-    let mut lanes = [f64::INFINITY; 4];
-    for (candidates, costs) in candidates.chunks(4).zip(costs.chunks(4)) {
-        for ((lane, candidate), cost) in lanes.iter_mut().zip(candidates).zip(costs) {
-            let cost = if among.takes(candidate.standing) { cost.0 } else { f64::INFINITY };
-            *lane = if cost < *lane { cost } else { *lane };
-        }
+    let least = least(costs);
+    // Mostly one of the cheapest is taken, and nobody else has to be asked.
+    if at_most(least, costs).any(|place| among.takes(candidates[place].standing)) {
+        return least;
     }
-    lanes.into_iter().fold(f64::INFINITY, f64::min)
+    let taken = candidates.iter().zip(costs).filter(|(candidate, _)| among.takes(candidate.standing));
+    taken.fold(f64::INFINITY, |least, (_, cost)| smaller(cost.0, least))
 }
+
+/// Infinite of none.
+fn least(costs: &[Cost]) -> f64 {
+    // A minimum waits for the one before it, so some are kept.
+    let (rows, rest) = costs.as_chunks::<COLUMNS>();
+    let mut least = [f64::INFINITY; COLUMNS];
+    for row in rows {
+        least.iter_mut().zip(row).for_each(|(least, cost)| *least = smaller(cost.0, *least));
+    }
+    least.into_iter().chain(rest.iter().map(|cost| cost.0)).fold(f64::INFINITY, |least, cost| smaller(cost, least))
+}
+
+/// The places of costs up to `most`, ascending; of all where that is infinite: then nobody is dearer than another. Several are
+/// looked at together, as hardly any is the least.
+fn at_most(most: f64, costs: &[Cost]) -> impl Iterator<Item = usize> + Clone {
+    let takes = move |cost: &Cost| cost.0 <= most || most == f64::INFINITY;
+    let rows = costs.chunks(COLUMNS).zip((0..).step_by(COLUMNS));
+    let some = rows.filter(move |(row, _)| row.iter().fold(false, |any, cost| any | takes(cost)));
+    some.flat_map(move |(row, first)| row.iter().zip(first..).filter(move |(cost, _)| takes(cost)).map(|(_, at)| at))
+}
+
+/// Costs that are compared together.
+const COLUMNS: usize = 16;
 
 /// One item, each as likely as any other. Goes over them twice: chance costs more than looking.
 fn draw<T>(mut items: impl Iterator<Item = T> + Clone, rng: &mut impl Rng) -> Option<T> {
@@ -157,6 +175,26 @@ mod tests {
         }
         assert!((4_800..=5_200).contains(&wins[0]), "{wins:?}");
         assert_eq!(wins[2], 0);
+    }
+
+    #[test]
+    fn the_cheapest_that_can_be_chosen_is_found_in_a_fleet_of_any_size() {
+        let standings = [Standing::Open, Standing::Full, Standing::Out, Standing::HeldBack];
+        let mut rng = rng();
+        for size in [1, 15, 16, 17, 100] {
+            for among in [Among::Open, Among::OpenAndFull] {
+                let mut fleet = fleet(size);
+                fleet.iter_mut().for_each(|it| it.standing = standings[rng.random_range(0..4)]);
+                // Few different costs, so that some are equal, and some of those who cannot be chosen are cheaper.
+                let draw = |rng: &mut StdRng| [0.5, 1.0, 2.0, 3.0, f64::INFINITY][rng.random_range(0..5)];
+                let costs: Vec<_> = (0..size).map(|_| Cost(draw(&mut rng))).collect();
+                let takes = |place: &usize| among.takes(fleet[*place].standing);
+                let taken: Vec<_> = (0..fleet.len()).filter(takes).collect();
+                let least = taken.iter().map(|place| costs[*place].0).fold(f64::INFINITY, f64::min);
+                let expected: Vec<_> = taken.into_iter().filter(|place| costs[*place].0 <= least).collect();
+                assert_eq!(all_cheapest(among, &fleet, &costs).collect::<Vec<_>>(), expected, "{size} {among:?}");
+            }
+        }
     }
 
     #[test]

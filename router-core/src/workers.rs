@@ -81,11 +81,40 @@ pub struct Target {
     pub trust: Arc<Trust>,
 }
 
+/// What every placement reads of a target: a row beside those of the others of its pool.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// Whose it is.
+    pub slot: Slot,
+    /// Whether it can be chosen and nothing is held back: what it is given depends on its limits alone.
+    pub is_steady: bool,
+    /// What it holds at once.
+    pub limits: Limits,
+    /// What is in flight on it.
+    pub account: Arc<Account>,
+    /// How far what is known of its cache can be believed.
+    pub trust: Arc<Trust>,
+}
+
+impl Seat {
+    fn of(target: &Target) -> Self {
+        Self {
+            slot: target.slot,
+            is_steady: target.available && target.ramp.is_none(),
+            limits: target.limits,
+            account: Arc::clone(&target.account),
+            trust: Arc::clone(&target.trust),
+        }
+    }
+}
+
 /// The fleet.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerTable {
     targets: Vec<Option<Target>>,
     pools: Vec<Pool>,
+    /// Of each pool.
+    seats: Vec<Vec<Seat>>,
     rolls: Vec<Roll>,
     names: HashMap<Arc<str>, usize, foldhash::fast::RandomState>,
 }
@@ -105,8 +134,9 @@ impl WorkerTable {
                 names.insert(Arc::clone(name), place);
             }
         }
-        let rolls = pools.iter().map(|pool| roll(pool, &by_slot)).collect();
-        Self { targets: by_slot, pools, rolls, names }
+        let of = |pool: &Pool| members(pool, &by_slot).map(Seat::of).collect();
+        let (seats, rolls) = pools.iter().map(|pool| (of(pool), roll(pool, &by_slot))).unzip();
+        Self { targets: by_slot, pools, seats, rolls, names }
     }
 
     /// One more than the highest slot in use.
@@ -129,10 +159,14 @@ impl WorkerTable {
         self.pools.get(*self.names.get(model)?)
     }
 
+    /// The targets of `pool`, a pool of this table, ascending by slot.
+    pub fn seats(&self, pool: &Pool) -> &[Seat] {
+        self.names.get(&pool.model).map_or(&[], |place| &self.seats[*place])
+    }
+
     /// Who the targets of `pool` are, a pool of this table.
     pub fn roll(&self, pool: &Pool) -> Roll {
-        let place = self.names.get(&pool.model).copied();
-        place.and_then(|place| self.rolls.get(place).copied()).unwrap_or(Roll(0))
+        self.names.get(&pool.model).map_or(Roll(0), |place| self.rolls[*place])
     }
 
     /// Every pool.
@@ -141,10 +175,13 @@ impl WorkerTable {
     }
 }
 
+fn members<'a>(pool: &'a Pool, targets: &'a [Option<Target>]) -> impl Iterator<Item = &'a Target> {
+    pool.targets.iter().filter_map(|slot| targets.get(slot.index())?.as_ref())
+}
+
 /// O(targets), once for a table.
 fn roll(pool: &Pool, targets: &[Option<Target>]) -> Roll {
-    let targets = pool.targets.iter().filter_map(|slot| targets.get(slot.index())?.as_ref());
-    Roll(targets.fold(0, |hash, target| {
+    Roll(members(pool, targets).fold(0, |hash, target| {
         let seat = (u64::from(target.slot.0) << 32) | u64::from(target.rank.0);
         xxh64(target.worker.as_str().as_bytes(), hash ^ xxh64(&seat.to_le_bytes(), 0))
     }))
@@ -153,6 +190,11 @@ fn roll(pool: &Pool, targets: &[Option<Target>]) -> Roll {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "an origin for a pure function")]
+    fn now() -> Instant {
+        Instant::now()
+    }
 
     fn table(ids: &[&str], available: bool) -> WorkerTable {
         let targets = ids.iter().zip(0..).map(|(id, slot)| Target {
@@ -170,6 +212,32 @@ mod tests {
         let block_size = BlockSize::new(16).unwrap();
         let pool = Pool { model: "m".into(), aliases: Vec::new(), block_size, targets: slots };
         WorkerTable::new(targets.collect(), vec![pool])
+    }
+
+    #[test]
+    fn who_has_come_back_or_is_out_is_not_steady() {
+        let ramp = Ramp { since: now(), over: Duration::from_secs(1), from: 1 };
+        let steady = |available, ramp| {
+            let mut targets: Vec<_> = table(&["a", "b"], available).iter().cloned().collect();
+            targets[1].ramp = ramp;
+            let pool = table(&["a", "b"], true).pools()[0].clone();
+            let table = WorkerTable::new(targets, vec![pool]);
+            let seats = table.seats(table.pool("m").unwrap());
+            assert_eq!(seats.iter().map(|seat| seat.slot).collect::<Vec<_>>(), [Slot(0), Slot(1)]);
+            seats.iter().map(|seat| seat.is_steady).collect::<Vec<_>>()
+        };
+        assert_eq!(steady(true, None), [true, true]);
+        assert_eq!(steady(true, Some(ramp)), [true, false]);
+        assert_eq!(steady(false, None), [false, false]);
+    }
+
+    #[test]
+    fn a_pool_has_seats_of_those_who_are_there() {
+        let pool = Pool { targets: [0, 1, 7].map(Slot).to_vec(), ..table(&["a"], true).pools()[0].clone() };
+        let table = WorkerTable::new(table(&["a", "b"], true).iter().cloned().collect(), vec![pool.clone()]);
+        assert_eq!(table.seats(&pool).len(), 2);
+        let other = Pool { model: "other".into(), ..pool };
+        assert!(table.seats(&other).is_empty() && table.roll(&other) == Roll(0));
     }
 
     #[test]

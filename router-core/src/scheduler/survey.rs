@@ -14,10 +14,11 @@ use crate::ids::{Roll, SequenceHash, Slot};
 use crate::observe::{Enrolled, Learn};
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
+use crate::real::smaller;
 use crate::shape::{Fork, Opening, Prompt, Request, Shape, Turn};
 use crate::slot_set::SlotSet;
 use crate::units::{BlockSize, Blocks, Tokens};
-use crate::workers::{Pool, Target, WorkerTable};
+use crate::workers::{Pool, Seat, Target, WorkerTable};
 
 impl Scheduler {
     /// Lists the candidates in `scratch`. Returns the request's shape, with all that policies look at.
@@ -103,20 +104,20 @@ impl Scheduler {
         let Scratch { candidates, held, added, known, .. } = scratch;
         let (prompt, size) = (tokens_of(request), request.shape.block_size);
         let of_request = OfRequest { now, prompt, size, held, added: self.needs.added_blocks.then_some(added), known };
-        let (mut is_in_doubt, mut is_learned, mut is_beyond) = (false, false, false);
-        let targets = pool.targets.iter().filter_map(|slot| workers.get(*slot));
-        let mut listed = 0;
-        candidates.resize(pool.targets.len(), nobody());
-        for (candidate, target) in candidates.iter_mut().zip(targets) {
-            of_request.write(target, candidate);
-            listed += 1;
-            is_beyond |= target.account.has_beyond();
-            is_learned |= candidate.total_is_learned;
+        let (mut is_learned, mut is_beyond, mut is_below, mut least_trust) = (false, false, false, 1.0);
+        let seats = workers.seats(pool);
+        candidates.resize(seats.len(), nobody());
+        for (candidate, seat) in candidates.iter_mut().zip(seats) {
+            let held = of_request.write(seat, workers, candidate);
+            is_beyond |= seat.account.has_beyond();
+            is_learned |= seat.limits.blocks.is_none();
+            is_below |= !held.is_on_device();
             // Where nothing is promised, there is nothing to doubt: most of a large fleet.
-            let is_promised = candidate.cached_tokens > Tokens(0);
-            is_in_doubt |= is_promised && !self.tiers.is_sure(candidate.overlap, target.trust.weight());
+            if held != TierBlocks::default() {
+                least_trust = smaller(seat.trust.weight(), least_trust);
+            }
         }
-        candidates.truncate(listed);
+        let is_in_doubt = is_below || !self.tiers.is_sure(TierBlocks::default(), least_trust);
         set_out(request.avoid, candidates);
         if is_beyond {
             self.add_beyond(now, workers, candidates);
@@ -166,8 +167,9 @@ struct OfRequest<'a> {
 impl OfRequest<'_> {
     /// Writes a target's figures over those of an earlier request, each as soon as it is known: put together first and moved
     /// then, they would pass through the stack, a quarter of the cheapest choice. All are named, so that none is left out.
+    /// Returns what it holds.
     #[inline(always)]
-    fn write(&self, target: &Target, candidate: &mut Candidate) {
+    fn write(&self, seat: &Seat, workers: &WorkerTable, candidate: &mut Candidate) -> TierBlocks {
         let Candidate {
             slot,
             standing,
@@ -187,26 +189,38 @@ impl OfRequest<'_> {
             prefill_tokens,
             known: sent,
         } = candidate;
-        *slot = target.slot;
-        let load = target.account.read();
+        *slot = seat.slot;
+        let (load, limits) = (seat.account.read(), &seat.limits);
         *prefill_tokens = load.prefill_tokens;
         *requests = load.requests;
         *active_blocks = load.active_blocks;
         *active_slots = load.sequences;
-        *waiting = load.before_first_token.max(load.sequences.saturating_sub(target.limits.sequences));
-        *total_slots = target.limits.sequences;
-        *total_blocks = admission::total_blocks(target, &load);
-        *total_is_learned = target.limits.blocks.is_none();
-        *standing = admission::standing(self.now, target, &load);
-        let place = target.slot.index();
-        let promised = self.held[place].total().tokens(self.size);
-        *overlap = self.held[place];
+        *waiting = load.before_first_token.max(load.sequences.saturating_sub(limits.sequences));
+        *total_slots = limits.sequences;
+        *total_blocks = admission::total_blocks(limits, &load);
+        *total_is_learned = limits.blocks.is_none();
+        *standing = if seat.is_steady {
+            admission::steady_standing(limits, &load)
+        } else {
+            self.unsteady_standing(workers, seat.slot)
+        };
+        let place = seat.slot.index();
+        let held = self.held[place];
+        let promised = held.total().tokens(self.size);
+        *overlap = held;
         *cached_tokens = promised;
         *cached_on_device = promised;
         *cached_below = Tokens(0);
         *to_compute = new_tokens(self.prompt, promised);
         *added_blocks = self.added.map_or(Blocks(0), |added| added[place]);
         *sent = self.known.get(place).copied().unwrap_or_default();
+        held
+    }
+
+    #[inline(never)] // Few are out or have just come back; what they take would be in the way of all others.
+    fn unsteady_standing(&self, workers: &WorkerTable, slot: Slot) -> Standing {
+        let standing = |target: &Target| admission::standing(self.now, target, &target.account.read());
+        workers.get(slot).map_or(Standing::Out, standing)
     }
 }
 
