@@ -20,6 +20,7 @@ use mean::Mean;
 use missed::missed;
 pub use reading::{Flow, Outlook, Reading, Regulars, Returning};
 use returns::Returns;
+pub use seen::Seen;
 use sessions::Sessions;
 use stays::Stays;
 pub use work::Work;
@@ -34,8 +35,10 @@ mod coming;
 mod line;
 mod mean;
 mod missed;
+mod progress;
 mod reading;
 mod returns;
+mod seen;
 mod sessions;
 mod stays;
 mod survival;
@@ -98,6 +101,8 @@ struct State {
     first: Option<Instant>,
     line: Line,
     workers: Vec<Worker>,
+    /// One of whom nothing was seen.
+    nobody: Worker,
     occupants: Occupants,
     aging: Aging,
     flights: Flights,
@@ -134,6 +139,7 @@ impl Default for State {
             first: None,
             line: Line::default(),
             workers: Vec::new(),
+            nobody: Worker::default(),
             occupants: Occupants::default(),
             aging: Aging::default(),
             flights: HashMap::default(),
@@ -269,9 +275,7 @@ impl State {
         let Some(worker) = workers.get_mut(slot.index()) else { return };
         let interval = worker.first_token(now, key, |other| begin_decoding(flights, other));
         if let Some(flight) = flights.get_mut(&key) {
-            flight.decoding = true;
-            flight.heard = true;
-            flight.interval = interval.filter(|_| !whole);
+            (flight.decoding, flight.heard, flight.interval) = (true, true, interval.filter(|_| !whole));
         }
     }
 
@@ -453,7 +457,7 @@ mod tests {
 
         fn outlook(&self, ms: f64, slot: u16, thousands: f64, waiting: u32) -> Outlook {
             let reading = self.0.read(self.1 + Duration::from_secs_f64(ms / 1e3));
-            reading.outlook(Slot(self.2 + slot), &work(thousands), waiting)
+            reading.of_worker(Slot(self.2 + slot)).outlook(&work(thousands), waiting)
         }
 
         /// `rounds` requests of 1 to 8 thousand tokens on each of four workers, the first `slow` times slower than
@@ -727,7 +731,7 @@ mod tests {
         }
         let end = 50.0 + 20.0 * 39.0;
         let reading = world.0.read(world.1 + Duration::from_secs_f64(end / 1e3));
-        assert!(near(reading.gap(Slot(0)), 20.0, 1e-9) && reading.gap(Slot(1)) == 0.0);
+        assert!(near(reading.of_worker(Slot(0)).gap(), 20.0, 1e-9) && reading.of_worker(Slot(1)).gap() == 0.0);
         drop(reading);
         let wait = |ms| world.outlook(end + ms, 0, 0.0, 0).wait;
         assert!(near(wait(0.0), 20.0, 1e-9) && near(wait(15.0), 5.0, 1e-9) && near(wait(70.0), 10.0, 1e-9));

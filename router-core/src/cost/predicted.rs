@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{Candidate, Cost, CostFunction, NoChoice, Term, Told, Unit, ratio, serving};
 use crate::ids::{Roll, SequenceHash};
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
-use crate::rates::{Outlook, Rates, Reading, Regulars, Returning, Work};
+use crate::rates::{Outlook, Rates, Reading, Regulars, Returning, Seen, Work};
 use crate::real::{larger, smaller};
 use crate::shape::{Objectives, Shape};
 use crate::units::{Blocks, Tier};
@@ -163,9 +163,11 @@ impl Toll {
 impl Worth {
     fn now(reading: &Reading<'_>, candidates: &[Candidate]) -> Self {
         let (mut workers, mut computing, mut fullness) = (0_u32, 0_u32, 0.0);
+        let all_stream = reading.all_stream();
+        let unheard = |slot| if all_stream { 0 } else { reading.of_worker(slot).unheard() };
         for candidate in serving(candidates) {
             workers += 1;
-            computing += u32::from(candidate.waiting > reading.unheard(candidate.slot));
+            computing += u32::from(candidate.waiting > unheard(candidate.slot));
             fullness += known_fullness(candidate);
         }
         let (workers, computing) = (f64::from(workers.max(1)), f64::from(computing));
@@ -252,7 +254,7 @@ impl Predicted {
             soonest.consider(at, candidate, toll.first());
             toll.first()
         }));
-        let copies = Copies::of(returning, home?, |home| judge.outlook(home).more);
+        let copies = Copies::of(returning, home?, |home| judge.outlook(&judge.reading.of_worker(home.slot), home).more);
         for ((candidate, first), cost) in candidates.iter().zip(firsts.iter()).zip(&mut costs[start..]) {
             cost.0 += copies.cost(candidate, *first);
         }
@@ -283,26 +285,40 @@ impl<'a> Judge<'a> {
     }
 
     #[inline(always)]
-    fn outlook(&self, candidate: &Candidate) -> Outlook {
-        self.reading.outlook(candidate.slot, &work(self.shape, candidate), candidate.waiting)
+    fn outlook(&self, seen: &Seen<'_>, candidate: &Candidate) -> Outlook {
+        if candidate.overlap.is_on_device() {
+            seen.outlook(&Work::on_device(self.shape.prompt, candidate.new_tokens), candidate.waiting)
+        } else {
+            self.outlook_below(seen, candidate)
+        }
+    }
+
+    /// The same of one that would have something to fetch. A promise is believed on every tier as far as on the device; what
+    /// tiers are worth elsewhere does not matter here, since fetching has a rate of its own.
+    #[inline(never)] // Sums of what is nothing on most workers would be in the way of all.
+    fn outlook_below(&self, seen: &Seen<'_>, candidate: &Candidate) -> Outlook {
+        let Shape { prompt, block_size, .. } = *self.shape;
+        let below = candidate.overlap.total().0 - candidate.overlap.get(Tier::Device).0;
+        let trust = ratio(candidate.cached_below.0, Blocks(below).tokens(block_size).0).min(1.0);
+        let work = Work::new(prompt, candidate.to_compute(prompt), candidate.overlap, trust, block_size);
+        seen.outlook(&work, candidate.waiting)
     }
 
     /// What it costs at a candidate, but for copies.
     #[inline(always)]
     fn toll(&self, candidate: &Candidate) -> Toll {
-        let Outlook { wait, own, more, step } = self.outlook(candidate);
-        let room = until_room(candidate, |share| self.reading.until_gone(candidate.slot, share));
+        let seen = self.reading.of_worker(candidate.slot);
+        let Outlook { wait, own, more, step } = self.outlook(&seen, candidate);
+        let room = until_room(candidate, |share| seen.until_gone(share));
         let outlook = Outlook { wait: larger(wait, room), own, more, step };
-        let waiting = candidate.waiting.saturating_sub(self.reading.unheard(candidate.slot));
         // Those ahead of it have their first tokens by then, unless they are computed in the same step.
-        let beside = if step > 0.0 { waiting } else { 0 };
+        let beside = if step > 0.0 { candidate.waiting.saturating_sub(seen.unheard()) } else { 0 };
         let decoding = f64::from(candidate.requests.saturating_sub(beside));
-        let toll = Toll::of(outlook, decoding, self.reading.regulars(candidate.slot), self.worth).queued(room);
+        let toll = Toll::of(outlook, decoding, seen.regulars(), self.worth).queued(room);
         if !self.is_promised {
             return toll;
         }
-        let gap = self.reading.gap(candidate.slot);
-        Toll { late: late(self.shape, toll.wait + toll.own, (gap, self.decode_ms)), ..toll }
+        Toll { late: late(self.shape, toll.wait + toll.own, (seen.gap(), self.decode_ms)), ..toll }
     }
 
     /// The terms of the candidate at place `at`.
@@ -312,18 +328,6 @@ impl<'a> Judge<'a> {
         let last = beside.last.filter(|(place, _)| *place == at).map_or(0.0, |(_, lost)| lost);
         Toll { last, copy, ..toll }.terms()
     }
-}
-
-/// What a candidate would have to compute and to fetch. A promise is believed on every tier as far as on the device; what
-/// tiers are worth elsewhere does not matter here, since fetching has a rate of its own.
-#[inline]
-fn work(shape: &Shape, candidate: &Candidate) -> Work {
-    if candidate.overlap.is_on_device() {
-        return Work::on_device(shape.prompt, candidate.new_tokens);
-    }
-    let below = candidate.overlap.total().0 - candidate.overlap.get(Tier::Device).0;
-    let trust = ratio(candidate.cached_below.0, Blocks(below).tokens(shape.block_size).0).min(1.0);
-    Work::new(shape.prompt, candidate.to_compute(shape.prompt), candidate.overlap, trust, shape.block_size)
 }
 
 impl CostFunction for Predicted {
@@ -485,7 +489,9 @@ mod tests {
     }
 
     fn outlook(policy: &Predicted, now: Instant, candidate: &Candidate) -> Outlook {
-        policy.judge(now, &shape(256), &[*candidate]).outlook(candidate)
+        let shape = shape(256);
+        let judge = policy.judge(now, &shape, &[*candidate]);
+        judge.outlook(&judge.reading.of_worker(candidate.slot), candidate)
     }
 
     #[test]
@@ -630,7 +636,7 @@ mod tests {
         let seen = |ms| {
             let shape = shape(256);
             let judge = policy.judge(at(ms), &shape, &fleet);
-            ((judge.worth.busy * 2.0).round(), judge.reading.unheard(fleet[0].slot))
+            ((judge.worth.busy * 2.0).round(), judge.reading.of_worker(fleet[0].slot).unheard())
         };
         // One of two computes, and the request would be on the other: as if nobody could go elsewhere; then one of three.
         assert_eq!(seen(2_010), (2.0, 0));

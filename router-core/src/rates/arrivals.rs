@@ -12,49 +12,62 @@ const PAUSE_MAX: f64 = 100.0;
 /// that. Its distance counts once it is over. Times are in ms.
 #[derive(Debug)]
 pub(super) struct Arrivals {
-    /// When the last burst began, and how many have come with it.
-    last: Option<(f64, f64)>,
+    /// When the last burst began, and how many have come with it; before the first, never.
+    last: (f64, f64),
     between: Mean,
     size: Mean,
+    /// How many come at once, as far as the last burst tells: noted, as every request asks every worker.
+    at_once: f64,
 }
 
 impl Arrivals {
     /// Nobody came. A burst weighs `least` at least.
     pub(super) fn new(least: f64) -> Self {
-        Self { last: None, between: Mean::new(least), size: Mean::new(least) }
+        Self { last: (f64::NEG_INFINITY, 0.0), between: Mean::new(least), size: Mean::new(least), at_once: 1.0 }
     }
 
     /// Somebody is believed to have come now, if nobody came before: who has come since is told from who has not yet.
     pub(super) fn begin(&mut self, now: f64) {
-        self.last.get_or_insert((now, 1.0));
+        if self.last.0 == f64::NEG_INFINITY {
+            self.burst(now);
+        }
     }
 
     /// Somebody came.
     pub(super) fn add(&mut self, now: f64) {
-        match &mut self.last {
-            Some((began, size)) if now - *began < ONE_STEP_MS => *size += 1.0,
-            last => {
-                if let Some((began, size)) = last.replace((now, 1.0)) {
-                    self.between.add_at_most(now - began, PAUSE_MAX);
-                    self.size.add(size);
-                }
-            }
+        let (began, size) = self.last;
+        if now - began < ONE_STEP_MS {
+            self.last.1 += 1.0;
+            self.at_once = larger(self.size.leaning_to(self.last.1), 1.0);
+            return;
         }
+        if began > f64::NEG_INFINITY {
+            self.between.add_at_most(now - began, PAUSE_MAX);
+            self.size.add(size);
+        }
+        self.burst(now);
+    }
+
+    fn burst(&mut self, now: f64) {
+        self.last = (now, 1.0);
+        self.at_once = larger(self.size.leaning_to(1.0), 1.0);
     }
 
     /// Requests in a ms; 0 before a second burst.
     pub(super) fn per_ms(&self) -> f64 {
-        per(self.size.get(), self.between.get())
+        per(larger(self.size.get(), 1.0), self.between.get())
     }
 
     /// The same at this moment: fewer where nobody has come for longer than usual, more while more than usual come at once.
+    #[inline]
     pub(super) fn per_ms_by(&self, now: f64) -> f64 {
-        self.last.map_or(0.0, |(began, size)| per(self.size.leaning_to(size), larger(self.between.get(), now - began)))
+        per(self.at_once, larger(self.between.get(), now - self.last.0))
     }
 }
 
+#[inline]
 fn per(size: f64, between: f64) -> f64 {
-    if between > 0.0 { larger(size, 1.0) / between } else { 0.0 }
+    if between > 0.0 { size / between } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -78,12 +78,19 @@ impl Line {
     /// How much longer so much work makes a step that there is anyway, for others or for the streams beside it.
     #[inline]
     pub(super) fn more_ms(&self, work: &Work, decode: f64) -> f64 {
-        if work.is_none() {
-            return 0.0;
-        }
+        if work.is_none() { 0.0 } else { self.alone_ms(work) + slowed_ms(work, decode) }
+    }
+
+    /// The same for others alone, of some work.
+    #[inline]
+    pub(super) fn alone_ms(&self, work: &Work) -> f64 {
         let [_, per_token, per_pair, host, disk, external, ..] = self.rates;
-        let fetched = host * work.fetched[0] + disk * work.fetched[1] + external * work.fetched[2];
-        per_token * work.tokens + per_pair * work.pairs + fetched + decode * work.tokens / STEP
+        let computed = per_token * work.tokens + per_pair * work.pairs;
+        if work.fetches() {
+            computed + (host * work.fetched[0] + disk * work.fetched[1] + external * work.fetched[2])
+        } else {
+            computed
+        }
     }
 
     /// How long a step is that streams make so much longer, and in which nothing else is done.
@@ -131,6 +138,12 @@ impl Line {
         let least = if at == 1 { TOKENS_LEAST } else { 0.0 };
         self.rates[at] = (product / (row[at] + weight)).max(least);
     }
+}
+
+/// How much longer streams make work that make each step so much longer.
+#[inline]
+pub(super) fn slowed_ms(work: &Work, decode: f64) -> f64 {
+    decode * work.tokens * (1.0 / STEP)
 }
 
 fn dot(a: &[f64; QUANTITIES], b: &[f64; QUANTITIES]) -> f64 {

@@ -24,7 +24,7 @@ pub(super) fn missed(
         workers.get(slot.index()).map_or(0.0, |worker| {
             let progress = worker.progress_by(now, line);
             let view = View::of(worker, progress.as_ref());
-            view.wait(now, line, (0, Work::default()), (whole, line.decode_ms(view.decoding()))).0
+            view.wait(now, line, (0, &Work::default()), (whole, line.decode_ms(view.decoding()))).0
         })
     };
     let here = wait(slot);

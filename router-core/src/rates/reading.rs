@@ -2,7 +2,7 @@
 
 use std::sync::MutexGuard;
 
-use super::view::View;
+use super::seen::Seen;
 use super::work::Work;
 use super::{END_TO_END_MS, State};
 use crate::ids::Slot;
@@ -81,68 +81,29 @@ impl Returning {
 
 /// All that is known at one moment.
 pub struct Reading<'a> {
-    state: MutexGuard<'a, State>,
-    now: f64,
+    pub(super) state: MutexGuard<'a, State>,
+    pub(super) now: f64,
     /// What a request brings.
-    usual: Work,
+    pub(super) usual: Work,
+    /// How long answers take that do not come as streams, in ms; 0 before one has ended.
+    pub(super) whole: f64,
 }
 
 impl<'a> Reading<'a> {
     pub(super) fn of(state: MutexGuard<'a, State>, now: f64) -> Self {
-        let usual = state.usual();
-        Self { state, now, usual }
+        let (usual, whole) = (state.usual(), state.end_to_end.learned().unwrap_or(0.0));
+        Self { state, now, usual, whole }
     }
 
-    /// What so much work can expect of a worker on which `waiting` requests have no first token yet, by the account of the
-    /// router and what the engine says: more than are known here are foreign, and taken for usual ones.
+    /// Whether no answer that is on its way comes in one piece, so that nobody is past a prompt unheard.
+    pub fn all_stream(&self) -> bool {
+        self.state.wholes == 0
+    }
+
+    /// What is known of one worker.
     #[inline(always)] // A call would pass through memory what is asked of every worker for every request.
-    pub fn outlook(&self, slot: Slot, work: &Work, waiting: u32) -> Outlook {
-        let Self { state, now, usual } = self;
-        let line = &state.line;
-        let Some(worker) = state.workers.get(slot.index()) else {
-            let more = line.more_ms(work, 0.0);
-            let own = line.ms_beside(work, 0.0);
-            return Outlook { wait: line.ms(&usual.times(f64::from(waiting))), own, more, step: 0.0 };
-        };
-        let progress = worker.progress_by(*now, line);
-        let worker = View::of(worker, progress.as_ref());
-        let foreign = waiting.saturating_sub(worker.without_first_token());
-        let whole = state.end_to_end.learned().unwrap_or(0.0);
-        let decode = line.decode_ms(worker.decoding());
-        let (wait, slow) = worker.wait(*now, line, (foreign, *usual), (whole, decode));
-        let wait = wait + worker.mute(*now, state.longest);
-        let step = slow * worker.in_step(*now, work.tokens, line.more_ms(work, 0.0));
-        let more = line.more_ms(work, decode);
-        Outlook { wait, own: slow * line.ms_beside(work, decode), more: slow * more, step }
-    }
-
-    /// Requests on a worker that are past their prompts by all that is known, though no first token tells: their answers come
-    /// in one piece. The account of the router has them among those that wait for theirs.
-    #[inline]
-    pub fn unheard(&self, slot: Slot) -> u32 {
-        if self.state.wholes == 0 { 0 } else { self.unheard_of(slot) }
-    }
-
-    #[inline(never)] // Fleets that stream never ask.
-    fn unheard_of(&self, slot: Slot) -> u32 {
-        let Self { state, now, .. } = self;
-        state
-            .workers
-            .get(slot.index())
-            .map_or(0, |worker| View::of(worker, worker.progress_by(*now, &state.line).as_ref()).unheard())
-    }
-
-    /// ms between two tokens of a stream on a worker; 0 where nobody decodes.
-    pub fn gap(&self, slot: Slot) -> f64 {
-        self.state.workers.get(slot.index()).map_or(0.0, |worker| View::of(worker, None).gap())
-    }
-
-    /// Who comes to a worker.
-    pub fn regulars(&self, slot: Slot) -> Regulars {
-        let visits = self.state.workers.get(slot.index()).map(|worker| &worker.visits);
-        let others =
-            visits.map(|visits| Flow { per_ms: visits.per_ms(self.now), saved: visits.saved() }).unwrap_or_default();
-        Regulars { sessions: self.state.sessions.at(slot), others }
+    pub fn of_worker(&self, slot: Slot) -> Seen<'_> {
+        Seen::of(self, slot)
     }
 
     /// Who will come back for what a prompt has in common with others, where it has: as often as others came before, at other
@@ -174,16 +135,6 @@ impl<'a> Reading<'a> {
     /// whoever has time.
     pub fn newcomers(&self) -> f64 {
         self.arrivals() * self.state.computed.get()
-    }
-
-    /// ms until a `share` of those in flight on a worker has gone, by how long those stay who are in flight anywhere; those who
-    /// came together go together.
-    pub fn until_gone(&self, slot: Slot, share: f64) -> f64 {
-        let (state, now) = (&self.state, self.now);
-        match state.workers.get(slot.index()) {
-            Some(worker) => state.end_to_end.until_gone(&worker.guests, share, now),
-            None => state.end_to_end.until_gone_evenly(share, now),
-        }
     }
 
     /// Mean time from the first token to the end, in ms.

@@ -2,6 +2,7 @@
 
 use super::arrivals::Arrivals;
 use super::mean::Mean;
+use super::reading::Flow;
 
 /// Visits of which the means are: enough to tell a conversation that goes on there from chance, few enough to forget it
 /// soon after it has ended.
@@ -33,14 +34,10 @@ impl Visits {
         self.saved.add(saved);
     }
 
-    /// Requests in a ms: as many as came, or fewer where nobody has come for longer than usual.
-    pub(super) fn per_ms(&self, now: f64) -> f64 {
-        self.arrivals.per_ms_by(now)
-    }
-
-    /// ms that coming here saved each, on average.
-    pub(super) fn saved(&self) -> f64 {
-        self.saved.get()
+    /// As many as came, or fewer where nobody has come for longer than usual.
+    #[inline]
+    pub(super) fn flow(&self, now: f64) -> Flow {
+        Flow { per_ms: self.arrivals.per_ms_by(now), saved: self.saved.get() }
     }
 }
 
@@ -51,20 +48,23 @@ mod tests {
     #[test]
     fn who_stays_away_comes_less_often() {
         let mut visits = Visits::default();
-        assert_eq!([visits.per_ms(5.0), visits.saved()], [0.0, 0.0]);
+        assert_eq!([visits.flow(5.0).per_ms, visits.flow(5.0).saved], [0.0, 0.0]);
         [(100.0, 0.0), (150.0, 40.0), (200.0, 20.0)].into_iter().for_each(|(now, saved)| visits.add(now, saved));
-        assert_eq!([visits.per_ms(200.0), visits.per_ms(250.0), visits.per_ms(400.0)], [0.02, 0.02, 0.005]);
-        assert_eq!(visits.saved(), 20.0);
+        assert_eq!(
+            [visits.flow(200.0).per_ms, visits.flow(250.0).per_ms, visits.flow(400.0).per_ms],
+            [0.02, 0.02, 0.005]
+        );
+        assert_eq!(visits.flow(0.0).saved, 20.0);
     }
 
     #[test]
     fn to_whom_nobody_has_come_yet_fewer_come_the_longer_it_is_there() {
         let mut visits = Visits::default();
         visits.begin(1_000.0);
-        assert_eq!([1_100.0, 3_000.0].map(|now| visits.per_ms(now)), [0.01, 0.000_5]);
+        assert_eq!([1_100.0, 3_000.0].map(|now| visits.flow(now).per_ms), [0.01, 0.000_5]);
         // Who comes first says as much of how often others will.
         visits.add(3_000.0, 40.0);
-        assert_eq!((visits.per_ms(3_001.0), visits.saved()), (0.000_5, 40.0));
+        assert_eq!((visits.flow(3_001.0).per_ms, visits.flow(0.0).saved), (0.000_5, 40.0));
     }
 
     #[test]
@@ -72,6 +72,10 @@ mod tests {
         let mut visits = Visits::default();
         (0..100).for_each(|at| visits.add(f64::from(at), 1_000.0));
         (0..48).for_each(|at| visits.add(100.0 + 100.0 * f64::from(at), 0.0));
-        assert!((visits.per_ms(4_800.0) * 100.0 - 1.0).abs() < 0.1 && visits.saved() < 50.0, "{}", visits.saved());
+        assert!(
+            (visits.flow(4_800.0).per_ms * 100.0 - 1.0).abs() < 0.1 && visits.flow(0.0).saved < 50.0,
+            "{}",
+            visits.flow(0.0).saved
+        );
     }
 }

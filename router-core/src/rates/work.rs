@@ -66,6 +66,13 @@ impl Work {
         self.tokens <= 0.0
     }
 
+    /// Whether any of it lies below the device.
+    #[inline]
+    pub fn fetches(&self) -> bool {
+        let [host, disk, external] = self.fetched;
+        host + disk + external > 0.0
+    }
+
     /// The same beside these streams.
     #[must_use]
     pub fn beside(self, beside: Decoding) -> Self {

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use super::ONE_STEP_MS;
 use super::line::Line;
+use super::progress::{Progress, STEP_MATES_MAX};
 use super::stays::Guests;
-use super::view::{Progress, STEP_MATES_MAX, View};
+use super::view::View;
 use super::visits::Visits;
 use super::work::{STEP, Work};
 use crate::ids::RequestKey;
@@ -105,14 +106,16 @@ impl Worker {
         self.progress.queued = self.progress.queued.and(pending.work);
         self.guests.come(pending.sent);
         self.pending.push_back(pending);
+        self.progress.note(&self.pending);
         self.last_token = None;
     }
 
     /// Those that must be past their prompts by now are: `passed` is called for each.
     pub(super) fn settle(&mut self, now: f64, line: &Line, mut passed: impl FnMut(RequestKey)) {
         let Some(now) = self.progress_by(now, line) else { return };
-        self.pending.drain(..now.passed).for_each(|pending| passed(pending.key));
-        self.progress = Progress { passed: 0, ..now };
+        self.progress = now;
+        let settled = std::mem::take(&mut self.progress.passed);
+        self.pending.drain(..settled).for_each(|pending| passed(pending.key));
     }
 
     /// How far it must have come by now; none where what was noted is all that can be said. Answers that come in one piece
@@ -142,6 +145,7 @@ impl Worker {
             at.dequeue(work, next.is_none());
             at.head = next.map_or(done, |first| first.sent.max(done));
         }
+        at.note(&self.pending);
         at
     }
 
@@ -186,6 +190,7 @@ impl Worker {
         }
         progress.dequeue(work, pending.is_empty());
         let ms = (now - std::mem::replace(&mut progress.head, now)).max(0.0);
+        progress.note(pending);
         self.last_token = None;
         Some(Interval { ms, work: work.beside(beside) })
     }
@@ -265,6 +270,7 @@ impl Worker {
             if at == 0 {
                 progress.head = now;
             }
+            progress.note(pending);
         }
     }
 }

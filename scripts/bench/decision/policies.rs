@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::hash_blocks;
 use warmpath_core::ids::{RequestKey, SequenceHash, Slot};
-use warmpath_core::observe::{Event, Observation};
+use warmpath_core::observe::{Event, Observation, Side};
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::{Scheduler, Scratch};
@@ -63,8 +63,9 @@ pub(super) fn measure(report: &mut Report, world: &World, times: usize) {
         for number in 0..IN_FLIGHT * u64::from(workers) {
             let own: Vec<_> = hashes.iter().map(|hash| SequenceHash(hash.0 ^ (number + 1))).collect();
             let prompts = [Prompt::hashed(world.root, &own, len)];
-            let placement = world.place_under(&scheduler, (number, &prompts), &index, &mut scratch);
+            let mut placement = world.place_under(&scheduler, (number, &prompts), &index, &mut scratch);
             if number % 2 == 0 {
+                placement.reservation.first_token(Instant::now());
                 let (at, request, slot) = (Instant::now(), RequestKey(number), placement.target.slot);
                 scheduler.observe(&Observation { at, request, slot, event: Event::FirstToken });
             }
@@ -76,7 +77,10 @@ pub(super) fn measure(report: &mut Report, world: &World, times: usize) {
             let start = Instant::now();
             let placement = world.place_under(&scheduler, (u64::MAX, &prompts), &index, &mut scratch);
             let placed = start.elapsed();
+            let slot = placement.target.slot;
             drop(placement);
+            let event = Event::Failed { side: Side::Client };
+            scheduler.observe(&Observation { at: Instant::now(), request: RequestKey(u64::MAX), slot, event });
             let start = Instant::now();
             costs.clear();
             let chooser = scheduler.policy();
