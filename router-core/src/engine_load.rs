@@ -1,7 +1,7 @@
 //! What an engine says of its own load. The router's own account decides first; this only corrects it upward, for what
 //! others than this router have sent.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ impl Beyond {
 #[repr(C)]
 pub struct EngineLoad {
     // What is asked most comes first: see [`Account`](crate::ledger::Account).
+    /// Whether the last reports showed any.
+    any: AtomicBool,
     sequences: AtomicU32,
     waiting: AtomicU32,
     blocks: AtomicU32,
@@ -58,13 +60,13 @@ impl EngineLoad {
         self.sequences.store(shown.sequences, Ordering::Relaxed);
         self.waiting.store(shown.waiting, Ordering::Relaxed);
         self.blocks.store(shown.blocks.0, Ordering::Relaxed);
+        self.any.store(shown != Beyond::default(), Ordering::Relaxed);
     }
 
     /// Whether the last reports showed any. Asked of every worker for every request, most of which have none.
     #[inline]
     pub fn has_any(&self) -> bool {
-        let [sequences, waiting, blocks] = self.shown();
-        sequences | waiting | blocks != 0
+        self.any.load(Ordering::Relaxed)
     }
 
     /// What is left of the last report.

@@ -31,6 +31,8 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) -> Shape {
         find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
+        scratch.added.clear();
+        scratch.added.resize(workers.slots(), Blocks(0));
         if self.needs.added_blocks {
             find_added(request, &self.overlay, workers.slots(), scratch);
         }
@@ -103,7 +105,7 @@ impl Scheduler {
     ) {
         let Scratch { candidates, held, added, known, .. } = scratch;
         let (prompt, size) = (tokens_of(request), request.shape.block_size);
-        let of_request = OfRequest { now, prompt, size, held, added: self.needs.added_blocks.then_some(added), known };
+        let of_request = OfRequest { now, prompt, size, held, added };
         let (mut is_learned, mut is_beyond, mut is_below, mut least_trust) = (false, false, false, 1.0);
         let seats = workers.seats(pool);
         candidates.resize(seats.len(), nobody());
@@ -118,6 +120,9 @@ impl Scheduler {
             }
         }
         let is_in_doubt = is_below || !self.tiers.is_sure(TierBlocks::default(), least_trust);
+        if !known.is_empty() {
+            candidates.iter_mut().for_each(|candidate| candidate.known = known[candidate.slot.index()]);
+        }
         set_out(request.avoid, candidates);
         if is_beyond {
             self.add_beyond(now, workers, candidates);
@@ -160,8 +165,7 @@ struct OfRequest<'a> {
     prompt: Tokens,
     size: BlockSize,
     held: &'a [TierBlocks],
-    added: Option<&'a [Blocks]>,
-    known: &'a [Known],
+    added: &'a [Blocks],
 }
 
 impl OfRequest<'_> {
@@ -187,7 +191,7 @@ impl OfRequest<'_> {
             requests,
             waiting,
             prefill_tokens,
-            known: sent,
+            known,
         } = candidate;
         *slot = seat.slot;
         let (load, limits) = (seat.account.read(), &seat.limits);
@@ -212,8 +216,9 @@ impl OfRequest<'_> {
         *cached_on_device = promised;
         *cached_below = Tokens(0);
         *to_compute = new_tokens(self.prompt, promised);
-        *added_blocks = self.added.map_or(Blocks(0), |added| added[place]);
-        *sent = self.known.get(place).copied().unwrap_or_default();
+        *added_blocks = self.added[place];
+        // Where there is a history, it is told behind it.
+        *known = Known::default();
         held
     }
 
@@ -358,8 +363,6 @@ fn find_overlaps(
 /// for each of them.
 fn find_added(request: &Request<'_>, overlay: &Overlay, slots: usize, scratch: &mut Scratch) {
     let Scratch { hashes, ends, added, shared, .. } = scratch;
-    added.clear();
-    added.resize(slots, Blocks(0));
     if request.prompts.is_empty() {
         added.fill(request.shape.prompt.blocks_occupied(request.shape.block_size));
     }
