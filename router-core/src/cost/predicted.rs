@@ -128,18 +128,15 @@ impl Toll {
         First { wait: self.wait, own: self.own }
     }
 
+    /// What it costs there, whoever stands beside it.
+    fn alone(&self) -> f64 {
+        let Self { wait, own, later, regulars, stalls, step, behind, late, .. } = self;
+        wait + own + later + regulars + stalls + step + behind + late
+    }
+
     /// All of it.
     pub fn sum(&self) -> f64 {
-        self.wait
-            + self.own
-            + self.later
-            + self.last
-            + self.regulars
-            + self.stalls
-            + self.step
-            + self.behind
-            + self.late
-            + self.copy
+        self.alone() + self.last + self.copy
     }
 
     fn terms(&self) -> [Term; 10] {
@@ -215,50 +212,24 @@ impl Predicted {
 
     /// What each candidate costs, to `costs`, and what of that is told by beside whom it stands.
     fn weigh(&self, judge: &Judge<'_>, candidates: &[Candidate], costs: &mut Vec<Cost>) -> Beside {
-        let (start, mut soonest) = (costs.len(), Soonest::default());
-        let copies = match judge.reading.returning(judge.shape).filter(Returning::is_wished_for) {
-            Some(returning) => self.weigh_copies(judge, returning, candidates, (costs, &mut soonest)),
-            None => {
-                costs.extend(candidates.iter().enumerate().map(|(at, candidate)| {
-                    let toll = judge.toll(candidate);
-                    soonest.consider(at, candidate, toll.first());
-                    Cost(toll.sum())
-                }));
-                None
-            }
-        };
-        let last = soonest.lost(judge.reading.newcomers());
-        if let Some((at, lost)) = last {
-            costs[start + at].0 += lost;
-        }
-        Beside { copies, last }
-    }
-
-    /// The same where somebody has something of a copy.
-    fn weigh_copies(
-        &self,
-        judge: &Judge<'_>,
-        returning: Returning,
-        candidates: &[Candidate],
-        (costs, soonest): (&mut Vec<Cost>, &mut Soonest),
-    ) -> Option<Copies> {
         let start = costs.len();
+        costs.resize(start + candidates.len(), Cost(0.0));
+        let costs = &mut costs[start..];
         // Nothing panics while the lock is held.
         let mut firsts = self.firsts.lock().unwrap_or_else(PoisonError::into_inner);
-        firsts.clear();
-        let mut home = None;
-        firsts.extend(candidates.iter().enumerate().map(|(at, candidate)| {
+        firsts.resize(candidates.len(), First::default());
+        for ((candidate, cost), first) in candidates.iter().zip(&mut *costs).zip(&mut *firsts) {
             let toll = judge.toll(candidate);
-            costs.push(Cost(toll.sum()));
-            Home::consider(&mut home, candidate, toll.first());
-            soonest.consider(at, candidate, toll.first());
-            toll.first()
-        }));
-        let copies = Copies::of(returning, home?, |home| judge.outlook(&judge.reading.of_worker(home.slot), home).more);
-        for ((candidate, first), cost) in candidates.iter().zip(firsts.iter()).zip(&mut costs[start..]) {
-            cost.0 += copies.cost(candidate, *first);
+            (cost.0, *first) = (toll.alone(), toll.first());
         }
-        Some(copies)
+        let last = Soonest::among(candidates, &firsts).lost(judge.reading.newcomers());
+        last.iter().for_each(|(at, lost)| costs[*at].0 += lost);
+        let copies = judge.copies(candidates, &firsts);
+        if let Some(copies) = copies {
+            let each = candidates.iter().zip(&mut *costs).zip(&*firsts);
+            each.for_each(|((candidate, cost), first)| cost.0 += copies.cost(candidate, *first));
+        }
+        Beside { copies, last }
     }
 }
 
@@ -319,6 +290,14 @@ impl<'a> Judge<'a> {
             return toll;
         }
         Toll { late: late(self.shape, toll.wait + toll.own, (seen.gap(), self.decode_ms)), ..toll }
+    }
+
+    /// None where nobody has anything of a copy.
+    fn copies(&self, candidates: &[Candidate], firsts: &[First]) -> Option<Copies> {
+        let returning = self.reading.returning(self.shape).filter(Returning::is_wished_for)?;
+        let home = Home::among(candidates, firsts)?;
+        let more = |home: &Candidate| self.outlook(&self.reading.of_worker(home.slot), home).more;
+        Some(Copies::of(returning, home, more))
     }
 
     /// The terms of the candidate at place `at`.

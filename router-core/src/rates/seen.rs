@@ -26,23 +26,14 @@ impl<'a> Seen<'a> {
     /// what the engine says: more than are known here are foreign, and taken for usual ones.
     #[inline(always)]
     pub fn outlook(&self, work: &Work, waiting: u32) -> Outlook {
-        if self.reading.all_stream() {
-            self.outlook_of(View::of(self.worker, None), work, waiting)
-        } else {
-            self.outlook_unheard(work, waiting)
-        }
-    }
-
-    /// The same where some answers come in one piece.
-    #[inline(never)] // Fleets that stream never ask.
-    fn outlook_unheard(&self, work: &Work, waiting: u32) -> Outlook {
-        let progress = self.progress();
-        self.outlook_of(View::of(self.worker, progress.as_ref()), work, waiting)
-    }
-
-    #[inline(always)]
-    fn outlook_of(&self, worker: View<'_>, work: &Work, waiting: u32) -> Outlook {
         let Reading { state, now, usual, whole } = self.reading;
+        let by_now;
+        let worker = if self.reading.all_stream() {
+            View::of(self.worker, &self.worker.progress)
+        } else {
+            by_now = self.progress();
+            View::of(self.worker, &by_now)
+        };
         let line = &state.line;
         let alone = if work.is_none() { 0.0 } else { line.alone_ms(work) };
         let decode = line.decode_ms(worker.decoding());
@@ -64,16 +55,16 @@ impl<'a> Seen<'a> {
 
     #[inline(never)]
     fn count_unheard(&self) -> u32 {
-        View::of(self.worker, self.progress().as_ref()).unheard()
+        self.progress().unheard
     }
 
-    fn progress(&self) -> Option<Progress> {
+    fn progress(&self) -> Progress {
         self.worker.progress_by(self.reading.now, &self.reading.state.line)
     }
 
     /// ms between two tokens of a stream; 0 where nobody decodes.
     pub fn gap(&self) -> f64 {
-        View::of(self.worker, None).gap()
+        View::of(self.worker, &self.worker.progress).gap()
     }
 
     /// Who comes there.

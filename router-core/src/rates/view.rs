@@ -18,21 +18,16 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The worker when it must have come so far; none: as far as was noted.
+    /// The worker when it must have come so far.
     #[inline]
-    pub(super) fn of(worker: &'a Worker, progress: Option<&'a Progress>) -> Self {
-        Self { worker, progress: progress.unwrap_or(&worker.progress) }
+    pub(super) fn of(worker: &'a Worker, progress: &'a Progress) -> Self {
+        Self { worker, progress }
     }
 
     /// How many of so many requests that wait for their first tokens are foreign: more than are known of here.
     #[inline]
     pub(super) fn foreign(&self, waiting: u32) -> u32 {
         waiting.saturating_sub(self.progress.waiting).saturating_sub(self.progress.unheard)
-    }
-
-    /// Of those that it decodes, they of whom nothing was heard.
-    pub(super) fn unheard(&self) -> u32 {
-        self.progress.unheard
     }
 
     /// The streams that it decodes.

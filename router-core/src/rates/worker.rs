@@ -101,7 +101,7 @@ impl Default for Worker {
 impl Worker {
     pub(super) fn placed(&mut self, now: f64, pending: Pending) {
         if self.pending.is_empty() {
-            self.progress.head = now + View::of(self, None).rest_of_step(now);
+            self.progress.head = now + View::of(self, &self.progress).rest_of_step(now);
         }
         self.progress.queued = self.progress.queued.and(pending.work);
         self.guests.come(pending.sent);
@@ -112,23 +112,23 @@ impl Worker {
 
     /// Those that must be past their prompts by now are: `passed` is called for each.
     pub(super) fn settle(&mut self, now: f64, line: &Line, mut passed: impl FnMut(RequestKey)) {
-        let Some(now) = self.progress_by(now, line) else { return };
-        self.progress = now;
+        if self.is_noted() {
+            return;
+        }
+        self.progress = self.progress_by(now, line);
         let settled = std::mem::take(&mut self.progress.passed);
         self.pending.drain(..settled).for_each(|pending| passed(pending.key));
     }
 
-    /// How far it must have come by now; none where what was noted is all that can be said. Answers that come in one piece
-    /// are past their prompts when these should have been computed, step by step. A wrong guess corrects itself, for what is
-    /// left takes as much longer or less.
-    #[inline(always)]
-    pub(super) fn progress_by(&self, now: f64, line: &Line) -> Option<Progress> {
-        self.pending.front().filter(|first| first.whole)?;
-        Some(self.progress_unheard(now, line))
+    /// Whether what was noted is all that can be said of how far it has come.
+    pub(super) fn is_noted(&self) -> bool {
+        self.pending.front().is_none_or(|first| !first.whole)
     }
 
-    #[inline(never)]
-    fn progress_unheard(&self, now: f64, line: &Line) -> Progress {
+    /// How far it must have come by now. Answers that come in one piece are past their prompts when these should have been
+    /// computed, step by step. A wrong guess corrects itself, for what is left takes as much longer or less.
+    #[inline(never)] // Fleets that stream never ask.
+    pub(super) fn progress_by(&self, now: f64, line: &Line) -> Progress {
         let mut at = self.progress;
         while let Some((work, count)) = self.whole_step(&at) {
             let done = at.head + self.slow * line.ms_beside(&work, line.decode_ms(at.decoding()));
@@ -145,7 +145,9 @@ impl Worker {
             at.dequeue(work, next.is_none());
             at.head = next.map_or(done, |first| first.sent.max(done));
         }
-        at.note(&self.pending);
+        if at.passed > 0 {
+            at.note(&self.pending);
+        }
         at
     }
 

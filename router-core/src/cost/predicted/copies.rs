@@ -6,7 +6,7 @@ use crate::real::{larger, smaller};
 use crate::units::Blocks;
 
 /// Of what a request costs at one worker, the time to its own first token, in ms: as in [`Toll`](super::Toll).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct First {
     pub(super) wait: f64,
     pub(super) own: f64,
@@ -80,13 +80,17 @@ pub(super) struct Home<'a> {
 }
 
 impl<'a> Home<'a> {
-    #[inline(always)]
-    pub(super) fn consider(home: &mut Option<Self>, candidate: &'a Candidate, first: First) {
-        let held = candidate.overlap.total();
-        let is_better = |home: &Self| held > home.held || (held == home.held && first.ms() < home.first.ms());
-        if Among::OpenAndFull.takes(candidate.standing) && home.as_ref().is_none_or(is_better) {
-            *home = Some(Self { candidate, held, first });
+    /// None where nobody can be chosen.
+    pub(super) fn among(candidates: &'a [Candidate], firsts: &[First]) -> Option<Self> {
+        let mut home: Option<Self> = None;
+        for (candidate, first) in candidates.iter().zip(firsts) {
+            let (held, first) = (candidate.overlap.total(), *first);
+            let is_better = |home: &Self| held > home.held || (held == home.held && first.ms() < home.first.ms());
+            if Among::OpenAndFull.takes(candidate.standing) && home.as_ref().is_none_or(is_better) {
+                home = Some(Self { candidate, held, first });
+            }
         }
+        home
     }
 }
 
@@ -145,9 +149,7 @@ mod tests {
         let firsts = fleet.map(|it| First { wait: 0.0, own: 100.0 - f64::from(it.overlap.total().0) });
         let copied = |pairs| {
             let returning = Returning { pairs, blocks: Blocks(12), holders: 2, ..Returning::default() };
-            let mut home = None;
-            fleet.iter().zip(firsts).for_each(|(candidate, first)| Home::consider(&mut home, candidate, first));
-            let copies = Copies::of(returning, home.unwrap(), |_| 4.0);
+            let copies = Copies::of(returning, Home::among(&fleet, &firsts).unwrap(), |_| 4.0);
             [0, 1, 2].map(|at| copies.cost(&fleet[at], firsts[at]))
         };
         // 6 pairs of 4 ms, a sixth of which is spared by a third holder; of many, twice what the copy takes.

@@ -25,8 +25,15 @@ impl Default for Soonest {
 }
 
 impl Soonest {
+    pub(super) fn among(candidates: &[Candidate], firsts: &[First]) -> Self {
+        let mut soonest = Self::default();
+        let each = candidates.iter().zip(firsts).enumerate();
+        each.for_each(|(at, (candidate, first))| soonest.consider(at, candidate, *first));
+        soonest
+    }
+
     #[inline(always)]
-    pub(super) fn consider(&mut self, at: usize, candidate: &Candidate, first: First) {
+    fn consider(&mut self, at: usize, candidate: &Candidate, first: First) {
         if !Among::OpenAndFull.takes(candidate.standing) {
             return;
         }
@@ -61,12 +68,11 @@ mod tests {
     use crate::cost::small_worlds::candidate;
 
     fn lost(fleet: &[(Standing, f64, f64)]) -> Option<(usize, f64)> {
-        let mut soonest = Soonest::default();
-        for (at, &(standing, wait, own)) in fleet.iter().enumerate() {
-            let candidate = Candidate { standing, ..candidate(0, (0, 1000), (0, 16), 0) };
-            soonest.consider(at, &candidate, First { wait, own });
-        }
-        soonest.lost(0.01)
+        let each = fleet.iter().map(|&(standing, wait, own)| {
+            (Candidate { standing, ..candidate(0, (0, 1000), (0, 16), 0) }, First { wait, own })
+        });
+        let (candidates, firsts): (Vec<_>, Vec<_>) = each.unzip();
+        Soonest::among(&candidates, &firsts).lost(0.01)
     }
 
     #[test]
