@@ -148,9 +148,9 @@ fn expand_nested(runs: &[Run], cap: Blocks, held: &mut [TierBlocks]) {
     let beyond = runs.iter().skip(1).map(|next| Some(&next.workers)).chain([None]);
     for (run, next) in runs.iter().zip(beyond) {
         len = Blocks(len.0.saturating_add(run.len.0)).min(cap);
-        for slot in run.workers.iter_without(next) {
-            let Some(held) = held.get_mut(slot.index()) else { break };
-            *held = TierBlocks::device(len);
+        for stretch in run.workers.stretches_without(next) {
+            let end = stretch.end.min(held.len());
+            held.get_mut(stretch.start..end).into_iter().for_each(|held| held.fill(TierBlocks::device(len)));
         }
     }
 }

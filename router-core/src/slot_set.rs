@@ -1,5 +1,7 @@
 //! A set of slots, as bits.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::ids::Slot;
@@ -105,11 +107,16 @@ impl SlotSet {
         self.0.iter().zip(0_u16..).flat_map(|(&bits, word)| Ones(bits).map(move |bit| Slot(word * 64 + bit)))
     }
 
-    /// Those that are not in `other`, in ascending order.
-    pub(crate) fn iter_without<'a>(&'a self, other: Option<&'a SlotSet>) -> impl Iterator<Item = Slot> + 'a {
+    /// Those that are not in `other`, as stretches of neighbours, in ascending order: of a fleet that holds the same, a few.
+    pub(crate) fn stretches_without<'a>(
+        &'a self,
+        other: Option<&'a SlotSet>,
+    ) -> impl Iterator<Item = Range<usize>> + 'a {
         let others = other.map_or(&[][..], |other| &other.0).iter().copied().chain(std::iter::repeat(0));
-        let words = self.0.iter().zip(others).zip(0_u16..);
-        words.flat_map(|((&bits, theirs), word)| Ones(bits & !theirs).map(move |bit| Slot(word * 64 + bit)))
+        let words = self.0.iter().zip(others).zip((0..).step_by(64));
+        words.flat_map(|((&bits, theirs), first)| {
+            Stretches(bits & !theirs).map(move |Range { start, end }| first + start..first + end)
+        })
     }
 
     /// Whether every slot of `other` is in the set.
@@ -131,6 +138,25 @@ impl FromIterator<Slot> for SlotSet {
             set.insert(slot);
         }
         set
+    }
+}
+
+/// The places of neighbouring ones in a word, ascending.
+struct Stretches(u64);
+
+impl Iterator for Stretches {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        if self.0 == 0 {
+            return None;
+        }
+        let start = self.0.trailing_zeros();
+        let len = (self.0 >> start).trailing_ones();
+        let end = start + len;
+        self.0 &= u64::MAX.checked_shl(end).unwrap_or(0);
+        let place = |bit| usize::try_from(bit).unwrap_or(usize::MAX);
+        Some(place(start)..place(end))
     }
 }
 
@@ -156,6 +182,17 @@ mod tests {
 
     fn set(slots: &[u16]) -> SlotSet {
         slots.iter().copied().map(Slot).collect()
+    }
+
+    #[test]
+    fn stretches_are_those_that_the_other_does_not_have() {
+        let all: SlotSet = (0..130).map(Slot).collect();
+        let told = |set: &SlotSet, other: Option<&SlotSet>| set.stretches_without(other).collect::<Vec<_>>();
+        assert_eq!(told(&all, None), [0..64, 64..128, 128..130]);
+        assert_eq!(told(&all, Some(&all)), []);
+        assert_eq!(told(&all, Some(&set(&[0, 2, 63, 64, 129]))), [1..2, 3..63, 65..128, 128..129]);
+        assert_eq!(told(&set(&[5, 63, 70]), Some(&set(&[5]))), [63..64, 70..71]);
+        assert_eq!(told(&SlotSet::new(), Some(&all)), []);
     }
 
     #[test]
