@@ -62,7 +62,7 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("cost", &["ids", "units", "shape", "overlap", "history"]),
     ("cost/*", &["real", "ids", "units", "shape", "overlap", "observe", "rates", "history", "cost"]),
     ("queue", &["units", "shape"]),
-    ("pick", &["ids", "cost"]),
+    ("pick", &["real", "ids", "cost"]),
     ("retry", &["ids", "cost"]),
     ("policy", &["shape", "observe", "history", "cost", "pick"]),
     ("session", &["recent", "ids", "shape", "observe", "cost"]),
@@ -70,6 +70,7 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     (
         "scheduler",
         &[
+            "real",
             "ids",
             "units",
             "namespace",
