@@ -70,7 +70,6 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     (
         "scheduler",
         &[
-            "real",
             "ids",
             "units",
             "namespace",

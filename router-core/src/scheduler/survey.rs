@@ -14,7 +14,6 @@ use crate::ids::{Roll, SequenceHash, Slot};
 use crate::observe::{Enrolled, Learn};
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
-use crate::real::smaller;
 use crate::shape::{Fork, Opening, Prompt, Request, Shape, Turn};
 use crate::slot_set::SlotSet;
 use crate::units::{BlockSize, Blocks, Tokens};
@@ -115,8 +114,8 @@ impl Scheduler {
             is_learned |= seat.limits.blocks.is_none();
             is_below |= !held.is_on_device();
             // Where nothing is promised, there is nothing to doubt: most of a large fleet.
-            if held != TierBlocks::default() {
-                least_trust = smaller(seat.trust.weight(), least_trust);
+            if held != TierBlocks::default() && seat.trust.weight() < least_trust {
+                least_trust = seat.trust.weight();
             }
         }
         let is_in_doubt = is_below || !self.tiers.is_sure(TierBlocks::default(), least_trust);
