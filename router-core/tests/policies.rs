@@ -13,6 +13,8 @@ mod beginnings;
 mod copies;
 #[path = "policies/last.rs"]
 mod last;
+#[path = "policies/queues.rs"]
+mod queues;
 #[path = "policies/sessions.rs"]
 mod sessions;
 #[path = "policies/shadows.rs"]
