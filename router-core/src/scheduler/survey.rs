@@ -30,6 +30,7 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) -> Shape {
         find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
+        // Nothing, where no policy looks at it.
         scratch.added.clear();
         scratch.added.resize(workers.slots(), Blocks(0));
         if self.needs.added_blocks {
@@ -358,7 +359,7 @@ fn find_overlaps(
     }
 }
 
-/// Fills `added` by slot: what each account would grow by, except that what the prompts of one request share is counted
+/// Fills `added`, which is empty so far, by slot: what each account would grow by, except that what the prompts of one request share is counted
 /// for each of them.
 fn find_added(request: &Request<'_>, overlay: &Overlay, slots: usize, scratch: &mut Scratch) {
     let Scratch { hashes, ends, added, shared, .. } = scratch;
