@@ -20,10 +20,10 @@ use mean::Mean;
 use missed::missed;
 pub use reading::{Flow, Outlook, Reading, Regulars, Returning};
 use returns::Returns;
-pub use seen::Seen;
+pub use seen::{ByNow, Seen};
 use sessions::Sessions;
 use stays::Stays;
-pub use work::Work;
+pub use work::{Amount, Work};
 use worker::{Interval, Pending, Stage, Worker, context_of};
 
 mod ages;
@@ -38,6 +38,7 @@ mod missed;
 mod progress;
 mod reading;
 mod returns;
+mod row;
 mod seen;
 mod sessions;
 mod stays;
@@ -206,7 +207,7 @@ impl State {
             return;
         }
         self.workers.resize_with(self.workers.len().max(self.occupants.slots()), Worker::default);
-        self.workers.iter_mut().for_each(|worker| worker.visits.begin(now));
+        self.workers.iter_mut().for_each(|worker| worker.begin(now));
     }
 
     fn placed(&mut self, now: f64, (key, slot): (RequestKey, Slot), shape: &Shape, (work, held): (Work, Blocks)) {
@@ -248,7 +249,7 @@ impl State {
         }
         self.settle(now, slot);
         let Self { sessions, workers, .. } = self;
-        sessions.come(now, (slot, saved), shape.turn, |slot, saved| workers[slot.index()].visits.add(now, saved));
+        sessions.come(now, (slot, saved), shape.turn, |slot, saved| workers[slot.index()].visited(now, saved));
         workers[slot.index()].placed(now, Pending { key, work, sent: now, context, whole });
     }
 
@@ -457,7 +458,10 @@ mod tests {
 
         fn outlook(&self, ms: f64, slot: u16, thousands: f64, waiting: u32) -> Outlook {
             let reading = self.0.read(self.1 + Duration::from_secs_f64(ms / 1e3));
-            reading.of_worker(Slot(self.2 + slot)).outlook(&work(thousands), waiting)
+            reading
+                .of_workers(Slot(self.2 + slot))
+                .seen()
+                .outlook(&reading.amount(&work(thousands)), f64::from(waiting))
         }
 
         /// `rounds` requests of 1 to 8 thousand tokens on each of four workers, the first `slow` times slower than
@@ -731,7 +735,10 @@ mod tests {
         }
         let end = 50.0 + 20.0 * 39.0;
         let reading = world.0.read(world.1 + Duration::from_secs_f64(end / 1e3));
-        assert!(near(reading.of_worker(Slot(0)).gap(), 20.0, 1e-9) && reading.of_worker(Slot(1)).gap() == 0.0);
+        assert!(
+            near(reading.of_workers::<f64>(Slot(0)).seen().gap(), 20.0, 1e-9)
+                && reading.of_workers::<f64>(Slot(1)).seen().gap() == 0.0
+        );
         drop(reading);
         let wait = |ms| world.outlook(end + ms, 0, 0.0, 0).wait;
         assert!(near(wait(0.0), 20.0, 1e-9) && near(wait(15.0), 5.0, 1e-9) && near(wait(70.0), 10.0, 1e-9));

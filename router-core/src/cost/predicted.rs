@@ -3,22 +3,26 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Term, Told, Unit, ratio, serving};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Told, ratio};
 use crate::ids::{Roll, SequenceHash};
 use crate::observe::{Enrol, Enrolled, Learn, Observation};
-use crate::rates::{Outlook, Rates, Reading, Regulars, Returning, Seen, Work};
-use crate::real::{larger, smaller};
+use crate::rates::{Amount, Outlook, Rates, Reading, Returning, Seen, Work};
+use crate::real::{Four, Number, larger};
 use crate::shape::{Objectives, Shape};
 use crate::units::{Blocks, Tier};
 use copies::{Copies, First, Home};
 use late::late;
-use room::until_room;
+use room::{has_room, until_room};
 use soonest::Soonest;
+use toll::Toll;
+use worth::Worth;
 
 mod copies;
 mod late;
 mod room;
 mod soonest;
+mod toll;
+mod worth;
 
 /// `wait + own + more·(busy·min(λ, 8λᵣ)·(wait + own/2) + min(full·κ/2·decoding, 20)) + min(more, saved)·λᵣ·(wait + own/2) +
 /// last + step + behind + 10·late − copy` in ms, lowest wins; ours. Only what a request makes others wait multiplies; what it
@@ -65,146 +69,6 @@ pub struct Predicted {
     firsts: Mutex<Vec<First>>,
 }
 
-/// What a request costs at one worker, in ms.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Toll {
-    /// Until the engine comes to it.
-    pub wait: f64,
-    /// To compute it.
-    pub own: f64,
-    /// What those lose who arrive meanwhile.
-    pub later: f64,
-    /// What those lose who come next, where it takes the time of who would have some soonest.
-    pub last: f64,
-    /// What those lose who come for what it holds.
-    pub regulars: f64,
-    /// What those lose who decode there.
-    pub stalls: f64,
-    /// What those lose who are computed in the same step.
-    pub step: f64,
-    /// What those lose who wait for room behind it.
-    pub behind: f64,
-    /// By what it breaks a promise that its class was given.
-    pub late: f64,
-    /// What others will gain who come for the same, if it is copied there; not above 0.
-    pub copy: f64,
-}
-
-/// What a ms is worth that others lose by a request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Worth {
-    /// Of what makes those wait who come later, as far as they cannot avoid it.
-    busy: f64,
-    /// How many would arrive at each worker in a ms, if all had equally many.
-    arrivals: f64,
-    /// For each stream that decodes.
-    stall: f64,
-}
-
-impl Toll {
-    /// `decoding` are the streams that decode there when it is computed.
-    fn of(Outlook { wait, own, more, step }: Outlook, decoding: f64, regulars: Regulars, worth: Worth) -> Self {
-        let during = wait + own / 2.0;
-        Self {
-            wait,
-            own,
-            later: more * worth.busy * smaller(worth.arrivals, GROWTH_MAX * regulars.per_ms()) * during,
-            last: 0.0,
-            regulars: regulars.lose(more) * during,
-            stalls: smaller(more * worth.stall * decoding, more * STALLS_MAX),
-            step,
-            behind: 0.0,
-            late: 0.0,
-            copy: 0.0,
-        }
-    }
-
-    /// Where it has to wait so long for room.
-    fn queued(self, room: f64) -> Self {
-        Self { behind: room, ..self }
-    }
-
-    fn first(&self) -> First {
-        First { wait: self.wait, own: self.own }
-    }
-
-    /// What it costs there, whoever stands beside it.
-    fn alone(&self) -> f64 {
-        let Self { wait, own, later, regulars, stalls, step, behind, late, .. } = self;
-        wait + own + later + regulars + stalls + step + behind + late
-    }
-
-    /// All of it.
-    pub fn sum(&self) -> f64 {
-        self.alone() + self.last + self.copy
-    }
-
-    fn terms(&self) -> [Term; 10] {
-        let Self { wait, own, later, last, regulars, stalls, step, behind, late, copy } = *self;
-        let ms = |name, ms| Term::adds(name, Unit::Milliseconds, ms);
-        [
-            ms("wait", wait),
-            ms("own", own),
-            ms("later", later),
-            ms("last", last),
-            ms("regulars", regulars),
-            ms("stalls", stalls),
-            ms("step", step),
-            ms("behind", behind),
-            ms("late", late),
-            ms("copy", copy),
-        ]
-    }
-}
-
-impl Worth {
-    fn now(reading: &Reading<'_>, candidates: &[Candidate]) -> Self {
-        let (mut workers, mut computing, mut fullness) = (0_u32, 0_u32, 0.0);
-        let all_stream = reading.all_stream();
-        let unheard = |slot| if all_stream { 0 } else { reading.of_worker(slot).unheard() };
-        for candidate in serving(candidates) {
-            workers += 1;
-            computing += u32::from(candidate.waiting > unheard(candidate.slot));
-            fullness += known_fullness(candidate);
-        }
-        let (workers, computing) = (f64::from(workers.max(1)), f64::from(computing));
-        let arrivals = reading.arrivals() / workers;
-        let usually = (arrivals * reading.mean_request_ms()).min(BUSIEST);
-        let full = usually.max(fullness / workers).min(BUSIEST);
-        let now = ((computing + 1.0) / (workers + 1.0)).min(BUSIEST);
-        let busy = queue(usually, workers).max(queue(now, workers).min(1.0 / (1.0 - usually)));
-        Self { busy, arrivals, stall: odds(full) * reading.first_share() / 2.0 }
-    }
-}
-
-/// `share / (1 − share)`.
-fn odds(share: f64) -> f64 {
-    share / (1.0 - share)
-}
-
-/// How many times as long as a request takes one waits before so many workers, each of which computes for this share of the
-/// time, if there were one of them for each: `ρ^(√(2(k + 1)) − 1)/(1 − ρ)` (H. Sakasegawa, An approximation formula
-/// `L_q ≃ αρ^β/(1 − ρ)`, Ann. Inst. Statist. Math. 29, 1977). Of one it is `ρ/(1 − ρ)`.
-fn queue(share: f64, workers: f64) -> f64 {
-    share.powf((2.0 * (workers + 1.0)).sqrt() - 1.0) / (1.0 - share)
-}
-
-/// How full it is by what is known: a cache of which only the most that was in use is known is full by no count.
-fn known_fullness(candidate: &Candidate) -> f64 {
-    if candidate.total_is_learned { candidate.slot_load() } else { candidate.fullness() }
-}
-
-/// How many times as many may come to a worker as came last. One that hardly anybody goes to would look, by its equal share
-/// of arrivals, as if many would be held up there, and stay idle beside busy ones for that.
-const GROWTH_MAX: f64 = 8.0;
-
-/// How many ms all others lose at most by one that all who decode somewhere lose: as many come who have to wait for room before
-/// a fleet has caught up that is as full as is believed at most.
-const STALLS_MAX: f64 = 1.0 / (1.0 - BUSIEST);
-
-/// How busy or full a fleet is at most: beyond, what is estimated is too rough to tell how much more others lose.
-const BUSIEST: f64 = 0.95;
-
 impl Predicted {
     fn judge<'a>(&'a self, now: Instant, shape: &'a Shape, candidates: &[Candidate]) -> Judge<'a> {
         Judge::now(self.rates.read(now), shape, candidates)
@@ -218,9 +82,13 @@ impl Predicted {
         // Nothing panics while the lock is held.
         let mut firsts = self.firsts.lock().unwrap_or_else(PoisonError::into_inner);
         firsts.resize(candidates.len(), First::default());
-        for ((candidate, cost), first) in candidates.iter().zip(&mut *costs).zip(&mut *firsts) {
-            let toll = judge.toll(candidate);
-            (cost.0, *first) = (toll.alone(), toll.first());
+        let (fours, others) = candidates.as_chunks();
+        let mut tolls = costs.iter_mut().zip(&mut *firsts);
+        for four in fours {
+            judge.toll::<Four>(&four.each_ref()).tell(&mut tolls);
+        }
+        for other in others {
+            judge.toll::<f64>(&other).tell(&mut tolls);
         }
         let last = Soonest::among(candidates, &firsts).lost(judge.reading.newcomers());
         last.iter().for_each(|(at, lost)| costs[*at].0 += lost);
@@ -255,54 +123,93 @@ impl<'a> Judge<'a> {
         Self { reading, shape, worth, decode_ms, is_promised: shape.objectives != Objectives::default() }
     }
 
+    /// What it costs at a candidate, or at each of some, but for copies.
     #[inline(always)]
-    fn outlook(&self, seen: &Seen<'_>, candidate: &Candidate) -> Outlook {
-        if candidate.overlap.is_on_device() {
-            seen.outlook(&Work::on_device(self.shape.prompt, candidate.new_tokens), candidate.waiting)
+    fn toll<N: Number>(&self, candidates: &N::Each<&Candidate>) -> Toll<N> {
+        let is_usual = !N::any(candidates, |it| !it.overlap.is_on_device() || !has_room(it));
+        if is_usual && let Some(seen) = self.reading.of_plain(N::map(candidates, |it| it.slot)) {
+            let prompt = self.shape.prompt;
+            let amount = Amount::on_device(prompt, N::count(candidates, |it| it.new_tokens.min(prompt).0));
+            self.toll_of(&seen, candidates, &amount, N::all(0.0))
         } else {
-            self.outlook_below(seen, candidate)
+            self.toll_of_any(candidates)
         }
     }
 
-    /// The same of one that would have something to fetch. A promise is believed on every tier as far as on the device; what
-    /// tiers are worth elsewhere does not matter here, since fetching has a rate of its own.
-    #[inline(never)] // Sums of what is nothing on most workers would be in the way of all.
-    fn outlook_below(&self, seen: &Seen<'_>, candidate: &Candidate) -> Outlook {
-        let Shape { prompt, block_size, .. } = *self.shape;
-        let below = candidate.overlap.total().0 - candidate.overlap.get(Tier::Device).0;
-        let trust = ratio(candidate.cached_below.0, Blocks(below).tokens(block_size).0).min(1.0);
-        let work = Work::new(prompt, candidate.to_compute(prompt), candidate.overlap, trust, block_size);
-        seen.outlook(&work, candidate.waiting)
+    /// The same where there may be something to fetch, to wait for, or to be told from the time.
+    #[inline(never)] // What most have not would be in the way of all.
+    fn toll_of_any<N: Number>(&self, candidates: &N::Each<&Candidate>) -> Toll<N> {
+        let by_now = self.reading.of_workers(N::map(candidates, |it| it.slot));
+        self.toll_of(&by_now.seen(), candidates, &self.amount(candidates), self.until_room(candidates))
     }
 
-    /// What it costs at a candidate, but for copies.
     #[inline(always)]
-    fn toll(&self, candidate: &Candidate) -> Toll {
-        let seen = self.reading.of_worker(candidate.slot);
-        let Outlook { wait, own, more, step } = self.outlook(&seen, candidate);
-        let room = until_room(candidate, |share| seen.until_gone(share));
+    fn toll_of<N: Number>(
+        &self,
+        seen: &Seen<'_, N>,
+        candidates: &N::Each<&Candidate>,
+        amount: &Amount<N>,
+        room: N,
+    ) -> Toll<N> {
+        let waiting = N::count(candidates, |it| it.waiting);
+        let Outlook { wait, own, more, step } = seen.outlook(amount, waiting);
         let outlook = Outlook { wait: larger(wait, room), own, more, step };
         // Those ahead of it have their first tokens by then, unless they are computed in the same step.
-        let beside = if step > 0.0 { candidate.waiting.saturating_sub(seen.unheard()) } else { 0 };
-        let decoding = f64::from(candidate.requests.saturating_sub(beside));
-        let toll = Toll::of(outlook, decoding, seen.regulars(), self.worth).queued(room);
+        let nobody = N::all(0.0);
+        let ahead = step.if_positive(larger(waiting - seen.unheard(), nobody));
+        let decoding = larger(N::count(candidates, |it| it.requests) - ahead, nobody);
+        let toll = Toll { behind: room, ..Toll::of(outlook, decoding, seen.regulars(), self.worth) };
         if !self.is_promised {
             return toll;
         }
         Toll { late: late(self.shape, toll.wait + toll.own, (seen.gap(), self.decode_ms)), ..toll }
     }
 
+    /// What there is to do. A promise is believed on every tier as far as on the device; what tiers are worth elsewhere does not
+    /// matter here, since fetching has a rate of its own.
+    fn amount<N: Number>(&self, candidates: &N::Each<&Candidate>) -> Amount<N> {
+        let Shape { prompt, block_size, .. } = *self.shape;
+        let amounts = N::map(candidates, |candidate: &Candidate| {
+            if candidate.overlap.is_on_device() {
+                return self.reading.amount(&Work::on_device(prompt, candidate.new_tokens));
+            }
+            let below = candidate.overlap.total().0 - candidate.overlap.get(Tier::Device).0;
+            let trust = ratio(candidate.cached_below.0, Blocks(below).tokens(block_size).0).min(1.0);
+            let work = Work::new(prompt, candidate.to_compute(prompt), candidate.overlap, trust, block_size);
+            self.reading.amount(&work)
+        });
+        let fetching = N::any(&amounts, |it| it.fetching.is_some());
+        Amount {
+            tokens: N::of(&amounts, |it| it.tokens),
+            pairs: N::of(&amounts, |it| it.pairs),
+            fetching: fetching.then(|| N::of(&amounts, |it| it.fetching.unwrap_or(0.0))),
+        }
+    }
+
+    #[inline(always)]
+    fn until_room<N: Number>(&self, candidates: &N::Each<&Candidate>) -> N {
+        if !N::any(candidates, |it| !has_room(it)) {
+            return N::all(0.0);
+        }
+        N::of(candidates, |it| until_room(it, |share| self.reading.until_gone(it.slot, share)))
+    }
+
+    fn outlook(&self, candidate: &Candidate) -> Outlook {
+        let by_now = self.reading.of_workers::<f64>(candidate.slot);
+        by_now.seen().outlook(&self.amount(&candidate), f64::from(candidate.waiting))
+    }
+
     /// None where nobody has anything of a copy.
     fn copies(&self, candidates: &[Candidate], firsts: &[First]) -> Option<Copies> {
         let returning = self.reading.returning(self.shape).filter(Returning::is_wished_for)?;
         let home = Home::among(candidates, firsts)?;
-        let more = |home: &Candidate| self.outlook(&self.reading.of_worker(home.slot), home).more;
+        let more = |home: &Candidate| self.outlook(home).more;
         Some(Copies::of(returning, home, more))
     }
 
     /// The terms of the candidate at place `at`.
     fn terms(&self, at: usize, candidate: &Candidate, beside: &Beside) -> [Term; 10] {
-        let toll = self.toll(candidate);
+        let toll = self.toll::<f64>(&candidate);
         let copy = beside.copies.map_or(0.0, |copies| copies.cost(candidate, toll.first()));
         let last = beside.last.filter(|(place, _)| *place == at).map_or(0.0, |(_, lost)| lost);
         Toll { last, copy, ..toll }.terms()
@@ -379,29 +286,15 @@ impl Enrol for Predicted {
 mod tests {
     use std::time::Duration;
 
-    use super::super::Standing;
     use super::super::small_worlds::{assert_costs, candidate, origin, shape};
+    use super::super::{Standing, Unit};
     use super::*;
     use crate::cost::terms::combined;
     use crate::ids::{Rank, RequestKey, Slot, WorkerId};
     use crate::observe::{Event, Side, Usage};
     use crate::overlap::TierBlocks;
-    use crate::rates::Flow;
     use crate::shape::Fork;
     use crate::units::Tokens;
-
-    const NOTHING: Toll = Toll {
-        wait: 0.0,
-        own: 0.0,
-        later: 0.0,
-        last: 0.0,
-        regulars: 0.0,
-        stalls: 0.0,
-        step: 0.0,
-        behind: 0.0,
-        late: 0.0,
-        copy: 0.0,
-    };
 
     /// A world in which nothing decodes and nobody waits, as far as candidates tell.
     fn idle(slot: u16, overlap: u32) -> Candidate {
@@ -422,27 +315,6 @@ mod tests {
         let shape = Shape::of(Tokens(new_tokens), crate::units::BlockSize::new(16).unwrap());
         let event = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(new_tokens) };
         tell(policy, at, key, slot, event);
-    }
-
-    #[test]
-    fn the_formula_by_hand() {
-        let worth = Worth { busy: 0.5, arrivals: 0.01, stall: 0.05 };
-        // 0.01 arrivals a ms in the 100 ms before it and, as they lose half, 25 of those that it takes are 1.25, each of which
-        // loses 40, and half of them go elsewhere; six streams lose 40 at a twentieth each.
-        // Of sessions four go on in that time, each of which would rather lose the 30 ms that coming here saves; two others come,
-        // whom that saves 20.
-        let [sessions, others] = [Flow { per_ms: 0.032, saved: 30.0 }, Flow { per_ms: 0.016, saved: 20.0 }];
-        let regulars = Regulars { sessions, others };
-        let toll = Toll::of(Outlook { wait: 100.0, own: 50.0, more: 40.0, step: 8.0 }, 6.0, regulars, worth);
-        let lost = Toll { later: 25.0, regulars: 160.0, stalls: 12.0, step: 8.0, ..NOTHING };
-        assert_eq!(toll, Toll { wait: 100.0, own: 50.0, ..lost });
-        assert!((toll.sum() - 355.0).abs() < 1e-12);
-        // However many decode, those who wait for room are some twenty.
-        let crowded = Toll::of(Outlook { more: 40.0, ..Outlook::default() }, 1e6, regulars, worth);
-        assert!((crowded.stalls - 800.0).abs() < 1e-9);
-        // The same work ahead of it costs nobody else anything.
-        let alone = Toll::of(Outlook { wait: 100.0, ..Outlook::default() }, 6.0, regulars, worth);
-        assert!((alone.sum() - 100.0).abs() < 1e-12);
     }
 
     #[test]
@@ -470,32 +342,7 @@ mod tests {
     fn outlook(policy: &Predicted, now: Instant, candidate: &Candidate) -> Outlook {
         let shape = shape(256);
         let judge = policy.judge(now, &shape, &[*candidate]);
-        judge.outlook(&judge.reading.of_worker(candidate.slot), candidate)
-    }
-
-    #[test]
-    fn who_goes_nowhere_makes_nobody_wait_there() {
-        let worth = Worth { busy: 1.0, arrivals: 0.01, stall: 0.0 };
-        let later = |per_ms| {
-            let outlook = Outlook { own: 100.0, more: 80.0, ..Outlook::default() };
-            Toll::of(outlook, 0.0, Regulars { others: Flow { per_ms, saved: 0.0 }, ..Regulars::default() }, worth).later
-        };
-        // An equal share of what arrives is 40 ms, whether a fifth as many came there last or more.
-        let expected = [(0.0, 0.0), (0.000_625, 20.0), (0.002, 40.0), (0.01, 40.0), (0.04, 40.0)];
-        for (per_ms, ms) in expected {
-            assert!((later(per_ms) - ms).abs() < 1e-9, "{per_ms}: {}", later(per_ms));
-        }
-    }
-
-    #[test]
-    fn one_of_many_workers_has_time_for_longer() {
-        let off = |value: f64, exact: f64| (value / exact - 1.0).abs();
-        // Of one it is exact. Of more M/M/k has C(k, ρ)/(1 − ρ), where Erlang's C is 0.7111, 0.4092 and 0.5913.
-        assert!([(0.5, 1.0), (0.8, 4.0)].iter().all(|(share, exact)| off(queue(*share, 1.0), *exact) < 1e-12));
-        let many = [(0.8, 2.0, 0.7111 / 0.2), (0.8, 10.0, 0.4092 / 0.2), (0.9, 16.0, 0.5913 / 0.1)];
-        for (share, workers, exact) in many {
-            assert!(off(queue(share, workers), exact) < 0.08, "{workers}: {}, not {exact}", queue(share, workers));
-        }
+        judge.outlook(candidate)
     }
 
     #[test]
@@ -615,11 +462,11 @@ mod tests {
         let seen = |ms| {
             let shape = shape(256);
             let judge = policy.judge(at(ms), &shape, &fleet);
-            ((judge.worth.busy * 2.0).round(), judge.reading.of_worker(fleet[0].slot).unheard())
+            ((judge.worth.busy * 2.0).round(), judge.reading.of_workers::<f64>(fleet[0].slot).seen().unheard())
         };
         // One of two computes, and the request would be on the other: as if nobody could go elsewhere; then one of three.
-        assert_eq!(seen(2_010), (2.0, 0));
-        assert_eq!(seen(2_100), (1.0, 1));
+        assert_eq!(seen(2_010), (2.0, 0.0));
+        assert_eq!(seen(2_100), (1.0, 1.0));
     }
 
     #[test]
@@ -636,7 +483,7 @@ mod tests {
         let stalls = |ms, fleet: &[Candidate]| {
             let (now, shape) = (at(ms), shape(256));
             let judge = policy.judge(now, &shape, fleet);
-            judge.toll(&fleet[0]).stalls
+            judge.toll::<f64>(&&fleet[0]).stalls
         };
         let mates = stalls(2_020, &fleet(5, 2));
         assert!((mates - stalls(2_020, &fleet(3, 0))).abs() < 1e-9 && mates > 0.0, "{mates}");
@@ -778,6 +625,68 @@ mod tests {
         assert!(terms[0].iter().take(7).filter(|term| term.name != "last").all(|term| term.value > 0.0), "{terms:?}");
         // 128 tokens more than the holder has to compute, at 30 ms a thousand: what others wait there is more.
         assert!(terms[0][9].value == 0.0 && (terms[1][9].value + 3.84).abs() < 1e-9, "{terms:?}");
+    }
+
+    /// Workers that are idle, busy, full, foreign ones', with something to fetch or given to others, in every place of four.
+    fn all_kinds(policy: &Predicted, start: Instant) -> Vec<Candidate> {
+        let worker = WorkerId::from("w");
+        let targets = (0..11).map(|slot| Enrolled { slot: Slot(slot), worker: &worker, rank: Rank(u32::from(slot)) });
+        policy.enrol(Roll(1), &mut targets.into_iter());
+        let mut fleet: Vec<_> = (0..11_u16).map(|slot| idle(slot, u32::from(slot))).collect();
+        for key in 0..40 {
+            let (at, slot) = (start + Duration::from_millis(9 * key), u16::try_from(key * 7 % 8).unwrap());
+            place(policy, at, key, slot, 300 + 97 * u32::try_from(key).unwrap());
+            if key % 3 == 0 {
+                tell(policy, at + Duration::from_millis(5), key, slot, Event::FirstToken);
+                tell(policy, at + Duration::from_millis(8), key, slot, Event::Progress { tokens: Tokens(3) });
+            }
+            let at = &mut fleet[usize::from(slot)];
+            (at.requests, at.waiting) = (at.requests + 1, at.waiting + u32::from(key % 3 > 0));
+        }
+        (fleet[1].waiting, fleet[9].waiting) = (fleet[1].waiting + 2, 3);
+        (fleet[2].active_slots, fleet[2].standing) = (16, Standing::Full);
+        fleet[3].standing = Standing::Out;
+        fleet[10].new_tokens = Tokens(0);
+        fleet
+    }
+
+    /// That whoever stands beside it, a candidate costs what it costs.
+    fn assert_alike(policy: &Predicted, now: Instant, shape: &Shape, fleet: &[Candidate]) {
+        let judge = policy.judge(now, shape, fleet);
+        let each: Vec<_> = fleet.iter().map(|candidate| judge.toll::<f64>(&candidate)).collect();
+        for (at, four) in fleet.windows(4).enumerate() {
+            let toll = judge.toll::<Four>(&[&four[0], &four[1], &four[2], &four[3]]);
+            (0..4).for_each(|lane| assert_eq!(toll.one(lane), each[at + lane], "{lane} behind {at}"));
+        }
+    }
+
+    #[test]
+    fn four_at_once_cost_what_each_costs() {
+        let (policy, start) = (Predicted::default(), origin());
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut fleet = all_kinds(&policy, start);
+        let objectives = Objectives { ttft: Some(Duration::from_millis(40)), itl: Some(Duration::from_millis(1)) };
+        let promised = Shape { objectives, ..shape(256) };
+        let assert_all_alike = |fleet: &[Candidate]| {
+            for (shape, ms) in [(shape(256), 401), (promised, 900), (shape(2_000), 4_030)] {
+                assert_alike(&policy, at(ms), &shape, fleet);
+            }
+        };
+        assert_all_alike(&fleet);
+        // One would have to fetch something.
+        let mut below = TierBlocks::device(Blocks(2));
+        below.add(Tier::Host, Blocks(6));
+        fleet[5] = Candidate { overlap: below, cached_below: Tokens(80), ..idle(5, 2) };
+        assert_all_alike(&fleet);
+        // Two have something to fetch.
+        let event = Event::Placed { shape: shape(256), overlap: below, new_tokens: Tokens(128) };
+        [4, 6].into_iter().for_each(|slot| tell(&policy, at(400), 100 + u64::from(slot), slot, event));
+        assert_all_alike(&fleet);
+        // Answers in one piece, the first of which must be past its prompt.
+        let whole = Shape { whole: true, ..shape(900) };
+        let event = Event::Placed { shape: whole, overlap: TierBlocks::default(), new_tokens: Tokens(900) };
+        (7..10).for_each(|slot| tell(&policy, at(800), 200 + u64::from(slot), slot, event));
+        assert_all_alike(&fleet);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::ONE_STEP_MS;
 use super::mean::Mean;
-use crate::real::larger;
+use crate::real::{Number, larger};
 
 /// A gap counts as so many usual ones at most: a quiet night is no rate of the morning.
 const PAUSE_MAX: f64 = 100.0;
@@ -58,21 +58,30 @@ impl Arrivals {
         per(larger(self.size.get(), 1.0), self.between.get())
     }
 
-    /// The same at this moment: fewer where nobody has come for longer than usual, more while more than usual come at once.
-    #[inline]
-    pub(super) fn per_ms_by(&self, now: f64) -> f64 {
-        per(self.at_once, larger(self.between.get(), now - self.last.0))
+    /// What [`per_ms_by`] is told of them.
+    pub(super) fn numbers(&self) -> [f64; 3] {
+        [self.at_once, self.between.get(), self.last.0]
     }
 }
 
-#[inline]
-fn per(size: f64, between: f64) -> f64 {
-    if between > 0.0 { size / between } else { 0.0 }
+/// Requests in a ms at this moment: fewer where nobody has come for longer than usual, more while more than usual come at once.
+#[inline(always)]
+pub(super) fn per_ms_by<N: Number>([at_once, between, last]: [N; 3], now: f64) -> N {
+    per(at_once, larger(between, N::all(now) - last))
+}
+
+#[inline(always)]
+fn per<N: Number>(size: N, between: N) -> N {
+    between.if_positive(size / between)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn by(arrivals: &Arrivals, now: f64) -> f64 {
+        per_ms_by(arrivals.numbers(), now)
+    }
 
     fn after(times: &[f64]) -> Arrivals {
         let mut arrivals = Arrivals::new(0.25);
@@ -82,31 +91,31 @@ mod tests {
 
     #[test]
     fn one_by_one_they_come_as_often_as_the_gaps_say() {
-        assert_eq!([after(&[]).per_ms(), after(&[]).per_ms_by(9.0)], [0.0, 0.0]);
-        assert_eq!([after(&[100.0]).per_ms(), after(&[100.0]).per_ms_by(150.0)], [0.0, 0.02]);
+        assert_eq!([after(&[]).per_ms(), by(&after(&[]), 9.0)], [0.0, 0.0]);
+        assert_eq!([after(&[100.0]).per_ms(), by(&after(&[100.0]), 150.0)], [0.0, 0.02]);
         let arrivals = after(&[100.0, 150.0, 200.0]);
-        assert_eq!([200.0, 250.0, 400.0].map(|now| arrivals.per_ms_by(now)), [0.02, 0.02, 0.005]);
+        assert_eq!([200.0, 250.0, 400.0].map(|now| by(&arrivals, now)), [0.02, 0.02, 0.005]);
         assert_eq!(arrivals.per_ms(), 0.02);
     }
 
     #[test]
     fn what_comes_at_once_counts_for_one_sample_until_it_is_over() {
         let mut arrivals = after(&[0.0, 100.0, 200.0]);
-        assert_eq!(arrivals.per_ms_by(200.0), 0.01);
+        assert_eq!(by(&arrivals, 200.0), 0.01);
         (0..8).for_each(|_| arrivals.add(200.0));
         // A quarter of the eight more than usual; of the rate over all time nothing.
-        assert_eq!([arrivals.per_ms_by(200.0), arrivals.per_ms()], [0.03, 0.01]);
+        assert_eq!([by(&arrivals, 200.0), arrivals.per_ms()], [0.03, 0.01]);
     }
 
     #[test]
     fn who_is_believed_to_have_come_with_the_beginning_counts_as_one_who_came() {
         let mut arrivals = Arrivals::new(0.25);
         arrivals.begin(100.0);
-        assert_eq!([100.0, 150.0, 300.0].map(|now| arrivals.per_ms_by(now)), [0.0, 0.02, 0.005]);
+        assert_eq!([100.0, 150.0, 300.0].map(|now| by(&arrivals, now)), [0.0, 0.02, 0.005]);
         arrivals.add(300.0);
         // A second beginning is none.
         arrivals.begin(310.0);
-        assert_eq!([301.0, 320.0, 500.0].map(|now| arrivals.per_ms_by(now)), [0.005; 3]);
+        assert_eq!([301.0, 320.0, 500.0].map(|now| by(&arrivals, now)), [0.005; 3]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How long an interval of work lasts, learned from those that were seen.
 
-use super::work::{Decoding, QUANTITIES, STEP, Work};
+use super::work::{Amount, Decoding, QUANTITIES, STEP, Work};
+use crate::real::Number;
 
 /// What is believed before anything was seen, in ms: for an interval, for a thousand tokens, for a million pairs, for a
 /// thousand tokens from the host, from a disk and from shared storage, for a stream in a step and for a hundred thousand
@@ -66,44 +67,46 @@ impl Default for Line {
 impl Line {
     /// How long so much work should take, in ms; nothing for none.
     pub(super) fn ms(&self, work: &Work) -> f64 {
-        self.ms_beside(work, self.decode_ms(work.beside))
+        self.ms_beside(&self.amount(work), self.decode_ms(work.beside))
     }
 
-    /// The same beside streams that make a step so many ms longer.
-    #[inline]
-    pub(super) fn ms_beside(&self, work: &Work, decode: f64) -> f64 {
-        if work.is_none() { 0.0 } else { self.step_ms(decode) + self.more_ms(work, decode) }
+    /// What its time depends on.
+    pub(super) fn amount(&self, work: &Work) -> Amount {
+        let fetching = work.fetches().then(|| self.fetching_ms(work.fetched));
+        Amount { tokens: work.tokens, pairs: work.pairs, fetching }
     }
 
-    /// How much longer so much work makes a step that there is anyway, for others or for the streams beside it.
-    #[inline]
-    pub(super) fn more_ms(&self, work: &Work, decode: f64) -> f64 {
-        if work.is_none() { 0.0 } else { self.alone_ms(work) + slowed_ms(work, decode) }
+    /// How long it takes to fetch so much, as in [`Work::fetched`].
+    pub(super) fn fetching_ms(&self, fetched: [f64; 3]) -> f64 {
+        let [_, _, _, host, disk, external, ..] = self.rates;
+        host * fetched[0] + disk * fetched[1] + external * fetched[2]
     }
 
-    /// The same for others alone, of some work.
-    #[inline]
-    pub(super) fn alone_ms(&self, work: &Work) -> f64 {
-        let [_, per_token, per_pair, host, disk, external, ..] = self.rates;
-        let computed = per_token * work.tokens + per_pair * work.pairs;
-        if work.fetches() {
-            computed + (host * work.fetched[0] + disk * work.fetched[1] + external * work.fetched[2])
-        } else {
-            computed
-        }
+    /// How long so much takes beside streams that make a step so many ms longer; nothing for none.
+    #[inline(always)]
+    pub(super) fn ms_beside<N: Number>(&self, amount: &Amount<N>, decode: N) -> N {
+        amount.tokens.if_positive(self.step_ms(decode) + (self.alone_ms(amount) + slowed_ms(amount, decode)))
+    }
+
+    /// How much longer some work makes a step that there is anyway, where nothing decodes in it.
+    #[inline(always)]
+    pub(super) fn alone_ms<N: Number>(&self, amount: &Amount<N>) -> N {
+        let [_, per_token, per_pair, ..] = self.rates;
+        let computed = N::all(per_token) * amount.tokens + N::all(per_pair) * amount.pairs;
+        amount.fetching.map_or(computed, |fetching| computed + fetching)
     }
 
     /// How long a step is that streams make so much longer, and in which nothing else is done.
-    #[inline]
-    pub(super) fn step_ms(&self, decode: f64) -> f64 {
-        self.rates[0] + decode
+    #[inline(always)]
+    pub(super) fn step_ms<N: Number>(&self, decode: N) -> N {
+        N::all(self.rates[0]) + decode
     }
 
     /// By how much streams make a step longer.
-    #[inline]
-    pub(super) fn decode_ms(&self, Decoding { streams, context }: Decoding) -> f64 {
+    #[inline(always)]
+    pub(super) fn decode_ms<N: Number>(&self, Decoding { streams, context }: Decoding<N>) -> N {
         let [.., per_stream, per_context] = self.rates;
-        per_stream * streams + per_context * context
+        N::all(per_stream) * streams + N::all(per_context) * context
     }
 
     /// Learns that so much work took `ms`. O(1).
@@ -141,9 +144,9 @@ impl Line {
 }
 
 /// How much longer streams make work that make each step so much longer.
-#[inline]
-pub(super) fn slowed_ms(work: &Work, decode: f64) -> f64 {
-    decode * work.tokens * (1.0 / STEP)
+#[inline(always)]
+pub(super) fn slowed_ms<N: Number>(amount: &Amount<N>, decode: N) -> N {
+    decode * amount.tokens * N::all(1.0 / STEP)
 }
 
 fn dot(a: &[f64; QUANTITIES], b: &[f64; QUANTITIES]) -> f64 {

@@ -22,14 +22,9 @@ pub(super) fn missed(
 ) -> f64 {
     let wait = |slot: Slot| {
         workers.get(slot.index()).map_or(0.0, |worker| {
-            let by_now;
-            let view = if worker.is_noted() {
-                View::of(worker, &worker.progress)
-            } else {
-                by_now = worker.progress_by(now, line);
-                View::of(worker, &by_now)
-            };
-            view.wait(now, line, (0, &Work::default()), (whole, line.decode_ms(view.decoding()))).0
+            let row = worker.row_by(now, line);
+            let view = View::<f64>::of(&row, line);
+            view.wait(now, line, (0.0, &Work::default()), (whole, line.decode_ms(view.decoding()))).0
         })
     };
     let here = wait(slot);

@@ -32,7 +32,7 @@ pub(super) struct Progress {
     /// What is computed in one step with the first.
     pub(super) step: Work,
     /// The step in which work that is sent now begins: before any of what is queued does, and once a step of that is under way.
-    steps: [NextStep; 2],
+    pub(super) steps: [NextStep; 2],
 }
 
 /// A step that work can join.
@@ -79,13 +79,7 @@ impl Progress {
         self.steps = [(0.0, 0), self.under_way(pending)].map(|begun| self.step_behind(pending, begun));
     }
 
-    /// The step in which work begins that is sent now.
-    #[inline]
-    pub(super) fn next_step(&self, now: f64) -> &NextStep {
-        &self.steps[usize::from(now - self.head >= ONE_STEP_MS)]
-    }
-
-    /// The one in which work begins that is sent while so many thousands of tokens and requests are in the one under way.
+    /// The step in which work begins that is sent now, while so many thousands of tokens and requests are in the one under way.
     fn step_behind(&self, pending: &VecDeque<Pending>, (under_way, done): (f64, usize)) -> NextStep {
         // What is queued fills one step after the other; the last of them is the one.
         let ahead = larger(self.queued.tokens - under_way, 0.0);

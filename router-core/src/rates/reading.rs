@@ -2,57 +2,58 @@
 
 use std::sync::MutexGuard;
 
-use super::seen::Seen;
-use super::work::Work;
+use super::seen::{ByNow, Seen};
+use super::work::{Amount, Work};
+use super::worker::Worker;
 use super::{END_TO_END_MS, State};
 use crate::ids::Slot;
-use crate::real::smaller;
+use crate::real::{Number, smaller};
 use crate::shape::Shape;
 use crate::units::Blocks;
 
 /// What a request can expect of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outlook {
+pub struct Outlook<N = f64> {
     /// ms until the engine comes to it.
-    pub wait: f64,
+    pub wait: N,
     /// ms to compute it.
-    pub own: f64,
+    pub own: N,
     /// Of these, what others lose by it: ms by which it makes a step longer that there is anyway.
-    pub more: f64,
+    pub more: N,
     /// ms that it takes from those together that wait for their first token from the step in which it is computed.
-    pub step: f64,
+    pub step: N,
 }
 
 /// Some who come to one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Flow {
+pub struct Flow<N = f64> {
     /// How many in a ms.
-    pub per_ms: f64,
+    pub per_ms: N,
     /// ms of computing that what the worker holds saves each of them, on average.
-    pub saved: f64,
+    pub saved: N,
 }
 
 /// Those who come to one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Regulars {
+pub struct Regulars<N = f64> {
     /// They who go on with what they were told there, by how many there are.
-    pub sessions: Flow,
+    pub sessions: Flow<N>,
     /// All others, by those who came last.
-    pub others: Flow,
+    pub others: Flow<N>,
 }
 
-impl Regulars {
+impl<N: Number> Regulars<N> {
     /// How many in a ms.
-    #[inline]
-    pub fn per_ms(&self) -> f64 {
+    #[inline(always)]
+    pub fn per_ms(&self) -> N {
         self.sessions.per_ms + self.others.per_ms
     }
 
     /// What those of a ms lose where each has to wait so much `more`, or what it would have saved there, if that is less: then
     /// it goes elsewhere.
-    #[inline]
-    pub fn lose(&self, more: f64) -> f64 {
-        let lose = |flow: Flow| smaller(more, flow.saved) * flow.per_ms;
+    #[inline(always)]
+    pub fn lose(&self, more: N) -> N {
+        let lose = |flow: Flow<N>| smaller(more, flow.saved) * flow.per_ms;
         lose(self.sessions) + lose(self.others)
     }
 }
@@ -100,10 +101,35 @@ impl<'a> Reading<'a> {
         self.state.wholes == 0
     }
 
-    /// What is known of one worker.
+    /// What is known of one worker, or of each of some, where nothing of it has to be told from the time, and nobody there has
+    /// anything to fetch.
     #[inline(always)] // A call would pass through memory what is asked of every worker for every request.
-    pub fn of_worker(&self, slot: Slot) -> Seen<'_> {
-        Seen::of(self, slot)
+    pub fn of_plain<N: Number>(&self, slots: N::Each<Slot>) -> Option<Seen<'_, N>> {
+        Seen::plain(self, slots)
+    }
+
+    /// The same of any.
+    pub fn of_workers<N: Number>(&self, slots: N::Each<Slot>) -> ByNow<'_, N> {
+        ByNow::of(self, slots)
+    }
+
+    /// What the time of so much work depends on.
+    pub fn amount(&self, work: &Work) -> Amount {
+        self.state.line.amount(work)
+    }
+
+    #[inline(always)]
+    pub(super) fn worker(&self, slot: Slot) -> &Worker {
+        let worker = self.state.workers.get(slot.index()).unwrap_or(&self.state.nobody);
+        debug_assert!(worker.is_row_right(), "{worker:?}");
+        worker
+    }
+
+    /// ms until a `share` of those in flight at a worker has gone, by how long those stay who are in flight anywhere; those who
+    /// came together go together.
+    #[inline(never)] // Seldom is there no room.
+    pub fn until_gone(&self, slot: Slot, share: f64) -> f64 {
+        self.state.end_to_end.until_gone(&self.worker(slot).guests, share, self.now)
     }
 
     /// Who will come back for what a prompt has in common with others, where it has: as often as others came before, at other

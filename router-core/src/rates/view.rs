@@ -1,39 +1,95 @@
-//! What one worker looks like at one moment: what a new request would wait for there, and whom it would make wait.
+//! What one worker looks like at one moment, or each of some: what a new request would wait for there, and whom it would make
+//! wait.
 
+use super::ONE_STEP_MS;
 use super::line::Line;
-use super::progress::Progress;
-use super::work::{Decoding, Work};
-use super::worker::Worker;
-use crate::real::{larger, smaller};
+use super::reading::Flow;
+use super::row::{Row, rest_of_step};
+use super::visits::flow;
+use super::work::{Amount, Decoding, Work};
+use crate::real::{Number, larger, smaller};
 
 /// How much slower at most a request that lets its first token wait makes a worker seem, at once. What it waits beyond that
 /// is waited for by others, too.
 const DISPROVED_MAX: f64 = 2.0;
 
-/// What one worker looks like at one moment. Looking changes nothing.
+/// What one worker looks like at one moment, or each of some. Looking changes nothing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct View<'a> {
-    worker: &'a Worker,
-    progress: &'a Progress,
+pub(super) struct View<'r, N: Number> {
+    rows: N::Each<&'r Row>,
+    /// ms to fetch what all that wait have below the device, what the first has, and its step; none where nobody has.
+    fetching: Option<[N; 3]>,
 }
 
-impl<'a> View<'a> {
-    /// The worker when it must have come so far.
-    #[inline]
-    pub(super) fn of(worker: &'a Worker, progress: &'a Progress) -> Self {
-        Self { worker, progress }
+impl<'r, N: Number> View<'r, N> {
+    /// Workers of whom this was noted.
+    #[inline(always)]
+    pub(super) fn of(rows: N::Each<&'r Row>, line: &Line) -> Self {
+        let fetching = |at: usize| N::of(&rows, |row| row.fetched.map_or(0.0, |fetched| line.fetching_ms(fetched[at])));
+        let has = N::any(&rows, |row| row.fetched.is_some());
+        Self { rows, fetching: has.then(|| [fetching(0), fetching(1), fetching(2)]) }
+    }
+
+    /// The same where nobody has to fetch anything; else none.
+    #[inline(always)]
+    pub(super) fn plain(rows: N::Each<&'r Row>) -> Option<Self> {
+        let has = N::any(&rows, |row| row.fetched.is_some());
+        (!has).then_some(Self { rows, fetching: None })
     }
 
     /// How many of so many requests that wait for their first tokens are foreign: more than are known of here.
-    #[inline]
-    pub(super) fn foreign(&self, waiting: u32) -> u32 {
-        waiting.saturating_sub(self.progress.waiting).saturating_sub(self.progress.unheard)
+    #[inline(always)]
+    pub(super) fn foreign(&self, waiting: N) -> N {
+        let [.., known] = self.pace();
+        larger(waiting - known - self.unheard(), N::all(0.0))
     }
 
     /// The streams that it decodes.
-    #[inline]
-    pub(super) fn decoding(&self) -> Decoding {
-        self.progress.decoding()
+    #[inline(always)]
+    pub(super) fn decoding(&self) -> Decoding<N> {
+        let [_, streams, context, _] = self.pace();
+        Decoding { streams, context }
+    }
+
+    /// Those of them of whom nothing was heard.
+    #[inline(always)]
+    pub(super) fn unheard(&self) -> N {
+        let [_, _, unheard, _] = self.heard();
+        unheard
+    }
+
+    /// Those who come there, but for sessions.
+    #[inline(always)]
+    pub(super) fn visits(&self, now: f64) -> Flow<N> {
+        flow(N::turned(&N::map(&self.rows, |row: &Row| &row.visits)), now)
+    }
+
+    #[inline(always)]
+    fn pace(&self) -> [N; 4] {
+        N::turned(&N::map(&self.rows, |row: &Row| &row.pace))
+    }
+
+    #[inline(always)]
+    fn heard(&self) -> [N; 4] {
+        N::turned(&N::map(&self.rows, |row: &Row| &row.heard))
+    }
+
+    /// All that wait and the first of them.
+    #[inline(always)]
+    fn queue(&self) -> [Amount<N>; 2] {
+        let [tokens, pairs, first, first_pairs] = N::turned(&N::map(&self.rows, |row: &Row| &row.queue));
+        let fetching = self.fetching;
+        [
+            Amount { tokens, pairs, fetching: fetching.map(|it| it[0]) },
+            Amount { tokens: first, pairs: first_pairs, fetching: fetching.map(|it| it[1]) },
+        ]
+    }
+
+    /// The step in which the first of them is, the time between two tokens, and when the last came.
+    #[inline(always)]
+    fn step(&self) -> (Amount<N>, [N; 2]) {
+        let [tokens, pairs, gap, last] = N::turned(&N::map(&self.rows, |row: &Row| &row.step));
+        (Amount { tokens, pairs, fetching: self.fetching.map(|it| it[2]) }, [gap, last])
     }
 
     /// ms until it comes to a new request, and how much slower than the fleet's line it is. In its queue wait so many `foreign`
@@ -44,64 +100,63 @@ impl<'a> View<'a> {
         &self,
         now: f64,
         line: &Line,
-        (foreign, usual): (u32, &Work),
-        (whole, decode): (f64, f64),
-    ) -> (f64, f64) {
-        let slow = self.worker.slow;
-        if self.progress.waiting == 0 {
-            let ahead = if foreign == 0 { 0.0 } else { line.ms(&usual.times(f64::from(foreign))) };
-            return (slow * ahead + self.rest_of_step(now), slow);
-        }
-        let queued_ms = match foreign {
-            0 => line.ms_beside(&self.progress.queued, decode),
-            _ => line.ms_beside(&self.progress.queued.and(usual.times(f64::from(foreign))), decode),
-        };
-        let elapsed = larger(now - self.progress.head, 0.0);
-        let alone = slow * line.ms_beside(&self.progress.first, decode);
+        (foreign, usual): (N, &Work),
+        (whole, decode): (f64, N),
+    ) -> (N, N) {
+        let nothing = N::all(0.0);
+        let [slow, _, _, waiting] = self.pace();
+        let [head, _, _, streams] = self.heard();
+        let [mut queued, first] = self.queue();
+        let (step, since_token) = self.step();
+        // Before who has nothing to compute, others come to the next step.
+        let decode = waiting.if_positive(decode);
+        queued.tokens = queued.tokens + N::all(usual.tokens) * foreign;
+        queued.pairs = queued.pairs + N::all(usual.pairs) * foreign;
+        let queued_ms = line.ms_beside(&queued, decode);
+        let elapsed = larger(N::all(now) - head, nothing);
+        let alone = slow * line.ms_beside(&first, decode);
         // Its token comes with the step, in which others are computed, too.
-        let expected = if elapsed > alone { slow * line.ms_beside(&self.progress.step, decode) } else { alone };
+        let expected = elapsed.if_above(alone, slow * line.ms_beside(&step, decode), alone);
         // Of an answer that is no stream nothing is heard before it is whole.
-        let heard = if self.worker.streams { expected } else { larger(expected, whole) };
-        if heard <= 0.0 || !(self.worker.streams || whole > 0.0) {
-            return (larger(slow * queued_ms - elapsed, 0.0), slow);
-        }
+        let whole = if whole > 0.0 { larger(expected, N::all(whole)) } else { nothing };
+        let heard = streams.if_above(nothing, expected, whole);
         // What takes longer than it should is slower than it seemed, and what has taken long already will take as long again:
         // an estimate that was disproved must not make the queue look empty.
-        let slow = slow * smaller(larger(elapsed / heard, 1.0), DISPROVED_MAX);
-        let silent = larger(elapsed - DISPROVED_MAX * heard, 0.0);
-        (larger(slow * queued_ms - elapsed, 0.0) + silent, slow)
+        let times = smaller(larger(elapsed / heard, N::all(1.0)), N::all(DISPROVED_MAX));
+        let slower = slow * heard.if_above(nothing, times, N::all(1.0));
+        let silent = heard.if_positive(larger(elapsed - N::all(DISPROVED_MAX) * heard, nothing));
+        let until_done = larger(slower * queued_ms - elapsed, nothing) + silent;
+        let until_step = slow * queued_ms + rest_of_step(since_token, now);
+        (waiting.if_above(nothing, until_done, until_step), waiting.if_above(nothing, slower, slow))
     }
 
     /// ms for which it has been silent beyond what can be, where answers in one piece took as long as `longest`: it may hang,
     /// and then will for as long again.
-    pub(super) fn mute(&self, now: f64, longest: f64) -> f64 {
-        let may_hang = self.progress.unheard > 0 && longest > 0.0;
-        if may_hang { (now - self.progress.silent - DISPROVED_MAX * longest).max(0.0) } else { 0.0 }
+    #[inline(always)]
+    pub(super) fn mute(&self, now: f64, longest: f64) -> N {
+        if longest <= 0.0 {
+            return N::all(0.0);
+        }
+        let [_, silent, unheard, _] = self.heard();
+        let beyond = N::all(now) - silent - N::all(DISPROVED_MAX * longest);
+        unheard.if_positive(larger(beyond, N::all(0.0)))
     }
 
     /// ms by which work of so many thousands of `tokens`, sent now, delays the first tokens of others, where all of it takes
     /// `more` ms: those that come from the step in which it begins. It cannot delay a step under way.
     #[inline(always)]
-    pub(super) fn in_step(&self, now: f64, tokens: f64, more: f64) -> f64 {
-        if self.progress.waiting == 0 || tokens <= 0.0 {
-            return 0.0;
-        }
-        let step = self.progress.next_step(now);
-        step.mates * more * smaller(step.room / tokens, 1.0)
+    pub(super) fn in_step(&self, now: f64, tokens: N, more: N) -> N {
+        let [mates, room, mates_after, room_after] = N::turned(&N::map(&self.rows, |row: &Row| &row.next));
+        let [head, ..] = self.heard();
+        let (begun, one) = (N::all(now) - head, N::all(ONE_STEP_MS));
+        let (mates, room) = (one.if_above(begun, mates, mates_after), one.if_above(begun, room, room_after));
+        tokens.if_positive(mates * more * smaller(room / tokens, N::all(1.0)))
     }
 
     /// ms between two tokens of the streams that it decodes; 0 where there are none.
-    pub(super) fn gap(&self) -> f64 {
-        let (time, count) = self.worker.gaps;
-        if self.progress.decoding > 0 && count > 0.0 { time / count } else { 0.0 }
-    }
-
-    /// A new request joins the next step.
-    pub(super) fn rest_of_step(&self, now: f64) -> f64 {
-        let gap = self.gap();
-        match self.worker.last_token {
-            Some(last) if now - last < gap => gap - (now - last),
-            _ => gap / 2.0,
-        }
+    #[inline(always)]
+    pub(super) fn gap(&self) -> N {
+        let (_, [gap, _]) = self.step();
+        gap
     }
 }

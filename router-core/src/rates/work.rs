@@ -1,6 +1,7 @@
 //! What an engine has to do for a prompt, in the quantities on which the time depends.
 
 use crate::overlap::TierBlocks;
+use crate::real::Number;
 use crate::shape::Shape;
 use crate::units::{BlockSize, Tier, Tokens};
 
@@ -22,11 +23,33 @@ pub struct Work {
 
 /// Streams that decode on a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Decoding {
+pub struct Decoding<N = f64> {
     /// How many.
-    pub streams: f64,
+    pub streams: N,
     /// Hundreds of thousands of tokens to which they attend in each step, prompts and answers so far.
-    pub context: f64,
+    pub context: N,
+}
+
+/// Work as far as the time depends on it that it takes on workers that fetch at the same rates.
+#[derive(Clone, Copy, Debug)]
+pub struct Amount<N = f64> {
+    /// As in [`Work`].
+    pub tokens: N,
+    /// As in [`Work`].
+    pub pairs: N,
+    /// ms to fetch what lies below the device; none where nothing does.
+    pub fetching: Option<N>,
+}
+
+impl<N: Number> Amount<N> {
+    /// A prompt of so many tokens, of which so many `new` ones are computed, no more than there are, and the others lie on the
+    /// device.
+    #[inline(always)]
+    pub fn on_device(prompt: Tokens, new: N) -> Self {
+        let tokens = new * N::all(1e-3);
+        let pairs = tokens * (N::all(thousands(prompt)) - tokens / N::all(2.0));
+        Self { tokens, pairs, fetching: None }
+    }
 }
 
 /// Thousands of tokens that an engine computes in one step, about: every step is longer by the streams that decode in it.
@@ -52,8 +75,8 @@ impl Work {
 
     /// A prompt of so many tokens of which the last `new` are computed, and the others lie on the device.
     pub fn on_device(prompt: Tokens, new: Tokens) -> Self {
-        let (all, new) = (thousands(prompt), thousands(new.min(prompt)));
-        Self { tokens: new, pairs: new * (all - new / 2.0), ..Self::default() }
+        let Amount { tokens, pairs, .. } = Amount::on_device(prompt, f64::from(new.min(prompt).0));
+        Self { tokens, pairs, ..Self::default() }
     }
 
     /// All of a prompt.

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::ONE_STEP_MS;
 use super::line::Line;
 use super::progress::{Progress, STEP_MATES_MAX};
+use super::row::Row;
 use super::stays::Guests;
-use super::view::View;
 use super::visits::Visits;
 use super::work::{STEP, Work};
 use crate::ids::RequestKey;
@@ -79,11 +79,13 @@ pub(super) struct Worker {
     pub(super) last_token: Option<f64>,
     pub(super) visits: Visits,
     pub(super) guests: Guests,
+    /// Of all this, what every request asks.
+    pub(super) row: Row,
 }
 
 impl Default for Worker {
     fn default() -> Self {
-        Self {
+        let mut nobody = Self {
             pending: VecDeque::new(),
             progress: Progress::default(),
             taken: (0.0, 0.0),
@@ -94,20 +96,50 @@ impl Default for Worker {
             last_token: None,
             visits: Visits::default(),
             guests: Guests::default(),
-        }
+            row: Row::default(),
+        };
+        nobody.note();
+        nobody
     }
 }
 
 impl Worker {
+    fn note(&mut self) {
+        self.row = Row::of(self, &self.progress);
+    }
+
+    /// Whether nothing has changed that was not noted.
+    pub(super) fn is_row_right(&self) -> bool {
+        self.row == Row::of(self, &self.progress)
+    }
+
+    /// What every request asks of it, when it must have come as far as it must by now.
+    pub(super) fn row_by(&self, now: f64, line: &Line) -> Row {
+        if self.is_noted() { self.row } else { Row::of(self, &self.progress_by(now, line)) }
+    }
+
+    /// It is there from now on.
+    pub(super) fn begin(&mut self, now: f64) {
+        self.visits.begin(now);
+        self.note();
+    }
+
+    /// Somebody came who does not go on with a session, and was saved so many ms.
+    pub(super) fn visited(&mut self, now: f64, saved: f64) {
+        self.visits.add(now, saved);
+        self.note();
+    }
+
     pub(super) fn placed(&mut self, now: f64, pending: Pending) {
         if self.pending.is_empty() {
-            self.progress.head = now + View::of(self, &self.progress).rest_of_step(now);
+            self.progress.head = now + self.row.rest_of_step(now);
         }
         self.progress.queued = self.progress.queued.and(pending.work);
         self.guests.come(pending.sent);
         self.pending.push_back(pending);
         self.progress.note(&self.pending);
         self.last_token = None;
+        self.note();
     }
 
     /// Those that must be past their prompts by now are: `passed` is called for each.
@@ -118,6 +150,7 @@ impl Worker {
         self.progress = self.progress_by(now, line);
         let settled = std::mem::take(&mut self.progress.passed);
         self.pending.drain(..settled).for_each(|pending| passed(pending.key));
+        self.note();
     }
 
     /// Whether what was noted is all that can be said of how far it has come.
@@ -131,7 +164,8 @@ impl Worker {
     pub(super) fn progress_by(&self, now: f64, line: &Line) -> Progress {
         let mut at = self.progress;
         while let Some((work, count)) = self.whole_step(&at) {
-            let done = at.head + self.slow * line.ms_beside(&work, line.decode_ms(at.decoding()));
+            let ms = line.ms_beside(&line.amount(&work), line.decode_ms(at.decoding()));
+            let done = at.head + self.slow * ms;
             if now < done {
                 break;
             }
@@ -178,6 +212,7 @@ impl Worker {
         progress.silent = now;
         let Some(at) = pending.iter().position(|pending| pending.key == key) else {
             progress.unheard = progress.unheard.saturating_sub(1);
+            self.note();
             return None;
         };
         let beside = progress.decoding();
@@ -194,6 +229,7 @@ impl Worker {
         let ms = (now - std::mem::replace(&mut progress.head, now)).max(0.0);
         progress.note(pending);
         self.last_token = None;
+        self.note();
         Some(Interval { ms, work: work.beside(beside) })
     }
 
@@ -201,6 +237,7 @@ impl Worker {
     /// no other can join it any more. Returns whether there was something to learn.
     pub(super) fn learn(&mut self, interval: Interval, line: &mut Line) -> bool {
         self.streams = true;
+        self.note();
         if interval.ms < ONE_STEP_MS {
             if let Some(last) = &mut self.last {
                 last.work = last.work.and(interval.work);
@@ -234,6 +271,7 @@ impl Worker {
         let ratio = ((self.taken.0 + ASSUMED_MS) / (self.taken.1 + ASSUMED_MS)).ln();
         let beyond = (ratio.abs() - CHANCE).max(0.0);
         self.slow = (ratio.signum() * (2.0 * beyond).min(ratio.abs())).exp();
+        self.note();
     }
 
     /// Tokens of an answer came. Gaps count while nothing but decoding is done: else they are the prompts' fault.
@@ -241,6 +279,7 @@ impl Worker {
         self.progress.silent = now;
         self.progress.context += context_of(tokens);
         if !self.pending.is_empty() || self.progress.decoding == 0 {
+            self.note();
             return;
         }
         if let Some(last) = self.last_token {
@@ -250,6 +289,7 @@ impl Worker {
             self.gaps = (time * keep + (now - last) * streams, count * keep + tokens);
         }
         self.last_token = Some(now);
+        self.note();
     }
 
     /// A request ended that was `sent` then, had come so far and attended to `context`. `told` says whether it came as a stream, where that is known.
@@ -274,5 +314,6 @@ impl Worker {
             }
             progress.note(pending);
         }
+        self.note();
     }
 }

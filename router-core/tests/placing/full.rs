@@ -84,7 +84,7 @@ fn room_comes_when_those_have_gone_who_came_together() {
         let shape = Shape::of(Tokens(100), BlockSize::new(4).unwrap());
         tell(ms, key, slot, Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(100) });
     };
-    let first_of_sixteen = |ms, slot| rates.read(at(ms)).of_worker(Slot(slot)).until_gone(1.0 / 16.0);
+    let first_of_sixteen = |ms, slot| rates.read(at(ms)).until_gone(Slot(slot), 1.0 / 16.0);
     let near = |found: f64, expected: f64| assert!((found - expected).abs() < 40.0, "{found} {expected}");
     (0..16).for_each(|key| place(0, key, 0));
     // Nobody knows yet: evenly, one in a sixteenth of what is believed.

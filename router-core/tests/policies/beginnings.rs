@@ -29,7 +29,7 @@ fn place(rates: &Rates, at: Instant, request: u64, tokens: u32) {
 
 /// Those who come to a slot, in a second.
 fn per_second(rates: &Rates, at: Instant, slot: u16) -> f64 {
-    (rates.read(at).of_worker(Slot(slot)).regulars().per_ms() * 1e6).round() / 1e3
+    (rates.read(at).of_workers::<f64>(Slot(slot)).seen().regulars().per_ms() * 1e6).round() / 1e3
 }
 
 #[test]

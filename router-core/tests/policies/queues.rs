@@ -38,7 +38,8 @@ fn sent(start: Instant, queue: &[Sent], gives_up: bool) -> (Rates, Instant) {
 
 fn outlook(rates: &Rates, at: Instant, tokens: u32, waiting: usize) -> Outlook {
     let work = Work::cold(&Shape::of(Tokens(tokens), size()));
-    rates.read(at).of_worker(Slot(0)).outlook(&work, u32::try_from(waiting).unwrap())
+    let (reading, waiting) = (rates.read(at), f64::from(u32::try_from(waiting).unwrap()));
+    reading.of_workers(Slot(0)).seen().outlook(&reading.amount(&work), waiting)
 }
 
 /// No sum of up to 63 such prompts fills a step to its last token, where rounding would tell who is in it.

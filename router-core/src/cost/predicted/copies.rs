@@ -7,9 +7,9 @@ use crate::units::Blocks;
 
 /// Of what a request costs at one worker, the time to its own first token, in ms: as in [`Toll`](super::Toll).
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct First {
-    pub(super) wait: f64,
-    pub(super) own: f64,
+pub(super) struct First<N = f64> {
+    pub(super) wait: N,
+    pub(super) own: N,
 }
 
 impl First {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::real::{Number, larger, smaller};
 use crate::shape::Shape;
 
 /// What a ms that breaks a promise counts, in ms: others may lose as much to keep it.
@@ -10,11 +11,13 @@ const PROMISED: f64 = 10.0;
 /// What a request would be late there: beyond the time to first token that it was promised, and of its decoding beyond the gaps
 /// that it was; what it has waited so far counts. As much again as what was promised at most: what is later than that is lost
 /// anyway, and nobody is to pay for it.
-pub(super) fn late(&Shape { objectives, waited, .. }: &Shape, ttft: f64, (gap, decode_ms): (f64, f64)) -> f64 {
+pub(super) fn late<N: Number>(&Shape { objectives, waited, .. }: &Shape, ttft: N, (gap, decode_ms): (N, f64)) -> N {
     let ms = |limit: Duration| limit.as_secs_f64() * 1e3;
-    let first = objectives.ttft.map(ms).map_or(0.0, |limit| (ms(waited) + ttft - limit).clamp(0.0, limit));
-    let share = |limit: f64| if gap > limit { (1.0 - limit / gap).min(0.5) } else { 0.0 };
-    PROMISED * (first + objectives.itl.map(ms).map_or(0.0, share) * decode_ms)
+    let [waited, nothing] = [ms(waited), 0.0].map(N::all);
+    let beyond = |limit| smaller(larger(waited + ttft - limit, nothing), limit);
+    let share = |limit| gap.if_above(limit, smaller(N::all(1.0) - limit / gap, N::all(0.5)), nothing);
+    let [first, gaps] = [objectives.ttft, objectives.itl].map(|limit| limit.map(|limit| N::all(ms(limit))));
+    N::all(PROMISED) * (first.map_or(nothing, beyond) + gaps.map_or(nothing, share) * N::all(decode_ms))
 }
 
 #[cfg(test)]

@@ -7,17 +7,27 @@ use crate::cost::{Candidate, ratio};
 /// there, whatever tokens will take that are still to come.
 #[inline]
 pub(super) fn until_room(candidate: &Candidate, until_gone: impl Fn(f64) -> f64) -> f64 {
+    if has_room(candidate) { 0.0 } else { until_gone(missing_share(candidate)) }
+}
+
+/// Whether there is a slot and blocks for it.
+#[inline(always)]
+pub(super) fn has_room(candidate: &Candidate) -> bool {
     let has_slot = candidate.active_slots < candidate.total_slots || candidate.total_slots == 0;
-    let wanted = candidate.active_blocks.0.saturating_add(candidate.added_blocks.0);
-    let has_blocks = wanted <= candidate.total_blocks.0 || candidate.total_is_learned;
-    if has_slot && has_blocks { 0.0 } else { until_gone(missing_share(candidate, wanted)) }
+    has_slot & (wanted(candidate) <= candidate.total_blocks.0 || candidate.total_is_learned)
+}
+
+/// Blocks in use, if it is sent there.
+#[inline(always)]
+fn wanted(candidate: &Candidate) -> u32 {
+    candidate.active_blocks.0.saturating_add(candidate.added_blocks.0)
 }
 
 /// The share of slots or blocks in use that has to be given back first.
 #[inline(never)]
-fn missing_share(candidate: &Candidate, wanted: u32) -> f64 {
+fn missing_share(candidate: &Candidate) -> f64 {
     let slots =
         ratio(candidate.active_slots.saturating_add(1).saturating_sub(candidate.total_slots), candidate.total_slots);
     let total = if candidate.total_is_learned { 0 } else { candidate.total_blocks.0 };
-    slots.max(ratio(wanted.saturating_sub(total), total))
+    slots.max(ratio(wanted(candidate).saturating_sub(total), total))
 }
