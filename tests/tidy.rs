@@ -111,7 +111,7 @@ const INDEXER: &[(&str, &[&str])] = &[
 
 /// The packages that the two lower crates may depend on. A runtime, a socket or a clock is never among them.
 const DEPENDENCIES: &[(&str, &[&str])] = &[
-    ("router-core", &["bytemuck", "foldhash", "rand", "serde", "smallvec", "thiserror", "xxhash-rust"]),
+    ("router-core", &["bytemuck", "foldhash", "rand", "serde", "smallvec", "thiserror", "wide", "xxhash-rust"]),
     ("indexer", &["warmpath-core", "foldhash", "rmp", "serde", "serde_json", "smallvec", "thiserror", "xxhash-rust"]),
 ];
 
