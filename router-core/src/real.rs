@@ -25,7 +25,7 @@ pub trait Number:
     /// One that each of these tells.
     fn of<T: Copy>(each: &Self::Each<T>, tell: impl Fn(T) -> f64) -> Self;
 
-    /// The same of what is counted, up to 2³¹.
+    /// The same of what is counted; of 2³¹ and more, as many as are below it.
     fn count<T: Copy>(each: &Self::Each<T>, tell: impl Fn(T) -> u32) -> Self;
 
     /// Four that each of these has, one after the other.
@@ -77,7 +77,7 @@ impl Number for f64 {
 
     #[inline(always)]
     fn count<T: Copy>(each: &T, tell: impl Fn(T) -> u32) -> Self {
-        f64::from(tell(*each))
+        f64::from(tell(*each).min(i32::MAX.cast_unsigned()))
     }
 
     #[inline(always)]
@@ -142,7 +142,7 @@ impl Number for Four {
 
     #[inline(always)]
     fn count<T: Copy>(each: &[T; FOUR], tell: impl Fn(T) -> u32) -> Self {
-        let tell = |at: usize| tell(each[at]).cast_signed();
+        let tell = |at: usize| tell(each[at]).min(i32::MAX.cast_unsigned()).cast_signed();
         Self::from(i32x4::new([tell(0), tell(1), tell(2), tell(3)]))
     }
 
@@ -247,7 +247,14 @@ mod tests {
     fn each_tells_its_own() {
         let each = [3_u32, 5, 0, 2_147_483_647];
         assert_eq!(Four::count(&each, |it| it).numbers(), [3.0, 5.0, 0.0, 2_147_483_647.0]);
+        assert_eq!(
+            Four::count(&[u32::MAX, 1 << 31, 7, 1], |it| it).numbers(),
+            [2_147_483_647.0, 2_147_483_647.0, 7.0, 1.0]
+        );
         assert_eq!(Four::of(&each, |it| f64::from(it) / 2.0).numbers(), [1.5, 2.5, 0.0, 1_073_741_823.5]);
+        let rows = [0.0, 10.0, 20.0, 30.0].map(|row| [row, row + 1.0, row + 2.0, row + 3.0]);
+        let turned = [0.0, 1.0, 2.0, 3.0].map(|at| Four::new([at, at + 10.0, at + 20.0, at + 30.0]));
+        assert_eq!((Four::turned(&rows.each_ref()), f64::turned(&&rows[1])), (turned, rows[1]));
         assert_eq!(Four::map(&each, |it| it > 2), [true, true, false, true]);
         assert_eq!(
             [<Four as Number>::any(&each, |it| it == 5), <Four as Number>::any(&each, |it| it == 6)],
