@@ -59,14 +59,14 @@ declare -A specs=(
 # Made when `predicted` was done, of lengths drawn at random, and of as many tasks, questions, trees and sessions as make six to
 # nine thousand requests, so that a 99th percentile is that of sixty at least: who changes it after this draws others.
 declare -A fresh=(
-    [few-shot]='generate:few-shot?tasks=165&requests=42&system=4&shots=11&question=6&block=512&output=184&rate=4'
-    [self-consistency]='generate:self-consistency?questions=2191&samples=4&prompt=8&block=512&output=389&rate=1'
-    [tree-of-thought]='generate:tree-of-thought?trees=537&depth=3&branching=2&prompt=10&thought=1&block=512&rate=0.1&think=9'
-    [multi-turn]='generate:multi-turn?sessions=545&turns=12&system=4&context=3&user=1&answer=2&block=512&rate=0.5&think=14'
-    [agent]='generate:agent?sessions=158&turns=54&system=5&context=40&user=1&answer=1&block=512&rate=0.12&think=9'
+    [few-shot]='generate:few-shot?tasks=233&requests=26&system=2&shots=12&question=5&block=512&output=193&rate=4'
+    [self-consistency]='generate:self-consistency?questions=1258&samples=7&prompt=14&block=512&output=306&rate=1'
+    [tree-of-thought]='generate:tree-of-thought?trees=1252&depth=2&branching=2&prompt=12&thought=1&block=512&rate=0.1&think=6'
+    [multi-turn]='generate:multi-turn?sessions=888&turns=8&system=3&context=1&user=3&answer=2&block=512&rate=0.5&think=11'
+    [agent]='generate:agent?sessions=124&turns=53&system=4&context=33&user=1&answer=1&block=512&rate=0.12&think=3'
 )
 declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
-declare -A fresh_rates=([few-shot]=3 [self-consistency]=6 [tree-of-thought]=8 [multi-turn]=1 [agent]=1)
+declare -A fresh_rates=([few-shot]=3.5 [self-consistency]=3 [tree-of-thought]=8 [multi-turn]=1.5 [agent]=1.5)
 generated=(few-shot self-consistency tree-of-thought multi-turn agent)
 readonly -A specs fresh rates fresh_rates
 
@@ -181,7 +181,7 @@ everything() {
                 cell 'in turn' few-shot "${rates[few-shot]}" "$workers" "$blocks" "$timing" --trace "${specs[few-shot]}&order=turn"
                 for kind in "${generated[@]}"; do
                     cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
-                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 9264
+                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 4779
                 done
             done
         done
