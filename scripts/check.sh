@@ -16,6 +16,7 @@
 #   - promtool                       Debian: prometheus. Where it is missing it is fetched into .cache, without the server
 #   - others                         for scripts/check-deploy.sh, which names them; each may be missing, and is SKIPPED then
 #   - curl                           Debian: curl. The commands of the documents use it
+#   - jq                             Debian: jq. A test makes the page about policies of rows with it
 # On Debian, as root, the packages that are missing are installed with apt-get. Elsewhere the script says what is missing
 # and fails. (Debian's nats-server and haproxy also bring system services, which the tests do not use.)
 #
@@ -85,6 +86,7 @@ missing_packages() {
     has haproxy || echo haproxy
     has openssl || echo openssl
     has curl || echo curl
+    has jq || echo jq
     packages_ready || venv_python >/dev/null || printf '%s\n' python3 python3-venv
     if [ ! -s "$TOKENIZER" ]; then
         has npm || echo npm

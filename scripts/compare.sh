@@ -9,14 +9,19 @@
 # of the polynomial bears, and five that were made when `predicted` was done. Then the trace once more under conditions that
 # nobody wishes for. `--quick` takes eight workers, large caches, half of the rate and the polynomial only.
 #
+# A generated workload is drawn as often as DRAWS says, from one seed after the other, and a cell's figures are the means over
+# these draws: where policies are close, which of fifteen has the lowest 99th percentile of one draw is chance. What all the
+# others are overloaded by in the first draw is not drawn again.
+#
 # Every policy is at the defaults of its source and, where it has weights, once more at those that `warmpath tune` finds for
 # it: once for each kind of workload and timing, on eight workers with large caches at all loads together, by mean TTFT. Of
 # the trace the search sees the first two thirds, of a generated workload another draw (another seed); none of the workloads
 # that were made last. Where what it finds is not better on what it held back itself, the defaults stand.
 #
-# All of it takes some two and a half hours of one core, `--quick` six minutes.
+# All of it takes some six hours of one core, `--quick` six minutes.
 #
-# WARMPATH names the binary; JOBS the threads; TRIALS the choices of weights that are tried. KEEP names a folder in which
+# WARMPATH names the binary; JOBS the threads; TRIALS the choices of weights that are tried (24, of `--quick` 8); DRAWS how often
+# a workload is drawn (3, of `--quick` once). KEEP names a folder in which
 # rows and weights are kept: what is there already is not done again, so a run that was cut short goes on. AGAIN names
 # policies, with commas between, whose rows are thrown away first: those that have changed since.
 set -euo pipefail
@@ -30,8 +35,8 @@ out=${2:?$usage}
 warmpath=${WARMPATH:-target/release/warmpath}
 policies=kv,logit,blocks,product,affinity,chwbl,preble,aibrix,predicted,approx_tree,approx_lru,round_robin,random,least_requests,power_of_two
 tunable=(kv logit blocks affinity chwbl preble aibrix approx_tree approx_lru)
-fleets=(4 8 16) caches=(2048 8192) timings=(polynomial roofline:8b-h100) loads=(0.25 0.5 0.75) trials=${TRIALS:-24}
-[ -n "$quick" ] && fleets=(8) caches=(8192) timings=(polynomial) loads=(0.5) trials=${TRIALS:-8}
+fleets=(4 8 16) caches=(2048 8192) timings=(polynomial roofline:8b-h100) loads=(0.25 0.5 0.75) trials=${TRIALS:-24} draws=${DRAWS:-3}
+[ -n "$quick" ] && fleets=(8) caches=(8192) timings=(polynomial) loads=(0.5) trials=${TRIALS:-8} draws=${DRAWS:-1}
 options=(--block-size 512 --max-num-seqs 256 --max-num-batched-tokens 8192 ${JOBS:+--jobs "$JOBS"})
 
 keep=${KEEP:-$(mktemp -d)}
@@ -46,7 +51,7 @@ tuned_on=$((requests * 2 / 3))
 # Requests that a search is given at most.
 tuning=$tuned_on
 [ -z "$quick" ] || tuning=2500
-readonly usage quick trace out warmpath policies trials keep rows found requests tuned_on tuning
+readonly usage quick trace out warmpath policies trials draws keep rows found requests tuned_on tuning
 
 # The workloads: each with the rate that counts as 1 for a worker.
 declare -A specs=(
@@ -69,10 +74,15 @@ declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-
 declare -A fresh_rates=([few-shot]=3.5 [self-consistency]=3 [tree-of-thought]=8 [multi-turn]=1.5 [agent]=1.5)
 generated=(few-shot self-consistency tree-of-thought multi-turn agent)
 readonly -A specs fresh rates fresh_rates
+# The seeds of their draws: a search has 2, those that were made last have the ones from theirs on.
+mapfile -t seeds < <(seq 3 $((draws + 1)))
+seeds=(1 "${seeds[@]}")
+mapfile -t fresh_seeds < <(seq 4779 $((4778 + draws)))
+readonly seeds fresh_seeds tuning_seed=2
 
-# speeds RATE WORKERS: the speeds that are the loads, with commas between.
+# speeds RATE WORKERS LOAD...: the speeds that are the loads, with commas between.
 speeds() {
-    jq -rn --argjson w "$2" --argjson r "$1" '$ARGS.positional | map(tonumber * $w * $r | tostring) | join(",")' --args "${loads[@]}"
+    jq -rn '($ARGS.positional | map(tonumber)) as [$rate, $workers] | $ARGS.positional[2:] | map(tonumber * $workers * $rate | tostring) | join(",")' --args "$@"
 }
 
 # Of all that is done: how many, how many so far, when it began.
@@ -101,7 +111,7 @@ tune() {
     [ ! -s "$file" ] || return 0
     tried=$(mktemp -p "$keep")
     for policy in "${tunable[@]}"; do
-        "$warmpath" tune "$@" --policy "$policy" --workers 8 --speed "$(speeds "${rates[$kind]}" 8)" --cache-blocks 8192 \
+        "$warmpath" tune "$@" --policy "$policy" --workers 8 --speed "$(speeds "${rates[$kind]}" 8 "${loads[@]}")" --cache-blocks 8192 \
             --timing "$timing" --trials "$trials" --json "${options[@]}" |
             jq -c '{policy, verdict, change_tuned, change_held_back, weights: (if .verdict == "better" then .found.weights else {} end)}' >>"$tried"
     done
@@ -113,30 +123,42 @@ tune() {
     rm "$tried"
 }
 
-# replay RATE WORKERS BLOCKS TIMING POLICIES OPTION...: one JSON line a row.
+# replay SPEEDS WORKERS BLOCKS TIMING POLICIES OPTION...: one JSON line a row.
 replay() {
-    local rate=$1 workers=$2 blocks=$3 timing=$4 names=$5
+    local speeds=$1 workers=$2 blocks=$3 timing=$4 names=$5
     shift 5
     # Where some requests did not complete, it says so by its status; the rows say it too.
     [ -n "$names" ] || return 0
-    { "$warmpath" replay "$@" --workers "$workers" --speed "$(speeds "$rate" "$workers")" --policy "$names" \
+    { "$warmpath" replay "$@" --workers "$workers" --speed "$speeds" --policy "$names" \
         --cache-blocks "$blocks" --timing "$timing" --json "${options[@]}" 2>/dev/null || true; } | jq -c '.rows[]'
 }
 
 # missing WEIGHTS POLICIES WORKERS PLACE: which of the policies have no rows there yet.
 missing() {
     jq -nr --arg weights "$1" --arg names "$2" --argjson w "$3" --argjson place "$4" \
-        '[inputs | select(.workers == $w and .weights == $weights and {setting, trace, timing, blocks} == $place) | .policy] as $there
+        '[inputs | select(.workers == $w and .weights == $weights and {setting, trace, draw, timing, blocks} == $place) | .policy] as $there
         | $names / "," - $there | join(",")' "$rows"
 }
 
-# cell SETTING KIND RATE WORKERS BLOCKS TIMING OPTION...: every policy at every load, at defaults and at tuned weights.
+# borne WORKERS PLACE: the loads to look at, all in a first draw; in others those that some other policy bore in the first.
+borne() {
+    jq -nr --argjson w "$1" --argjson place "$2" \
+        '[inputs | select(.workers == $w and .policy != "predicted" and .draw < $place.draw and . + $place == . + {draw: $place.draw})] | group_by(.draw)
+        | if . == [] then $ARGS.positional[] else .[0] | group_by(.load)[] | select(map(.mean) | min <= 5000) | .[0].load end' "$rows" --args "${loads[@]}"
+}
+
+# cell SETTING KIND DRAW RATE WORKERS BLOCKS TIMING OPTION...: every policy at every load, at defaults and at tuned weights; the
+# trace is draw 0.
 cell() {
-    local setting=$1 kind=$2 rate=$3 workers=$4 blocks=$5 timing=$6 weights names place
-    shift 6
-    place=$(jq -cn --arg s "$setting" --arg k "$kind" --arg t "$timing" --argjson b "$blocks" \
-        '{setting: $s, trace: $k, timing: $t, blocks: $b}')
-    step "$setting: $kind, $workers workers of $blocks blocks, $timing" || return 0
+    local setting=$1 kind=$2 draw=$3 rate=$4 workers=$5 blocks=$6 timing=$7 weights names place at
+    shift 7
+    place=$(jq -cn --arg s "$setting" --arg k "$kind" --argjson d "$draw" --arg t "$timing" --argjson b "$blocks" \
+        '{setting: $s, trace: $k, draw: $d, timing: $t, blocks: $b}')
+    [ "$draw" = 0 ] || set -- "$@" --trace-seed "$draw"
+    step "$setting: $kind, draw $draw, $workers workers of $blocks blocks, $timing" || return 0
+    mapfile -t at < <(borne "$workers" "$place")
+    [ "${#at[@]}" -gt 0 ] || return 0
+    at=$(speeds "$rate" "$workers" "${at[@]}")
     weights=$(weights_of "$kind" "$timing")
     # Those of the polynomial, where nothing was tuned for this timing.
     [ -s "$weights" ] || weights=$(weights_of "$kind" polynomial)
@@ -146,9 +168,9 @@ cell() {
         jq .configuration "$weights" >"$keep/tuned.yaml"
     fi
     {
-        replay "$rate" "$workers" "$blocks" "$timing" "$(missing default "$policies" "$workers" "$place")" "$@" |
+        replay "$at" "$workers" "$blocks" "$timing" "$(missing default "$policies" "$workers" "$place")" "$@" |
             jq -c '. + {weights: "default"}'
-        replay "$rate" "$workers" "$blocks" "$timing" "$(missing tuned "$names" "$workers" "$place")" "$@" \
+        replay "$at" "$workers" "$blocks" "$timing" "$(missing tuned "$names" "$workers" "$place")" "$@" \
             --config "$keep/tuned.yaml" | jq -c '. + {weights: "tuned"}'
     } | jq -c --argjson place "$place" --argjson rate "$rate" '$place + {policy, weights, workers,
             load: (.speed / .workers / $rate * 100 | round / 100), mean: .ttft_ms.mean, p50: .ttft_ms.p50, p99: .ttft_ms.p99,
@@ -162,26 +184,32 @@ robust() {
     local setting=$1 timing=$2 blocks=$3 part=()
     shift 3
     [ -n "$quick" ] && part=(--requests "$((requests / 3))")
-    cell "$setting" conversation 1 8 "$blocks" "$timing" --trace "$trace" "${part[@]}" "$@"
+    cell "$setting" conversation 0 1 8 "$blocks" "$timing" --trace "$trace" "${part[@]}" "$@"
 }
 
 everything() {
-    local timing blocks workers kind roofline=roofline:8b-h100
+    local timing blocks workers kind draw roofline=roofline:8b-h100
     for timing in "${timings[@]}"; do
         tune conversation "$timing" --trace "$trace" --requests "$tuning"
         for kind in "${generated[@]}"; do
-            tune "$kind" "$timing" --trace "${specs[$kind]}" --trace-seed 2 --requests "$tuning"
+            tune "$kind" "$timing" --trace "${specs[$kind]}" --trace-seed "$tuning_seed" --requests "$tuning"
         done
     done
     for timing in "${timings[@]}"; do
         for blocks in "${caches[@]}"; do
             for workers in "${fleets[@]}"; do
-                cell plain conversation 1 "$workers" "$blocks" "$timing" --trace "$trace"
-                cell 'held back' conversation 1 "$workers" "$blocks" "$timing" --trace "$trace" --skip "$tuned_on"
-                cell 'in turn' few-shot "${rates[few-shot]}" "$workers" "$blocks" "$timing" --trace "${specs[few-shot]}&order=turn"
-                for kind in "${generated[@]}"; do
-                    cell plain "$kind" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
-                    cell fresh "$kind" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}" --trace-seed 4779
+                cell plain conversation 0 1 "$workers" "$blocks" "$timing" --trace "$trace"
+                cell 'held back' conversation 0 1 "$workers" "$blocks" "$timing" --trace "$trace" --skip "$tuned_on"
+                cell 'in turn' few-shot 1 "${rates[few-shot]}" "$workers" "$blocks" "$timing" --trace "${specs[few-shot]}&order=turn"
+                for draw in "${seeds[@]}"; do
+                    for kind in "${generated[@]}"; do
+                        cell plain "$kind" "$draw" "${rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${specs[$kind]}"
+                    done
+                done
+                for draw in "${fresh_seeds[@]}"; do
+                    for kind in "${generated[@]}"; do
+                        cell fresh "$kind" "$draw" "${fresh_rates[$kind]}" "$workers" "$blocks" "$timing" --trace "${fresh[$kind]}"
+                    done
                 done
             done
         done

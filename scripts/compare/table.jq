@@ -6,6 +6,12 @@ def mean: if length == 0 then 0 else add / length end;
 def share: .hit / ([.reachable, 0.001] | max);
 def own: map(select(.policy == "predicted"))[0];
 
+# Rows of one policy in one cell, a draw each -> their means.
+def averaged: def of(f): map(f) | mean;
+    .[0] + {mean: of(.mean), p50: of(.p50), p99: of(.p99), itl: of(.itl), hit: of(.hit), reachable: of(.reachable),
+        balance: of(.balance), lost: (map(.lost) | add), draw: 0};
+def pooled: group_by([.setting, .trace, .timing, .blocks, .workers, .load, .policy, .weights]) | map(averaged);
+
 # The others at their defaults; the same, those with weights at the ones that were found where these are better in a tuning.
 def at_defaults: map(select(.policy != "predicted" and .weights == "default"));
 def at_tuned: (map(select(.weights == "tuned"))) as $tuned
@@ -16,7 +22,7 @@ def against($figure; $own): min_by(.[$figure]) | {policy, least: .[$figure], rat
 def judged($figure): own[$figure] as $own
     | {own: $own, default: (at_defaults | against($figure; $own)), tuned: (at_tuned | against($figure; $own))}
     | . + {least: ([.default.least, .tuned.least] | min), ratio: ([.default.ratio, .tuned.ratio] | max)};
-def cells: group_by([.setting, .trace, .timing, .blocks, .workers, .load])
+def cells: group_by([.setting, .trace, .draw, .timing, .blocks, .workers, .load])
     | map({at: .[0], rows: ., own: own, mean: judged("mean"), p99: judged("p99")});
 
 # A cell in which the mean of every other policy is above five seconds is overloaded.
@@ -34,10 +40,37 @@ def groups: (map(select(overloaded | not)) | group_by([.at.trace, .at.timing])[]
     (map(select(overloaded | not)) | select(length > 0) | "| all below overload | | \(summary) |"),
     (map(select(overloaded)) | group_by(.at.trace)[] | "| \(.[0].at.trace), overloaded | | \(summary) |");
 
-# How far predicted keeps what it has to: of means and 99th percentiles, those at most 1, and those above 1.03.
-def promise: [.[] | .mean.ratio, .p99.ratio] as $all
-    | "\([$all[] | select(. <= 1)] | length) of \($all | length) figures (means and 99th percentiles) are at or below those of "
-        + "every other policy, tuned ones included; \([$all[] | select(. > 1.03)] | length) are more than 3 % above the best.";
+# Means and 99th percentiles of cells, with what predicted is of the best at defaults, and of the best of all.
+def figures: [.[] | {at, name: "mean", default: .mean.default.ratio, all: .mean.ratio}, {at, name: "p99", default: .p99.default.ratio, all: .p99.ratio}];
+def kept(of): "\(map(select(of <= 1)) | length)";
+def missed(of): "\(map(select(of > 1.03)) | length)";
+def percent: (. * 1000 | round) / 10 | tostring + " %";
+
+# How far predicted keeps what it has to: of figures, those at most 1, and those above 1.03.
+def promise: figures | "\(kept(.default)) of \(length) figures (means and 99th percentiles) are at or below those of every other policy at its "
+    + "defaults, \(kept(.all)) where others are tuned as well; \(missed(.default)) and \(missed(.all)) are more than 3 % above the best";
+
+def tally: figures | "\(kept(.default)) and \(kept(.all)) of \(length), \(missed(.default)) and \(missed(.all))";
+
+# Those above, by kind: how many, and how far the worst.
+def place: {"plain": "", "held back": ", its last third", "fresh": " drawn last"}[.at.setting];
+def exceptions: map(select(.all > 1.03)) | group_by([.at.trace, .at.setting, .name]) | sort_by(-(map(.all) | max))
+    | map("\(length) \(.[0].name)\(if length > 1 then "s" else "" end) of `\(.[0].at.trace)`\(.[0] | place), by \(if length > 1 then "up to " else "" end)"
+        + "\(map(.all) | max - 1 | percent)\(if all(.default <= 1.03) then " (only against tuned weights)" else "" end)") | join("; ");
+
+# How far each policy is from the lowest at defaults, means and 99th percentiles, the nearest first.
+def distances: map((.rows | [own] + at_defaults) as $rows | ($rows | map(.mean) | min) as $mean | ($rows | map(.p99) | min) as $p99
+        | $rows[] | {policy, mean: (.mean / $mean), p99: (.p99 / $p99)})
+    | group_by(.policy) | map({policy: .[0].policy, mean: (map(.mean) | geometric), p99: (map(.p99) | geometric)}) | sort_by(.mean);
+def long: (. * 10000 | round) / 10000 | tostring;
+def nearest: distances | map("`\(.policy)` \(.mean | long) and \(.p99 | long)") | .[:3] | join(", ");
+
+# The standard deviation, between draws, of what predicted is of the best other, in the middle of all cells that were drawn more than once.
+def same: .at | [.setting, .trace, .timing, .blocks, .workers, .load];
+def deviation: (add / length) as $mean | (map(. - $mean | . * .) | add / (length - 1)) | sqrt;
+def scatter(of): map(map(of) | deviation) | sort | .[length / 2 | floor];
+
+def wrapped: reduce splits(" ") as $word ([]; if length > 0 and ((.[-1] + $word) | length) < 127 then .[-1] += " " + $word else . + [$word] end) | .[];
 
 # Where somebody hits more: what that costs in time to first token.
 def apart: [.[] | .own as $own | .rows | (at_defaults + at_tuned) | max_by(.hit) | select(.hit > $own.hit)
@@ -59,31 +92,49 @@ def policies: ([.[].rows[] | select(.weights == "tuned") | .policy] | unique) as
 def beside: "\(.own | whole) | \(.default.least | whole) `\(.default.policy)` | \(.default.ratio | two) | "
     + "\(.tuned.least | whole) `\(.tuned.policy)` | \(.tuned.ratio | two)";
 def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
-def change: (. * 1000 | round) / 10 | tostring + " %";
 
-cells as $cells
+. as $rows
+| ($rows | cells) as $drawn
+| ($rows | pooled | cells) as $cells
 | ($cells | map(select(.at.setting == "plain"))) as $plain
 | ($cells | map(select(.at.setting == "held back"))) as $held
 | ($cells | map(select(.at.setting == "fresh"))) as $fresh
 | ($cells | map(select(.at.setting == "in turn"))) as $turn
 | ($cells | map(select(.at.setting | IN("plain", "held back", "fresh", "in turn") | not))) as $robust
+| ($plain + $held + $fresh | map(select(overloaded | not))) as $judged
+| ($drawn | map(select((.at.setting | IN("plain", "held back", "fresh")) and (overloaded | not)))) as $once
+| ($plain + $held | map(select(.at.trace == "conversation" and (overloaded | not)))) as $trace
 | "# How the policies compare",
   "",
   "Made by `scripts/compare.sh TRACE OUT.md`, in virtual time, by the simulated fleet behind `warmpath replay`; absolute times say",
   "nothing of a GPU. Blocks of 512 tokens, chunks of 8 192, 256 sequences. The conversation trace is that of Mooncake (FAST \u002725,",
   "12 031 requests); loads are parts of the trace\u0027s rate for each worker, and of a rate that a worker of the `polynomial` bears where",
-  "a workload is generated. Here: \($cells | map(.at.workers) | unique | map(tostring) | join(", ")) workers, caches of",
-  "\($plain | map(.at.blocks) | unique | map(tostring) | join(" and ")) blocks, loads of \($cells | map(.at.load) | unique | map(tostring) | join(", ")), timings",
-  "\($plain | map("`" + .at.timing + "`") | unique | join(" and ")). A difference of 1 % of a mean or 3 % of a p99 is noise; near saturation, where one queue",
-  "more or less decides whether caches still hold what is asked for, a cell moves by much more. Overloaded is a cell in which the",
-  "mean time to first token of every other policy is above five seconds.",
+  ("a workload is generated. Here: \($cells | map(.at.workers) | unique | map(tostring) | join(", ")) workers, caches of "
+    + "\($plain | map(.at.blocks) | unique | map(tostring) | join(" and ")) blocks, loads of \($cells | map(.at.load) | unique | map(tostring) | join(", ")), "
+    + "timings \($plain | map("`" + .at.timing + "`") | unique | join(" and ")). Overloaded is a cell in which the mean time to first token of "
+    + "every other policy is above five seconds." | wrapped),
   "",
+  ($once | group_by(same) | map(select(length > 1)) | select(length > 0)
+    | "A generated workload is drawn \(map(length) | max) times, and a figure is the mean over its draws. Between draws of one cell, what `predicted` is of the best "
+        + "other policy has a standard deviation of \(scatter(.mean.ratio) | percent) of a mean and \(scatter(.p99.ratio) | percent) of a 99th percentile (the median of "
+        + "these cells), and near saturation, where one queue more or less decides whether caches still hold what is asked for, of much more." | wrapped, ""),
   "Every policy is at its source\u0027s defaults and, where it has weights, at those that `warmpath tune` finds for it as well: once for each",
   "kind of workload and timing, on eight workers with caches of 8 192 blocks, at all loads together, by mean time to first token. Of the",
   "trace that search sees the first two thirds, of a generated workload another draw; where what it finds is not better on what it",
   "held back, the defaults stand. `predicted` has nothing to set. `chwbl` takes a prompt\u0027s first block for its key, which all requests of",
   "the conversation trace share. `product` and the baselines have no weights.",
   "",
+  ("**Over all \($judged | length) cells below overload, nearest to the lowest mean and the lowest 99th percentile at defaults, as geometric means: "
+    + "\($judged | nearest). Of the \($trace | length) of the conversation trace and of its last third `predicted` has the lowest mean in "
+    + "\($trace | map(select(.mean.default.ratio <= 1)) | length), and in \($trace | map(select(.mean.ratio <= 1)) | length) where others are tuned as well.** "
+    + "\($judged | promise): of the trace and of the workloads that it was made with, \($plain + $held | map(select(overloaded | not)) | tally); of shapes that "
+    + "were drawn when it was done, \($fresh | map(select(overloaded | not)) | tally)."
+    + ($judged | figures | exceptions | if . == "" then "" else " These are: \(.)." end)
+    + " The highest mean is \($judged | map(.mean.ratio) | max | . - 1 | [., 0] | max | percent) above the best."
+    + " In \($robust | map(select(.mean.ratio > 1)) | length) of the \($robust | length) cells under the conditions below, down to a worker that restarts, another policy has a lower "
+    + "mean, tuned weights included." | wrapped),
+  "",
+  ($once | select(length > ($judged | length)) | "Each draw by itself: \(promise)." | wrapped, ""),
   "## Against the best other policy of each cell",
   "",
   "A cell\u0027s best mean and its best p99 may be those of different policies. Each column tells in how many cells `predicted` is at or below",
@@ -92,7 +143,7 @@ cells as $cells
   "",
   head, ($plain | groups),
   "",
-  ($plain + $held + $fresh | map(select(overloaded | not)) | "Below overload, in all three groups: \(promise)", apart),
+  ($plain + $held + $fresh | map(select(overloaded | not)) | apart | wrapped),
   "",
   "### On the last third of the trace",
   "",
@@ -114,7 +165,7 @@ cells as $cells
   "",
   head, ($turn | groups),
   "",
-  ($turn | map(select(overloaded | not)) | select(length > 0) | "Below overload, \(promise)"),
+  ($turn | map(select(overloaded | not)) | select(length > 0) | "Below overload, \(promise)." | wrapped),
   "",
   "## Each policy against the best of all",
   "",
@@ -155,4 +206,4 @@ cells as $cells
   "| trace | timing | policy | weights | tuned on | held back |",
   "|---|---|---|---|---|---|",
   ($weights[] | .kind as $kind | .timing as $timing | .policies[]
-    | "| \($kind) | \($timing) | `\(.policy)` | \(if .weights == {} then "defaults" else .weights | weight end) | \(.change_tuned | change) | \(.change_held_back | change) |")
+    | "| \($kind) | \($timing) | `\(.policy)` | \(if .weights == {} then "defaults" else .weights | weight end) | \(.change_tuned | percent) | \(.change_held_back | percent) |")

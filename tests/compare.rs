@@ -1,0 +1,91 @@
+//! The page about policies, as `scripts/compare/table.jq` makes it of rows: what it says of them is what they say.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/compare/table.jq");
+
+/// What a search found.
+const WEIGHTS: &str = r#"[{"kind": "agent", "timing": "polynomial", "policies": [
+    {"policy": "logit", "change_tuned": -0.03, "change_held_back": -0.02, "weights": {"logit.overlap": 2}}]}]"#;
+
+/// What one policy did in one draw of a cell of eight workers at half of the load.
+fn row(setting: &str, trace: &str, draw: u32, policy: &str, weights: &str, (mean, p99): (f64, f64)) -> Value {
+    json!({
+        "setting": setting, "trace": trace, "draw": draw, "timing": "polynomial", "blocks": 2048, "policy": policy,
+        "weights": weights, "workers": 8, "load": 0.5, "mean": mean, "p50": mean / 2.0, "p99": p99, "itl": 10.0, "hit": 0.5,
+        "reachable": 0.5, "balance": 1.1, "lost": 0,
+    })
+}
+
+fn page(rows: &[Value]) -> String {
+    let mut jq = Command::new("jq")
+        .args(["-rs", "--argjson", "weights", WEIGHTS, "-f", TABLE])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("jq (Debian: jq)");
+    let mut input = jq.stdin.take().unwrap();
+    for row in rows {
+        writeln!(input, "{row}").unwrap();
+    }
+    drop(input);
+    let output = jq.wait_with_output().unwrap();
+    assert!(output.status.success());
+    // Paragraphs are folded; what they say is not.
+    String::from_utf8(output.stdout).unwrap().replace('\n', " ")
+}
+
+#[track_caller]
+fn says(page: &str, text: &str) {
+    assert!(page.contains(text), "{text}: {page}");
+}
+
+#[test]
+fn a_cell_is_the_mean_of_its_draws() {
+    let page = page(&[
+        row("plain", "agent", 1, "predicted", "default", (100.0, 500.0)),
+        row("plain", "agent", 3, "predicted", "default", (104.0, 520.0)),
+        row("plain", "agent", 1, "logit", "default", (99.0, 600.0)),
+        row("plain", "agent", 3, "logit", "default", (109.0, 400.0)),
+    ]);
+    // 102 for 104, and 510 for 500.
+    says(&page, "Over all 1 cells below overload");
+    says(&page, "as geometric means: `predicted` 1 and 1.02, `logit` 1.0196 and 1. Of the 0");
+    says(&page, "** 1 of 2 figures");
+    says(&page, "of the workloads that it was made with, 1 and 1 of 2, 0 and 0");
+    says(&page, "drawn 2 times");
+    // Of the draws, the mean of one and the 99th percentile of the other.
+    says(&page, "Each draw by itself: 2 of 4 figures");
+    says(&page, "| agent | polynomial | 2048 | 8 | 0.5 | 102 ms | 104 ms `logit` | 0.98 |");
+}
+
+#[test]
+fn what_is_lost_is_told() {
+    let page = page(&[
+        row("plain", "conversation", 0, "predicted", "default", (100.0, 500.0)),
+        row("plain", "conversation", 0, "logit", "default", (101.0, 510.0)),
+        row("plain", "conversation", 0, "logit", "tuned", (90.0, 505.0)),
+        row("fresh", "agent", 4779, "predicted", "default", (100.0, 550.0)),
+        row("fresh", "agent", 4779, "logit", "default", (101.0, 500.0)),
+        row("one worker 2× slower", "conversation", 0, "predicted", "default", (100.0, 500.0)),
+        row("one worker 2× slower", "conversation", 0, "logit", "default", (101.0, 500.0)),
+        row("fresh", "few-shot", 4779, "predicted", "default", (9_000.0, 50_000.0)),
+        row("fresh", "few-shot", 4779, "logit", "default", (8_000.0, 20_000.0)),
+    ]);
+    says(&page, "`predicted` has the lowest mean in 1, and in 0 where others are tuned as well.**");
+    says(&page, "3 of 4 figures");
+    says(&page, "2 where others are tuned as well; 1 and 2 are more than 3 % above the best");
+    says(
+        &page,
+        "These are: 1 mean of `conversation`, by 11.1 % (only against tuned weights); \
+         1 p99 of `agent` drawn last, by 10 %.",
+    );
+    says(&page, "The highest mean is 11.1 % above the best. In 0 of the 1 cells under the conditions");
+    // What all others are overloaded by counts by itself.
+    says(&page, "| few-shot, overloaded | | 1 | 0, 1.13 (1.13) |");
+    assert!(!page.contains("Each draw by itself"));
+}
