@@ -21,9 +21,9 @@
 # All of it takes some six hours of one core, `--quick` six minutes.
 #
 # WARMPATH names the binary; JOBS the threads; TRIALS the choices of weights that are tried (24, of `--quick` 8); DRAWS how often
-# a workload is drawn (3, of `--quick` once). KEEP names a folder in which
-# rows and weights are kept: what is there already is not done again, so a run that was cut short goes on. AGAIN names
-# policies, with commas between, whose rows are thrown away first: those that have changed since.
+# a workload is drawn (3, of `--quick` once). KEEP names a folder in which rows and weights are kept: what is there already is
+# not done again, so a run that was cut short goes on. AGAIN names policies, with commas between, whose rows are thrown away
+# first: those that have changed since.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,7 +35,8 @@ out=${2:?$usage}
 warmpath=${WARMPATH:-target/release/warmpath}
 policies=kv,logit,blocks,product,affinity,chwbl,preble,aibrix,predicted,approx_tree,approx_lru,round_robin,random,least_requests,power_of_two
 tunable=(kv logit blocks affinity chwbl preble aibrix approx_tree approx_lru)
-fleets=(4 8 16) caches=(2048 8192) timings=(polynomial roofline:8b-h100) loads=(0.25 0.5 0.75) trials=${TRIALS:-24} draws=${DRAWS:-3}
+fleets=(4 8 16) caches=(2048 8192) timings=(polynomial roofline:8b-h100) loads=(0.25 0.5 0.75)
+trials=${TRIALS:-24} draws=${DRAWS:-3}
 [ -n "$quick" ] && fleets=(8) caches=(8192) timings=(polynomial) loads=(0.5) trials=${TRIALS:-8} draws=${DRAWS:-1}
 options=(--block-size 512 --max-num-seqs 256 --max-num-batched-tokens 8192 ${JOBS:+--jobs "$JOBS"})
 
@@ -51,7 +52,9 @@ tuned_on=$((requests * 2 / 3))
 # Requests that a search is given at most.
 tuning=$tuned_on
 [ -z "$quick" ] || tuning=2500
-readonly usage quick trace out warmpath policies trials draws keep rows found requests tuned_on tuning
+# Above this mean time to first token of every other policy, in ms, a cell is overloaded.
+overload=5000
+readonly overload usage quick trace out warmpath policies trials draws keep rows found requests tuned_on tuning
 
 # The workloads: each with the rate that counts as 1 for a worker.
 declare -A specs=(
@@ -142,9 +145,10 @@ missing() {
 
 # borne WORKERS PLACE: the loads to look at, all in a first draw; in others those that some other policy bore in the first.
 borne() {
-    jq -nr --argjson w "$1" --argjson place "$2" \
-        '[inputs | select(.workers == $w and .policy != "predicted" and .draw < $place.draw and . + $place == . + {draw: $place.draw})] | group_by(.draw)
-        | if . == [] then $ARGS.positional[] else .[0] | group_by(.load)[] | select(map(.mean) | min <= 5000) | .[0].load end' "$rows" --args "${loads[@]}"
+    jq -nr --argjson w "$1" --argjson place "$2" --argjson overload "$overload" \
+        '[inputs | select(.workers == $w and .policy != "predicted" and .draw < $place.draw and . + $place == . + {draw: $place.draw})]
+        | group_by(.draw) | if . == [] then $ARGS.positional[]
+            else .[0] | group_by(.load)[] | select(map(.mean) | min <= $overload) | .[0].load end' "$rows" --args "${loads[@]}"
 }
 
 # cell SETTING KIND DRAW RATE WORKERS BLOCKS TIMING OPTION...: every policy at every load, at defaults and at tuned weights; the
@@ -228,5 +232,6 @@ everything() {
 everything
 counting=
 everything
-jq -rs --slurpfile weights <(cat "$found"/*.json) -f scripts/compare/table.jq "$rows" >"$out"
+jq -rs --slurpfile weights <(cat "$found"/*.json) --argjson trials "$trials" --argjson overload "$overload" \
+    -f scripts/compare/table.jq "$rows" >"$out"
 echo "$out: $(wc -l <"$rows") rows, $(((SECONDS - began) / 60)) min"

@@ -1,4 +1,5 @@
-# Rows of scripts/compare.sh, and the weights that were found as $weights -> Markdown.
+# Rows of scripts/compare.sh, the weights that were found as $weights, how many were tried as $trials, and above which mean a cell
+# is overloaded, in ms, as $overload -> Markdown.
 def two: (. * 100 | round) / 100 | tostring;
 def whole: if . >= 10000 then (. / 1000 | round | tostring) + " s" else (round | tostring) + " ms" end;
 def geometric: if length == 0 then 1 else (map(log) | add / length) | exp end;
@@ -25,8 +26,8 @@ def judged($figure): own[$figure] as $own
 def cells: group_by([.setting, .trace, .draw, .timing, .blocks, .workers, .load])
     | map({at: .[0], rows: ., own: own, mean: judged("mean"), p99: judged("p99")});
 
-# A cell in which the mean of every other policy is above five seconds is overloaded.
-def overloaded: .mean.least > 5000;
+# Where every other policy is slower, nobody is worth choosing.
+def overloaded: .mean.least > $overload;
 
 # Of ratios: how many are at most 1, their geometric mean, the highest.
 def verdict: "\(map(select(. <= 1)) | length), \(geometric | two) (\(max | two))";
@@ -65,10 +66,10 @@ def distances: map((.rows | [own] + at_defaults) as $rows | ($rows | map(.mean) 
 def long: (. * 10000 | round) / 10000 | tostring;
 def nearest: distances | map("`\(.policy)` \(.mean | long) and \(.p99 | long)") | .[:3] | join(", ");
 
-# The standard deviation, between draws, of what predicted is of the best other, in the middle of all cells that were drawn more than once.
+# The standard deviations, between the draws of each cell, of what predicted is of the best other: the one in the middle, the highest.
 def same: .at | [.setting, .trace, .timing, .blocks, .workers, .load];
 def deviation: (add / length) as $mean | (map(. - $mean | . * .) | add / (length - 1)) | sqrt;
-def scatter(of): map(map(of) | deviation) | sort | .[length / 2 | floor];
+def scatter(of): map(map(of) | deviation) | sort | "\(.[length / 2 | floor] | percent) (the median; at most \(last | percent))";
 
 def wrapped: reduce splits(" ") as $word ([]; if length > 0 and ((.[-1] + $word) | length) < 127 then .[-1] += " " + $word else . + [$word] end) | .[];
 
@@ -112,17 +113,18 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
   ("a workload is generated. Here: \($cells | map(.at.workers) | unique | map(tostring) | join(", ")) workers, caches of "
     + "\($plain | map(.at.blocks) | unique | map(tostring) | join(" and ")) blocks, loads of \($cells | map(.at.load) | unique | map(tostring) | join(", ")), "
     + "timings \($plain | map("`" + .at.timing + "`") | unique | join(" and ")). Overloaded is a cell in which the mean time to first token of "
-    + "every other policy is above five seconds." | wrapped),
+    + "every other policy is above \($overload / 1000) seconds." | wrapped),
   "",
   ($once | group_by(same) | map(select(length > 1)) | select(length > 0)
-    | "A generated workload is drawn \(map(length) | max) times, and a figure is the mean over its draws. Between draws of one cell, what `predicted` is of the best "
-        + "other policy has a standard deviation of \(scatter(.mean.ratio) | percent) of a mean and \(scatter(.p99.ratio) | percent) of a 99th percentile (the median of "
-        + "these cells), and near saturation, where one queue more or less decides whether caches still hold what is asked for, of much more." | wrapped, ""),
+    | "A generated workload is drawn \(map(length) | max) times (few-shot tasks in turn, and what overloads all others, once), and a figure is the "
+        + "mean over its draws. Between draws of one cell, what `predicted` is of the best other policy has a standard deviation of "
+        + "\(scatter(.mean.ratio)) of a mean and \(scatter(.p99.ratio)) of a 99th percentile: most near saturation, where one queue more or less "
+        + "decides whether caches still hold what is asked for." | wrapped, ""),
   "Every policy is at its source\u0027s defaults and, where it has weights, at those that `warmpath tune` finds for it as well: once for each",
   "kind of workload and timing, on eight workers with caches of 8 192 blocks, at all loads together, by mean time to first token. Of the",
   "trace that search sees the first two thirds, of a generated workload another draw; where what it finds is not better on what it",
   "held back, the defaults stand. `predicted` has nothing to set. `chwbl` takes a prompt\u0027s first block for its key, which all requests of",
-  "the conversation trace share. `product` and the baselines have no weights.",
+  "the conversation trace share. `product` and the baselines have no weights. Searches had \($trials) choices for each policy.",
   "",
   ("**Over all \($judged | length) cells below overload, nearest to the lowest mean and the lowest 99th percentile at defaults, as geometric means: "
     + "\($judged | nearest). Of the \($trace | length) of the conversation trace and of its last third `predicted` has the lowest mean in "
@@ -134,7 +136,8 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
     + " In \($robust | map(select(.mean.ratio > 1)) | length) of the \($robust | length) cells under the conditions below, down to a worker that restarts, another policy has a lower "
     + "mean, tuned weights included." | wrapped),
   "",
-  ($once | select(length > ($judged | length)) | "Each draw by itself: \(promise)." | wrapped, ""),
+  ($once | select(length > ($judged | length)) | "Each draw by itself: \(promise), the worst mean by \(map(.mean.ratio) | max - 1 | percent), "
+    + "the worst 99th percentile by \(map(.p99.ratio) | max - 1 | percent). A mean over draws is mostly that of the draw in which a fleet came nearest to its limits." | wrapped, ""),
   "## Against the best other policy of each cell",
   "",
   "A cell\u0027s best mean and its best p99 may be those of different policies. Each column tells in how many cells `predicted` is at or below",
@@ -153,7 +156,7 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
   "",
   "### On workloads that were made last",
   "",
-  "Of other shapes and another seed, drawn at random when `predicted` was done. No search has seen them: tuned weights are those of their kind above.",
+  "Of other shapes and from other seeds, drawn at random when `predicted` was done. No search has seen them: tuned weights are those of their kind above.",
   "",
   head, ($fresh | groups),
   "",
