@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the command blocks of README.md and docs/*.md, and looks up the names that they use.
+"""Runs the command blocks of README.md, ARCHITECTURE.md, CHANGELOG.md and docs/*.md, and looks up the names that they use.
 
     scripts/check-docs.py [--binary FILE] [--limit SECONDS] [DOCUMENT …]
     scripts/check-docs.py --self-test
@@ -339,7 +339,8 @@ def main():
     ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)
     if given.self_test:
         sys.exit(1 if self_test(binary) else 0)
-    documents = given.documents or ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    pages = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+    documents = given.documents or ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", *pages]
     faults = sum(report(name, binary, given.limit) for name in documents)
     names = subprocess.run([sys.executable, ROOT / "scripts/docs/names.py", str(binary), *documents], check=False)
     print(f"{len(documents)} documents, {faults} faults in blocks")

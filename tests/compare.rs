@@ -80,6 +80,7 @@ fn a_cell_is_the_mean_of_its_draws() {
     // Of the draws, the mean of one and the 99th percentile of the other.
     says(&page, "Each draw by itself: 2 of 4 figures");
     says(&page, "the worst mean by 1 %, the worst 99th percentile by 30 %.");
+    says(&page, "Both figures are in 0 of 1 cells, in 0 where others are tuned as well; in 0 is any one other policy");
     says(&page, "| agent | polynomial | 2048 | 8 | 0.5 | 102 ms | 104 ms `logit` | 0.98 |");
 }
 
@@ -104,8 +105,26 @@ fn what_is_lost_is_told() {
         "These are: 1 mean of `conversation`, by 11.1 % (only against tuned weights); \
          1 p99 of `agent` drawn last, by 10 %.",
     );
+    // Of the trace the mean is another's, of agents the 99th percentile: nobody has both.
+    says(&page, "Both figures are in 1 of 2 cells, in 0 where others are tuned as well; in 0 is any one other policy");
     says(&page, "The highest mean is 11.1 % above the best. In 0 of the 1 cells under the conditions");
     // What all others are overloaded by counts by itself.
     says(&page, "| few-shot, overloaded | | 1 | 0, 1.13 (1.13) |");
     assert!(!page.contains("Each draw by itself"));
+}
+
+#[test]
+fn who_is_lower_in_both_is_told() {
+    let page = page(&[
+        row("plain", "agent", 1, "predicted", "default", (100.0, 500.0)),
+        row("plain", "agent", 1, "logit", "default", (101.0, 490.0)),
+        row("plain", "agent", 1, "logit", "tuned", (99.0, 490.0)),
+        row("plain", "few-shot", 1, "predicted", "default", (100.0, 500.0)),
+        row("plain", "few-shot", 1, "logit", "default", (99.0, 510.0)),
+        row("plain", "few-shot", 1, "product", "default", (101.0, 490.0)),
+    ]);
+    says(
+        &page,
+        "Both figures are in 0 of 2 cells, in 0 where others are tuned as well; in 1 is any one other policy at or below",
+    );
 }

@@ -51,6 +51,12 @@ def percent: (. * 1000 | round) / 10 | tostring + " %";
 def promise: figures | "\(kept(.default)) of \(length) figures (means and 99th percentiles) are at or below those of every other policy at its "
     + "defaults, \(kept(.all)) where others are tuned as well; \(missed(.default)) and \(missed(.all)) are more than 3 % above the best";
 
+# In how many cells it keeps both, and in how many one other policy has both.
+def both: "Both figures are in \(map(select(.mean.default.ratio <= 1 and .p99.default.ratio <= 1)) | length) of \(length) cells, in "
+    + "\(map(select(.mean.ratio <= 1 and .p99.ratio <= 1)) | length) where others are tuned as well; in "
+    + "\(map(select(.own as $own | any(.rows | at_defaults[], at_tuned[]; .mean <= $own.mean and .p99 <= $own.p99))) | length) is any one "
+    + "other policy at or below `predicted` in both.";
+
 def tally: figures | "\(kept(.default)) and \(kept(.all)) of \(length), \(missed(.default)) and \(missed(.all))";
 
 # Those above, by kind: how many, and how far the worst.
@@ -132,6 +138,7 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
     + "\($judged | promise): of the trace and of the workloads that it was made with, \($plain + $held | map(select(overloaded | not)) | tally); of shapes that "
     + "were drawn when it was done, \($fresh | map(select(overloaded | not)) | tally)."
     + ($judged | figures | exceptions | if . == "" then "" else " These are: \(.)." end)
+    + " \($judged | both)"
     + " The highest mean is \($judged | map(.mean.ratio) | max | . - 1 | [., 0] | max | percent) above the best."
     + " In \($robust | map(select(.mean.ratio > 1)) | length) of the \($robust | length) cells under the conditions below, down to a worker that restarts, another policy has a lower "
     + "mean, tuned weights included." | wrapped),
