@@ -119,7 +119,7 @@ tune() {
             jq -c '{policy, verdict, change_tuned, change_held_back, weights: (if .verdict == "better" then .found.weights else {} end)}' >>"$tried"
     done
     # What replay reads as a configuration has to name a worker.
-    jq -s --arg kind "$kind" --arg timing "$timing" '{kind: $kind, timing: $timing, policies: .,
+    jq -s --arg kind "$kind" --arg timing "$timing" --argjson trials "$trials" '{kind: $kind, timing: $timing, trials: $trials, policies: .,
         names: (map(select(.weights != {}) | .policy) | join(",")),
         configuration: {models: [{name: "m"}], workers: [{id: "w", url: "http://127.0.0.1:9", model: "m"}],
             routing: (reduce (.[].weights | to_entries[]) as {$key, $value} ({}; setpath($key | split("."); $value)))}}' "$tried" >"$file"
@@ -232,6 +232,5 @@ everything() {
 everything
 counting=
 everything
-jq -rs --slurpfile weights <(cat "$found"/*.json) --argjson trials "$trials" --argjson overload "$overload" \
-    -f scripts/compare/table.jq "$rows" >"$out"
+jq -rs --slurpfile weights <(cat "$found"/*.json) --argjson overload "$overload" -f scripts/compare/table.jq "$rows" >"$out"
 echo "$out: $(wc -l <"$rows") rows, $(((SECONDS - began) / 60)) min"

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/compare/table.jq");
 
 /// What a search found.
-const WEIGHTS: &str = r#"[{"kind": "agent", "timing": "polynomial", "policies": [
+const WEIGHTS: &str = r#"[{"kind": "agent", "timing": "polynomial", "trials": 6, "policies": [
     {"policy": "logit", "change_tuned": -0.03, "change_held_back": -0.02, "weights": {"logit.overlap": 2}}]}]"#;
 
 /// What one policy did in one draw of a cell of eight workers at half of the load.
@@ -23,20 +23,7 @@ fn row(setting: &str, trace: &str, draw: u32, policy: &str, weights: &str, (mean
 
 fn page(rows: &[Value]) -> String {
     let mut jq = Command::new("jq")
-        .args([
-            "-rs",
-            "--argjson",
-            "weights",
-            WEIGHTS,
-            "--argjson",
-            "trials",
-            "6",
-            "--argjson",
-            "overload",
-            "5000",
-            "-f",
-            TABLE,
-        ])
+        .args(["-rs", "--argjson", "weights", WEIGHTS, "--argjson", "overload", "5000", "-f", TABLE])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -1,5 +1,5 @@
-# Rows of scripts/compare.sh, the weights that were found as $weights, how many were tried as $trials, and above which mean a cell
-# is overloaded, in ms, as $overload -> Markdown.
+# Rows of scripts/compare.sh, the weights that were found as $weights, and above which mean a cell is overloaded, in ms, as
+# $overload -> Markdown.
 def two: (. * 100 | round) / 100 | tostring;
 def whole: if . >= 10000 then (. / 1000 | round | tostring) + " s" else (round | tostring) + " ms" end;
 def geometric: if length == 0 then 1 else (map(log) | add / length) | exp end;
@@ -130,7 +130,7 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
   "kind of workload and timing, on eight workers with caches of 8 192 blocks, at all loads together, by mean time to first token. Of the",
   "trace that search sees the first two thirds, of a generated workload another draw; where what it finds is not better on what it",
   "held back, the defaults stand. `predicted` has nothing to set. `chwbl` takes a prompt\u0027s first block for its key, which all requests of",
-  "the conversation trace share. `product` and the baselines have no weights. Searches had \($trials) choices for each policy.",
+  "the conversation trace share. `product` and the baselines have no weights. Searches had \($weights | map(.trials) | unique | map(tostring) | join(" or ")) choices for each policy.",
   "",
   ("**Over all \($judged | length) cells below overload, nearest to the lowest mean and the lowest 99th percentile at defaults, as geometric means: "
     + "\($judged | nearest). Of the \($trace | length) of the conversation trace and of its last third `predicted` has the lowest mean in "
