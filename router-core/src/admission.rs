@@ -101,12 +101,18 @@ fn growth(now: Instant, target: &Target) -> Option<Instant> {
     Some(ramp.since + Duration::from_millis(u64::try_from(millis).ok()?))
 }
 
-/// The candidate with the least in flight where none has room, by the fuller of its slots and its blocks; the lowest slot among
-/// equals. None when every candidate is out.
+/// The candidate with the least in flight where none has room, by the fuller of the slots that it is given for now and its
+/// blocks; the lowest slot among equals. Whoever is given none is left alone while anybody else is there. None when every
+/// candidate is out.
 pub fn least_loaded(candidates: &[Candidate]) -> Option<usize> {
     let full = candidates.iter().enumerate().filter(|(_, candidate)| candidate.standing != Standing::Out);
-    full.min_by(|(_, a), (_, b)| a.fullness().total_cmp(&b.fullness()).then(a.slot.cmp(&b.slot)))
-        .map(|(index, _)| index)
+    // By shares of what they are given, whoever comes back gets no more than its part of what is too much for all.
+    let rests = |candidate: &Candidate| candidate.given_slots == 0;
+    full.min_by(|(_, a), (_, b)| {
+        let by_rest = rests(a).cmp(&rests(b));
+        by_rest.then(a.fullness().total_cmp(&b.fullness())).then(a.slot.cmp(&b.slot))
+    })
+    .map(|(index, _)| index)
 }
 
 #[cfg(test)]
@@ -265,5 +271,20 @@ mod tests {
         assert_eq!(least_loaded(&fleet), Some(0));
         assert_eq!(least_loaded(&fleet[1..]), Some(1));
         assert_eq!(least_loaded(&[]), None);
+    }
+    #[test]
+    fn whoever_comes_back_is_as_full_as_what_it_is_given_says_and_who_rests_is_last() {
+        let held_back = |slot, taken, given_slots| Candidate {
+            standing: Standing::HeldBack,
+            given_slots,
+            ..candidate(slot, (0, 0), (taken, 16), 0)
+        };
+        let full = |taken| candidate(1, (0, 0), (taken, 16), 0);
+        let least = |first, full| least_loaded(&[first, full]);
+        assert_eq!([least(held_back(0, 4, 4), full(16)), least(held_back(0, 5, 4), full(16))], [Some(0), Some(1)]);
+        assert_eq!([least(held_back(0, 5, 4), full(20)), least(held_back(0, 5, 4), full(21))], [Some(0), Some(0)]);
+        assert_eq!(least(held_back(0, 0, 0), full(1_000)), Some(1));
+        assert_eq!(least(held_back(0, 0, 0), held_back(1, 90, 1)), Some(1));
+        assert_eq!(least(held_back(0, 9, 0), held_back(1, 8, 0)), Some(0));
     }
 }

@@ -98,6 +98,8 @@ pub struct Candidate {
     pub active_slots: u32,
     /// Sequences that it runs at once.
     pub total_slots: u32,
+    /// Those of them that it is given for now: fewer while it comes back, none while it rests.
+    pub given_slots: u32,
     /// Requests in flight on it.
     pub requests: u32,
     /// Requests beyond its slots, or without a first token yet.
@@ -126,15 +128,16 @@ impl Candidate {
         ratio(self.active_slots, self.total_slots)
     }
 
-    /// The larger of both shares. One division, as every candidate of every request is asked.
+    /// The larger of both shares, where only the slots count that it is given for now. One division, as every candidate of
+    /// every request is asked.
     pub fn fullness(&self) -> f64 {
         let across = |part: u32, whole: u32| u64::from(part) * u64::from(whole);
-        let blocks = across(self.active_blocks.0, self.total_slots);
+        let blocks = across(self.active_blocks.0, self.given_slots);
         let slots = across(self.active_slots, self.total_blocks.0);
-        if self.total_blocks.0 > 0 && (blocks > slots || self.total_slots == 0) {
+        if self.total_blocks.0 > 0 && (blocks > slots || self.given_slots == 0) {
             self.kv_load()
         } else {
-            self.slot_load()
+            ratio(self.active_slots, self.given_slots)
         }
     }
 }
@@ -320,6 +323,7 @@ pub(crate) mod small_worlds {
             total_blocks: Blocks(blocks.1),
             active_slots: slots.0,
             total_slots: slots.1,
+            given_slots: slots.1,
             requests: slots.0,
             waiting: 0,
             prefill_tokens: Tokens(0),

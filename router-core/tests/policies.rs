@@ -188,6 +188,7 @@ prop_compose! {
                 total_blocks: Blocks(1000),
                 active_slots: requests,
                 total_slots: 64,
+                given_slots: 64,
                 requests,
                 waiting: requests / 3,
                 prefill_tokens: Tokens(prefill),

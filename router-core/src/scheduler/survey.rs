@@ -188,6 +188,7 @@ impl OfRequest<'_> {
             total_blocks,
             active_slots,
             total_slots,
+            given_slots,
             requests,
             waiting,
             prefill_tokens,
@@ -203,10 +204,10 @@ impl OfRequest<'_> {
         *total_slots = limits.sequences;
         *total_blocks = admission::total_blocks(limits, &load);
         *total_is_learned = limits.blocks.is_none();
-        *standing = if seat.is_steady {
-            admission::steady_standing(limits, &load)
+        (*standing, *given_slots) = if seat.is_steady {
+            (admission::steady_standing(limits, &load), limits.sequences)
         } else {
-            self.unsteady_standing(workers, seat.slot)
+            self.unsteady(workers, seat.slot)
         };
         let place = seat.slot.index();
         let held = self.held[place];
@@ -223,9 +224,12 @@ impl OfRequest<'_> {
     }
 
     #[inline(never)] // Few are out or have just come back; what they take would be in the way of all others.
-    fn unsteady_standing(&self, workers: &WorkerTable, slot: Slot) -> Standing {
-        let standing = |target: &Target| admission::standing(self.now, target, &target.account.read());
-        workers.get(slot).map_or(Standing::Out, standing)
+    fn unsteady(&self, workers: &WorkerTable, slot: Slot) -> (Standing, u32) {
+        let unsteady = |target: &Target| {
+            let standing = admission::standing(self.now, target, &target.account.read());
+            (standing, admission::sequences_at(self.now, target))
+        };
+        workers.get(slot).map_or((Standing::Out, 0), unsteady)
     }
 }
 
@@ -245,6 +249,7 @@ fn nobody() -> Candidate {
         total_blocks: Blocks(0),
         active_slots: 0,
         total_slots: 0,
+        given_slots: 0,
         requests: 0,
         waiting: 0,
         prefill_tokens: Tokens(0),

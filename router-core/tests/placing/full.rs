@@ -26,6 +26,15 @@ fn full_holder(policy: PolicyName, prompt: &[u32]) -> (World, Vec<Placement>) {
     (world, taken)
 }
 
+/// Lets a target be given ever more from some time on.
+fn hold_back(world: &mut World, slot: Slot, ramp: Ramp) {
+    let targets = world.workers.iter().cloned().map(|target| match target.slot == slot {
+        true => Target { ramp: Some(ramp), ..target },
+        false => target,
+    });
+    world.workers = WorkerTable::new(targets.collect(), world.workers.pools().to_vec());
+}
+
 #[test]
 fn who_knows_what_waiting_takes_waits_at_a_full_holder_where_that_is_sooner() {
     let long: Vec<u32> = (0..200_000).collect();
@@ -47,12 +56,29 @@ fn nobody_waits_at_a_worker_that_is_given_no_more_for_now() {
     let long: Vec<u32> = (0..200_000).collect();
     let (mut world, _taken) = full_holder(PolicyName::Predicted, &long);
     let ramp = Ramp { since: Instant::now() + Duration::from_secs(60), over: Duration::from_secs(30), from: 4 };
-    let targets = world.workers.iter().cloned().map(|target| match target.slot {
-        Slot(0) => Target { ramp: Some(ramp), ..target },
-        _ => target,
-    });
-    world.workers = WorkerTable::new(targets.collect(), world.workers.pools().to_vec());
+    hold_back(&mut world, Slot(0), ramp);
     assert_eq!(world.place(&[&long]).unwrap().target.slot, Slot(1));
+}
+
+#[test]
+fn what_is_too_much_for_all_keeps_to_ramps_and_pauses() {
+    let now = Instant::now();
+    let given = |policy, ramp| {
+        let (mut world, mut taken) = full_holder(policy, &[1]);
+        let [asked, fallback] = [policy, PolicyName::LeastRequests].map(|name| Policy::new(name, &Weights::default()));
+        world.scheduler = Scheduler::new(asked, fallback, OnAllBusy::LeastLoaded);
+        hold_back(&mut world, Slot(1), ramp);
+        taken.extend((0..20).map(|_| world.place(&[&[1]]).unwrap()));
+        taken.iter().filter(|placement| placement.target.slot == Slot(1)).count()
+    };
+    let hour = Duration::from_secs(3_600);
+    for policy in PolicyName::ALL {
+        let rests = Ramp { since: now + Duration::from_secs(60), over: hour, from: 4 };
+        assert_eq!(given(policy, rests), 0, "{policy}");
+        // 36 in flight where 16 and 4 may be.
+        let comes_back = Ramp { since: now, over: hour, from: 4 };
+        assert!((4..=8).contains(&given(policy, comes_back)), "{policy}");
+    }
 }
 
 #[test]
