@@ -27,7 +27,8 @@ impl Default for Answers {
 
 impl Answers {
     /// An answer to a prompt that should take `prompt_ms` came after `ms`, with so many tokens, by what its worker says: too
-    /// many count as so many times the usual, none say nothing. Returns what should have been expected; none for the first.
+    /// many count as so many times the usual, none say nothing. Returns what should have been expected; none for the first, and
+    /// where that is nothing.
     pub(super) fn add(&mut self, ms: f64, prompt_ms: f64, tokens: f64) -> Option<f64> {
         if tokens <= 0.0 {
             return None;
@@ -35,6 +36,7 @@ impl Answers {
         let tokens = tokens.min(self.each.get() * OFF_MAX);
         self.each.add(tokens);
         let expected = (self.tokens > 0.0).then(|| prompt_ms + self.ms / self.tokens * tokens);
+        let expected = expected.filter(|expected| *expected > 0.0);
         let ms = expected.map_or(ms, |expected| ms.min(expected * OFF_MAX));
         let keep = 1.0 - 1.0 / ANSWERS;
         self.ms = self.ms * keep + (ms - prompt_ms).max(0.0);
@@ -90,5 +92,14 @@ mod tests {
         answers.add(550.0, 50.0, 50.0);
         assert_eq!([answers.add(900.0, 0.0, 0.0), answers.add(0.0, 0.0, 0.0)], [None; 2]);
         assert_eq!(answers.add(550.0, 50.0, 50.0), Some(550.0));
+    }
+
+    /// Nothing is so many times nothing.
+    #[test]
+    fn where_nothing_is_expected_nothing_can_take_longer() {
+        let mut answers = Answers::default();
+        assert_eq!([0.0, 0.0, 20.0].map(|ms| answers.add(ms, 0.0, 1.0)), [None; 3]);
+        let expected = answers.add(20.0, 0.0, 1.0).unwrap();
+        assert!((6.0..7.0).contains(&expected), "{expected}");
     }
 }
