@@ -272,6 +272,7 @@ mod tests {
         assert_eq!(least_loaded(&fleet[1..]), Some(1));
         assert_eq!(least_loaded(&[]), None);
     }
+
     #[test]
     fn whoever_comes_back_is_as_full_as_what_it_is_given_says_and_who_rests_is_last() {
         let held_back = |slot, taken, given_slots| Candidate {

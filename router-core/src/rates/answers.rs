@@ -59,6 +59,7 @@ mod tests {
         let expected = answers.add(20.0, 0.0, 1.0).unwrap();
         assert!((20.0..22.5).contains(&expected), "{expected}");
     }
+
     /// A worker is judged by what it claims itself.
     #[test]
     fn an_answer_counts_as_so_many_usual_ones_however_many_tokens_it_claims() {
