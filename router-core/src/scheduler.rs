@@ -240,11 +240,15 @@ impl Scheduler {
         self.sent.forget(slot);
     }
 
-    /// Tells the policies what happened to a request.
+    /// Tells the policies what happened to a request. Of one that is [`Shape::unread`] there is nothing to be told but that it
+    /// was placed, which placing does by itself.
     pub fn observe(&self, observation: &Observation) {
-        let policies = [&self.policy, &self.fallback].into_iter().chain(&self.shadows);
+        let is_unread = matches!(observation.event, Event::Placed { shape, .. } if shape.unread);
+        // Who goes by no prompt, and takes turns, does so whatever is asked for.
+        let hears = |policy: &&Policy| !is_unread || policy.name.is_baseline();
+        let policies = [&self.policy, &self.fallback].into_iter().chain(&self.shadows).filter(hears);
         policies.filter_map(|policy| policy.learn.as_ref()).for_each(|learn| learn.observe(observation));
-        if let Some(sessions) = &self.sessions {
+        if let Some(sessions) = self.sessions.as_ref().filter(|_| !is_unread) {
             sessions.observe(observation);
         }
     }

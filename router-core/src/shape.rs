@@ -162,6 +162,9 @@ pub struct Shape {
     /// Whether its answer comes in one piece: then nothing is heard of it before its end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
+    /// Whether nobody has read what it asks for, so that its size is a guess, and what becomes of it is no prompt's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
     /// Promises.
     pub objectives: Objectives,
     /// What of the time to its first token has passed already.
@@ -185,6 +188,7 @@ impl Shape {
             trunk: None,
             turn: None,
             whole: false,
+            unread: false,
             objectives: Objectives::default(),
             waited: Duration::ZERO,
         }

@@ -13,6 +13,8 @@ mod listing;
 mod sizes;
 #[path = "placing/trust.rs"]
 mod trust;
+#[path = "placing/unread.rs"]
+mod unread;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

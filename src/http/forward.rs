@@ -65,6 +65,13 @@ pub(super) struct Understood {
     pub(super) names_model: bool,
 }
 
+impl Understood {
+    /// Its name in observations; none where nothing is to be learned of it.
+    fn observed(&self) -> Option<RequestKey> {
+        (!self.shape.unread).then_some(self.key)
+    }
+}
+
 /// What becomes of an answer on its way to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Relayed {
@@ -197,7 +204,7 @@ impl Drop for Attempt<'_> {
         if self.placement.take().is_none() {
             return;
         }
-        let Understood { key, pool, deadline, .. } = self.request;
+        let Understood { pool, deadline, .. } = self.request;
         let at = Instant::now();
         // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
         let side = if self.side == Side::Client && at >= *deadline { Side::Worker } else { self.side };
@@ -208,12 +215,10 @@ impl Drop for Attempt<'_> {
             let standing = if side == Side::Client { Standing::GivenUp } else { Standing::Failed };
             decision.course.ended(standing, None);
         }
-        pool.scheduler.observe(&Observation {
-            at,
-            request: *key,
-            slot: self.worker.slot,
-            event: Event::Failed { side },
-        });
+        if let Some(request) = self.request.observed() {
+            let (slot, event) = (self.worker.slot, Event::Failed { side });
+            pool.scheduler.observe(&Observation { at, request, slot, event });
+        }
     }
 }
 
@@ -235,7 +240,7 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
     let is_watched = !answer.is_whole() || gateway.guard.suspects_any();
     let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
     let ticket = Ticket {
-        key: request.key,
+        key: request.observed(),
         id: request.id.clone(),
         pool: Arc::clone(&request.pool),
         worker,

@@ -101,7 +101,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
         id: arrival.id.clone(),
         arrived: arrival.at,
         deadline: arrival.deadline,
-        shape: Shape { class, tenant, affinity, whole: true, ..Shape::of(tokens, pool.block_size) },
+        shape: Shape { class, tenant, affinity, whole: true, unread: true, ..Shape::of(tokens, pool.block_size) },
         root,
         prompts: Prompts::Ids(Vec::new()),
         texts: (root, Vec::new()),

@@ -27,15 +27,15 @@ pub struct Progress {
     reservation: Option<Reservation>,
     ticket: Ticket,
     form: Form,
-    /// When its first data came.
+    /// When its first data came, unless it is an error.
     started: Option<Instant>,
     ended: bool,
 }
 
 /// Who the request is, and whom it concerns.
 pub struct Ticket {
-    /// Its name in observations.
-    pub key: RequestKey,
+    /// Its name in observations; none where nothing is to be learned of it.
+    pub key: Option<RequestKey>,
     /// Its name as its client sees it.
     pub id: HeaderValue,
     /// Its pool.
@@ -134,35 +134,48 @@ impl Progress {
         if self.ended {
             return data.len();
         }
-        if self.started.is_none() {
-            self.started = Some(now);
-            // An answer in one piece has no first token of its own: its data comes when all of it was generated.
-            if matches!(self.form, Form::Events(_)) {
-                let after = now.saturating_duration_since(self.ticket.arrived);
-                self.ticket.pool.metrics.first_token(after, self.ticket.objectives.ttft);
-                self.ticket.decision.iter().for_each(|decision| decision.course.first_token(after));
-                self.ticket.access.iter().for_each(|access| access.first_token(after));
-            }
-            if let Some(reservation) = &mut self.reservation {
-                reservation.first_token(now);
-            }
-            self.observe(now, Event::FirstToken);
-        }
-        match &mut self.form {
+        let (whole, tokens) = match &mut self.form {
             Form::Events(scanner) => {
                 let before = scanner.seen().events;
                 let whole = scanner.scan(data);
-                let tokens = Tokens(scanner.seen().events - before);
-                if tokens > Tokens(0) {
-                    if let Some(reservation) = &mut self.reservation {
-                        reservation.generated(tokens);
-                    }
-                    self.observe(now, Event::Progress { tokens });
-                }
-                whole
+                (whole, Tokens(scanner.seen().events - before))
             }
-            Form::Whole(_) | Form::Unread | Form::Error(_) => data.len(),
+            Form::Whole(_) | Form::Unread | Form::Error(_) => (data.len(), Tokens(0)),
+        };
+        if self.is_error() {
+            return whole;
         }
+        if self.started.is_none() {
+            self.begin(now);
+        }
+        if tokens > Tokens(0) {
+            if let Some(reservation) = &mut self.reservation {
+                reservation.generated(tokens);
+            }
+            self.observe(now, Event::Progress { tokens });
+        }
+        whole
+    }
+
+    /// Its first data came.
+    fn begin(&mut self, now: Instant) {
+        self.started = Some(now);
+        // An answer in one piece has no first token of its own: its data comes when all of it was generated.
+        if matches!(self.form, Form::Events(_)) {
+            let after = now.saturating_duration_since(self.ticket.arrived);
+            self.ticket.pool.metrics.first_token(after, self.ticket.objectives.ttft);
+            self.ticket.decision.iter().for_each(|decision| decision.course.first_token(after));
+            self.ticket.access.iter().for_each(|access| access.first_token(after));
+        }
+        if let Some(reservation) = &mut self.reservation {
+            reservation.first_token(now);
+        }
+        self.observe(now, Event::FirstToken);
+    }
+
+    /// Whether nothing was generated: it is an error from its beginning.
+    fn is_error(&self) -> bool {
+        matches!(self.form, Form::Error(_)) || self.told().is_some_and(|error| error.is_first)
     }
 
     /// Whether an answer that ends here ends whole: a stream without `[DONE]` was cut, though its framing may be clean. Of
@@ -355,7 +368,9 @@ impl Progress {
 
     fn observe(&self, at: Instant, event: Event) {
         let Ticket { key, pool, worker, .. } = &self.ticket;
-        pool.scheduler.observe(&Observation { at, request: *key, slot: worker.slot, event });
+        if let Some(request) = *key {
+            pool.scheduler.observe(&Observation { at, request, slot: worker.slot, event });
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::faulty::{Act, Faulty, refusal};
 use crate::fleet::{TestFleet, fleet};
 
 impl TestFleet {
@@ -151,4 +152,25 @@ async fn the_status_page_is_shown_to_anybody_and_tells_nothing_by_itself() {
     }
     assert_ne!(nonces[0], nonces[1]);
     assert_eq!(fleet.admin("/api/v1/history").await.0, 401);
+}
+
+/// A worker that computes a long prompt is not done with it because something else was answered meanwhile.
+#[tokio::test]
+async fn what_passes_through_tells_nothing_of_the_prompts_that_were_sent_before_it() {
+    let answers = |prompt: &str, _| if prompt == "hi" { refusal("200 OK", "") } else { vec![Act::Hold] };
+    let worker = Faulty::start(answers).await;
+    let fleet = fleet().engines(0).policy("predicted").stranger(worker.address).start().await;
+    let cost = async || fleet.explain(&body(&[97])).await.1["cost"].as_f64().unwrap();
+    let long = json!({"model": "m", "prompt": "x".repeat(60_000), "max_tokens": 2, "stream": true});
+    let watching = async {
+        fleet.eventually("the long prompt is there", async |_| worker.count() == 1).await;
+        let before = cost().await;
+        assert_eq!(fleet.post("/tokenize", &json!({"model": "m", "prompt": "hi"})).await.status, 200);
+        let after = cost().await;
+        assert!(after > 0.5 * before && before > 100.0, "{before} became {after}");
+    };
+    tokio::select! {
+        _ = fleet.post("/v1/completions", &long) => panic!("nobody has answered"),
+        () = watching => {}
+    }
 }

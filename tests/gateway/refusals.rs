@@ -43,6 +43,12 @@ async fn passes(path: &str, script: Vec<Step>, body: &str) {
     assert_eq!((text.as_str(), clean), (body, true), "{path}");
     assert_eq!((other.seen().len(), retries(&fleet, "").await), (0, 0), "{body}");
     fleet.until_metric("warmpath_requests_total", "worker_refused", 1.0).await;
+    let tokens = f64::from(u8::from(body.starts_with(&event("a"))));
+    assert_eq!(
+        fleet.metric("warmpath_time_to_first_token_seconds_count", "").await,
+        tokens,
+        "an error is none: {body}"
+    );
     fleet.eventually("nothing is in flight", async |fleet| fleet.app.in_flight() == 0).await;
     assert!(serves(&fleet).await, "{body}");
 }
