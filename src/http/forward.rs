@@ -135,9 +135,12 @@ async fn answered(
 /// One attempt, given up if an operator ejects the worker before it has answered.
 async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way) -> Result<Answer, GatewayError> {
     behind_others().await;
-    // What became too late meanwhile, or lost its worker, is not begun.
+    // What became too late meanwhile, broke others, or lost its worker, is not begun.
     if Instant::now() >= request.deadline {
         return Err(GatewayError::Deadline);
+    }
+    if gateway.guard.blocks(&request.outgoing) {
+        return Err(GatewayError::Suspect);
     }
     if worker.duty() == Duty::Ejected {
         return Err(failed_by(worker, Failure::Ejected));

@@ -23,7 +23,7 @@ pub(crate) async fn up(fleet: &TestFleet, worker: &str) -> bool {
     fleet.metric("warmpath_worker_up", worker).await > 0.5
 }
 
-fn header(answer: &Answered, name: &str) -> Option<String> {
+pub(crate) fn header(answer: &Answered, name: &str) -> Option<String> {
     answer.headers.get(name).map(|value| value.to_str().unwrap().to_owned())
 }
 
@@ -225,66 +225,6 @@ async fn r32_a_worker_that_flaps_loses_nothing() {
     };
     let ((), (saw, _)) = tokio::join!(flapping, load(&fleet, 4, 40));
     assert!(saw.iter().all(|saw| *saw == Saw::Whole), "{saw:?}");
-}
-
-/// R35: a prompt that kills every engine that computes it. Engines come back at once, as under a supervisor.
-#[tokio::test]
-async fn r35_a_prompt_that_kills_engines_kills_two() {
-    let mortal = || Faulty::start(|prompt, _| if prompt == "die" { vec![Act::Reset] } else { stream(1) });
-    let engines = [mortal().await, mortal().await, mortal().await, mortal().await];
-    let fleet = before(&engines.iter().collect::<Vec<_>>()).start().await;
-    let kills = || engines.iter().map(|engine| engine.arrived("die").len()).sum::<usize>();
-    let touched = || engines.iter().filter(|engine| !engine.arrived("die").is_empty()).count();
-    for number in 0..10 {
-        let answer = asked(&fleet, "die").await;
-        assert_eq!((answer.status, &answer.body["error"]["code"]), (502, &json!("request_suspect")), "{number}");
-        assert_eq!(header(&answer, "x-should-retry").as_deref(), Some("false"));
-        assert_eq!(ask(&fleet.client, &fleet.url("/v1/completions"), &format!("fine-{number}")).await, Saw::Whole);
-    }
-    println!("R35: {} kills of {} engines by ten requests", kills(), touched());
-    assert_eq!((kills(), touched()), (2, 2));
-    assert_eq!(fleet.metric("warmpath_requests_total", "outcome=\"suspect\"").await, 10.0);
-}
-
-/// R35: it may kill them in mid-stream as well.
-#[tokio::test]
-async fn r35_a_prompt_that_breaks_two_streams_is_sent_to_nobody_else() {
-    let mortal = || {
-        Faulty::start(|prompt, _| if prompt == "die" { [beginning(2), vec![Act::Reset]].concat() } else { stream(1) })
-    };
-    let engines = [mortal().await, mortal().await, mortal().await];
-    let fleet = before(&engines.iter().collect::<Vec<_>>())
-        .config("routing: {policy: round_robin, fallback: round_robin}")
-        .start()
-        .await;
-    let url = fleet.url("/v1/completions");
-    let mut saw = Vec::new();
-    for _ in 0..4 {
-        saw.push(ask(&fleet.client, &url, "die").await);
-    }
-    assert_eq!(saw, [Saw::Broken, Saw::Broken, Saw::Refused(502), Saw::Refused(502)]);
-    assert_eq!(ask(&fleet.client, &url, "fine").await, Saw::Whole);
-}
-
-/// Both break once; whoever asks again is answered, so that the request is no suspect.
-#[tokio::test]
-async fn an_answer_clears_a_request_that_was_there_when_workers_broke() {
-    let once = |first: usize| {
-        Faulty::start(
-            move |_, number| if number == first { [beginning(1), vec![Act::Reset]].concat() } else { stream(1) },
-        )
-    };
-    let engines = [once(0).await, once(1).await];
-    let fleet = before(&[&engines[0], &engines[1]])
-        .config("routing: {policy: round_robin, fallback: round_robin}")
-        .start()
-        .await;
-    let url = fleet.url("/v1/completions");
-    let mut saw = Vec::new();
-    for _ in 0..6 {
-        saw.push(ask(&fleet.client, &url, "same").await);
-    }
-    assert_eq!(saw, [Saw::Broken, Saw::Whole, Saw::Whole, Saw::Broken, Saw::Whole, Saw::Whole]);
 }
 
 #[tokio::test]

@@ -79,6 +79,7 @@ mod smuggling;
 mod stalled;
 mod starved;
 mod streaming;
+mod suspects;
 mod tls;
 mod top;
 mod traces;
