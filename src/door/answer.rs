@@ -1,25 +1,22 @@
-//! The answer to a request of HTTP/2 on its way out: it keeps its request open until it has ended, and says goodbye when the
-//! router must stop.
+//! The answer to a request of HTTP/2 on its way out: it keeps its request open until it has ended, says goodbye when the
+//! router must stop, and breaks off no sooner than the client has what came before.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::time::{Instant, Sleep};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::course::Open;
 use super::front::Answered;
 use super::goodbye::Goodbye;
 use super::stream::Pace;
 use crate::error::{BoxError, GatewayError};
-
-/// Between the last words and the cut: a body that fails takes what was not flushed with it.
-const LAST_WORDS: Duration = Duration::from_millis(10);
 
 /// The most that is handed on at once. HTTP takes whatever it is given, and keeps it; and with the last of it the answer ends,
 /// whether the client has it or not.
@@ -40,9 +37,23 @@ enum State {
     Passing(Goodbye),
     /// The last words of a connection: passes on, whatever comes.
     Last,
-    /// The error event is out. The body must not end cleanly, or the client would take it for whole.
-    Parting(Pin<Box<Sleep>>),
+    /// The last words are out, and are seen to leave. Then the body must not end cleanly, or the client would take it for
+    /// whole.
+    Parting(oneshot::Receiver<()>, Option<BoxError>),
     Over,
+}
+
+/// The last words of an answer that breaks off: a body that fails takes what has not left with it, and these are dropped once
+/// they have left, after all that was given before.
+struct LastWords {
+    words: Bytes,
+    _leave: oneshot::Sender<()>,
+}
+
+impl AsRef<[u8]> for LastWords {
+    fn as_ref(&self) -> &[u8] {
+        &self.words
+    }
 }
 
 impl Answer {
@@ -80,13 +91,13 @@ impl Answer {
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
-    fn part(&mut self, event: Option<Bytes>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Some(event) = event else {
-            self.state = State::Over;
-            return Poll::Ready(Some(Err(GatewayError::Stopping.into())));
-        };
-        self.state = State::Parting(Box::pin(tokio::time::sleep_until(Instant::now() + LAST_WORDS)));
-        Poll::Ready(Some(Ok(Frame::data(event))))
+    /// Says the last words, which may be none, and lets go of whoever makes the answer. How long the client may take for them is
+    /// seen to by its [`Pace`], as for any piece.
+    fn part(&mut self, words: Bytes, why: BoxError) -> Frame<Bytes> {
+        let (leave, left) = oneshot::channel();
+        (self.inner, self.state) = (Body::empty(), State::Parting(left, Some(why)));
+        self.pace.gave();
+        Frame::data(Bytes::from_owner(LastWords { words, _leave: leave }))
     }
 }
 
@@ -96,29 +107,33 @@ impl http_body::Body for Answer {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        this.pace.asked();
         match &mut this.state {
-            State::Passing(goodbye) => {
-                if this.open.course().is_cut() {
-                    let event = goodbye.event();
-                    return this.part(event);
-                }
-            }
-            State::Last => {}
-            State::Parting(end) => {
-                ready!(end.as_mut().poll(cx));
+            State::Passing(_) | State::Last => this.pace.asked(),
+            State::Parting(left, why) => {
+                // It is never used: that it is dropped says all.
+                let _ = ready!(Pin::new(left).poll(cx));
+                let why = why.take();
                 this.state = State::Over;
-                return Poll::Ready(Some(Err(GatewayError::Stopping.into())));
+                return Poll::Ready(why.map(Err));
             }
             State::Over => return Poll::Ready(None),
         }
-        this.piece(cx)
+        if let State::Passing(goodbye) = &this.state
+            && this.open.course().is_cut()
+        {
+            let words = goodbye.event().unwrap_or_default();
+            return Poll::Ready(Some(Ok(this.part(words, GatewayError::Stopping.into()))));
+        }
+        match ready!(this.piece(cx)) {
+            Some(Err(why)) => Poll::Ready(Some(Ok(this.part(Bytes::new(), why)))),
+            piece => Poll::Ready(piece),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
         match self.state {
             State::Passing(_) | State::Last => self.rest.is_empty() && self.inner.is_end_stream(),
-            State::Parting(_) => false,
+            State::Parting(..) => false,
             State::Over => true,
         }
     }
@@ -131,6 +146,9 @@ impl http_body::Body for Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
     use http::header;
     use http_body_util::{BodyExt, StreamBody};
 
@@ -160,7 +178,8 @@ mod tests {
         let expected = "\n\ndata: {\"error\":{\"message\":\"the router is shutting down\",\
                         \"type\":\"service_unavailable\",\"param\":null,\"code\":\"shutting_down\"}}\n\n";
         assert_eq!(event, expected);
-        assert!(!answer.is_end_stream());
+        assert!(!answer.is_end_stream() && next(&mut answer).now_or_never().is_none(), "it has not left");
+        drop(event);
         assert_eq!(next(&mut answer).await.unwrap_err(), "the router is shutting down");
         assert!(answer.frame().await.is_none());
     }
@@ -170,8 +189,26 @@ mod tests {
         let course = Course::new(Instant::now());
         let mut answer = answer(&course, "application/json");
         course.cut();
+        assert_eq!(next(&mut answer).await.unwrap(), "");
         assert_eq!(next(&mut answer).await.unwrap_err(), "the router is shutting down");
         assert!(answer.is_end_stream());
+    }
+
+    /// The client has as long for it as for any piece.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_breaks_off_does_so_once_what_it_was_given_has_left() {
+        let course = Course::new(Instant::now());
+        let pieces = [Ok(Frame::data(Bytes::from_static(b"a"))), Err(BoxError::from("it broke"))];
+        let response = Response::new(Body::new(StreamBody::new(futures_util::stream::iter(pieces)))).into();
+        let pace = Arc::new(Pace::new(&course));
+        let mut answer = Answer::of(response, Arc::clone(&pace), course.begin()).into_body();
+        assert_eq!(next(&mut answer).await.unwrap(), "a");
+        let words = next(&mut answer).await.unwrap();
+        assert_eq!(words, "");
+        assert!(next(&mut answer).now_or_never().is_none() && pace.expiry(Duration::ZERO).is_some());
+        drop(words);
+        assert_eq!(next(&mut answer).await.unwrap_err(), "it broke");
+        assert!(answer.is_end_stream() && answer.frame().await.is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -57,7 +57,7 @@ impl Pace {
     }
 
     /// When the client will have taken too long for what it was given, if it is not ready for more.
-    fn expiry(&self, stall_timeout: Duration) -> Option<Instant> {
+    pub(super) fn expiry(&self, stall_timeout: Duration) -> Option<Instant> {
         let stalled = self.waiting_since.get(self.origin)? + stall_timeout;
         // While it is ready, the answer itself looks at the clock.
         Some(self.deadline.get(self.origin).map_or(stalled, |deadline| stalled.min(deadline + OVERTIME)))

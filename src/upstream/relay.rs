@@ -13,10 +13,6 @@ use super::tail::Tail;
 use crate::alarm::Alarm;
 use crate::error::{BoxError, error_json};
 
-/// Between what is passed on last and the cut: hyper drops what it has not flushed as soon as a body fails, and flushes
-/// while the body has nothing.
-const LAST_WORDS: Duration = Duration::from_millis(10);
-
 /// Passes a worker's bytes on as they came. Back-pressure is `poll_frame` itself; dropping it cancels the worker's
 /// request and gives back what is reserved.
 pub struct Relay<B> {
@@ -71,12 +67,7 @@ impl<B: Body> Relay<B> {
     }
 
     /// The worker gives no more. A stream that is whole ends, with whatever its last event lacks; any other answer is cut.
-    fn abort(
-        &mut self,
-        now: Instant,
-        why: Abort,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn abort(&mut self, now: Instant, why: Abort) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(missing) = self.progress.finish() {
             self.progress.end(now.into_std(), Ending::Complete);
             self.state = State::Done;
@@ -89,11 +80,10 @@ impl<B: Body> Relay<B> {
             Abort::Deadline => Ending::Late,
         };
         self.progress.end(now.into_std(), ending);
-        self.until = now + LAST_WORDS;
-        self.state = State::Aborting(why);
         if !self.progress.is_stream() {
-            return self.part(why, cx);
+            return self.part(why);
         }
+        self.state = State::Aborting(why);
         let code = match why {
             Abort::Broken => "upstream_broken",
             Abort::Idle => "upstream_idle",
@@ -105,9 +95,8 @@ impl<B: Body> Relay<B> {
         Poll::Ready(Some(Ok(Frame::data(event.into()))))
     }
 
-    /// Cuts the answer once what came before has left.
-    fn part(&mut self, why: Abort, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        ready!(self.alarm.poll(self.until, cx));
+    /// Cuts the answer. That what came before leaves first is for whoever sends it.
+    fn part(&mut self, why: Abort) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.state = State::Done;
         Poll::Ready(Some(Err(why.into())))
     }
@@ -169,7 +158,7 @@ where
         let this = self.get_mut();
         match this.state {
             State::Done => return Poll::Ready(None),
-            State::Aborting(why) => return this.part(why, cx),
+            State::Aborting(why) => return this.part(why),
             State::Passing => {}
         }
         if let Some(first) = this.first.take() {
@@ -185,12 +174,12 @@ where
                 ready!(this.alarm.poll(this.until, cx));
                 let now = Instant::now();
                 let late = now >= this.deadline;
-                return this.abort(now, if late { Abort::Deadline } else { Abort::Idle }, cx);
+                return this.abort(now, if late { Abort::Deadline } else { Abort::Idle });
             };
             let now = Instant::now();
             match frame {
                 // A client that is slow enough leaves always something to pass on.
-                Some(Ok(_)) if this.is_late(now) => return this.abort(now, Abort::Deadline, cx),
+                Some(Ok(_)) if this.is_late(now) => return this.abort(now, Abort::Deadline),
                 Some(Ok(frame)) => {
                     this.until = (now + this.idle_timeout).min(this.deadline);
                     let passed = match frame.into_data() {
@@ -209,7 +198,7 @@ where
                     let last = this.tail.take();
                     return Poll::Ready((!last.is_empty()).then(|| Ok(Frame::data(last))));
                 }
-                Some(Err(_)) | None => return this.abort(now, Abort::Broken, cx),
+                Some(Err(_)) | None => return this.abort(now, Abort::Broken),
             }
         }
     }

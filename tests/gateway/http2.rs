@@ -1,5 +1,7 @@
 //! HTTP/2 towards clients.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
@@ -10,6 +12,7 @@ use warmpath::shutdown::Tasks;
 use crate::door::counted;
 use crate::fleet::{fleet, value_of};
 use crate::raw::connect;
+use crate::scripted::{Scripted, Step, head, piece};
 
 /// Speaks HTTP/2 over `stream` at once.
 pub(crate) async fn http2(
@@ -99,4 +102,31 @@ async fn a_head_beyond_what_http2_announces_is_refused_in_words_and_nobody_else_
     let refused = value_of(&text, "warmpath_requests_total", "outcome=\"bad_request\"");
     assert!((refused - 2.0).abs() < 1e-9, "{refused}");
     assert!((counted(&fleet, "warmpath_client_connections_opened_total", "").await - 1.0).abs() < 1e-9);
+}
+
+/// HTTP/2's library drops what has not left as soon as an answer breaks off.
+#[tokio::test]
+async fn a_client_that_reads_slowly_gets_all_of_a_stream_that_breaks_and_what_broke_it() {
+    const EVENTS: usize = 600;
+    let long = format!("data: {{\"choices\":[{{\"text\":\"{}\"}}]}}\n\n", "x".repeat(900));
+    let worker = Scripted::start(vec![head(), piece(long.repeat(EVENTS)), Step::Close]).await;
+    let fleet = fleet().engines(0).stranger(worker.address).start().await;
+    let tasks = Tasks::new();
+    let mut sender = http2(connect(fleet.app.data_address()).await, 16 * 1024, &tasks).await;
+    let mut body = sender.send_request(streamed()).await.unwrap().into_body();
+    let mut text = Vec::new();
+    let broke = loop {
+        match body.frame().await {
+            Some(Ok(frame)) => text.extend_from_slice(&frame.into_data().unwrap()),
+            ended => break ended,
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    };
+    assert!(matches!(broke, Some(Err(_))), "it does not end cleanly");
+    let (all, event) = text.split_at(long.len() * EVENTS);
+    assert!(all == long.repeat(EVENTS).as_bytes());
+    let event = String::from_utf8_lossy(event);
+    assert!(event.starts_with("\n\ndata: {\"error\":") && event.contains("upstream_broken"), "{event}");
+    fleet.eventually("the worker is given back", async |fleet| fleet.app.in_flight() == 0).await;
+    assert_eq!(sender.send_request(models()).await.unwrap().status(), 200, "its neighbours go on");
 }
