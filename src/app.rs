@@ -108,8 +108,7 @@ impl App {
         let metrics = Metrics::new(&config.metrics.prefix);
         let [data, admin] = doors::bind_both(&config.listen, &metrics)?;
         let certificates: Vec<_> = [&data, &admin].into_iter().filter_map(|port| port.tls().cloned()).collect();
-        let background = Tasks::new();
-        let config = Arc::new(config);
+        let (config, background) = (Arc::new(config), Tasks::new());
         let (fleet, index) = (Arc::new(build::fleet(&config, &metrics, &background)), Arc::new(build::index(&config)));
         // In a box: connecting is the largest future of all, and everything that awaits this would have it inside.
         let sources = Box::pin(Sources::connect(&config, local, (&fleet, &index), &metrics, &background));
@@ -144,6 +143,7 @@ impl App {
             refresh: Box::new(move || measured.measure()),
             token,
             settings: reloader.clone(),
+            tasks: background.clone(),
         });
         report::tell_on_signal(Arc::clone(&admin_state), &background)?;
         report::tell_untokenized(&fleet, &background);

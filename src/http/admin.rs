@@ -10,11 +10,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use serde::Serialize;
+use tokio::sync::oneshot;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::desk::Desk;
 use crate::decisions::Decisions;
 use crate::fleet::Fleet;
+use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
 use bus::BusReport;
 use settings::Settings;
@@ -51,6 +53,17 @@ pub struct Admin {
     pub token: AdminToken,
     /// The configuration, and the way to a new one.
     pub settings: Arc<dyn Settings>,
+    /// Changes under way.
+    pub tasks: Tasks,
+}
+
+impl Admin {
+    /// What is answered once a change is made. It is made, and leaves its line in the log, though whoever asked for it leaves.
+    async fn see_through(&self, change: impl Future<Output = Response> + Send + 'static) -> Response {
+        let (tell, told) = oneshot::channel();
+        self.tasks.spawn(async move { drop(tell.send(change.await)) });
+        told.await.unwrap_or_else(|_| refused(StatusCode::SERVICE_UNAVAILABLE, "the router stopped before it was done"))
+    }
 }
 
 /// The token of the admin port; none where none is asked for. A clone is the same.

@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::fleet::{TestFleet, fleet};
 use crate::nats::NatsServer;
-use crate::scripted::until;
+use crate::scripted::{Scripted, Step, until, whole};
 use crate::sdk::python;
 
 /// What this thread has logged, for as long as its guard lives. Tests that read it run on one thread.
@@ -81,6 +81,24 @@ fn a_log_has_colours_on_a_terminal_that_has_them_unless_somebody_wants_none() {
         assert_eq!(said.contains('\u{1b}'), is_coloured, "TERM={terminal} NO_COLOR={no_color}: {said:?}");
     }
     std::fs::remove_file(&config).unwrap();
+}
+
+/// An engine may take its time, and whoever asked may not.
+#[tokio::test]
+async fn what_an_operator_has_begun_is_done_and_leaves_its_line_though_he_leaves() {
+    let (lines, _guard) = Lines::begin();
+    let worker = Scripted::start(vec![Step::Await, whole("200 OK", "")]).await;
+    let fleet = fleet().engines(0).stranger(worker.address).start().await;
+    let url = format!("http://{}/api/v1/workers/stranger-1/reset_cache", fleet.app.admin_address());
+    tokio::select! {
+        _ = fleet.client.post(url).send() => panic!("the engine has not answered"),
+        () = worker.asked(1) => {}
+    }
+    // The router sees that he has gone.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    worker.go();
+    let line = ["warmpath::audit", "operator", "action=\"reset_cache\"", "status=200"];
+    until("it has left its line", || lines.with(&line) == 1).await;
 }
 
 async fn reload(fleet: &TestFleet, origin: Option<&str>) -> u16 {

@@ -65,6 +65,11 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, headers: HeaderMap) ->
 
 /// Reads the file again: 200 where it is followed, 422 where it has faults.
 pub(super) async fn reload(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
+    let reloading = reload_as(Arc::clone(&admin), headers);
+    admin.see_through(reloading).await
+}
+
+async fn reload_as(admin: Arc<Admin>, headers: HeaderMap) -> Response {
     let response = match guard::change_refused(&admin, &headers) {
         Some(refusal) => refusal,
         None => {
