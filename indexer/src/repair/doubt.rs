@@ -259,7 +259,8 @@ impl<T> Repair<T> {
     fn unreadable_again(&mut self, id: AskId, seq: u64, now: Instant) {
         let Some(mut asked) = self.asked.filter(|asked| asked.id == id && !asked.void) else { return };
         asked.heard = now;
-        asked.reached |= seq <= asked.need;
+        // Without epochs a number alone is no proof of the process: its time could not be read either.
+        asked.reached |= seq <= asked.need && (self.feed.has_epoch() || asked.next_before == 0);
         asked.highest = asked.highest.max(Some(seq));
         self.asked = Some(asked);
         if seq == self.feed.next_seq() && asked.reached {

@@ -25,6 +25,21 @@ fn r24_a_first_batch_that_is_newer_is_no_duplicate() {
     assert_eq!((bench.live(0), bench.live(1)), (vec![], vec![Apply(1)]));
 }
 
+/// What both have cannot be read, so that nothing tells whose it is: more is asked for.
+#[test]
+fn r24_a_batch_that_cannot_be_read_does_not_prove_the_process() {
+    let mut bench = Bench::of(REPLAYS, 3);
+    bench.connected();
+    bench.life = 1.0;
+    assert_eq!((bench.unreadable(2, true), bench.unreadable(3, true)), (vec![], vec![]));
+    assert_eq!(bench.replayed(4), vec![Clear(Emptied::Lost(1, Cold::HistoryGone)), Apply(4)]);
+    assert_eq!(bench.ended(), vec![View(ViewState::Cold)]);
+    // With nothing applied yet there is nothing to prove.
+    let mut bench = Bench::new(REPLAYS);
+    bench.connected();
+    assert_eq!(bench.unreadable(0, true), vec![Clear(Emptied::Lost(1, Cold::Unreadable))]);
+}
+
 /// As many lives of a hundred seconds as make a wall clock's time.
 const NOW: f64 = 2e7;
 
