@@ -655,4 +655,19 @@ mod tests {
         bench.remove(&[1], Tier::Device);
         assert_eq!(bench.apply(stored(&[101], Some(100))).stored, 1);
     }
+
+    /// The engine has had 2 all the while; that it names 1 to 3 again makes no second copy of any.
+    #[test]
+    fn what_was_refused_may_be_reported_as_what_was_let_go() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1, 2, 3], None));
+        bench.remove(&[2], Tier::Device);
+        let others: Vec<u64> = (21..=118).collect();
+        bench.apply(stored(&others, None));
+        assert_eq!(bench.apply(stored(&[2], Some(1))).over_limit, 1);
+        bench.remove(&others, Tier::Device);
+        assert_eq!(bench.apply(stored(&[1, 2, 3], None)), Applied { stored: 1, reported: 2, ..Applied::default() });
+        bench.remove(&[3], Tier::Device);
+        assert_eq!(bench.said, removes(&prompt(&[1, 2, 3])[2..], Tier::Device));
+    }
 }

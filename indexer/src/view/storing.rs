@@ -113,6 +113,8 @@ impl EngineView {
                     return;
                 }
                 Ended::Full { at } => {
+                    // The engine holds what was refused, as what was let go.
+                    self.partial = true;
                     applied.over_limit += left.len() - at;
                     return;
                 }
