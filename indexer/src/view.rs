@@ -467,7 +467,7 @@ mod tests {
         bench.remove(&[0], Tier::Device);
         assert_eq!(bench.apply(stored(&[4], Some(0))).orphans, 1);
         bench.forget();
-        assert_eq!(bench.apply(stored(&[4], Some(0))).stored, 1);
+        assert_eq!(bench.apply(stored(&[4], Some(0))).orphans, 1, "what is emptied does not make it a sign again");
     }
 
     #[test]

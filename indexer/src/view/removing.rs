@@ -132,7 +132,7 @@ impl EngineView {
         cleared
     }
 
-    /// Empties the view, as after a restart or a gap. O(names).
+    /// Empties the view, as after a restart or a gap. That the engine has called a block 0 stays known: it may again. O(names).
     pub(crate) fn forget<S: BlockStore>(&mut self, keeper: &Keeper<'_, S>) {
         let chains: Vec<u32> = self.names.chains(|_| true).into_iter().map(|(chain, _)| chain).collect();
         keeper.store.remove_all(keeper.slot, None, &chains);
@@ -145,7 +145,6 @@ impl EngineView {
         self.groups.clear();
         self.group = None;
         self.held = 0;
-        self.zero_is_a_name = false;
         self.partial = false;
     }
 
