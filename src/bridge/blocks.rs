@@ -76,10 +76,14 @@ impl Blocks {
         Self { ranks: sets.into_iter().map(rank).collect(), open: Mutex::default(), served: AtomicU64::new(0) }
     }
 
-    /// Takes a batch of a rank in; the stream goes on at `behind`.
-    pub(super) fn apply(&self, rank: u32, events: &[CacheEvent], behind: Behind) {
+    /// Takes a batch of a rank in; the stream goes on at `behind`. Of one that cannot be read, which has no `events`, nobody
+    /// knows what it removed: from then on nothing older is believed.
+    pub(super) fn apply(&self, rank: u32, events: Option<&[CacheEvent]>, behind: Behind) {
         if let Some(mut rank) = self.rank(rank) {
-            rank.set.apply(events);
+            match events {
+                Some(events) => rank.set.apply(events),
+                None => rank.set.forget(),
+            }
             rank.behind = behind;
         }
     }
@@ -195,7 +199,7 @@ mod tests {
     fn a_snapshot_is_handed_out_chunk_by_chunk_and_stays_what_it_was() {
         let (blocks, now) = (blocks(), Instant::now());
         assert_eq!(blocks.answer_at(ask(None, 0), now), Err("no events yet".to_owned()));
-        blocks.apply(3, &[CacheEvent::Cleared], Behind { epoch: 7, next: 5, newest: 1.0 });
+        blocks.apply(3, Some(&[CacheEvent::Cleared]), Behind { epoch: 7, next: 5, newest: 1.0 });
         let answer = |id, chunk| blocks.answer_at(ask(id, chunk), now);
         let expected = |chunk: u8, last| SnapshotAnswer {
             id: 2,
@@ -205,7 +209,7 @@ mod tests {
             bytes: vec![chunk].into(),
         };
         assert_eq!(answer(None, 0), Ok(expected(0, false)));
-        blocks.apply(3, &[CacheEvent::Cleared], Behind { epoch: 7, next: 6, newest: 1.0 });
+        blocks.apply(3, Some(&[CacheEvent::Cleared]), Behind { epoch: 7, next: 6, newest: 1.0 });
         // The first answer was lost.
         assert_eq!(answer(Some(2), 0), Ok(expected(0, false)));
         assert_eq!(answer(Some(2), 1), Ok(expected(1, true)));
@@ -216,9 +220,19 @@ mod tests {
     }
 
     #[test]
+    fn nothing_older_than_a_batch_that_cannot_be_read_is_in_a_snapshot() {
+        let (blocks, now) = (blocks(), Instant::now());
+        let behind = |next| Behind { epoch: 7, next, newest: 1.0 };
+        blocks.apply(3, Some(&[CacheEvent::Cleared]), behind(5));
+        blocks.apply(3, None, behind(6));
+        let answer = blocks.answer_at(ask(None, 0), now).unwrap();
+        assert_eq!((answer.last, answer.position), (true, (7, 6)));
+    }
+
+    #[test]
     fn snapshots_that_nobody_reads_on_end() {
         let (blocks, now) = (blocks(), Instant::now());
-        blocks.apply(3, &[], Behind { epoch: 7, next: 5, newest: 1.0 });
+        blocks.apply(3, Some(&[]), Behind { epoch: 7, next: 5, newest: 1.0 });
         let first = blocks.answer_at(ask(None, 0), now).unwrap().id;
         for _ in 0..OPEN_MAX {
             blocks.answer_at(ask(None, 0), now).unwrap();

@@ -145,14 +145,11 @@ impl RankTask {
         }
         self.epoch_told.fetch_max(epoch.number(), Ordering::Relaxed);
         let behind = Behind { epoch: epoch.number(), next: batch.seq.saturating_add(1), newest: batch.ts };
-        match &batch.events {
-            Some(events) => self.blocks.apply(self.rank, events, behind),
-            None => {
-                self.counts.unreadable.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(rank = self.rank, seq = batch.seq, "a batch cannot be read; it is passed on as it is");
-                self.blocks.apply(self.rank, &[], behind);
-            }
+        if batch.events.is_none() {
+            self.counts.unreadable.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(rank = self.rank, seq = batch.seq, "a batch cannot be read; it is passed on as it is");
         }
+        self.blocks.apply(self.rank, batch.events.as_deref(), behind);
         let is_there = |(known, last)| known == epoch.number() && batch.seq <= last;
         if self.published.is_some_and(is_there) {
             return Ok(());
