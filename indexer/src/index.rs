@@ -88,7 +88,8 @@ impl<S: BlockStore> Index<S> {
     /// The way in for a cache that several workers share and that is announced once. It has a slot of its own, which no
     /// answer names: what is stored there counts for every one of `members`. For no members, the slot is a worker's.
     pub fn shared_writer(self: &Arc<Self>, slot: Slot, members: &SlotSet, settings: &ViewSettings) -> Writer<S> {
-        let view = Mutex::new(EngineView::new(settings));
+        let blocks = settings.blocks.min(self.share());
+        let view = Mutex::new(EngineView::new(&ViewSettings { blocks, ..settings.clone() }));
         let [names, held] = [0; 2].map(AtomicUsize::new);
         let lane = Arc::new(Lane { slot, view, names, held, retired: AtomicBool::new(false) });
         let before = {
@@ -148,7 +149,8 @@ impl<S: BlockStore> Index<S> {
         }
     }
 
-    /// An equal part of all entries that there may be, for each worker.
+    /// An equal part of all entries that there may be, for each worker. Whatever somebody says of an engine, no more is set
+    /// aside for it: emptying a view takes as long as there is room in it.
     fn share(&self) -> usize {
         self.room.max() / self.lanes().iter().flatten().count().max(1)
     }

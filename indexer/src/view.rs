@@ -41,7 +41,7 @@ pub struct ViewSettings {
     /// The seed of the index's roots.
     pub seed: u64,
     /// Blocks that the engine can hold, where that is known: memory for so many is set aside, so that nothing has to
-    /// grow later. Else 0.
+    /// grow later, at most the worker's share of all that there may be. Else 0.
     pub blocks: usize,
 }
 

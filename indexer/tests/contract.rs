@@ -18,6 +18,7 @@ use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::index::{Index, Writer};
 use warmpath_indexer::store::BlockStore;
 use warmpath_indexer::tree::PlainIndex;
+use warmpath_indexer::view::ViewSettings;
 
 /// The answer of an index for a path.
 fn matched(index: &impl PrefixIndex, path: &[u64]) -> Overlaps {
@@ -281,6 +282,19 @@ fn a_full_index_does_not_freeze() {
     }
     assert_eq!(matched(&*index, &path(1599, 20)).of(Slot(3)).total().0, 20);
     assert!(index.refused() < 1_000 && index.len() <= 10_000, "{} were refused", index.refused());
+}
+
+/// Whatever is said of an engine's size.
+#[test]
+fn a_view_sets_no_more_memory_aside_than_for_its_share() {
+    let index = Arc::new(ConcurrentIndex::new(10_000));
+    let bytes = |blocks| {
+        drop(index.writer(Slot(0), &ViewSettings { blocks, ..settings() }));
+        index.bytes_of(Slot(0))
+    };
+    let share = bytes(index.capacity());
+    assert!(share > bytes(0));
+    assert_eq!(bytes(1 << 24), share);
 }
 
 macro_rules! contract {

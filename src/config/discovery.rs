@@ -61,6 +61,7 @@ pub struct DnsSource {
     #[serde(deserialize_with = "sent")]
     pub api_key: Option<Secret>,
     /// See `workers`.
+    #[serde(deserialize_with = "fleet::ranks")]
     pub dp_ranks: Spanned<NonZeroU16>,
     /// See `workers`.
     pub events: Option<Spanned<EventSource>>,

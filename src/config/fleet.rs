@@ -58,7 +58,7 @@ pub struct Worker {
     #[serde(default, deserialize_with = "sent")]
     pub api_key: Option<Secret>,
     /// Data-parallel ranks behind the address, each a routing target of its own.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "ranks")]
     pub dp_ranks: Spanned<NonZeroU16>,
     /// The number of the first of them: where one deployment's ranks are spread over several addresses.
     #[serde(default)]
@@ -163,6 +163,18 @@ fn block_size() -> BlockSize {
 
 pub(super) fn one() -> Spanned<NonZeroU16> {
     NonZeroU16::MIN.into()
+}
+
+/// The most ranks behind one address: far more than any engine has, and few enough that a slip of the pen, or one entry of
+/// somebody else's in the bucket of registrations, does not keep everybody busy.
+pub const DP_RANKS_MAX: u16 = 1024;
+
+pub(super) fn ranks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Spanned<NonZeroU16>, D::Error> {
+    let ranks = Spanned::<NonZeroU16>::deserialize(deserializer)?;
+    if ranks.get() <= DP_RANKS_MAX {
+        return Ok(ranks);
+    }
+    Err(de::Error::custom(format_args!("must be at most {DP_RANKS_MAX}, got {}", ranks.value)))
 }
 
 /// vLLM's default.

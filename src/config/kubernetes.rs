@@ -51,6 +51,7 @@ pub struct KubernetesSource {
     #[serde(deserialize_with = "sent")]
     pub api_key: Option<Secret>,
     /// See `workers`.
+    #[serde(deserialize_with = "fleet::ranks")]
     pub dp_ranks: Spanned<NonZeroU16>,
     /// See `workers`.
     pub events: Option<Spanned<EventSource>>,

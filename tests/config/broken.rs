@@ -273,8 +273,8 @@ pub(crate) const BROKEN_FLEETS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "models: [{name: m}]\nworkers:\n- {id: a, url: 'http://a', model: m, dp_ranks: 65535}\n- {id: b, url: 'http://b', model: m}",
-        &["4:8: workers and their ranks up to here are 65536; at most 65535 are served"],
+        "models: [{name: m}]\nworkers:\n- {id: a, url: 'http://a', model: m, dp_ranks: 1025}\ndiscovery: {dns: {id: '{host}', url: 'http://{host}:1', dp_ranks: 65535}}",
+        &["3:47: must be at most 1024, got 1025", "4:65: must be at most 1024, got 65535"],
     ),
     (
         "models: [{name: m}]\nworkers: [a, ~]",

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use warmpath_core::ids::WorkerId;
 use warmpath_core::units::BlockSize;
 
-use crate::config::BaseUrl;
+use crate::config::{BaseUrl, DP_RANKS_MAX};
 
 /// How often a worker's entry is written anew.
 pub const REFRESH: Duration = Duration::from_secs(5);
@@ -84,6 +84,9 @@ pub enum RegistrationError {
     /// An id or a name that could be no label or subject.
     #[error("the {0} must have 1 to {NAME_BYTES_MAX} bytes and no control characters")]
     Name(&'static str),
+    /// More ranks than any engine has.
+    #[error("`dp_ranks` must be at most {DP_RANKS_MAX}, got {0}")]
+    Ranks(NonZeroU16),
     /// One worker's entry under another's key.
     #[error("worker `{0}` is registered under a key that is not its own")]
     ForeignKey(WorkerId),
@@ -107,6 +110,9 @@ impl Registration {
             if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
                 return Err(RegistrationError::Name(what));
             }
+        }
+        if read.dp_ranks.get() > DP_RANKS_MAX {
+            return Err(RegistrationError::Ranks(read.dp_ranks));
         }
         if key_of(read.id.as_str()) != key {
             return Err(RegistrationError::ForeignKey(read.id));
@@ -194,6 +200,9 @@ mod tests {
         assert_eq!(refusal("gpu=201", "{\"v\":2}"), "of form 2; only 1 is known");
         assert_eq!(refusal("gpu=201", &TEXT.replace("\"dp_ranks\":1", "\"dp_ranks\":0")), "not a registration");
         assert_eq!(refusal("gpu=201", &TEXT.replace("http:", "ftp:")), "not a registration");
+        let ranks = |ranks: u16| TEXT.replace("\"dp_ranks\":1", &format!("\"dp_ranks\":{ranks}"));
+        assert_eq!(refusal("gpu=201", &ranks(1025)), "`dp_ranks` must be at most 1024, got 1025");
+        assert!(Registration::read("gpu=201", ranks(1024).as_bytes()).is_ok());
         assert_eq!(refusal("gpu-1", TEXT), "worker `gpu 1` is registered under a key that is not its own");
         assert_eq!(
             refusal("", &TEXT.replace("gpu 1", "")),
