@@ -1,17 +1,16 @@
 //! Events of the workers' caches: one task for each (worker, rank), which receives, decodes, orders and applies.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use warmpath_core::trust::{Trust, ViewState};
 use warmpath_indexer::codec::{decode, decode_json};
 use warmpath_indexer::concurrent::Chains;
-use warmpath_indexer::event::{CacheEvent, EventBatch};
+use warmpath_indexer::event::EventBatch;
 use warmpath_indexer::feed::Stamp;
 use warmpath_indexer::index::Writer;
 use warmpath_indexer::repair::{Emptied, Means, Repair, Repaired, Step, Want};
-use warmpath_indexer::view::Applied;
 
 use crate::fleet::engine::Process;
 use crate::fleet::{PoolState, Worker};
@@ -21,6 +20,7 @@ use refusals::{Refusal, Refusals};
 use restore::Restoring;
 use snapshots::{SnapshotFolder, Warming};
 
+mod applying;
 pub mod course;
 pub mod local;
 pub mod nats;
@@ -284,25 +284,34 @@ impl EventTask {
         }
     }
 
+    /// Does what the repair says, and what it says to what comes of that.
     fn act(&mut self) {
-        let mut steps = std::mem::take(&mut self.steps);
-        for step in steps.drain(..) {
-            match step {
-                Step::Apply(batch) => self.apply(&batch),
-                Step::Clear(why) => self.clear(why),
-                Step::Ask(want) => self.ask(want),
-                Step::View(view) => {
-                    self.trust.set_view(view);
-                    self.worker.metrics.suspect.set(if view == ViewState::Suspect { 1.0 } else { 0.0 });
-                    self.worker.metrics.cold.set(if view == ViewState::Cold { 1.0 } else { 0.0 });
-                }
-                Step::Repaired(repaired) => self.tell(&repaired),
+        while !self.steps.is_empty() {
+            let mut steps = std::mem::take(&mut self.steps);
+            for step in steps.drain(..) {
+                self.take(step);
+            }
+            if self.steps.is_empty() {
+                self.steps = steps;
             }
         }
-        self.steps = steps;
         let held = self.repair.feed().held().0;
         self.worker.metrics.events_held.set(real_len(held));
         self.source.course.holds(held);
+    }
+
+    fn take(&mut self, step: Step<EventBatch>) {
+        match step {
+            Step::Apply(batch) => self.apply(&batch),
+            Step::Clear(why) => self.clear(why),
+            Step::Ask(want) => self.ask(want),
+            Step::View(view) => {
+                self.trust.set_view(view);
+                self.worker.metrics.suspect.set(if view == ViewState::Suspect { 1.0 } else { 0.0 });
+                self.worker.metrics.cold.set(if view == ViewState::Cold { 1.0 } else { 0.0 });
+            }
+            Step::Repaired(repaired) => self.tell(&repaired),
+        }
     }
 
     fn clear(&mut self, why: Emptied) {
@@ -343,54 +352,6 @@ impl EventTask {
         let (replayed, failures) = (repaired.replayed, repaired.failures);
         let took_ms = u64::try_from(repaired.took.as_millis()).unwrap_or(u64::MAX);
         tracing::info!(worker = %self.worker.id, outcome, replayed, failures, took_ms, "view repaired");
-    }
-
-    fn apply(&self, batch: &EventBatch) {
-        let applied = self.index.apply(&batch.events);
-        self.count(&applied);
-        if applied.wrong_size > 0 {
-            self.note_size(batch);
-        }
-        let lag_s = batch.ts.map(|ts| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-            (now - ts).max(0.0)
-        });
-        if let Some(lag_s) = lag_s {
-            self.worker.metrics.event_lag.record(lag_s);
-        }
-        let events = u64::try_from(batch.events.len()).unwrap_or(u64::MAX);
-        let lag = lag_s.and_then(|lag_s| Duration::try_from_secs_f64(lag_s).ok());
-        self.source.course.applied(Instant::now(), events, lag);
-    }
-
-    fn note_size(&self, batch: &EventBatch) {
-        let configured = self.pool.block_size.get();
-        let mut sizes = batch.events.iter().filter_map(|event| match event {
-            CacheEvent::Stored(stored) => stored.block_size.filter(|size| *size != configured && *size > 0),
-            _ => None,
-        });
-        if let Some(size) = sizes.next() {
-            self.worker.metrics.belief.carries(size);
-        }
-    }
-
-    fn count(&self, applied: &Applied) {
-        let outcomes = [
-            ("stored", applied.stored),
-            ("copy", applied.copies),
-            ("reported", applied.reported),
-            ("removed", applied.removed),
-            ("orphan", applied.orphans),
-            ("wrong_block_size", applied.wrong_size),
-            ("filtered", applied.filtered),
-            ("conflict", applied.conflicts),
-            ("unknown", applied.unknown),
-            ("over_limit", applied.over_limit),
-            ("cut", applied.cut),
-        ];
-        for (outcome, count) in outcomes {
-            self.worker.metrics.events(outcome, u64::try_from(count).unwrap_or(u64::MAX));
-        }
     }
 }
 
@@ -466,6 +427,37 @@ mod tests {
                 line.tell.send(Heard::Replayed(id, stored(seq))).await.unwrap();
             }
             line.tell.send(Heard::ReplayEnded(id, ReplayEnd::Whole)).await.unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r28_a_removal_that_cannot_be_read_leaves_nothing_to_be_matched() {
+        let (tasks, worker) = (Tasks::new(), worker());
+        let pool = Arc::new(PoolState::listening("m", BlockSize::new(4).unwrap()));
+        let index = Arc::new(ConcurrentIndex::new(100));
+        let namespace = Namespace::plain("m", BlockSize::new(4).unwrap());
+        let writer = index.writer(Slot(0), &ViewSettings { pool: namespace, seed: 1, blocks: 0 });
+        let (source, line) = source(Abilities { patience: Patience::NONE, replays: false, snapshots: false }, 64);
+        let trust = Arc::<Trust>::default();
+        let (_stop, stopped) = watch::channel(None);
+        tasks.spawn(EventTask::new((worker, pool, Arc::clone(&trust)), writer, source).run(stopped));
+        let cleared = |seq: u64, tier: &str| Message {
+            payload: format!(
+                r#"{{"worker_id":"w","storage_tier":"{tier}","event":{{"event_id":{seq},"data":"cleared"}}}}"#
+            )
+            .into(),
+            seq: Some(seq),
+            epoch: None,
+        };
+        let cases = [
+            (stored(0), 1, ViewState::Current),
+            (cleared(1, "tape"), 1, ViewState::Current),
+            (cleared(2, "disk"), 0, ViewState::Cold),
+        ];
+        for (message, entries, view) in cases {
+            line.tell.send(Heard::Live(message)).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!((index.entries(Slot(0)), trust.view()), (entries, view));
         }
     }
 

@@ -24,6 +24,8 @@ pub struct EventBatch {
     pub rejected: Vec<Rejected>,
     /// Rejected events beyond those that are listed.
     pub rejected_unlisted: usize,
+    /// Whether one of the rejected took blocks away: nobody knows which, so nothing older can be believed.
+    pub removal_rejected: bool,
 }
 
 impl EventBatch {

@@ -217,6 +217,24 @@ fn a_message_that_cannot_be_walked_is_an_error() {
     assert_eq!(decode(&vec![0xc0; (32 << 20) + 1]), Err(DecodeError::TooLong { len: (32 << 20) + 1, limit: 32 << 20 }));
 }
 
+/// Whatever is wrong with it, what it took away is not there any more. In a medium that nobody knows nothing was.
+#[test]
+fn a_removal_that_is_rejected_is_told() {
+    let told = |events: &[&str]| {
+        let batch = decode(&around(events)).unwrap();
+        (batch.removal_rejected, batch.rejected.len())
+    };
+    let removed = |hashes: &str| format!("92ac426c6f636b52656d6f766564{hashes}");
+    assert_eq!(told(&[&removed("9101"), CLEARED]), (false, 0));
+    assert_eq!(told(&[&removed("9201c0"), CLEARED]), (true, 1));
+    let map = format!("82ac626c6f636b5f68617368657391c3a474797065{}", "ac426c6f636b52656d6f766564");
+    assert_eq!(told(&[CLEARED, &map]), (true, 1));
+    let tape = "93ac426c6f636b52656d6f7665649101a454415045";
+    // An empty event says nothing, whatever follows it.
+    assert_eq!(told(&[tape, "90", "91a3466f6f", &array_event(6, "9201020292010201c0")]), (false, 4));
+    assert_eq!(told(&["90", CLEARED]), (false, 1));
+}
+
 #[test]
 fn a_time_that_is_no_number_is_no_time() {
     for ts in ["c0", "cb7ff8000000000000", "cb7ff0000000000000"] {

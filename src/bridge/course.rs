@@ -26,7 +26,7 @@ pub(super) struct Batch {
     pub(super) ts: f64,
     /// What the engine sent.
     pub(super) payload: Bytes,
-    /// What it says; none if it could not be read. It is passed on all the same.
+    /// What it says; none if it could not be read, or a removal in it could not. It is passed on all the same.
     pub(super) events: Option<Vec<CacheEvent>>,
 }
 
@@ -164,7 +164,8 @@ impl Course {
         let ts = decoded.as_ref().and_then(|batch| batch.ts).unwrap_or_default();
         // A source that numbers nothing is taken to lose nothing.
         let seq = message.seq.unwrap_or_else(|| self.feed.next_seq());
-        Batch { seq, ts, payload: message.payload, events: decoded.map(|batch| batch.events) }
+        let events = decoded.filter(|batch| !batch.removal_rejected).map(|batch| batch.events);
+        Batch { seq, ts, payload: message.payload, events }
     }
 }
 
@@ -325,6 +326,20 @@ mod tests {
         assert_eq!(bench.live(1, 5.0), [Published(1)]);
         assert_eq!(bench.hear(junk(0)), []);
         assert_eq!(bench.hear(junk(2)), [Published(2)]);
+    }
+
+    #[test]
+    fn a_removal_that_cannot_be_read_costs_the_batch() {
+        let course = Course::new(false);
+        let read = |payload: &'static [u8]| {
+            course
+                .read(Message { payload: payload.into(), seq: Some(0), epoch: None })
+                .events
+                .map(|events| events.len())
+        };
+        assert_eq!(read(b"\x92\xc0\x91\x92\xacBlockRemoved\x91\x01"), Some(1));
+        assert_eq!(read(b"\x92\xc0\x91\x92\xacBlockRemoved\x91\xc0"), None);
+        assert_eq!(read(b"\x92\xc0\x91\x91\xa3Foo"), Some(0));
     }
 
     #[test]

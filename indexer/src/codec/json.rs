@@ -33,9 +33,14 @@ pub fn decode_json(message: &[u8]) -> Result<BusEvent, DecodeError> {
     }
     let envelope: Envelope = serde_json::from_slice(message).map_err(|error| syntax_error(message, &error))?;
     let mut batch = EventBatch { dp_rank: Some(envelope.event.dp_rank.unwrap_or(0)), ..EventBatch::default() };
+    let takes_away = matches!(envelope.event.data, Data::Removed(_) | Data::Cleared);
     match event(envelope.event.data, envelope.storage_tier.as_deref()) {
         Ok(event) => batch.events.push(event),
-        Err(reason) => batch.rejected.push(Rejected { index: 0, at: 0, reason }),
+        Err(reason) => {
+            // In a tier that nobody knows there are no blocks to lose.
+            batch.removal_rejected = takes_away && !matches!(reason, DecodeError::UnknownMedium { .. });
+            batch.rejected.push(Rejected { index: 0, at: 0, reason });
+        }
     }
     Ok(BusEvent {
         worker_id: WorkerId::from(envelope.worker_id.0.as_str()),
@@ -352,5 +357,16 @@ mod tests {
         let deep = [&br#"{"worker_id":1,"x":"#[..], &[b'['; 100_000]].concat();
         assert!(matches!(decode_json(&deep), Err(DecodeError::Json { .. })));
         assert!(matches!(decode_json(b""), Err(DecodeError::Json { at: 0, .. })));
+    }
+
+    #[test]
+    fn a_removal_that_is_rejected_is_told() {
+        let cleared = |tier: &str| {
+            let text =
+                format!(r#"{{"worker_id":1,"storage_tier":"{tier}","event":{{"event_id":9,"data":"cleared"}}}}"#);
+            let batch = decode_json(text.as_bytes()).unwrap().batch;
+            (batch.removal_rejected, batch.rejected.len())
+        };
+        assert_eq!(["device", "host_pinned", "tape"].map(cleared), [(false, 0), (true, 1), (false, 1)]);
     }
 }

@@ -118,6 +118,9 @@ fn events(cursor: &mut Cursor<'_>, batch: &mut EventBatch) -> Result<(), DecodeE
                 *cursor = reader;
             }
             Err(reason) => {
+                // In a medium that nobody knows there are no blocks to lose.
+                batch.removal_rejected |= !matches!(reason, DecodeError::UnknownMedium { .. })
+                    && matches!(kind_of(*cursor), Some(Kind::Removed | Kind::Cleared));
                 if let Err(broken) = cursor.skip("events") {
                     return Err(if matches!(reason, DecodeError::Truncated { .. }) { reason } else { broken });
                 }
@@ -147,6 +150,28 @@ fn kind(cursor: &mut Cursor<'_>, event_at: usize) -> Result<Kind, DecodeError> {
         Some(other) => Err(DecodeError::UnknownKind { kind: shortened(other), at: event_at }),
         None => Err(DecodeError::MissingField { field: "type", at: event_at }),
     }
+}
+
+/// The kind of the event that begins here, if that much of it can be read.
+fn kind_of(mut cursor: Cursor<'_>) -> Option<Kind> {
+    let at = cursor.at();
+    match cursor.value("event").ok()? {
+        Value::Array(1..) => kind(&mut cursor, at).ok(),
+        Value::Map(pairs) => kind_in_map(cursor, pairs, at).ok(),
+        _ => None,
+    }
+}
+
+/// The kind of the event whose pairs begin here. Every encoder known puts it first, but the order of keys is nobody's
+/// promise.
+fn kind_in_map(mut ahead: Cursor<'_>, pairs: u32, at: usize) -> Result<Kind, DecodeError> {
+    for _ in 0..pairs {
+        if key(&mut ahead)? == b"type" {
+            return kind(&mut ahead, at);
+        }
+        ahead.skip("event")?;
+    }
+    Err(DecodeError::MissingField { field: "type", at })
 }
 
 fn event(cursor: &mut Cursor<'_>) -> Result<CacheEvent, DecodeError> {
@@ -193,17 +218,7 @@ fn array_event<'a>(
 }
 
 fn map_event<'a>(cursor: &mut Cursor<'a>, pairs: u32, at: usize, fields: &mut Fields<'a>) -> Result<Kind, DecodeError> {
-    // Every encoder known puts the type first, but the order of keys is nobody's promise.
-    let mut ahead = *cursor;
-    let mut found = None;
-    for _ in 0..pairs {
-        if key(&mut ahead)? == b"type" {
-            found = Some(kind(&mut ahead, at)?);
-            break;
-        }
-        ahead.skip("event")?;
-    }
-    let kind = found.ok_or(DecodeError::MissingField { field: "type", at })?;
+    let kind = kind_in_map(*cursor, pairs, at)?;
     for _ in 0..pairs {
         match Field::named(key(cursor)?) {
             Some(field) => fields.read(field, cursor)?,

@@ -272,6 +272,15 @@ impl<T> Repair<T> {
         }
     }
 
+    /// The view was emptied, for a batch that was applied took blocks away and nobody knows which.
+    pub fn emptied(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
+        self.cold = Some(Cold::Unreadable);
+        if let Some(doubt) = &mut self.doubt {
+            doubt.outcome = Outcome::Cleared(Cold::Unreadable);
+        }
+        self.finish(now, steps);
+    }
+
     /// Too much cannot be read: nothing of this worker is believed for a while, then all is asked for again.
     fn shut_out(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
         self.begin_anew(now);
