@@ -430,8 +430,8 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn r28_a_removal_that_cannot_be_read_leaves_nothing_to_be_matched() {
+    /// What a worker's view has after each of these, and how far it is believed, where nobody can be asked for anything.
+    async fn heard_alone(heard: impl IntoIterator<Item = Heard>) -> Vec<(usize, ViewState)> {
         let (tasks, worker) = (Tasks::new(), worker());
         let pool = Arc::new(PoolState::listening("m", BlockSize::new(4).unwrap()));
         let index = Arc::new(ConcurrentIndex::new(100));
@@ -441,24 +441,33 @@ mod tests {
         let trust = Arc::<Trust>::default();
         let (_stop, stopped) = watch::channel(None);
         tasks.spawn(EventTask::new((worker, pool, Arc::clone(&trust)), writer, source).run(stopped));
-        let cleared = |seq: u64, tier: &str| Message {
-            payload: format!(
-                r#"{{"worker_id":"w","storage_tier":"{tier}","event":{{"event_id":{seq},"data":"cleared"}}}}"#
-            )
-            .into(),
-            seq: Some(seq),
-            epoch: None,
-        };
-        let cases = [
-            (stored(0), 1, ViewState::Current),
-            (cleared(1, "tape"), 1, ViewState::Current),
-            (cleared(2, "disk"), 0, ViewState::Cold),
-        ];
-        for (message, entries, view) in cases {
-            line.tell.send(Heard::Live(message)).await.unwrap();
+        let mut known = Vec::new();
+        for heard in heard {
+            line.tell.send(heard).await.unwrap();
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert_eq!((index.entries(Slot(0)), trust.view()), (entries, view));
+            known.push((index.entries(Slot(0)), trust.view()));
         }
+        known
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r28_a_removal_that_cannot_be_read_leaves_nothing_to_be_matched() {
+        let cleared = |seq: u64, tier: &str| {
+            let text =
+                format!(r#"{{"worker_id":"w","storage_tier":"{tier}","event":{{"event_id":{seq},"data":"cleared"}}}}"#);
+            Heard::Live(Message { payload: text.into(), seq: Some(seq), epoch: None })
+        };
+        let known = heard_alone([Heard::Live(stored(0)), cleared(1, "tape"), cleared(2, "disk")]).await;
+        assert_eq!(known, [(1, ViewState::Current), (1, ViewState::Current), (0, ViewState::Cold)]);
+    }
+
+    /// Batch 1 was not missed, and yet what it hangs below was: another process said it.
+    #[tokio::test(start_paused = true)]
+    async fn r24_an_orphan_right_behind_a_reconnection_empties_the_view() {
+        let text = String::from_utf8(stored(8).payload.to_vec()).unwrap().replace("\"event_id\":8", "\"event_id\":1");
+        let orphan = Message { payload: text.into(), seq: Some(1), epoch: None };
+        let known = heard_alone([Heard::Live(stored(0)), Heard::Connected, Heard::Live(orphan)]).await;
+        assert_eq!(known, [(1, ViewState::Current), (1, ViewState::Suspect), (0, ViewState::Cold)]);
     }
 
     #[tokio::test(start_paused = true)]

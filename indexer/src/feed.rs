@@ -12,7 +12,7 @@ use std::time::Instant;
 
 pub use hold::HoldMax;
 use hold::{Held, Hold};
-use past::Past;
+use past::{Past, later};
 pub use stamp::{Patience, Position, Stamp};
 pub use verdict::{Action, Verdict};
 
@@ -87,9 +87,9 @@ impl<T> WorkerFeed<T> {
     ///
     /// With an epoch: a higher one is a restart, a lower one is outdated, within an equal one the number decides.
     /// Without: numbers and times rise together within a life, so a number that is known by now means a restart if the
-    /// batch is newer. Without a time as well, if it is 0, or if `orphan` finds that the batch hangs below a block that
-    /// the view does not hold; that is a suspicion only, but an emptied view costs speed, and one that outlives its
-    /// engine costs false hits.
+    /// batch is newer than all, or than the one that was applied under it. Without a time as well, if it is 0, or if
+    /// `orphan` finds that the batch hangs below a block that the view does not hold; that is a suspicion only, but an
+    /// emptied view costs speed, and one that outlives its engine costs false hits.
     pub fn judge(&self, stamp: &Stamp, orphan: impl FnOnce() -> bool) -> Verdict {
         match (stamp.epoch, self.epoch) {
             (Some(epoch), Some(known)) if epoch > known => return Verdict::Restart,
@@ -122,7 +122,8 @@ impl<T> WorkerFeed<T> {
 
     fn is_reborn(&self, seq: u64, ts: f64) -> bool {
         let newer = |than: Option<f64>| than.is_some_and(|than| ts > than);
-        (seq < self.next && newer(self.newest)) || self.held.first_from(seq).is_some_and(|held| newer(held.stamp.ts))
+        let is_another = newer(self.newest) || self.past.has_another(seq, ts);
+        (seq < self.next && is_another) || self.held.first_from(seq).is_some_and(|held| newer(held.stamp.ts))
     }
 
     fn judge_ahead(&self, seq: u64, bytes: usize) -> Verdict {
@@ -309,6 +310,11 @@ impl<T> WorkerFeed<T> {
         self.next
     }
 
+    /// The lowest number of which is known when its batch was made, so that another one under it gives a restart away.
+    pub fn oldest_known(&self) -> Option<u64> {
+        self.past.oldest()
+    }
+
     /// Batches that are held, and the bytes that they came in.
     pub fn held(&self) -> (usize, usize) {
         (self.held.len(), self.held.bytes())
@@ -357,9 +363,8 @@ impl<T> WorkerFeed<T> {
         self.started = true;
         self.next = stamp.seq.saturating_add(1);
         self.began = self.began.or(stamp.ts);
-        if let Some(ts) = stamp.ts {
-            self.newest = later(self.newest, Some(ts));
-        }
+        self.newest = later(self.newest, stamp.ts);
+        self.past.note_applied(&stamp);
         self.counts.applied += 1;
         actions.push(Action::Apply(item));
     }
@@ -387,13 +392,6 @@ impl<T> WorkerFeed<T> {
         self.seen = self.held_end();
         (self.newest, self.began) = (None, None);
         self.paused = false;
-    }
-}
-
-fn later(one: Option<f64>, other: Option<f64>) -> Option<f64> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.max(other)),
-        (one, other) => one.or(other),
     }
 }
 

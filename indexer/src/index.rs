@@ -237,6 +237,11 @@ impl<S: BlockStore> Writer<S> {
         self.lane.view().is_orphan(event)
     }
 
+    /// Whether the index had no room for blocks that the worker may still hold: what hangs below them is an orphan.
+    pub fn is_partial(&self) -> bool {
+        self.lane.view().is_partial()
+    }
+
     /// Takes the worker out of every block, as after a restart or a gap. Once this returns, no match that starts later
     /// names it. O(blocks that it holds).
     pub fn forget(&self) {

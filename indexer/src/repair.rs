@@ -10,7 +10,7 @@ use std::time::Instant;
 use warmpath_core::trust::ViewState;
 
 use crate::feed::{Action, HoldMax, Patience, Position, Stamp, Verdict, WorkerFeed};
-use doubt::{BACK_OFF, back_off};
+use doubt::{BACK_OFF, FRESH, back_off};
 use replay::{Asked, Bare};
 pub use step::{AskId, Cold, Emptied, Outcome, Repaired, ReplayEnd, Step, Want};
 
@@ -35,6 +35,8 @@ struct Doubt {
     better: bool,
     /// Whether the next replay is to begin at the beginning: one from where the view ends found nothing.
     from_start: bool,
+    /// Whether it is to begin at the oldest batch that is remembered, to see whether the process is still the same.
+    orphaned: bool,
     /// Batches that were sent again because of it.
     replayed: u64,
     /// How it would end now.
@@ -83,6 +85,10 @@ pub struct Repair<T> {
     quarantine: Option<Instant>,
     /// The path was made anew, and only the next batch can tell whether any was missed.
     unproven: bool,
+    /// Up to this number a batch may still show that another process took over while the path was gone.
+    fresh: Option<u64>,
+    /// How often orphans were a reason to ask, and when they may be again.
+    orphaned: (u32, Option<Instant>),
     process_start: Option<f64>,
     told: ViewState,
     /// A repair that is over and was not told yet.
@@ -109,6 +115,8 @@ impl<T> Repair<T> {
             unreadable: 0,
             quarantine: None,
             unproven: false,
+            fresh: None,
+            orphaned: (0, None),
             process_start: None,
             told: ViewState::Current,
             over: None,
@@ -188,6 +196,7 @@ impl<T> Repair<T> {
                 }
             } else {
                 self.unproven = self.feed.is_started();
+                self.fresh = self.unproven.then(|| self.feed.next_seq().saturating_add(FRESH));
             }
         }
         self.finish(now, steps);

@@ -110,7 +110,7 @@ pub(crate) struct EngineView {
     groups: Vec<(u32, bool)>,
     /// Whether a block named 0 was ever stored; until then, parent 0 means none (old simulators, LMCache).
     zero_is_a_name: bool,
-    /// Whether blocks were let go that the engine may still hold.
+    /// Whether blocks were let go or refused that the engine may still hold.
     partial: bool,
     buffers: Buffers,
 }
@@ -219,6 +219,11 @@ impl EngineView {
             }
             _ => false,
         }
+    }
+
+    /// Whether blocks were let go or refused that the engine may still hold.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.partial
     }
 
     /// The places of all names, and where each has copies.

@@ -15,6 +15,8 @@ impl EventTask {
             // What it took away would be matched for good.
             self.index.forget();
             self.repair.emptied(Instant::now(), &mut self.steps);
+        } else if applied.orphans > 0 && !self.index.is_partial() {
+            self.repair.orphaned(Instant::now(), &mut self.steps);
         }
         if applied.wrong_size > 0 {
             self.note_size(batch);

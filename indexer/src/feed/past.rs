@@ -1,10 +1,17 @@
 //! What is known of the processes before the present one, so far as times tell them apart.
 
+use std::collections::VecDeque;
+
 use super::Stamp;
 
-/// The lives before the present one.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Batches whose times are remembered.
+const REMEMBERED: usize = 64;
+
+/// What was applied, and the lives before the present one.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Past {
+    /// Numbers and times of the last batches of the present life that were applied, where no epochs tell lives apart.
+    applied: VecDeque<(u64, f64)>,
     dead: Option<Dead>,
     /// When the present process was started, where somebody else saw that.
     process: Option<f64>,
@@ -26,9 +33,37 @@ struct Dead {
 const WALL_CLOCK: f64 = 1e9;
 
 impl Past {
+    /// A batch of the present life was applied.
+    pub(super) fn note_applied(&mut self, stamp: &Stamp) {
+        if let (None, Some(ts)) = (stamp.epoch, stamp.ts) {
+            if self.applied.len() == REMEMBERED {
+                self.applied.pop_front();
+            }
+            self.applied.push_back((stamp.seq, ts));
+        }
+    }
+
+    /// The lowest number that is remembered.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.applied.front().map(|&(seq, _)| seq)
+    }
+
+    /// Whether another batch was applied under this number, earlier: a process that took over unseen says other things
+    /// under the same numbers.
+    pub(super) fn has_another(&self, seq: u64, ts: f64) -> bool {
+        let known = self.applied.binary_search_by_key(&seq, |&(seq, _)| seq);
+        known.is_ok_and(|at| self.applied.get(at).is_some_and(|&(_, then)| then < ts))
+    }
+
     /// A life has ended whose latest time was `newest`, with the batch of this stamp. Epochs tell lives apart by themselves.
     pub(super) fn end(&mut self, newest: Option<f64>, stamp: &Stamp) {
+        let applied = std::mem::take(&mut self.applied);
         self.dead = match (stamp.epoch, stamp.ts) {
+            (None, Some(ts)) if newest >= Some(ts) && !applied.is_empty() => {
+                // What was applied since is of the life that begins.
+                let newest = applied.iter().rev().map(|&(_, then)| then).find(|&then| then < ts);
+                Some(Dead { newest: newest.unwrap_or(f64::NEG_INFINITY), seq: stamp.seq, ts })
+            }
             (None, Some(ts)) => Some(Dead { newest: newest.unwrap_or(f64::NEG_INFINITY), seq: stamp.seq, ts }),
             _ => None,
         };
@@ -60,5 +95,13 @@ impl Past {
     /// time does not tell.
     pub(super) fn was_before(&self, ts: f64) -> Option<bool> {
         self.process.filter(|_| ts >= WALL_CLOCK).map(|process| ts < process)
+    }
+}
+
+/// The later of two times.
+pub(super) fn later(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.max(other)),
+        (one, other) => one.or(other),
     }
 }

@@ -20,6 +20,9 @@ const QUARANTINE: Duration = Duration::from_secs(30);
 /// Start times of one process differ by less, in seconds: they are reckoned from the time since boot, which is told in whole ones.
 const SAME_START: f64 = 1.1;
 
+/// Batches behind a reconnection in which orphans show that the process is another one, where nobody can be asked.
+pub(super) const FRESH: u64 = 64;
+
 pub(super) fn back_off(failures: u32) -> Duration {
     let doubled = failures.saturating_sub(1).min(5);
     BACK_OFF.saturating_mul(1 << doubled).min(BACK_OFF_MAX)
@@ -36,9 +39,15 @@ impl<T> Repair<T> {
 
     /// From now on something may be missing.
     pub(super) fn suspect(&mut self, now: Instant) {
-        let new =
-            Doubt { since: now, gone: false, better: false, from_start: false, replayed: 0, outcome: Outcome::Whole };
-        self.doubt.get_or_insert(new);
+        self.doubt.get_or_insert(Doubt {
+            since: now,
+            gone: false,
+            better: false,
+            from_start: false,
+            orphaned: false,
+            replayed: 0,
+            outcome: Outcome::Whole,
+        });
         self.unproven = false;
         self.feed.pause();
     }
@@ -54,6 +63,7 @@ impl<T> Repair<T> {
     pub(super) fn restarted(&mut self, now: Instant) {
         (self.doubt, self.cold, self.snapshot, self.retry) = (None, None, None, None);
         (self.unproven, self.failures, self.process_start) = (false, 0, None);
+        (self.fresh, self.orphaned) = (None, (0, None));
         self.void();
         if !self.feed.is_complete() && self.can_fetch() {
             self.suspect(now);
@@ -168,7 +178,8 @@ impl<T> Repair<T> {
         }
         let next = self.feed.next_seq();
         let need = if self.feed.has_epoch() { next } else { next.saturating_sub(1) };
-        let from = if doubt.from_start { 0 } else { need };
+        let oldest = self.feed.oldest_known().filter(|_| doubt.orphaned).unwrap_or(need);
+        let from = if doubt.from_start { 0 } else { oldest.min(need) };
         let id = self.new_id();
         let (reached, outdated, void) = (false, false, false);
         self.bare.clear();
@@ -270,6 +281,33 @@ impl<T> Repair<T> {
                 self.pass_to(seq.saturating_add(1), Cold::Unreadable);
             }
         }
+    }
+
+    /// Blocks were stored below others that the view should have had. An engine's restart shows in that where its numbers
+    /// go on just where they ended before: whoever can be asked is, for batches that were applied, whose times tell. Where
+    /// nobody can, orphans mean so only right behind a reconnection. At other times there are many reasons, such as a parent
+    /// that was rejected or a copy that was not counted, and the view that would be given up is worth more than the doubt.
+    /// So it is in a view that began in the middle; and epochs tell of restarts themselves.
+    pub fn orphaned(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
+        let (times, not_before) = self.orphaned;
+        if self.feed.has_epoch() || self.cold.is_some() || self.doubt.is_some() || self.quarantine.is_some() {
+            return;
+        }
+        if !self.can_fetch() {
+            if self.fresh.take().is_some_and(|until| self.feed.next_seq() <= until) {
+                self.lose(Cold::NoReplay, now);
+            }
+        } else if self.means.replays
+            && self.feed.oldest_known().is_some()
+            && not_before.is_none_or(|not_before| not_before <= now)
+        {
+            self.orphaned = (times.saturating_add(1), Some(now + back_off(times.saturating_add(1))));
+            self.suspect(now);
+            if let Some(doubt) = &mut self.doubt {
+                doubt.orphaned = true;
+            }
+        }
+        self.finish(now, steps);
     }
 
     /// The view was emptied, for a batch that was applied took blocks away and nobody knows which.

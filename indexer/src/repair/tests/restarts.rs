@@ -25,6 +25,53 @@ fn r24_a_first_batch_that_is_newer_is_no_duplicate() {
     assert_eq!((bench.live(0), bench.live(1)), (vec![], vec![Apply(1)]));
 }
 
+/// Its first batches were missed, as many as the one before had said: only what hangs below them shows it.
+#[test]
+fn r24_orphans_show_a_process_that_goes_on_where_the_one_before_ended() {
+    let orphaned = |bench: &mut Bench| bench.hear(Repair::orphaned);
+    let mut bench = Bench::of(REPLAYS, 3);
+    bench.life = 1.0;
+    assert_eq!((bench.live(3), bench.live(4)), (vec![Apply(3)], vec![Apply(4)]));
+    assert_eq!((orphaned(&mut bench), orphaned(&mut bench)), (vec![again(0), View(Suspect)], vec![]));
+    assert_eq!(bench.replayed(0), vec![Clear(Emptied::Restarted), Apply(0)]);
+    for seq in 1..5 {
+        assert_eq!(bench.replayed(seq), vec![Apply(seq)]);
+    }
+    assert_eq!((bench.ended(), bench.live(5)), (vec![View(Current)], vec![Apply(5)]));
+}
+
+/// Orphans have other reasons too: the view stays, and nobody is asked again and again.
+#[test]
+fn orphans_of_the_same_process_are_asked_about_ever_less_often() {
+    let mut bench = Bench::of(REPLAYS, 100);
+    for wait_s in [1, 2, 4, 8, 16, 30, 30] {
+        assert_eq!(bench.hear(Repair::orphaned), vec![again(36), View(Suspect)]);
+        assert_eq!((36..100).map(|seq| bench.replayed(seq).len()).sum::<usize>(), 0);
+        assert_eq!(bench.ended(), vec![View(Current)]);
+        bench.after(wait_s - 1);
+        assert_eq!(bench.hear(Repair::orphaned), vec![]);
+        bench.after(1);
+    }
+}
+
+#[test]
+fn where_nobody_can_be_asked_orphans_count_only_behind_a_reconnection() {
+    let mut bench = Bench::of(NEITHER, 3);
+    assert_eq!(bench.hear(Repair::orphaned), vec![]);
+    bench.connected();
+    assert_eq!(bench.live(3), vec![Apply(3), View(Current)]);
+    let lost = Clear(Emptied::Lost(0, Cold::NoReplay));
+    assert_eq!(bench.hear(Repair::orphaned), vec![lost, View(ViewState::Cold)]);
+    // A view that began in the middle has orphans for good reason.
+    assert_eq!((bench.connected(), bench.live(4).len(), bench.hear(Repair::orphaned)), (vec![], 1, vec![]));
+    let mut bench = Bench::of(NEITHER, 3);
+    bench.connected();
+    for seq in 3..70 {
+        bench.live(seq);
+    }
+    assert_eq!(bench.hear(Repair::orphaned), vec![]);
+}
+
 /// What both have cannot be read, so that nothing tells whose it is: more is asked for.
 #[test]
 fn r24_a_batch_that_cannot_be_read_does_not_prove_the_process() {
