@@ -113,8 +113,7 @@ impl Prompts {
             Self::Hashed(prompts) => {
                 prompts.iter().map(|hashed| Prompt::hashed(root, &hashed.blocks, Tokens(hashed.tokens))).collect()
             }
-            // One prompt without blocks: nobody is known to hold anything of it.
-            Self::Unread(tokens) => vec![Prompt::hashed(root, &[], *tokens)],
+            Self::Unread(tokens) => vec![Prompt::unread(root, *tokens)],
             Self::Unknown(_) => Vec::new(),
         }
     }

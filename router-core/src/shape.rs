@@ -1,5 +1,6 @@
 //! What the scheduler needs to know of a request.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ pub enum Content<'a> {
     /// Their number, and the hash of each full block below the prompt's root, media included: all that placing needs where
     /// nobody asks for the ids themselves.
     Hashed(&'a [SequenceHash], Tokens),
+    /// About how many they are: it was not read, since no policy here looks at it, and nobody is known to hold any of it.
+    Unread(Tokens),
 }
 
 impl<'a> Prompt<'a> {
@@ -41,11 +44,21 @@ impl<'a> Prompt<'a> {
         Self { root, content: Content::Hashed(blocks, len), media: &[] }
     }
 
+    /// A prompt of about `len` tokens that was not read.
+    pub fn unread(root: Root, len: Tokens) -> Self {
+        Self { root, content: Content::Unread(len), media: &[] }
+    }
+
+    /// Whether it was not read.
+    pub fn is_unread(&self) -> bool {
+        matches!(self.content, Content::Unread(_))
+    }
+
     /// How many tokens it has, saturating.
     pub fn len(&self) -> Tokens {
         match self.content {
             Content::Tokens(ids) => Tokens(u32::try_from(ids.len()).unwrap_or(u32::MAX)),
-            Content::Hashed(_, len) => len,
+            Content::Hashed(_, len) | Content::Unread(len) => len,
         }
     }
 
@@ -58,7 +71,7 @@ impl<'a> Prompt<'a> {
     pub fn ids(&self) -> &'a [TokenId] {
         match self.content {
             Content::Tokens(ids) => ids,
-            Content::Hashed(..) => &[],
+            Content::Hashed(..) | Content::Unread(_) => &[],
         }
     }
 
@@ -67,6 +80,7 @@ impl<'a> Prompt<'a> {
         match self.content {
             Content::Tokens(ids) => ids.len() / self.root.block_size().len(),
             Content::Hashed(blocks, _) => blocks.len(),
+            Content::Unread(_) => 0,
         }
     }
 
@@ -75,6 +89,7 @@ impl<'a> Prompt<'a> {
         match self.content {
             Content::Tokens(ids) => hash_blocks(&self.root, ids, self.media, hashes),
             Content::Hashed(blocks, _) => hashes.extend_from_slice(blocks),
+            Content::Unread(_) => {}
         }
     }
 }
@@ -150,6 +165,9 @@ pub struct Shape {
     pub affinity: Option<AffinityKey>,
     /// How it begins, where a policy asks for that and its text is known; else the scheduler takes its first block.
     pub opening: Option<Opening>,
+    /// Of how many characters `opening` is made; none where it is none of a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opening_characters: Option<NonZeroU32>,
     /// Where its one prompt parts from all that any candidate holds. Filled by the scheduler where a policy asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<Fork>,
@@ -184,6 +202,7 @@ impl Shape {
             tenant: None,
             affinity: None,
             opening: None,
+            opening_characters: None,
             fork: None,
             trunk: None,
             turn: None,

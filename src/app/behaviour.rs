@@ -28,6 +28,7 @@ pub(super) fn behaviour(config: &Config) -> Behaviour {
         suspicion: config.retries.suspicion.get(),
         reads_prompts: config.routing.predict == Predict::Always
             || [config.routing.policy].iter().chain(&config.routing.shadow).any(|policy| !policy.is_baseline()),
+        opening_characters: config.routing.chwbl.prefix_characters,
         index_seed: config.index.seed,
         objectives: config.routing.objectives,
         seed: config.routing.seed.unwrap_or_else(rand::random),

@@ -10,6 +10,7 @@ use clap::Args;
 use serde_json::json;
 use warmpath_core::cost::Standing;
 use warmpath_core::policy::PolicyName;
+use warmpath_core::units::Tokens;
 
 use super::admin::AdminArgs;
 use super::misuse::OrMisuse;
@@ -51,10 +52,12 @@ Under another configuration the candidates are those that were recorded: what wo
 weights, fallback and what happens while all are full are the new ones; what tiers are worth and how far views are
 believed stays as it was recorded. A policy that learns keeps the costs that were recorded where it made the decision and
 has no weights (predicted, round_robin); otherwise, and preble always, it begins without memory, as approx_tree and
-approx_lru do in the place of any other. The answer says which.
+approx_lru do in the place of any other. The answer says which. Nobody is chosen by what was not found out, as a prompt that
+the running policy does not read, or how it begins, by which chwbl goes: a dry run finds it out.
 
 --json: the answer of GET /api/v1/decisions/{id}; with --config {\"made\": …, \"under\": …, \"same\": true or false,
-\"costs\": \"candidates\" or \"record\" or \"assumptions\"}: where those under the other configuration are from.
+\"costs\": \"candidates\" or \"record\" or \"assumptions\"}: where those under the other configuration are from; where
+they are \"unread\", \"under\" and \"same\" are null.
 
 Exit codes: 0 told, 1 failed or the configuration has faults, 2 wrong use or an unreadable file.";
 
@@ -103,8 +106,9 @@ fn as_json(made: &Told, under: Option<&Instead>) -> anyhow::Result<String> {
     Ok(match under {
         None => serde_json::to_string_pretty(made)?,
         Some(Instead { told, costs }) => {
-            let both = json!({"made": made, "under": told, "same": same(made, told), "costs": costs});
-            serde_json::to_string_pretty(&both)?
+            let told = Some(told).filter(|_| *costs != CostsFrom::Unread);
+            let same = told.map(|told| same(made, told));
+            serde_json::to_string_pretty(&json!({"made": made, "under": told, "same": same, "costs": costs}))?
         }
     })
 }
@@ -119,11 +123,15 @@ pub(super) fn as_text(made: &Told, under: Option<&Instead>) -> String {
     let number = if row.number == 0 { "dry run".to_owned() } else { format!("decision {}", row.number) };
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{number}, request {}, model {}", row.request, row.model);
-    let _ = write!(
-        text,
-        "prompt {} tokens: {} promised where it goes, {} at best; {} to compute",
-        row.prompt_tokens, row.overlap_tokens, row.best_overlap_tokens, row.new_tokens
-    );
+    let _ = if made.question.unread {
+        write!(text, "prompt of about {} tokens, which was not read: its policy goes without", row.prompt_tokens)
+    } else {
+        write!(
+            text,
+            "prompt {} tokens: {} promised where it goes, {} at best; {} to compute",
+            row.prompt_tokens, row.overlap_tokens, row.best_overlap_tokens, row.new_tokens
+        )
+    };
     if let Some(reported) = row.reported_cached_tokens {
         let _ = write!(text, "; the engine had {reported}");
     }
@@ -136,6 +144,9 @@ pub(super) fn as_text(made: &Told, under: Option<&Instead>) -> String {
         text.push_str("its policy has learned or was changed since: terms are told where they still make the cost\n");
     }
     if let Some(Instead { told: under, costs }) = under {
+        if *costs == CostsFrom::Unread {
+            return text + unread(made).trim_end();
+        }
         text.push_str(if same(made, under) { "\nthe same" } else { "\nanother one" });
         text.push_str(" under the other configuration\n");
         told(&mut text, under);
@@ -145,10 +156,28 @@ pub(super) fn as_text(made: &Told, under: Option<&Instead>) -> String {
     text
 }
 
+/// Why nobody is chosen under the other configuration, and what helps.
+fn unread(made: &Told) -> String {
+    let lacking = match (made.question.unread, made.question.shape.opening_characters) {
+        (true, _) => "this prompt was not read",
+        (false, None) => "how this prompt begins was not looked at",
+        (false, Some(characters)) => {
+            return format!(
+                "\nnobody can be told under the other configuration: the key of this prompt is of its first {characters} \
+                 characters, and `routing.chwbl.prefix_characters` is another there: ask a router that has the same\n"
+            );
+        }
+    };
+    format!(
+        "\nnobody can be told under the other configuration: {lacking}, since the running policy does not go by \
+         that. `routing.shadow` asks the other policy about each request, and a dry run (`--body`) finds it out for one\n"
+    )
+}
+
 /// What is to be known of costs that no weights have made.
 fn basis(costs: CostsFrom, policy: PolicyName) -> String {
     match costs {
-        CostsFrom::Candidates => String::new(),
+        CostsFrom::Candidates | CostsFrom::Unread => String::new(),
         CostsFrom::Record => format!(
             "{policy} learns and has no weights: these are the costs that were recorded, which no configuration changes\n"
         ),
@@ -164,7 +193,7 @@ fn told(text: &mut String, told: &Told) {
     let _ = writeln!(text, "{} by {} ({}): {}", row.worker, row.policy, row.decided_by, row.why);
     let names = terms(&told.considered);
     let mut table = vec![header(row.unit.as_deref(), &names)];
-    table.extend(told.considered.iter().map(|candidate| line(candidate, &names)));
+    table.extend(told.considered.iter().map(|candidate| line(candidate, &names, told.question.unread)));
     let columns = table.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| table.iter().filter_map(move |row| Some(row.get(column)?.chars().count())).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
@@ -196,7 +225,7 @@ fn header(unit: Option<&str>, names: &[String]) -> Vec<String> {
     fixed.chain(names.iter().cloned()).chain(seen).collect()
 }
 
-fn line(candidate: &ToldCandidate, names: &[String]) -> Vec<String> {
+fn line(candidate: &ToldCandidate, names: &[String], unread: bool) -> Vec<String> {
     let ToldCandidate { worker, rank, chosen, cost, terms, seen } = candidate;
     let name = if *rank == 0 { worker.clone() } else { format!("{worker}/{rank}") };
     let mut cells = vec![if *chosen { ">".to_owned() } else { String::new() }, name];
@@ -217,7 +246,8 @@ fn line(candidate: &ToldCandidate, names: &[String]) -> Vec<String> {
         Standing::HeldBack => "held back",
         Standing::Out => "out",
     };
-    cells.extend([seen.cached_tokens.0.to_string(), seen.new_tokens.0.to_string(), seen.requests.to_string(), blocks]);
+    let of_prompt = |tokens: Tokens| if unread { "-".to_owned() } else { tokens.0.to_string() };
+    cells.extend([of_prompt(seen.cached_tokens), of_prompt(seen.new_tokens), seen.requests.to_string(), blocks]);
     cells.push(standing.to_owned());
     cells
 }

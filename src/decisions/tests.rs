@@ -67,10 +67,13 @@ impl World {
     }
 
     fn decide_on(&mut self, request: &str, tokens: &[u32]) -> Option<Arc<Decision>> {
-        let size = BlockSize::new(4).unwrap();
-        let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
-        let prompts = [Prompt::of(root, tokens)];
-        let (shape, avoid) = (Shape::of(prompts[0].len(), size), SlotSet::new());
+        let root = Root::new(&Namespace::plain("m", BlockSize::new(4).unwrap()), DEFAULT_ROOT_SEED);
+        self.decide_for(request, Prompt::of(root, tokens))
+    }
+
+    fn decide_for(&mut self, request: &str, prompt: Prompt<'_>) -> Option<Arc<Decision>> {
+        let prompts = [prompt];
+        let (shape, avoid) = (Shape::of(prompt.len(), prompt.root.block_size()), SlotSet::new());
         let asked = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
         let fleet = (&self.table, self.table.pool("m").unwrap());
         let placement = self.scheduler.place(Instant::now(), &asked, &Held, fleet, &mut self.scratch).unwrap();
@@ -319,7 +322,38 @@ fn what_begins_without_memory_in_the_place_of_another_is_said_to() {
     let told = world.decide("r").unwrap().told(&world.scheduler);
     for name in PolicyName::ALL {
         let goes_by_memory = name.learns() || name.goes_by_history();
-        let from = if goes_by_memory { CostsFrom::Assumptions } else { CostsFrom::Candidates };
+        let from = match name {
+            // How it begins, nobody asked.
+            PolicyName::Chwbl => CostsFrom::Unread,
+            _ if goes_by_memory => CostsFrom::Assumptions,
+            _ => CostsFrom::Candidates,
+        };
         assert_eq!(told.under(&scheduler(name)).unwrap().costs, from, "{name}");
+    }
+}
+
+#[test]
+fn of_a_prompt_that_was_not_read_only_who_goes_without_it_can_tell() {
+    let mut world = World::new(PolicyName::LeastRequests, 3, Decisions::new(10, 1 << 20));
+    let size = BlockSize::new(4).unwrap();
+    let root = Root::new(&Namespace::plain("m", size), DEFAULT_ROOT_SEED);
+    let told = world.decide_for("r", Prompt::unread(root, Tokens(16))).unwrap().told(&world.scheduler);
+    let read: Told = serde_json::from_str(&serde_json::to_string(&told).unwrap()).unwrap();
+    assert!(read.question.unread && read.row.prompt_tokens == 16);
+    for name in PolicyName::ALL.into_iter().filter(|name| *name != PolicyName::RoundRobin) {
+        let from = if name.is_baseline() { CostsFrom::Candidates } else { CostsFrom::Unread };
+        assert_eq!(read.under(&scheduler(name)).unwrap().costs, from, "{name}");
+    }
+}
+
+#[test]
+fn a_beginning_of_another_length_is_not_the_one_that_is_asked_for() {
+    let mut world = World::new(PolicyName::Chwbl, 3, Decisions::new(10, 1 << 20));
+    let mut told = world.decide("r").unwrap().told(&world.scheduler);
+    let costs = |told: &Told| told.under(&scheduler(PolicyName::Chwbl)).unwrap().costs;
+    assert_eq!(costs(&told), CostsFrom::Candidates, "a first block is the same under any");
+    for (characters, from) in [(100, CostsFrom::Candidates), (99, CostsFrom::Unread)] {
+        told.question.shape.opening_characters = std::num::NonZeroU32::new(characters);
+        assert_eq!(costs(&told), from, "{characters}");
     }
 }

@@ -9,8 +9,9 @@ use warmpath_core::cost::terms::combined;
 use warmpath_core::cost::{Candidate, Cost, Term};
 use warmpath_core::ids::{Rank, Roll, Slot, WorkerId};
 use warmpath_core::observe::Enrolled;
-use warmpath_core::policy::PolicyName;
+use warmpath_core::policy::{Policy, PolicyName};
 use warmpath_core::scheduler::{Considered, DecidedBy, Explanation, PlaceError, Question, Scheduler};
+use warmpath_core::shape::Shape;
 
 use super::why::why;
 use super::{Decision, Name, Standing};
@@ -97,6 +98,8 @@ pub enum CostsFrom {
     Record,
     /// What a policy assumes that learns, or goes by what it has sent, before it knows anything.
     Assumptions,
+    /// Nowhere: the record lacks what the policy goes by. The policies that decided do not, and it was not found out.
+    Unread,
 }
 
 /// One candidate.
@@ -250,7 +253,7 @@ impl Told {
         scheduler.enrol(Roll(1), enrolled);
         let candidates: Vec<Candidate> = self.considered.iter().map(|told| told.seen).collect();
         let again = scheduler.review(Instant::now(), (&self.question, &self.chance), &candidates)?;
-        let costs = self.costs_of(&again);
+        let costs = self.costs_of(scheduler.policy(), &again);
         if costs == CostsFrom::Record {
             let row = Row { outcome: None, ttft_ms: None, reported_cached_tokens: None, ..self.row.clone() };
             return Ok(Instead { told: Told { row, ..self.clone() }, costs });
@@ -262,10 +265,12 @@ impl Told {
     }
 
     /// Where the costs are to be from by which `again` was decided.
-    fn costs_of(&self, again: &Explanation) -> CostsFrom {
+    fn costs_of(&self, asked: &Policy, again: &Explanation) -> CostsFrom {
         let policy = again.policy;
         let was_it = (self.row.policy, self.row.decided_by.as_str()) == (policy, decided(DecidedBy::Policy));
-        if again.decided_by != DecidedBy::Policy {
+        if again.decided_by != DecidedBy::LeastLoaded && self.lacks(asked) {
+            CostsFrom::Unread
+        } else if again.decided_by != DecidedBy::Policy {
             CostsFrom::Candidates
         } else if policy.learns() {
             if was_it && !policy.has_weights() { CostsFrom::Record } else { CostsFrom::Assumptions }
@@ -274,6 +279,14 @@ impl Told {
         } else {
             CostsFrom::Candidates
         }
+    }
+
+    /// Whether what `policy` goes by was not found out: the prompt was not read, or how it begins is not told, or by another
+    /// number of characters.
+    fn lacks(&self, policy: &Policy) -> bool {
+        let Shape { opening, opening_characters, .. } = self.question.shape;
+        let differs = |needed| opening.is_none() || opening_characters.is_some_and(|characters| characters != needed);
+        !policy.name.is_baseline() && (self.question.unread || policy.needs.opening.is_some_and(differs))
     }
 }
 

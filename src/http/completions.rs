@@ -60,9 +60,18 @@ async fn handle(
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body, arrival.at).await?;
     let between = Between::new(arrival.deadline, || arrival.given_up());
-    let understood = understand(gateway, endpoint, arrival, (parts, body)).await;
+    let understood = understand(gateway, endpoint, arrival, (parts, body), Sought::Needed).await;
     between.over();
     forward(gateway, &understood?).await
+}
+
+/// What is found out about a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sought {
+    /// What the policies here look at.
+    Needed,
+    /// What any would: others may be asked about it.
+    All,
 }
 
 /// What the request asks for, of which tokens its prompts are made, and who it is from. Nothing is decided yet.
@@ -71,8 +80,10 @@ pub(super) async fn understand(
     endpoint: Endpoint,
     arrival: &Arrival,
     (parts, body): (Parts, Bytes),
+    sought: Sought,
 ) -> Result<Understood, GatewayError> {
-    let parse = if gateway.behaviour.reads_prompts { RequestView::parse } else { RequestView::sketch };
+    let reads_prompts = gateway.behaviour.reads_prompts || sought == Sought::All;
+    let parse = if reads_prompts { RequestView::parse } else { RequestView::sketch };
     let parsed = parse(endpoint, &body, gateway.behaviour.messages_max);
     let mut view = parsed.map_err(|fault| GatewayError::bad_request(fault.message, fault.param))?;
     let destination = Destination::of(gateway, view.model.as_deref())?;
@@ -80,7 +91,7 @@ pub(super) async fn understand(
     arrival.concerns(&pool);
     let seed = gateway.behaviour.index_seed;
     let root = destination.root(view.cache_salt.as_deref(), pool.block_size, seed);
-    let prompts = if gateway.behaviour.reads_prompts {
+    let prompts = if reads_prompts {
         // In a box of its own: it is large, and many requests do without.
         Box::pin(pool.tokenizer.prompts(&body, &mut view, &root)).await
     } else {
@@ -91,6 +102,12 @@ pub(super) async fn understand(
     }
     let standing = Standing::of(gateway, &parts.headers, &view)?;
     let (relayed, asking) = relayed(gateway, &view, &body);
+    let characters = (sought == Sought::All).then_some(gateway.behaviour.opening_characters);
+    let characters = pool.scheduler.needs().opening.or(characters);
+    let opening = characters.and_then(|characters| {
+        let characters = usize::try_from(characters.get()).unwrap_or(usize::MAX);
+        opening(&view, destination.adapter.as_deref(), characters)
+    });
     let understood = Understood {
         access: arrival.access.clone(),
         key: arrival.key,
@@ -98,10 +115,8 @@ pub(super) async fn understand(
         arrived: arrival.at,
         deadline: arrival.deadline,
         shape: Shape {
-            opening: pool.scheduler.needs().opening.and_then(|characters| {
-                let characters = usize::try_from(characters.get()).unwrap_or(usize::MAX);
-                opening(&view, destination.adapter.as_deref(), characters)
-            }),
+            opening,
+            opening_characters: characters.filter(|_| opening.is_some()),
             ..shape(&view, standing, &prompts, &pool, body.len())
         },
         root,

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::arrival::Arrival;
-use super::completions::understand;
+use super::completions::{Sought, understand};
 use super::gateway::Gateway;
 use super::place::{DryRun, dry_run};
 use crate::decisions::told::{Told, told_dry};
@@ -25,7 +25,7 @@ pub(super) async fn explain(gateway: &Gateway, request: Request) -> Result<Told,
     // What is no JSON is told so by whoever reads it as a completion.
     let is_chat = serde_json::from_slice(&body).is_ok_and(|kind: Kind| kind.messages.is_some());
     let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
-    let understood = understand(gateway, endpoint, &arrival, (parts, body)).await?;
+    let understood = understand(gateway, endpoint, &arrival, (parts, body), Sought::All).await?;
     let DryRun { explanation, asked: (question, chance), names } = dry_run(gateway, &understood)?;
     let name = arrival.id.to_str().unwrap_or_default().to_owned();
     Ok(told_dry((&understood.pool.model, name), &explanation, (&question, &chance), &names))

@@ -1,5 +1,6 @@
 //! What every handler of the data port shares.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -74,6 +75,8 @@ pub struct Behaviour {
     pub suspicion: Duration,
     /// Whether the prompts of requests are read: for their policy, or for what is predicted.
     pub reads_prompts: bool,
+    /// Of how many characters the beginning of a text is made for who asks where no policy here looks at it.
+    pub opening_characters: NonZeroU32,
     /// What the classes were promised.
     pub objectives: ClassObjectives,
     /// Seed of `index.seed`.

@@ -96,6 +96,43 @@ async fn the_commands_tell_the_same_and_what_another_configuration_would_have_do
     assert!(!fine && text.contains("404"), "{text}");
 }
 
+/// `explain --config` under `kv`, and what it says of the JSON.
+async fn under_kv(fleet: &TestFleet, (what, of): (&str, &str), more: &[&str]) -> String {
+    let file = std::env::temp_dir().join(format!("warmpath-unread-{}-{}.yaml", std::process::id(), more.len()));
+    let yaml = "models: [{name: m}]\nworkers: [{id: a, url: 'http://a:1', model: m}]\nrouting: {policy: kv}\n";
+    std::fs::write(&file, yaml).unwrap();
+    let args = [&["explain", what, of, "--config", file.to_str().unwrap()], more].concat();
+    let (fine, text) = fleet.run(&args).await;
+    std::fs::remove_file(&file).unwrap();
+    assert!(fine, "{text}");
+    text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_was_not_read_is_not_said_to_be_cached_nowhere_and_a_dry_run_reads_it() {
+    let fleet = fleet().policy("least_requests").start().await;
+    let prompt: Vec<u32> = (97..121).collect();
+    let first = fleet.complete(prompt.clone().into()).await;
+    fleet.until_metric("warmpath_index_blocks", &first.worker, 6.0).await;
+    let text = under_kv(&fleet, ("--request", "1"), &[]).await;
+    assert!(text.contains("\nprompt of about 24 tokens, which was not read: "), "{text}");
+    assert!(text.contains("nobody can be told under the other configuration: this prompt was not read"), "{text}");
+    assert!(!text.contains("the same") && !text.contains("another one"), "{text}");
+    let told: Value = serde_json::from_str(&under_kv(&fleet, ("--request", "1"), &["--json"]).await).unwrap();
+    assert_eq!((&told["same"], &told["under"], &told["costs"]), (&Value::Null, &Value::Null, &json!("unread")));
+    let file = std::env::temp_dir().join(format!("warmpath-unread-{}.json", std::process::id()));
+    std::fs::write(&file, body(&prompt).to_string()).unwrap();
+    let told = under_kv(&fleet, ("--body", file.to_str().unwrap()), &["--json"]).await;
+    std::fs::remove_file(&file).unwrap();
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["costs"], &told["under"]["overlap_tokens"]), (&json!("candidates"), &json!(20)));
+    assert_eq!((&told["made"]["best_overlap_tokens"], &told["under"]["worker"]), (&json!(20), &json!(first.worker)));
+    let shape = &told["made"]["question"]["shape"];
+    assert!(shape["opening"].is_u64() && shape["opening_characters"].is_null(), "{shape}");
+    let (_, told) = fleet.explain(&json!({"model": "m", "prompt": "how it begins"})).await;
+    assert_eq!(told["question"]["shape"]["opening_characters"], 100);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_its_client_calls_by_a_number_is_not_the_one_of_this_number() {
     let fleet = fleet().start().await;

@@ -12,7 +12,7 @@ use crate::admission::{self, OnAllBusy};
 use crate::cost::{BEHIND, Candidate, Cost, NoChoice, Standing, Term, Told};
 use crate::pick::Pick;
 use crate::policy::Policy;
-use crate::shape::{Request, Shape};
+use crate::shape::{Prompt, Request, Shape};
 
 /// A session's last worker among the candidates, and what it is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct Question {
     pub has_tokens: bool,
     /// Whether its characters are told instead.
     pub has_texts: bool,
+    /// Whether its prompt was not read, since no policy here looks at it: what candidates hold of it is then unknown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
     /// The last worker of its session, where that counts.
     pub kept: Option<Kept>,
 }
@@ -39,7 +42,9 @@ pub struct Question {
 impl Question {
     /// What `request` asks once it was surveyed.
     pub(super) fn of(request: &Request<'_>, shape: Shape, kept: Option<Kept>) -> Self {
-        Self { shape, has_tokens: !request.prompts.is_empty(), has_texts: !request.texts.is_empty(), kept }
+        let Request { prompts, texts, .. } = request;
+        let unread = prompts.iter().any(Prompt::is_unread);
+        Self { shape, has_tokens: !prompts.is_empty(), has_texts: !texts.is_empty(), unread, kept }
     }
 }
 

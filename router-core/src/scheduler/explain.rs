@@ -5,6 +5,7 @@ use std::time::Instant;
 use rand::rngs::Xoshiro256PlusPlus;
 
 use super::scratch::{Terms, Whose};
+use super::survey::opening;
 use super::{DecidedBy, Kept, PlaceError, Question, Scheduler, Scratch};
 use crate::cost::{Candidate, Cost, Term, Unit};
 use crate::ids::Slot;
@@ -40,7 +41,8 @@ pub struct Considered {
 
 impl Scheduler {
     /// What [`place`](Self::place) would do with the same arguments and the same `scratch` next, and why. Reserves nothing,
-    /// remembers nothing and draws nothing: whoever places afterwards gets what was explained. Allocates.
+    /// remembers nothing and draws nothing: whoever places afterwards gets what was explained. How the request begins is
+    /// told, too, where no policy here looks at it: others may be asked about it. Allocates.
     ///
     /// # Errors
     /// As [`place`](Self::place).
@@ -53,7 +55,9 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) -> Result<Explanation, PlaceError> {
         self.refuse_early(now, request, fleet)?;
-        let question = self.ask(now, request, index, fleet, scratch);
+        let mut question = self.ask(now, request, index, fleet, scratch);
+        question.shape.opening = question.shape.opening.or_else(|| opening(request, &scratch.hashes));
+        scratch.asked = scratch.asked.take().map(|(_, chance)| (question, chance));
         self.explained(now, &question, scratch)
     }
 

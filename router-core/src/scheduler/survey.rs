@@ -305,7 +305,7 @@ pub(super) fn asked<'a>(
 }
 
 /// How a request begins of which only token ids are known: its first block, or all of a prompt that fills none.
-fn opening(request: &Request<'_>, hashes: &[SequenceHash]) -> Option<Opening> {
+pub(super) fn opening(request: &Request<'_>, hashes: &[SequenceHash]) -> Option<Opening> {
     let first = request.prompts.first()?;
     if first.full_blocks() > 0
         && let Some(hash) = hashes.first()
