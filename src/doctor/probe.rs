@@ -147,7 +147,7 @@ impl Probe<'_> {
             return None;
         }
         let why = self.listening.trouble().unwrap_or_else(|| format!("no connection within {:?}", self.patience));
-        let remedy = remedy::events(self.config, self.worker, self.rank);
+        let remedy = remedy::connection(self.config, self.worker, self.rank);
         Some(Finding::failed(Check::Events, format!("not connected ({why})"), remedy))
     }
 

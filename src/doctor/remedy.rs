@@ -19,6 +19,16 @@ pub(super) const REMOTE_TOKENIZER: &str =
 /// What was cached is not told.
 pub(super) const DETAILS: &str = "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report";
 
+/// What to do where there is no connection over which events could come.
+pub(super) fn connection(config: &Config, worker: &Worker, rank: Option<Rank>) -> String {
+    match config.event_source(worker) {
+        EventSource::Nats => "start the NATS server, or correct events.nats: the address in url; what it is told of us by \
+            user and password, token, nkey_seed or credentials; with tls://, tls_authorities, tls_certificate and tls_key"
+            .to_owned(),
+        EventSource::Zmq | EventSource::Local | EventSource::None => events(config, worker, rank),
+    }
+}
+
 /// What an engine must be started with to be heard.
 pub(super) fn events(config: &Config, worker: &Worker, rank: Option<Rank>) -> String {
     match config.event_source(worker) {
@@ -121,5 +131,14 @@ mod tests {
         let (events, _) = remedies("nats: {url: 'nats://n:4222'}", "events: nats");
         let start = "run `warmpath bridge --engine http://h:8000 --worker w --model m --nats nats://n:4222 --zmq ";
         assert!(events.starts_with(start), "{events}");
+    }
+
+    #[test]
+    fn who_does_not_reach_the_nats_server_needs_no_bridge() {
+        let text = "models: [{name: m}]\nevents: {nats: {url: 'nats://n:4222'}}\n\
+                    workers: [{id: w, url: 'http://h:8000', model: m, events: nats}]\n";
+        let config = Config::parse("a test", text.to_owned()).unwrap();
+        let remedy = connection(&config, &config.workers[0], None);
+        assert!(remedy.starts_with("start the NATS server, or correct events.nats: "), "{remedy}");
     }
 }

@@ -73,6 +73,7 @@ async fn over_nats_a_missing_stream_bridge_or_server_is_named() {
     assert!(remedy.starts_with("run `warmpath bridge --engine http://127.0.0.1:"), "{remedy}");
 
     core.kill();
-    let (finding, _) = only_fault(&examined(&config, HASTY).await, Check::Events);
+    let (finding, remedy) = only_fault(&examined(&config, HASTY).await, Check::Events);
     assert!(finding.starts_with("not connected ("), "{finding}");
+    assert!(remedy.starts_with("start the NATS server, or correct events.nats: "), "{remedy}");
 }
