@@ -25,8 +25,13 @@ pub mod parting;
 pub mod spans;
 pub mod trace_context;
 
-/// Libraries that tell each of their attempts; what they mean is logged here, once.
-const CHATTY: [&str; 2] = ["async_nats", "hyper_util"];
+/// Libraries that tell each of their attempts, and how much of that is written at `level`; what they mean is logged here,
+/// once. `async_nats` calls each attempt that fails an error, four times a second.
+fn chatty(level: Level) -> [(&'static str, LevelFilter); 2] {
+    let most = LevelFilter::from(level.min(Level::WARN));
+    let attempts = if level >= Level::DEBUG { most } else { LevelFilter::OFF };
+    [("async_nats", attempts), ("hyper_util", most)]
+}
 
 /// Lines that may wait to be written. Whoever reads them slowly costs lines, and no request any time.
 const LINES_WAITING: usize = 16_384;
@@ -98,13 +103,17 @@ fn log<W>(format: LogFormat, level: Level, requests: LevelFilter, writer: W)
 where
     W: for<'w> fmt::MakeWriter<'w> + Send + Sync + 'static,
 {
-    let quiet = CHATTY.iter().map(|library| (*library, level.min(Level::WARN)));
-    let filter = Targets::new().with_default(level).with_targets(quiet).with_target(access::TARGET, requests);
+    let filter = filter(level, requests);
     let layer = layer(format, has_colours(&io::stderr()), writer);
     let started = tracing_subscriber::registry().with(filter).with(layer).try_init();
     if started.is_err() {
         tracing::debug!("logging was started before");
     }
+}
+
+/// What is written at `level`, with the lines of requests.
+fn filter(level: Level, requests: LevelFilter) -> Targets {
+    Targets::new().with_default(level).with_targets(chatty(level)).with_target(access::TARGET, requests)
 }
 
 /// Writes each line to `writer`. Colours are for text alone.
@@ -126,6 +135,16 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attempts_to_connect_are_written_only_where_the_smallest_is_asked_for() {
+        for level in [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE] {
+            let is_written = |target, of| filter(level, LevelFilter::OFF).would_enable(target, &of);
+            assert_eq!(is_written("async_nats::connector", Level::ERROR), level >= Level::DEBUG, "{level}");
+            assert!(!is_written("async_nats", Level::INFO) && !is_written("hyper_util::client", Level::INFO));
+            assert!(is_written("hyper_util::client", Level::ERROR) && is_written("warmpath::events", Level::ERROR));
+        }
+    }
 
     #[test]
     fn lines_that_are_not_taken_are_counted() {

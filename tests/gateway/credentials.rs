@@ -214,7 +214,7 @@ async fn an_authority_of_our_own_is_trusted_and_a_certificate_of_ours_is_shown()
     let tls = Tls { authorities: Some(path("ca.pem")), identity: Some((path("client.pem"), path("client.key"))) };
     let anonymous = settings(&url, Credentials::Anonymous);
     Box::pin(are_let_in(&keys, NatsSettings { tls: tls.clone(), ..anonymous.clone() })).await;
-    is_kept_out(anonymous.clone(), "ends the connection: see what is said of tls").await;
+    is_kept_out(anonymous.clone(), "ends the connection: its log says why; with tls").await;
     is_kept_out(NatsSettings { tls: Tls { identity: None, ..tls }, ..anonymous }, "ends the connection").await;
 }
 

@@ -50,7 +50,7 @@ pub(super) async fn cause(event: &Event, at: (&str, u16)) -> Option<String> {
         return None;
     }
     Some(match timeout(CAUSE_WITHIN, TcpStream::connect(at)).await {
-        Ok(Ok(_)) => "something listens there and ends the connection: see what is said of TLS, its authorities and our certificate".to_owned(),
+        Ok(Ok(_)) => "something listens there and ends the connection: its log says why; with TLS, see the authorities and our certificate".to_owned(),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "nothing answers there".to_owned(),
     })
