@@ -53,7 +53,7 @@ pub use decisions::Decisions;
 pub use discovery::{Discovery, DnsSource, FileSource, NatsSource, Records};
 pub use endpoint::ZmqEndpoint;
 pub use engines::{Engines, MetricNames};
-pub use events::{Events, Index, JetStream, Nats};
+pub use events::{Events, Index, JetStream, Nats, subject_prefix};
 pub use fault::Fault;
 pub use fleet::{DP_RANKS_MAX, EventSource, Model, TokenizerSource, Worker};
 pub use inputs::{Environment, Override};

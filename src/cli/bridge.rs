@@ -20,7 +20,7 @@ use warmpath_indexer::view::ViewSettings;
 use super::misuse::{OrMisuse, misuse};
 use super::{name, nats_url, runtime};
 use crate::bridge::{BlockSet, Bridge, BridgeSettings, RankFeed, RankView};
-use crate::config::{BaseUrl, LogFormat, MetricNames, ZmqEndpoint};
+use crate::config::{BaseUrl, LogFormat, MetricNames, ZmqEndpoint, subject_prefix};
 use crate::door::Listener;
 use crate::events::nats::{Credentials, NatsSettings, Tls};
 use crate::events::source::source;
@@ -109,7 +109,7 @@ struct NatsArgs {
     #[arg(long = "nats", value_name = "URL", env = "WARMPATH_NATS_URL")]
     url: String,
     /// First token of the subjects.
-    #[arg(long, default_value = "warmpath", env = "WARMPATH_NATS_PREFIX")]
+    #[arg(long, default_value = "warmpath", env = "WARMPATH_NATS_PREFIX", value_parser = subject_prefix)]
     prefix: String,
     /// A user's name.
     #[arg(long = "nats-user", value_name = "NAME", env = "WARMPATH_NATS_USER", conflicts_with_all = ["token_file", "nkey", "creds"])]

@@ -15,7 +15,7 @@ use warmpath_indexer::codec::encode::{self, HashForm};
 use super::cache::CacheArgs;
 use super::misuse::{OrMisuse, misuse};
 use super::{name, nats_url, number, remark, runtime};
-use crate::config::{LogFormat, ZmqEndpoint};
+use crate::config::{LogFormat, ZmqEndpoint, subject_prefix};
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
 use crate::events::publish::faults::EventFaults;
@@ -43,7 +43,7 @@ pub struct MockEngineArgs {
     #[arg(long, value_name = "NATS-URL")]
     bus: Option<String>,
     /// First token of the bus's subjects.
-    #[arg(long, default_value = "warmpath")]
+    #[arg(long, default_value = "warmpath", value_parser = subject_prefix)]
     prefix: String,
     /// How events are written: as maps (vLLM from 0.24) or arrays (before).
     #[arg(long, value_enum, default_value = "map")]

@@ -31,7 +31,7 @@ pub struct Nats {
     /// The server; `None`: NATS is not used. Further servers of a cluster are learned from it.
     pub url: Option<Spanned<NatsUrl>>,
     /// First token of the subjects: `<prefix>.kv.<model>.<worker>.<rank>`.
-    #[serde(deserialize_with = "subject_prefix")]
+    #[serde(deserialize_with = "prefix")]
     pub prefix: String,
     /// Whether a stream of the server is read where it has one.
     pub jetstream: JetStream,
@@ -146,15 +146,22 @@ fn folder<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>,
     }
 }
 
-fn subject_prefix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let prefix = String::deserialize(deserializer)?;
+/// The first tokens of subjects, as every party to a bus takes them.
+///
+/// # Errors
+/// No server knows subjects that begin so, or they would stand for others.
+pub fn subject_prefix(text: &str) -> Result<String, &'static str> {
     let is_token = |token: &str| {
         !token.is_empty() && token.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '='))
     };
-    if prefix.len() <= 128 && prefix.split('.').all(is_token) {
-        Ok(prefix)
+    if text.len() <= 128 && text.split('.').all(is_token) {
+        Ok(text.to_owned())
     } else {
-        let expected = "a subject prefix is letters, digits, `_`, `-` and dots between them, at most 128";
-        Err(de::Error::custom(format_args!("{expected}; got `{prefix}`")))
+        Err("a subject prefix is letters, digits, `_`, `-` and dots between them, at most 128")
     }
+}
+
+fn prefix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    subject_prefix(&text).map_err(|expected| de::Error::custom(format_args!("{expected}; got `{text}`")))
 }

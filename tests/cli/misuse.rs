@@ -68,6 +68,10 @@ const CALLS: &[(&str, &str)] = &[
     ("bridge BRIDGE --engine URL --nats foo", "warmpath: --nats: expected a URL such as nats://127.0.0.1:4222"),
     ("bridge BRIDGE --engine URL --nats NATS --zmq foo", "'foo' for '--zmq <ENDPOINT>'"),
     ("bridge BRIDGE --engine URL --nats NATS --worker=", "'--worker <ID>'"),
+    (
+        "bridge BRIDGE --engine URL --nats NATS --prefix a.*",
+        "'a.*' for '--prefix <PREFIX>': a subject prefix is letters",
+    ),
     ("bridge BRIDGE --engine URL --nats NATS --nats-user u", "--nats-user without --nats-password-file"),
     (
         "bridge BRIDGE --engine URL --nats NATS --nats-user u --nats-password-file no/file",
@@ -87,6 +91,8 @@ const CALLS: &[(&str, &str)] = &[
     ("trace stat --trace no/file", "warmpath: no/file: cannot be read: No such file"),
     ("trace convert --trace no/file", "warmpath: no/file: cannot be read: No such file"),
     ("mock-engine --tokenizer no/file", "warmpath: cannot read no/file: No such file"),
+    ("mock-engine --prefix=", "'--prefix <PREFIX>'"),
+    ("mock-engine --prefix a.", "'a.' for '--prefix <PREFIX>': a subject prefix is letters, digits, `_`, `-` and dots"),
     ("mock-engine --speedup 0", "'--speedup <SPEEDUP>': must be a number above 0"),
     ("mock-engine --zmq-replay tcp://127.0.0.1:0", "warmpath: --zmq-replay needs --zmq or --zmq-connect"),
     ("top --ca no/file", "warmpath: cannot read `no/file`: No such file"),
