@@ -243,14 +243,14 @@ fn compare(trials: &[Trial], tried: &mut [Tried]) {
     }
 }
 
-/// The requests of all trials as comma-separated values, with a line of names.
+/// The requests of all trials as comma-separated values, with a line of names; requests and workers numbered from 1.
 pub fn csv(tried: &[Tried]) -> String {
     let mut text = "policy,workers,speed,without,request,arrived_ms,worker,completed,input_tokens,cached_tokens,\
                     predicted_tokens,output_tokens,queued_ms,ttft_ms,e2e_ms\n"
         .to_owned();
     for Tried { row, outcome, .. } in tried {
         let without = row.ablation.as_ref().map_or("", |left_out| &left_out.without);
-        for (number, request) in outcome.requests.iter().enumerate() {
+        for (number, request) in (1..).zip(&outcome.requests) {
             let worker = request.worker.map(|worker| (worker + 1).to_string()).unwrap_or_default();
             let RequestOutcome { completed, input_tokens, cached_tokens, predicted_tokens, output_tokens, .. } =
                 request;

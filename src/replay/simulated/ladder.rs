@@ -261,5 +261,5 @@ fn trials_side_by_side_give_the_rows_that_they_give_alone() {
     assert!((lost.hit_rate - (tried[1].row.hit_rate - tried[0].row.hit_rate)).abs() < 1e-12);
     let lines = csv(&tried);
     assert_eq!(lines.lines().count(), 1 + 3 * 150);
-    assert!(lines.lines().nth(1).unwrap().starts_with("kv,4,1,,0,0,1,true,"), "{:?}", lines.lines().nth(1));
+    assert!(lines.lines().nth(1).unwrap().starts_with("kv,4,1,,1,0,1,true,"), "{:?}", lines.lines().nth(1));
 }
