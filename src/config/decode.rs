@@ -47,7 +47,7 @@ impl Misfit {
         if self.place.is_none() {
             self.place = Some(node.place.clone());
             if let (Some(origin), Content::Scalar(scalar)) = (&node.origin, &node.content) {
-                self.message = self.message.replace(&scalar.text, origin);
+                self.message = with_origin(&self.message, &scalar.text, origin);
             }
         }
         self
@@ -56,6 +56,16 @@ impl Misfit {
     fn below(mut self, step: usize) -> Self {
         self.steps.push(step);
         self
+    }
+}
+
+/// `message` with where `text` is from in its place, where that is quoted or is what was got. The rest of a message is ours,
+/// though it may have the same letters in it.
+fn with_origin(message: &str, text: &str, origin: &str) -> String {
+    let quoted = message.replace(&format!("`{text}`"), &format!("`{origin}`"));
+    match quoted.strip_suffix(text).filter(|before| before.ends_with(", got ")) {
+        Some(before) => format!("{before}{origin}"),
+        None => quoted,
     }
 }
 

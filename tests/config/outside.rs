@@ -68,3 +68,15 @@ fn messages_show_no_secret_and_no_credentials_of_an_address() {
         ["WARMPATH__TRACING__HEADERS:1:1: expected a section such as {key: value}"]
     );
 }
+
+#[test]
+fn a_message_keeps_what_it_has_in_common_with_what_was_substituted() {
+    let text = format!("{FLEET}timeouts: {{connect: '${{env:T}}'}}\nrouting: {{kv: {{alpha: '${{env:T}}'}}}}\n");
+    assert_eq!(
+        faults(&text, &[("T", "5")]),
+        [
+            "3:21: expected a duration such as 250ms, 5s, 2m or 1h, got `${env:T}`",
+            "4:23: a share must be from 0 to 1, got ${env:T}",
+        ]
+    );
+}
