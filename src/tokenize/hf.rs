@@ -117,39 +117,60 @@ impl Tokenizer for HfTokenizer {
 /// # Errors
 /// [`LoadError`] if a file that is there cannot be used.
 pub fn load(files: &TokenizerFiles) -> Result<ModelTokenizer, LoadError> {
-    let path = if files.tokenizer.is_dir() { files.tokenizer.join("tokenizer.json") } else { files.tokenizer.clone() };
-    let json = read(&path)?;
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let config = Config::read(&folder.join("tokenizer_config.json"))?;
-    let specials = config.special_tokens();
-    let ends_turn = specials.0.iter().find(|(name, _)| *name == "eos_token").map(|(_, token)| token.clone());
-    let beside = folder.join("chat_template.jinja");
-    let template = match (&files.chat_template, config.chat_template) {
-        (Some(path), _) => Some(ChatTemplate::with_special_tokens(&read(path)?, specials)?),
-        (None, _) if beside.is_file() => Some(ChatTemplate::with_special_tokens(&read(&beside)?, specials)?),
-        (None, Some(Templates::One(source))) => Some(ChatTemplate::with_special_tokens(&source, specials)?),
-        (None, Some(Templates::Named(list))) => {
-            let pairs: Vec<(String, String)> = list.into_iter().map(|named| (named.name, named.template)).collect();
-            ChatTemplate::named(&pairs, specials)?
-        }
-        (None, None) => None,
-    };
-    let tokenizer = compared(&path, &json, ends_turn.as_deref(), (template, files.check_every))?;
+    let tokenizer = compared(Parts::read(files)?, files.check_every);
     Ok(tokenizer.with_model_tokens_max(files.model_tokens_max))
 }
 
+/// Whether [`load`] would, without what takes it long.
+///
+/// # Errors
+/// As [`load`].
+pub fn check(files: &TokenizerFiles) -> Result<(), LoadError> {
+    Parts::read(files).map(|_| ())
+}
+
+/// What the files say, as far as it can be wrong.
+struct Parts {
+    path: PathBuf,
+    json: String,
+    reference: HfTokenizer,
+    turn_end: Option<String>,
+    template: Option<ChatTemplate>,
+}
+
+impl Parts {
+    fn read(files: &TokenizerFiles) -> Result<Self, LoadError> {
+        let given = &files.tokenizer;
+        let path = if given.is_dir() { given.join("tokenizer.json") } else { given.clone() };
+        let json = read(&path)?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let config = Config::read(&folder.join("tokenizer_config.json"))?;
+        let specials = config.special_tokens();
+        let turn_end = specials.0.iter().find(|(name, _)| *name == "eos_token").map(|(_, token)| token.clone());
+        let beside = folder.join("chat_template.jinja");
+        let template = match (&files.chat_template, config.chat_template) {
+            (Some(path), _) => Some(ChatTemplate::with_special_tokens(&read(path)?, specials)?),
+            (None, _) if beside.is_file() => Some(ChatTemplate::with_special_tokens(&read(&beside)?, specials)?),
+            (None, Some(Templates::One(source))) => Some(ChatTemplate::with_special_tokens(&source, specials)?),
+            (None, Some(Templates::Named(list))) => {
+                let pairs: Vec<(String, String)> = list.into_iter().map(|named| (named.name, named.template)).collect();
+                ChatTemplate::named(&pairs, specials)?
+            }
+            (None, None) => None,
+        };
+        let reference = HfTokenizer::from_json(&path, &json)?;
+        Ok(Self { path, json, reference, turn_end, template })
+    }
+}
+
 /// Both tokenizers of a file, compared.
-fn compared(
-    path: &Path,
-    json: &str,
-    turn_end: Option<&str>,
-    (template, check_every): (Option<ChatTemplate>, Option<NonZeroU32>),
-) -> Result<ModelTokenizer, LoadError> {
-    let reference = HfTokenizer::from_json(path, json)?;
+fn compared(parts: Parts, check_every: Option<NonZeroU32>) -> ModelTokenizer {
+    let Parts { path, json, reference, turn_end, template } = parts;
+    let json = json.as_str();
     let pipeline = Pipeline::read(json).ok();
     let fast = FastTokenizer::read(json).map(|fast| remembering(fast, pipeline.as_ref().and_then(WordEnds::of)));
     let has_fast = fast.is_some();
-    let cuts = pipeline.as_ref().map_or_else(Cuts::none, |pipeline| Cuts::of(pipeline, turn_end));
+    let cuts = pipeline.as_ref().map_or_else(Cuts::none, |pipeline| Cuts::of(pipeline, turn_end.as_deref()));
     let added: Vec<&str> =
         pipeline.iter().flat_map(|pipeline| &pipeline.added_tokens).map(|token| &*token.content).collect();
     let checked = Checked::new(fast, Box::new(reference), &cuts, &added);
@@ -170,7 +191,7 @@ fn compared(
     let tokenizer = ModelTokenizer::new(checked, template).with_course(cuts, course, live);
     // Three short texts are encoded now and not with the first request.
     tokenizer.frame();
-    Ok(tokenizer)
+    tokenizer
 }
 
 /// The tokenizer with a memory of words, where it is known how they end.

@@ -44,6 +44,40 @@ fn what_serve_could_not_use_is_a_warning_and_fails_where_that_is_asked_for() {
 }
 
 #[test]
+fn a_tokenizer_or_a_template_that_cannot_be_loaded_is_a_warning_with_its_cause() {
+    let folder = std::env::temp_dir().join(format!("warmpath-untokenized-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str, text: &str| {
+        std::fs::write(folder.join(name), text).unwrap();
+        folder.join(name).display().to_string()
+    };
+    let (broken, whole) = (file("tokenizer.json", "{}"), file("whole.json", WHOLE));
+    let template = file("broken.jinja", "{% if %}");
+    let text = format!(
+        "models:\n- {{name: a, tokenizer: {}}}\n- {{name: b, chat_template: {template}, tokenizer: {whole}}}\n\
+         workers: [{{id: a, url: 'http://a:1', model: a}}, {{id: b, url: 'http://b:1', model: b}}]\n\
+         routing: {{policy: approx_tree}}\n",
+        folder.display()
+    );
+    let config = Configuration::new("untokenized", &text);
+    let output = warmpath(&["check", config.path(), "--strict"]);
+    std::fs::remove_dir_all(&folder).unwrap();
+    let lines: Vec<_> = stderr(&output).lines().collect();
+    assert_eq!((output.status.code(), lines.len()), (Some(1), 2), "{lines:?}");
+    for (line, said) in lines.iter().zip([
+        format!("2:24: warning: `{broken}` is no tokenizer: "),
+        "3:28: warning: the chat template does not compile: ".to_owned(),
+    ]) {
+        assert!(line.starts_with(&format!("{}:{said}", config.path())), "{line}");
+    }
+}
+
+/// The least that is a tokenizer.
+const WHOLE: &str = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+    "pre_tokenizer": null, "post_processor": null, "decoder": null,
+    "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}"#;
+
+#[test]
 fn workers_that_are_the_same_engine_are_warned_of() {
     let text = "models: [{name: m}]\nrouting: {policy: approx_tree}\nworkers:\n\
                 - {id: a, url: 'http://w:1', model: m, dp_ranks: 2}\n\

@@ -8,14 +8,17 @@ use warmpath_core::policy::PolicyName;
 
 use crate::config::{Config, EventSource, Fault, Reading, Tls as TlsConfig, TokenizerSource, Worker};
 use crate::door::{Tls, TlsFiles};
+use crate::error::chain;
 use crate::link;
 use crate::telemetry::metrics::DoorMetrics;
+use crate::tokenize::hf::{self, LoadError, TokenizerFiles};
 
 /// All of it, each at the place of its key; those of the file called `name` in its order.
 pub(super) fn warnings(config: &Config, reading: &Reading, name: &str) -> Vec<Fault> {
     let mut found = Vec::new();
     let mut warn = |key: &str, message: String| found.push(reading.at(name, key, &message));
     files(config, &mut warn);
+    tokenizers(config, &mut warn);
     certificates(config, &mut warn);
     twins(config, &mut warn);
     unserved(config, &mut warn);
@@ -34,9 +37,6 @@ fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
         }
     };
     for (at, model) in config.models.iter().enumerate() {
-        if let Some(TokenizerSource::File(path)) = &model.tokenizer {
-            read(&format!("models.{at}.tokenizer"), path);
-        }
         if let Some(path) = &model.chat_template {
             read(&format!("models.{at}.chat_template"), path);
         }
@@ -52,6 +52,24 @@ fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
     let is_file = |path: &Path| path.exists() && !path.is_dir();
     if let Some(path) = config.index.snapshots.as_deref().filter(|path| is_file(path) || lies_below_a_file(path)) {
         warn("index.snapshots", format!("`{}` cannot be a folder: it is a file, or lies below one", path.display()));
+    }
+}
+
+/// Tokenizers and chat templates that `serve` could not load.
+fn tokenizers(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    for (at, model) in config.models.iter().enumerate() {
+        let Some(TokenizerSource::File(tokenizer)) = &model.tokenizer else { continue };
+        let files = TokenizerFiles {
+            tokenizer: tokenizer.clone(),
+            // Of one that cannot be read it is said already.
+            chat_template: model.chat_template.clone().filter(|path| readable(path).is_ok()),
+            model_tokens_max: None,
+            check_every: None,
+        };
+        let Err(error) = hf::check(&files) else { continue };
+        let is_given = matches!(error, LoadError::Template(_)) && files.chat_template.is_some();
+        let key = if is_given { "chat_template" } else { "tokenizer" };
+        warn(&format!("models.{at}.{key}"), chain(&error));
     }
 }
 
