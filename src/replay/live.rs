@@ -77,9 +77,13 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// It does not, or is not.
 pub async fn find(gateway: &Site, model: &str) -> anyhow::Result<()> {
     let asking = gateway.get("/v1/models", HeaderMap::new(), (ANSWERED_WITHIN, LISTED_MAX));
-    let (_, listed) =
+    let (status, listed) =
         asking.await.with_context(|| format!("no gateway answers at {gateway}; a router's is its `listen.data`"))?;
     let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap_or_default();
+    anyhow::ensure!(
+        status != StatusCode::NOT_FOUND,
+        "{gateway} has no /v1/models: give the address before /v1, that of clients; a router's is its `listen.data`"
+    );
     let Some(listed) = listed["data"].as_array() else { return Ok(()) };
     let ids: Vec<&str> = listed.iter().filter_map(|one| one["id"].as_str()).collect();
     anyhow::ensure!(ids.contains(&model), "{gateway} serves {}, not `{model}`: name one with --model", ids.join(", "));

@@ -111,6 +111,14 @@ async fn a_gateway_that_is_not_there_and_a_model_that_it_has_not_are_named() {
     let error = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(said.status.code() == Some(1) && error.contains(&format!("no gateway answers at {url}")), "{error}");
     let fleet = fleet().engines(1).start().await;
+    for url in [fleet.url("/v1"), format!("http://{}", fleet.app.admin_address())] {
+        let said = replay(&["--live", &url, "--model", "m", "--requests", "2"]).await;
+        let error = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(
+            said.status.code() == Some(1) && error.contains("has no /v1/models: give the address before"),
+            "{error}"
+        );
+    }
     let url = fleet.url("");
     let said = replay(&["--live", &url, "--model", "other", "--requests", "2"]).await;
     let error = String::from_utf8_lossy(&said.stderr).into_owned();
