@@ -21,10 +21,10 @@ pub struct Allowance(Option<Period>);
 pub struct ByteSize(u64);
 
 /// Units of time in milliseconds, largest first.
-const TIME_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+pub(super) const TIME_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// Units of size in bytes, largest first.
-const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+pub(super) const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 const WEEK_MS: u64 = 7 * 24 * 3_600_000;
 

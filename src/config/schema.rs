@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::live::is_live;
+use super::quantity::{SIZE_UNITS, TIME_UNITS};
 use super::shape::{self, Form, Shape};
 use super::{Config, remarks};
 
@@ -117,12 +118,19 @@ fn of_shape(shape: &Shape, key: &str, default: Option<&Value>, remarks: &BTreeMa
         Form::Choice(names) => json!({"anyOf": [{"enum": names}, {"type": "string", "pattern": REFERENCE}]}),
         Form::Flag => json!({"type": ["boolean", "string"], "pattern": REFERENCE}),
         Form::Integer { least, most } => {
-            let (least, most) = (bound(*least), bound(*most));
+            let (at_least, at_most) = bounds(&shape.rules);
+            let (least, most) = (bound(at_least.unwrap_or(*least)), bound(at_most.unwrap_or(*most)));
             json!({"type": ["integer", "string"], "minimum": least, "maximum": most, "pattern": REFERENCE})
         }
-        Form::Number => json!({"type": ["number", "string"], "pattern": REFERENCE}),
-        // Names may look like numbers: what YAML takes them for does not matter.
-        Form::Text => json!({"type": ["string", "number", "boolean"]}),
+        Form::Number => {
+            let (least, most) = bounds(&shape.rules);
+            let words = [("minimum", least), ("maximum", most)].into_iter();
+            let words = words.filter_map(|(word, number)| Some((word.to_owned(), bound(number?))));
+            let mut schema = json!({"type": ["number", "string"], "pattern": REFERENCE});
+            schema.as_object_mut().into_iter().for_each(|map| map.extend(words.clone()));
+            schema
+        }
+        Form::Text => text(&shape.rules),
     };
     let Value::Object(map) = &mut schema else { return schema };
     // A key without a value counts as not given; in a list nothing is no choice.
@@ -177,6 +185,35 @@ fn section(
     schema
 }
 
+/// Text by what its rules say in words. What is asked for in others may look like a number: what YAML takes it for does not
+/// matter.
+fn text(rules: &[String]) -> Value {
+    let is_asked_for =
+        |what: &str| rules.iter().any(|rule| rule.strip_prefix("expected ").is_some_and(|rule| rule.starts_with(what)));
+    let pattern = |units: &[(&str, u64)], may_lack: &str| {
+        let units: Vec<&str> = units.iter().map(|(unit, _)| *unit).collect();
+        format!(r"^[0-9]+\s*({}){may_lack}$|{REFERENCE}", units.join("|"))
+    };
+    if is_asked_for("a duration") {
+        json!({"type": "string", "pattern": pattern(&TIME_UNITS, "")})
+    } else if is_asked_for("a size") {
+        json!({"type": ["integer", "string"], "minimum": 1, "pattern": pattern(&SIZE_UNITS, "?")})
+    } else if ["a URL", "an address", "an endpoint", "a path"].into_iter().any(is_asked_for) {
+        json!({"type": "string"})
+    } else {
+        json!({"type": ["string", "number", "boolean"]})
+    }
+}
+
+/// The least and the most that rules tell of in words.
+fn bounds(rules: &[String]) -> (Option<i128>, Option<i128>) {
+    let behind = |words| rules.iter().find_map(|rule| rule.rsplit_once(words)?.1.parse().ok());
+    match rules.iter().find_map(|rule| rule.rsplit_once(" from ")?.1.split_once(" to ")) {
+        Some((least, most)) => (least.parse().ok(), most.parse().ok()),
+        None => (behind(" at least "), behind(" at most ")),
+    }
+}
+
 /// A bound as JSON has it; beyond 64 bits there is none.
 fn bound(number: i128) -> Value {
     u64::try_from(number).map(Value::from).or_else(|_| i64::try_from(number).map(Value::from)).unwrap_or_default()
@@ -195,7 +232,7 @@ mod tests {
         let alpha = &schema["properties"]["routing"]["properties"]["kv"]["properties"]["alpha"];
         assert_eq!(
             *alpha,
-            json!({"type": ["number", "string", "null"], "pattern": REFERENCE, "default": 0.3, "x-reload": "live", "description":
+            json!({"type": ["number", "string", "null"], "minimum": 0, "maximum": 1, "pattern": REFERENCE, "default": 0.3, "x-reload": "live", "description":
                 "While loads are balanced: low, so that cached prefixes decide.\na share must be from 0 to 1"})
         );
         let worker = &schema["properties"]["workers"]["items"];
@@ -209,6 +246,46 @@ mod tests {
         let events = worker["properties"]["events"]["anyOf"].as_array().unwrap();
         assert_eq!(events.last(), Some(&json!({"type": "null"})));
         assert_eq!(schema["properties"]["listen"]["properties"]["data"]["x-reload"], "restart");
+    }
+
+    /// The least fleet with `value` at `key`, a section for each of its parts.
+    fn with(key: &str, value: &Value) -> String {
+        let steps: Vec<&str> = key.split('.').collect();
+        format!("{LEAST}{}: {value}{}\n", steps.join(": {"), "}".repeat(steps.len() - 1))
+    }
+
+    #[test]
+    fn bounds_are_those_of_reading() {
+        let schema = schema();
+        let mut bounds = 0;
+        for Known { key, default, .. } in known().into_iter().filter(|known| !known.key.contains("[]")) {
+            let told = schema.pointer(&format!("/properties/{}", key.replace('.', "/properties/"))).unwrap();
+            let is_read = |value: &Value| Config::parse("f", with(&key, value)).is_ok();
+            let beyond = |bound: &Value, step: i64| bound.as_i64().and_then(|bound| bound.checked_add(step));
+            for beyond in [beyond(&told["minimum"], -1), beyond(&told["maximum"], 1)].into_iter().flatten() {
+                assert!(default.as_ref().is_none_or(is_read) && !is_read(&beyond.into()), "{key}: {beyond}");
+                bounds += 1;
+            }
+        }
+        assert!(bounds > 100, "{bounds}");
+    }
+
+    #[test]
+    fn text_that_says_how_much_is_told_apart_from_other_text() {
+        let schema = schema();
+        let at = |key: &str| schema.pointer(&format!("/properties/{}", key.replace('.', "/properties/"))).unwrap();
+        let kinds = |key| at(key)["type"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<Vec<_>>();
+        assert_eq!(kinds("timeouts.connect"), ["string", "null"]);
+        assert_eq!(at("timeouts.connect")["pattern"], format!(r"^[0-9]+\s*(h|m|s|ms)$|{REFERENCE}"));
+        assert_eq!(kinds("limits.body_bytes"), ["integer", "string", "null"]);
+        assert_eq!(at("limits.body_bytes")["pattern"], format!(r"^[0-9]+\s*(GiB|MiB|KiB|B)?$|{REFERENCE}"));
+        assert_eq!((kinds("listen.data"), kinds("events.nats.url")), (vec!["string", "null"], vec!["string", "null"]));
+        assert_eq!(kinds("events.nats.prefix"), ["string", "number", "boolean", "null"]);
+        for (key, value) in
+            [("timeouts.connect", json!(5)), ("limits.body_bytes", json!(true)), ("listen.data", json!(1))]
+        {
+            assert!(Config::parse("f", with(key, &value)).is_err(), "{key}");
+        }
     }
 
     #[test]
