@@ -2,18 +2,18 @@
 
 use std::fmt::Write;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
-use warmpath_core::units::BlockSize;
+use warmpath_core::units::{BlockSize, Blocks};
 
 use super::fleet::{completeness, simulated};
 use super::trace::TraceForm;
-use super::{number, say};
-use crate::config::{Change, Config, changes};
+use super::{number, remark, say};
+use crate::config::{Change, Config, Worker, changes};
 use crate::replay::report::Row;
 use crate::replay::simulated::{Trial, Trials};
 use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
@@ -42,9 +42,10 @@ pub struct PlanArgs {
     /// Engines of the simulated fleets; as many as each configuration lists, if it is not given.
     #[arg(long, value_name = "N", requires = "trace", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
-    /// Blocks in the cache of each engine.
-    #[arg(long, value_name = "N", requires = "trace", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    cache_blocks: u32,
+    /// Blocks in the cache of each engine; `capacity_blocks` of the workers, or 2048 where it is not configured, if it is
+    /// not given.
+    #[arg(long, value_name = "N", requires = "trace", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    cache_blocks: Option<u32>,
     /// What steps of an engine take; see `replay`.
     #[arg(long, value_name = "MODEL", requires = "trace", default_value = "roofline:8b-h100")]
     timing: Timing,
@@ -56,9 +57,25 @@ pub struct PlanArgs {
     json: bool,
 }
 
+/// The engines of one configuration's fleet.
+struct Engines {
+    workers: u16,
+    /// Requests that one runs at once.
+    max_num_seqs: u32,
+    /// Blocks in the cache of one.
+    blocks: u32,
+}
+
+/// Blocks in the cache of an engine whose size nobody tells, as for `replay`.
+const CACHE_BLOCKS: u32 = 2048;
+/// Requests that an engine runs at once where no worker is listed: the default of those that are.
+const MAX_NUM_SEQS: u32 = 256;
+
 const AFTER: &str = "\
 + comes, - goes, ~ changes. `live`: takes effect when the file is reloaded, for requests that come from then on.
 `restart`: stays as it is until the router starts anew; the reload says so, too.
+
+Simulated engines are all alike: where workers differ in max_num_seqs or capacity_blocks, all have the smallest.
 
 --json: {\"changes\": [{\"key\", \"old\", \"new\", \"live\"}], \"needs_restart\": true or false, \"replayed\": null or
 {\"old\": ROW, \"new\": ROW}}, with rows as `warmpath replay` has them.
@@ -85,25 +102,47 @@ impl PlanArgs {
         Ok(completeness(replayed.iter().flatten()))
     }
 
-    fn replay(&self, trace: &str, configs: [&Config; 2]) -> anyhow::Result<[Row; 2]> {
+    fn replay(&self, trace: &str, [old, new]: [&Config; 2]) -> anyhow::Result<[Row; 2]> {
         let (trace, block_size) = self.form.requests(trace)?;
         panics::say_wholly();
         let trials = Trials::new(&trace, block_size, 0);
-        let wanted = configs.map(|config| Trial { scenario: self.scenario(config, block_size), without: None });
+        let trial = |file: &Path, config: &Config| {
+            let engines = self.engines(file, config, block_size);
+            Trial { scenario: self.scenario(config, &engines, block_size), without: None }
+        };
+        let wanted = [trial(&self.old, old), trial(&self.new, new)];
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let tried = simulated(trials.run(&wanted, cores, &|| ()))?;
         let rows: Vec<Row> = tried.into_iter().map(|tried| tried.row).collect();
         rows.try_into().ok().context("a row for each configuration")
     }
 
-    fn scenario(&self, config: &Config, block_size: BlockSize) -> Scenario {
-        let ranks = config.workers.iter().map(|worker| worker.dp_ranks.value.get()).fold(0, u16::saturating_add);
+    /// The engines that serve the trace under this configuration. Simulated ones are all alike: where limits differ, they
+    /// have the smallest.
+    fn engines(&self, file: &Path, config: &Config, block_size: BlockSize) -> Engines {
+        let workers = &config.workers;
+        let ranks = workers.iter().map(|worker| worker.dp_ranks.value.get()).fold(0, u16::saturating_add);
+        let sequences = workers.iter().map(|worker| worker.max_num_seqs.get());
+        let blocks = workers.iter().map(|worker| capacity(worker, config, block_size).unwrap_or(CACHE_BLOCKS));
+        let unit = format!(" blocks of {} tokens", block_size.get());
+        Engines {
+            workers: self.workers.unwrap_or(ranks).max(1),
+            max_num_seqs: smallest(file, "max_num_seqs", "", sequences).unwrap_or(MAX_NUM_SEQS),
+            blocks: match self.cache_blocks {
+                Some(blocks) => blocks,
+                None => smallest(file, "capacity_blocks", &unit, blocks).unwrap_or(CACHE_BLOCKS),
+            },
+        }
+    }
+
+    fn scenario(&self, config: &Config, engines: &Engines, block_size: BlockSize) -> Scenario {
         Scenario {
             router: RouterSettings::new(config.routing.policy, config),
-            workers: self.workers.unwrap_or(ranks).max(1),
+            workers: engines.workers,
             engine: EngineConfig {
                 block_size,
-                blocks: self.cache_blocks.saturating_add(1),
+                blocks: engines.blocks.saturating_add(1),
+                max_num_seqs: usize::try_from(engines.max_num_seqs).unwrap_or(usize::MAX),
                 timing: self.timing,
                 ..EngineConfig::default()
             },
@@ -119,6 +158,25 @@ impl PlanArgs {
             explained: Vec::new(),
         }
     }
+}
+
+/// Blocks of the trace's size that the worker's cache holds, where that is configured.
+fn capacity(worker: &Worker, config: &Config, block_size: BlockSize) -> Option<u32> {
+    let configured = Blocks(worker.capacity_blocks?.get());
+    let model = config.models.iter().find(|model| *model.name == *worker.model)?;
+    Some(configured.tokens(model.block_size).whole_blocks(block_size).0.max(1))
+}
+
+/// The smallest of what workers say; that they differ is told.
+fn smallest(file: &Path, key: &str, unit: &str, said: impl Iterator<Item = u32> + Clone) -> Option<u32> {
+    let (least, most) = (said.clone().min()?, said.max()?);
+    if least < most {
+        let file = file.display();
+        remark(format_args!(
+            "warmpath: {file}: workers differ in {key}: all are replayed with the smallest, {least}{unit}\n"
+        ));
+    }
+    Some(least)
 }
 
 fn lines(found: &[Change]) -> String {

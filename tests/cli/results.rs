@@ -38,6 +38,47 @@ fn plan_reads_what_the_router_records_as_replay_does() {
     assert!(planned["replayed"]["old"]["hit_rate"].as_f64().unwrap() > 0.5, "{planned}");
 }
 
+/// The rows of two configurations, of which the second adds `limits` to both workers, and what was remarked.
+fn planned(limits: [&str; 2], args: &[&str]) -> (Value, String) {
+    let text = |limits: [&str; 2]| {
+        let worker =
+            |id: &str, limits: &str| format!("  - {{id: {id}, url: 'http://127.0.0.1:9', model: m{limits}}}\n");
+        format!("models: [{{name: m}}]\nworkers:\n{}{}", worker("a", limits[0]), worker("b", limits[1]))
+    };
+    let (old, new) = (Configuration::new("plan-old", &text(["", ""])), Configuration::new("plan-new", &text(limits)));
+    let output = warmpath(&[&["plan", old.path(), new.path(), "--json"][..], args].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let mut replayed = serde_json::from_str::<Value>(stdout(&output)).unwrap()["replayed"].take();
+    ["old", "new"].map(|which| replayed[which].as_object_mut().unwrap().remove("wall_s"));
+    (replayed, stderr(&output).replace(new.path(), "NEW"))
+}
+
+#[test]
+fn plan_replays_with_the_limits_that_the_workers_have() {
+    let made = ["--trace", "generate:few-shot?tasks=40&requests=300&block=32", "--seed", "1", "--speed", "50"];
+    let timing = ["--timing", "polynomial"];
+    let row = |limits: &[&str]| {
+        let output = warmpath(&[&["replay", "--workers", "2", "--json"][..], &made, &timing, limits].concat());
+        let mut row = serde_json::from_str::<Value>(stdout(&output)).unwrap()["rows"][0].take();
+        row.as_object_mut().unwrap().remove("wall_s");
+        row
+    };
+    let limits = ", max_num_seqs: 2, capacity_blocks: 500";
+    let (replayed, remarked) = planned([limits, limits], &[&made[..], &timing].concat());
+    let (old, new) = (row(&[]), row(&["--max-num-seqs", "2", "--cache-blocks", "250"]));
+    assert_eq!((&replayed["old"], &replayed["new"], remarked.as_str()), (&old, &new, ""));
+    assert!(old["hit_rate"].as_f64() > new["hit_rate"].as_f64(), "{old} {new}");
+    assert!(old["ttft_ms"]["mean"].as_f64() < new["ttft_ms"]["mean"].as_f64(), "{old} {new}");
+    let given = [&made[..], &timing, &["--cache-blocks", "400"]].concat();
+    assert_eq!(planned([limits, limits], &given).0["new"], row(&["--max-num-seqs", "2", "--cache-blocks", "400"]));
+    let (differing, remarked) = planned([limits, ", max_num_seqs: 3"], &[&made[..], &timing].concat());
+    assert_eq!(differing["new"], new);
+    let expected = "warmpath: NEW: workers differ in max_num_seqs: all are replayed with the smallest, 2\n\
+                    warmpath: NEW: workers differ in capacity_blocks: all are replayed with the smallest, \
+                    250 blocks of 32 tokens\n";
+    assert_eq!(remarked, expected);
+}
+
 #[test]
 fn replay_tells_why_a_request_went_where_it_went_and_no_figure_changes() {
     let trace = recorded();
