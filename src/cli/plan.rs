@@ -11,11 +11,13 @@ use serde_json::{Value, json};
 use warmpath_core::units::{BlockSize, Blocks};
 
 use super::fleet::{completeness, simulated};
+use super::misuse::misuse;
 use super::trace::TraceForm;
 use super::{number, remark, say};
-use crate::config::{Change, Config, Worker, changes};
+use crate::config::{Change, Config, Model, Worker, changes};
 use crate::replay::report::Row;
 use crate::replay::simulated::{Trial, Trials};
+use crate::replay::trace::TraceRequest;
 use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
 use crate::sim::timing::Timing;
 use crate::sim::{EngineConfig, Ms};
@@ -39,7 +41,7 @@ pub struct PlanArgs {
     /// How much faster than recorded they arrive.
     #[arg(long, value_name = "FACTOR", requires = "trace", default_value_t = 1.0, value_parser = number::above_zero)]
     speed: f64,
-    /// Engines of the simulated fleets; as many as each configuration lists, if it is not given.
+    /// Engines of the simulated fleets; as many as each configuration lists for the trace's model, if it is not given.
     #[arg(long, value_name = "N", requires = "trace", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
     /// Blocks in the cache of each engine; `capacity_blocks` of the workers, or 2048 where it is not configured, if it is
@@ -75,7 +77,8 @@ const AFTER: &str = "\
 + comes, - goes, ~ changes. `live`: takes effect when the file is reloaded, for requests that come from then on.
 `restart`: stays as it is until the router starts anew; the reload says so, too.
 
-Simulated engines are all alike: where workers differ in max_num_seqs or capacity_blocks, all have the smallest.
+Simulated engines are all alike: where workers differ in max_num_seqs or capacity_blocks, all have the smallest. A trace
+that does not name one of several models needs --workers.
 
 --json: {\"changes\": [{\"key\", \"old\", \"new\", \"live\"}], \"needs_restart\": true or false, \"replayed\": null or
 {\"old\": ROW, \"new\": ROW}}, with rows as `warmpath replay` has them.
@@ -106,11 +109,11 @@ impl PlanArgs {
         let (trace, block_size) = self.form.requests(trace)?;
         panics::say_wholly();
         let trials = Trials::new(&trace, block_size, 0);
-        let trial = |file: &Path, config: &Config| {
-            let engines = self.engines(file, config, block_size);
-            Trial { scenario: self.scenario(config, &engines, block_size), without: None }
+        let trial = |file: &Path, config: &Config| -> anyhow::Result<Trial> {
+            let engines = self.engines(file, config, &trace, block_size)?;
+            Ok(Trial { scenario: self.scenario(config, &engines, block_size), without: None })
         };
-        let wanted = [trial(&self.old, old), trial(&self.new, new)];
+        let wanted = [trial(&self.old, old)?, trial(&self.new, new)?];
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let tried = simulated(trials.run(&wanted, cores, &|| ()))?;
         let rows: Vec<Row> = tried.into_iter().map(|tried| tried.row).collect();
@@ -119,20 +122,32 @@ impl PlanArgs {
 
     /// The engines that serve the trace under this configuration. Simulated ones are all alike: where limits differ, they
     /// have the smallest.
-    fn engines(&self, file: &Path, config: &Config, block_size: BlockSize) -> Engines {
-        let workers = &config.workers;
+    fn engines(
+        &self,
+        file: &Path,
+        config: &Config,
+        trace: &[TraceRequest],
+        block_size: BlockSize,
+    ) -> anyhow::Result<Engines> {
+        let model = asked(trace, config);
+        if model.is_none() && config.models.len() > 1 && self.workers.is_none() {
+            let several = "has several models, and not all requests of the trace name the same one of them";
+            return Err(misuse(format!("{}: {several}: say with --workers how many engines serve it", file.display())));
+        }
+        let serves = |worker: &&Worker| model.is_none_or(|model| *worker.model == *model.name);
+        let workers: Vec<&Worker> = config.workers.iter().filter(serves).collect();
         let ranks = workers.iter().map(|worker| worker.dp_ranks.value.get()).fold(0, u16::saturating_add);
         let sequences = workers.iter().map(|worker| worker.max_num_seqs.get());
         let blocks = workers.iter().map(|worker| capacity(worker, config, block_size).unwrap_or(CACHE_BLOCKS));
         let unit = format!(" blocks of {} tokens", block_size.get());
-        Engines {
+        Ok(Engines {
             workers: self.workers.unwrap_or(ranks).max(1),
             max_num_seqs: smallest(file, "max_num_seqs", "", sequences).unwrap_or(MAX_NUM_SEQS),
             blocks: match self.cache_blocks {
                 Some(blocks) => blocks,
                 None => smallest(file, "capacity_blocks", &unit, blocks).unwrap_or(CACHE_BLOCKS),
             },
-        }
+        })
     }
 
     fn scenario(&self, config: &Config, engines: &Engines, block_size: BlockSize) -> Scenario {
@@ -158,6 +173,17 @@ impl PlanArgs {
             explained: Vec::new(),
         }
     }
+}
+
+/// The model that all requests ask for, if they name one and the configuration has it.
+fn asked<'c>(trace: &[TraceRequest], config: &'c Config) -> Option<&'c Model> {
+    let named = |name: &str| {
+        let is_named = |model: &&Model| *model.name == name || model.aliases.iter().any(|alias| **alias == name);
+        config.models.iter().find(is_named)
+    };
+    let mut models = trace.iter().map(|request| request.model().and_then(named));
+    let first = models.next()??;
+    models.all(|model| model.is_some_and(|model| *model.name == *first.name)).then_some(first)
 }
 
 /// Blocks of the trace's size that the worker's cache holds, where that is configured.

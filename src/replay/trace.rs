@@ -320,6 +320,11 @@ impl TraceRequest {
         self.hash_ids.len() > blocks
     }
 
+    /// The model that it asks for, where the trace tells.
+    pub fn model(&self) -> Option<&str> {
+        self.about.as_ref()?.model.as_deref()
+    }
+
     /// The conversation or agent that it is a turn of, where the trace tells.
     pub fn session(&self) -> Option<&str> {
         self.about.as_ref()?.session.as_deref()

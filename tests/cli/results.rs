@@ -1,6 +1,6 @@
 //! What commands make of a trace, and where it goes.
 
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -77,6 +77,34 @@ fn plan_replays_with_the_limits_that_the_workers_have() {
                     warmpath: NEW: workers differ in capacity_blocks: all are replayed with the smallest, \
                     250 blocks of 32 tokens\n";
     assert_eq!(remarked, expected);
+}
+
+#[test]
+fn plan_counts_the_workers_of_the_model_that_the_trace_names() {
+    let config = Configuration::new(
+        "models",
+        "models: [{name: big, aliases: [m]}, {name: small}]\nworkers:\n\
+         - {id: a, url: 'http://127.0.0.1:9', model: big, dp_ranks: 2}\n\
+         - {id: b, url: 'http://127.0.0.1:9', model: small}\n- {id: c, url: 'http://127.0.0.1:9', model: small}\n",
+    );
+    let named = recorded();
+    let text = std::fs::read_to_string(named.path()).unwrap();
+    let unnamed = Configuration::new("unnamed", &text.replace(",\"model\":\"m\"", ""));
+    let mixed = Configuration::new("mixed", &text.replacen("\"model\":\"m\"", "\"model\":\"small\"", 1));
+    let plan = |trace: &Configuration, more: &[&str]| {
+        warmpath(&[&["plan", config.path(), config.path(), "--json", "--trace", trace.path()][..], more].concat())
+    };
+    let workers = |output: Output| {
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+        serde_json::from_str::<Value>(stdout(&output)).unwrap()["replayed"]["old"]["workers"].as_u64().unwrap()
+    };
+    assert_eq!(workers(plan(&named, &[])), 2);
+    for trace in [&unnamed, &mixed] {
+        let output = plan(trace, &[]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("has several models, and not all requests"), "{}", stderr(&output));
+        assert_eq!(workers(plan(trace, &["--workers", "3"])), 3);
+    }
 }
 
 #[test]
