@@ -203,14 +203,15 @@ pub fn describe(options: &DemoOptions, requests: &[TraceRequest]) -> String {
 pub fn table(rows: &[Row]) -> String {
     let mut text = report::table(rows);
     if let [base, .., best] = rows
-        && base.hit_rate > 0.0
+        && let (Some(base_hits), Some(best_hits)) = (base.hit_rate, best.hit_rate)
+        && base_hits > 0.0
         && base.ttft_ms.mean > 0.0
     {
         text += &format!(
             "\n{} against {}: hit rate x{:.2}, mean time to first token {}\n",
             best.policy,
             base.policy,
-            best.hit_rate / base.hit_rate,
+            best_hits / base_hits,
             shorter(base.ttft_ms.mean, best.ttft_ms.mean),
         );
     }

@@ -29,6 +29,7 @@ use parity::Ours;
 use probe::{Probe, Probed};
 
 pub use finding::{Check, Finding, Verdict};
+pub use remedy::DETAILS;
 pub use report::{Report, WorkerReport};
 
 mod corpus;

@@ -233,7 +233,7 @@ fn compared(old: &Row, new: &Row) -> String {
     let completed = [old, new].map(|row| format!("{} of {}", row.completed, row.requests));
     let _ = writeln!(text, "{:<16} {:>12} {:>12}", "completed", completed[0], completed[1]);
     for (name, was, is) in [
-        ("hit rate %", old.hit_rate * 100.0, new.hit_rate * 100.0),
+        ("hit rate %", old.hit_rate.unwrap_or_default() * 100.0, new.hit_rate.unwrap_or_default() * 100.0),
         ("reachable %", old.reachable_hit_rate * 100.0, new.reachable_hit_rate * 100.0),
         ("ttft mean ms", old.ttft_ms.mean, new.ttft_ms.mean),
         ("ttft p50 ms", old.ttft_ms.p50, new.ttft_ms.p50),

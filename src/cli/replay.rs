@@ -16,8 +16,9 @@ use super::misuse::misuse;
 use super::output::Output;
 use super::site::{TlsArgs, remedied};
 use super::trace::Input;
-use super::{number, progress, runtime, say};
+use super::{number, progress, remark, runtime, say};
 use crate::config::Config;
+use crate::doctor;
 use crate::printable;
 use crate::replay::live;
 use crate::replay::measured::{self, Gateway};
@@ -97,7 +98,7 @@ const AFTER: &str = "\
   predicted_cached_tokens, predicted_exact_requests
 with --explain decisions, as `warmpath explain --json` has them; and with --ablate ablation {\"without\", and what that changes: \"hit_rate\", \"ttft_mean_ms\", \"ttft_p99_ms\", \"itl_mean_ms\",
 \"e2e_mean_ms\", \"requests_per_s\"}; with --live failures {reason: count} and lag_ms, how far behind their times requests were sent.
-What is not known is left out: of a live gateway the seed, and who did not answer.
+What is not known is left out: of a live gateway the seed, who did not answer, and what was cached where no engine tells.
 
 Exit codes: 0 all completed (or a worker was to die), 1 not all were, or failed, 2 wrong use or an unreadable file.";
 
@@ -190,6 +191,10 @@ impl ReplayArgs {
         self.show(std::slice::from_ref(&row))?;
         if let (false, Some(lag)) = (self.json, row.lag_ms) {
             say(format_args!("sent behind their times: mean {:.2} ms, p99 {:.2} ms\n", lag.mean, lag.p99))?;
+        }
+        if row.completed > 0 && row.hit_rate.is_none() {
+            let unknown = "no engine told how many tokens its cache had, so the hit rate is not known";
+            remark(format_args!("warmpath: {unknown}: {}\n", doctor::DETAILS));
         }
         Ok(completeness([&row]))
     }

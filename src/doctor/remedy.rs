@@ -17,7 +17,7 @@ pub(super) const REMOTE_TOKENIZER: &str =
     "models[].tokenizer: remote needs an engine whose /tokenize tells what it does: name a tokenizer.json instead";
 
 /// What was cached is not told.
-pub(super) const DETAILS: &str = "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report";
+pub const DETAILS: &str = "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report";
 
 /// What to do where there is no connection over which events could come.
 pub(super) fn connection(config: &Config, worker: &Worker, rank: Option<Rank>) -> String {

@@ -67,7 +67,7 @@ fn figures(tried: &[&Tried]) -> Table {
             row.policy.clone(),
             row.workers.to_string(),
             row.speed.to_string(),
-            percent(row.hit_rate),
+            row.hit_rate.map_or_else(|| "–".to_owned(), percent),
             percent(row.reachable_hit_rate),
             format!("{:.0}", row.ttft_ms.mean),
             format!("{:.0}", row.ttft_ms.p50),

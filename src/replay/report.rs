@@ -25,10 +25,12 @@ pub struct Row {
     pub completed: usize,
     /// Prompt tokens as the engines counted them.
     pub input_tokens: u64,
-    /// Of these, taken from the engines' caches.
-    pub cached_tokens: u64,
-    /// Cached over input tokens.
-    pub hit_rate: f64,
+    /// Of these, taken from the engines' caches; none where no engine told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens: Option<u64>,
+    /// Cached over input tokens; none where no engine told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hit_rate: Option<f64>,
     /// The same for one cache as large as the fleet's together.
     pub reachable_hit_rate: f64,
     /// Time to first token.
@@ -55,7 +57,7 @@ pub struct Row {
     /// Cached tokens as the router predicted them; none where it told of no prediction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_cached_tokens: Option<u64>,
-    /// Requests whose prediction was exact; none where it told of none.
+    /// Requests whose prediction was exact; none where it told of none, or no engine told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_exact_requests: Option<usize>,
     /// Over HTTP: why requests were not answered whole, and how many.
@@ -97,7 +99,7 @@ impl Row {
     pub fn beside(mut self, whole: &Row, without: String) -> Self {
         self.ablation = Some(Ablation {
             without,
-            hit_rate: self.hit_rate - whole.hit_rate,
+            hit_rate: self.hit_rate.unwrap_or_default() - whole.hit_rate.unwrap_or_default(),
             ttft_mean_ms: self.ttft_ms.mean - whole.ttft_ms.mean,
             ttft_p99_ms: self.ttft_ms.p99 - whole.ttft_ms.p99,
             itl_mean_ms: self.itl_ms.mean - whole.itl_ms.mean,
@@ -159,6 +161,11 @@ pub fn shown(figure: Option<f64>, decimals: usize) -> String {
     figure.map_or_else(|| "–".to_owned(), |figure| format!("{figure:.decimals$}"))
 }
 
+/// A share that not every run has, in percent with so many decimals.
+fn percent(share: Option<f64>, decimals: usize, unit: &str) -> String {
+    share.map_or_else(|| "–".to_owned(), |share| format!("{:.decimals$}{unit}", share * 100.0))
+}
+
 /// A count that not every run has.
 fn counted(count: Option<impl ToString>) -> String {
     count.map_or_else(|| "–".to_owned(), |count| count.to_string())
@@ -169,7 +176,7 @@ pub fn table(rows: &[Row]) -> String {
     type Show = fn(&Row) -> String;
     let figures: [(&str, Show); 13] = [
         ("completed", |row| format!("{} of {}", row.completed, row.requests)),
-        ("hit rate", |row| format!("{:.1} %", row.hit_rate * 100.0)),
+        ("hit rate", |row| percent(row.hit_rate, 1, " %")),
         ("  reachable", |row| format!("{:.1} %", row.reachable_hit_rate * 100.0)),
         ("TTFT mean", |row| format!("{:.1} ms", row.ttft_ms.mean)),
         ("  p50", |row| format!("{:.1} ms", row.ttft_ms.p50)),
@@ -181,7 +188,7 @@ pub fn table(rows: &[Row]) -> String {
             counts.join(" ")
         }),
         ("busiest / mean", |row| shown(row.requests_max_over_mean, 2)),
-        ("cached, reported", |row| row.cached_tokens.to_string()),
+        ("cached, reported", |row| counted(row.cached_tokens)),
         ("cached, predicted", |row| counted(row.predicted_cached_tokens)),
         ("predicted exactly", |row| format!("{} of {}", counted(row.predicted_exact_requests), row.completed)),
     ];
@@ -214,11 +221,11 @@ pub fn lines(rows: &[Row]) -> String {
     );
     for row in rows {
         text += &format!(
-            "{:<20} {:>7} {:>6} {:>6.2}% {:>8.2}% {:>6.0} ms {:>6.0} ms {:>6.0} ms {:>5.1} ms {:>6.0} ms {:>8} {:>8}\n",
+            "{:<20} {:>7} {:>6} {:>7} {:>8.2}% {:>6.0} ms {:>6.0} ms {:>6.0} ms {:>5.1} ms {:>6.0} ms {:>8} {:>8}\n",
             row.ablation.as_ref().map_or_else(|| row.policy.clone(), |left_out| format!("- {}", left_out.without)),
             row.workers,
             row.speed,
-            row.hit_rate * 100.0,
+            percent(row.hit_rate, 2, "%"),
             row.reachable_hit_rate * 100.0,
             row.ttft_ms.mean,
             row.ttft_ms.p50,

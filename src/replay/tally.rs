@@ -12,7 +12,8 @@ use crate::real::{real, real_len};
 pub struct Tally {
     completed: usize,
     input: u64,
-    cached: u64,
+    /// What engines took from their caches, once one has told.
+    cached: Option<u64>,
     predicted: Predicted,
     ttft: Vec<f64>,
     gaps: Vec<f64>,
@@ -79,10 +80,13 @@ impl Tally {
             return;
         }
         let prompt = outcome.usage.prompt.unwrap_or_default().0;
+        if let Some(cached) = outcome.usage.cached {
+            *self.cached.get_or_insert(0) += u64::from(cached.0);
+        }
+        // Where others tell, silence is none: many releases of vLLM leave a count of 0 out.
         let cached = outcome.usage.cached.unwrap_or_default().0;
         self.completed += 1;
         self.input += u64::from(prompt);
-        self.cached += u64::from(cached);
         if let Some(predicted) = outcome.predicted {
             self.predicted.requests += 1;
             self.predicted.cached += u64::from(predicted);
@@ -119,6 +123,7 @@ impl Tally {
         let counts: Vec<f64> = requests.iter().copied().map(real_len).collect();
         let tokens: Vec<f64> = self.workers.iter().map(|share| share.computed).collect();
         let predicted = (self.predicted.requests > 0).then_some(self.predicted);
+        let exact = predicted.filter(|_| self.cached.is_some()).map(|predicted| predicted.exact);
         let of_fleet = |values: &[f64]| self.is_fleet_known.then(|| max_over_mean(values));
         Row {
             policy: run.policy,
@@ -129,7 +134,7 @@ impl Tally {
             completed: self.completed,
             input_tokens: self.input,
             cached_tokens: self.cached,
-            hit_rate: real(self.cached) / real(self.input.max(1)),
+            hit_rate: self.cached.map(|cached| real(cached) / real(self.input.max(1))),
             reachable_hit_rate: run.reachable_hit_rate,
             ttft_ms: Distribution::of(self.ttft),
             itl_ms: Distribution::of(self.gaps),
@@ -141,7 +146,7 @@ impl Tally {
             wall_s: run.wall.as_secs_f64(),
             requests_by_worker: requests,
             predicted_cached_tokens: predicted.map(|predicted| predicted.cached),
-            predicted_exact_requests: predicted.map(|predicted| predicted.exact),
+            predicted_exact_requests: exact,
             failures: self.failures.into_iter().map(|(why, count)| (why.to_string(), count)).collect(),
             ablation: None,
             lag_ms: Some(Distribution::of(self.lag)),
@@ -152,4 +157,48 @@ impl Tally {
 
 fn milliseconds(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use warmpath_core::observe::Usage;
+    use warmpath_core::units::Tokens;
+
+    use super::*;
+
+    fn row(cached: [Option<u32>; 2]) -> Row {
+        let mut tally = Tally::default();
+        for cached in cached {
+            tally.add(Outcome {
+                failure: None,
+                lag: Duration::ZERO,
+                ttft: Duration::ZERO,
+                gaps_ms: Vec::new(),
+                e2e: Duration::ZERO,
+                usage: Usage { prompt: Some(Tokens(40)), cached: cached.map(Tokens), ..Usage::default() },
+                predicted: Some(0),
+                worker: None,
+            });
+        }
+        tally.row(Run {
+            policy: "live".to_owned(),
+            speed: 1.0,
+            seed: None,
+            requests: 2,
+            reachable_hit_rate: 0.0,
+            wall: Duration::ZERO,
+        })
+    }
+
+    #[test]
+    fn a_hit_rate_is_known_once_one_engine_tells_and_silence_is_then_no_hit() {
+        let figures = |cached| {
+            let row = row(cached);
+            (row.hit_rate, row.cached_tokens, row.predicted_exact_requests)
+        };
+        assert_eq!(figures([None, Some(20)]), (Some(0.25), Some(20), Some(1)));
+        assert_eq!(figures([Some(0), None]), (Some(0.0), Some(0), Some(2)));
+        assert_eq!(figures([None, None]), (None, None, None));
+        assert_eq!(row([None, None]).predicted_cached_tokens, Some(0), "what was predicted is known");
+    }
 }

@@ -71,7 +71,7 @@ impl Figures {
             ttft_p99_ms: tried.row.ttft_ms.p99,
             itl_mean_ms: tried.row.itl_ms.mean,
             e2e_mean_ms: tried.row.e2e_ms.mean,
-            hit_rate: tried.row.hit_rate,
+            hit_rate: tried.row.hit_rate.unwrap_or_default(),
             good: real_len(good) / real_len(counted.len().max(1)),
             completed: real_len(tried.row.completed) / real_len(tried.row.requests.max(1)),
         }

@@ -57,7 +57,10 @@ async fn what_a_gateway_does_not_tell_is_left_out() {
     let told: Value = serde_json::from_slice(&said.stdout).unwrap();
     let row = &told["rows"][0];
     assert_eq!((&row["completed"], &row["requests_by_worker"]), (&Value::from(3), &Value::Array(vec![])), "{row}");
-    assert!(["predicted_cached_tokens", "predicted_exact_requests"].iter().all(|key| row.get(key).is_none()), "{row}");
+    let unknown = ["predicted_cached_tokens", "predicted_exact_requests", "hit_rate", "cached_tokens"];
+    assert!(unknown.iter().all(|key| row.get(key).is_none()), "{row}");
+    let error = String::from_utf8_lossy(&said.stderr);
+    assert!(error.contains("the hit rate is not known: start vLLM with --enable-prompt-tokens-details"), "{error}");
 }
 
 /// As `record` writes them: of a prompt only full blocks have a name.

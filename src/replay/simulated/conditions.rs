@@ -156,7 +156,7 @@ fn caches_that_do_not_overflow_keep_all_and_then_no_policy_is_better_than_anothe
     };
     let wanted = [trial(PolicyName::Kv, true), trial(PolicyName::Kv, false), trial(PolicyName::RoundRobin, false)];
     let tried = trials.run(&wanted, 1, &|| ()).unwrap();
-    let rates: Vec<_> = tried.iter().map(|tried| tried.row.hit_rate).collect();
+    let rates: Vec<_> = tried.iter().map(|tried| tried.row.hit_rate.unwrap()).collect();
     let all = reachable::hit_rate(&trace, BLOCK, usize::MAX);
     assert!(rates[0] < all - 0.05 && tried[0].row.reachable_hit_rate < all - 0.05, "{rates:?} {all}");
     assert_eq!((rates[1], rates[2], tried[1].row.reachable_hit_rate), (all, all, all));
