@@ -185,8 +185,11 @@ impl<'a> Trials<'a> {
         let sum = |figure: fn(&RequestOutcome) -> u32| done().map(|request| u64::from(figure(request))).sum::<u64>();
         let spans = |span: fn(&RequestOutcome) -> f64| Distribution::of(done().map(span).collect());
         let (input, cached) = (sum(|request| request.input_tokens), sum(|request| request.cached_tokens));
-        let first = u32::try_from(warm_up).unwrap_or(u32::MAX);
-        let gaps = outcome.gaps.iter().filter(|(number, _)| *number >= first).map(|(_, gap)| f64::from(*gap)).collect();
+        let is_done = |number: u32| {
+            let place = usize::try_from(number).ok().and_then(|number| number.checked_sub(warm_up));
+            place.and_then(|place| counted.get(place)).is_some_and(|request| request.completed)
+        };
+        let gaps = outcome.gaps.iter().filter(|(number, _)| is_done(*number)).map(|(_, gap)| f64::from(*gap)).collect();
         let begin = counted.first().map_or(0.0, |request| request.arrived.0);
         let samples = outcome.samples.iter().filter(|sample| sample.at.0 >= begin).map(|sample| sample.balance);
         let samples: Vec<f64> = samples.collect();

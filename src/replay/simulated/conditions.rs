@@ -226,6 +226,18 @@ fn a_worker_that_restarts_loses_its_cache_and_what_it_had_begun_to_answer() {
     }
 }
 
+/// The first worker is slow, and dies half-way through what it answers.
+#[test]
+fn a_request_that_failed_counts_in_no_time() {
+    let trace = [request(0, 1, 2000), request(0, 1, 2000), request(20_000, 1, 2), request(20_000, 1, 2)];
+    let mut scenario = Scenario { slow: 50.0, check: true, ..scenario(PolicyName::RoundRobin, 2, 100) };
+    scenario.conditions.restart = Some(Ms(1_000.0));
+    let trials = Trials::new(&trace, BlockSize::new(BLOCK).unwrap(), 0);
+    let row = trials.run(&[Trial { scenario, without: None }], 1, &|| ()).unwrap().remove(0).row;
+    assert_eq!((row.requests, row.completed), (4, 3));
+    assert!(row.itl_ms.p99 < 10.0, "{:?}", row.itl_ms);
+}
+
 #[test]
 fn a_fleet_of_one_worker_refuses_what_comes_while_it_is_gone() {
     // Far apart, and long done when the next one comes: at 0, 100, …, 1000 s; the worker is gone from 500 to 650 s.
