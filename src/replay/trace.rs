@@ -124,7 +124,7 @@ trait Lines {
     /// What is wrong with it.
     fn line(&mut self, text: &[u8], requests: &mut Vec<TraceRequest>) -> Result<Heard, String>;
 
-    /// Brings what was read into order.
+    /// All lines were read.
     fn end(&mut self, _requests: &mut Vec<TraceRequest>) {}
 }
 
@@ -218,6 +218,8 @@ fn read_lines(mut reader: impl BufRead, options: &Options) -> Result<Trace, Trac
     }
     let (format, mut lines) = form.unwrap_or_else(|| opened(options.format.unwrap_or(Format::Warmpath), options));
     lines.end(&mut requests);
+    // A gateway records requests as they finish.
+    requests.sort_by_key(|request| request.at_ms);
     let block_size = options.block_size.or(told).unwrap_or(format.block_size());
     Ok(Trace { requests, format, block_size, skipped })
 }

@@ -86,6 +86,17 @@ mod tests {
     }
 
     #[test]
+    fn requests_are_in_order_of_time_whatever_that_of_their_lines() {
+        let line = |at: f64| {
+            format!("{{\"chat_id\":1,\"timestamp\":{at},\"input_length\":1,\"output_length\":1,\"hash_ids\":[]}}")
+        };
+        let text = [5.0, 1.0, 9.0, 2.0].map(line).join("\n");
+        let trace = Trace::read(text.as_bytes(), &Options::default()).unwrap();
+        assert_eq!(trace.format, Format::Bailian);
+        assert!(trace.requests.iter().map(|request| request.at_ms).eq([1000, 2000, 5000, 9000]));
+    }
+
+    #[test]
     fn a_time_that_is_none_is_refused() {
         let text = r#"{"chat_id":1,"timestamp":-1.5,"input_length":1,"output_length":1,"hash_ids":[]}"#;
         let error = Trace::read(text.as_bytes(), &Options::default()).unwrap_err().to_string();

@@ -59,11 +59,6 @@ impl Lines for Plain {
         });
         Ok(Heard::Used)
     }
-
-    /// A gateway records requests as they finish.
-    fn end(&mut self, requests: &mut Vec<TraceRequest>) {
-        requests.sort_by_key(|request| request.at_ms);
-    }
 }
 
 /// Writes a line with `block_size` in it.
