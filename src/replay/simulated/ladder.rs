@@ -87,6 +87,25 @@ fn bytes_and_token_ids_give_the_same_outcome_as_batches_and_hashes() {
 }
 
 #[test]
+fn what_the_first_request_generates_is_no_block_of_a_later_prompt() {
+    // Its first block is full with its fourth token; the later prompt begins with the block whose id is 4.
+    let asked = |at_ms, input_length, output_length, ids: &[u64]| TraceRequest {
+        at_ms,
+        input_length,
+        output_length,
+        hash_ids: ids.to_vec(),
+        ..TraceRequest::default()
+    };
+    let trace = [asked(0, 3, 4, &[4]), asked(900, 9, 1, &[4, 5, 16])];
+    let mut scenario = scenario(PolicyName::Kv, 1, 100);
+    scenario.engine.block_size = BlockSize::new(4).unwrap();
+    for wire in [false, true] {
+        let outcome = outcome(&trace, &Scenario { wire, ..scenario.clone() });
+        assert_eq!(outcome.requests[1].cached_tokens, 0, "wire: {wire}");
+    }
+}
+
+#[test]
 fn requests_that_can_never_run_are_refused_and_the_others_go_on() {
     let mut trace = conversation(20);
     trace[7].input_length = 64 * BLOCK;

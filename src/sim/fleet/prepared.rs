@@ -159,11 +159,12 @@ impl Prepared {
         if by_tokens { PromptText::Tokens(self.tokens(number)) } else { self.hashed(number) }
     }
 
-    /// The prompt without its tokens. Takes equal prompts for equal, and no others.
+    /// The prompt without its tokens. Takes equal prompts for equal, and no others; blocks of its output are named with a
+    /// seed that is not the prompts'.
     fn hashed(&self, number: usize) -> PromptText {
         let request = &self.requests[number];
         let len = usize::try_from(request.input).unwrap_or(usize::MAX);
-        PromptText::Hashed { blocks: self.blocks[request.full.clone()].to_vec(), len, seed: seed_of(number) }
+        PromptText::Hashed { blocks: self.blocks[request.full.clone()].to_vec(), len, seed: !seed_of(number) }
     }
 
     /// The prompt's tokens: equal where its blocks' names are. O(tokens).
