@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use warmpath_core::units::BlockSize;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::misuse::{OrMisuse, misuse};
 use super::{heard, remark, say};
@@ -138,7 +139,8 @@ impl TraceForm {
     }
 
     fn asking(&self, named: &str) -> anyhow::Result<Trace> {
-        let trace = self.read(named)?;
+        let mut trace = self.read(named)?;
+        part_models(&mut trace.requests);
         let asks = trace.requests.iter().any(|request| request.access() != Access::Write);
         ensure!(asks, "{named} has no requests");
         Ok(trace)
@@ -160,6 +162,17 @@ impl TraceForm {
         let is_said = self.block_size.is_none_or(|size| size == block_size);
         ensure!(is_said, "a generated trace says its block size itself: generate:SHAPE?block=TOKENS");
         Ok(Trace { requests, format: Format::Warmpath, block_size, skipped: 0 })
+    }
+}
+
+/// Makes the ids of different models different, since nothing is reused across models; those of the model that is named
+/// first stay as they are. O(ids).
+fn part_models(requests: &mut [TraceRequest]) {
+    let Some(first) = requests.iter().find_map(TraceRequest::model).map(str::to_owned) else { return };
+    for request in requests {
+        let Some(other) = request.model().filter(|model| *model != first) else { continue };
+        let seed = xxh3_64(other.as_bytes());
+        request.hash_ids.iter_mut().for_each(|id| *id = xxh3_64_with_seed(&id.to_le_bytes(), seed));
     }
 }
 
@@ -200,7 +213,9 @@ impl TraceCommand {
                 heard(trace.write(&mut out).and_then(|()| out.flush()))?;
             }
             Self::Stat(args) => {
-                let figures = Figures::of(&args.input.read()?);
+                let mut trace = args.input.read()?;
+                part_models(&mut trace.requests);
+                let figures = Figures::of(&trace);
                 if args.json {
                     say(format_args!("{}\n", serde_json::to_string_pretty(&figures)?))?;
                 } else {
@@ -272,5 +287,24 @@ impl Figures {
             self.blocks,
             self.different_blocks,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::trace::About;
+
+    #[test]
+    fn equal_ids_of_different_models_are_parted_and_those_of_the_first_stay() {
+        let request = |model: Option<&str>| {
+            let about = About { model: model.map(str::to_owned), ..About::default() };
+            TraceRequest { hash_ids: vec![1, 2], about: Some(Box::new(about)), ..TraceRequest::default() }
+        };
+        let mut requests = [None, Some("a"), Some("b"), Some("a"), Some("b")].map(request);
+        part_models(&mut requests);
+        let ids = requests.map(|request| request.hash_ids);
+        assert!([0, 1, 3].iter().all(|at: &usize| ids[*at] == [1, 2]), "{ids:?}");
+        assert!(ids[2] == ids[4] && ids[2].iter().all(|id| *id > 2), "{ids:?}");
     }
 }

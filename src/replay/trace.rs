@@ -46,7 +46,7 @@ pub struct TraceRequest {
 /// What some traces tell of a request besides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// The model that it asks for.
+    /// The model that it asks for; of Tair's manager the instance, which stands for one.
     pub model: Option<String>,
     /// The conversation or agent that it is a turn of.
     pub session: Option<String>,

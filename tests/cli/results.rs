@@ -108,6 +108,36 @@ fn plan_counts_the_workers_of_the_model_that_the_trace_names() {
 }
 
 #[test]
+fn nothing_is_reused_across_models_or_instances() {
+    let plain = |model: &str| {
+        format!(
+            "{{\"timestamp\":{model},\"input_length\":33,\"output_length\":1,\"hash_ids\":[1,2],\"block_size\":16,\
+             \"model\":\"{model}\"}}\n"
+        )
+    };
+    let tair = |instance: &str| {
+        format!(
+            "{{\"type\":\"request\",\"instance_id\":\"{instance}\",\"timestamp_us\":{instance}000,\"keys\":[1,2],\
+             \"input_len\":128,\"output_len\":1}}\n"
+        )
+    };
+    for line in [&plain as &dyn Fn(&str) -> String, &tair] {
+        for (names, is_reused) in [(["1", "900"], false), (["1", "1"], true)] {
+            let trace = Configuration::new("models-trace", &names.map(line).concat());
+            let converted = warmpath(&["trace", "convert", "--trace", trace.path()]);
+            for text in [std::fs::read(trace.path()).unwrap(), converted.stdout] {
+                for command in [&["optimize", "--capacity-blocks", "10"][..], &["replay", "--workers", "1"]] {
+                    let output = with_input(&[command, &["--json", "--trace", "-"]].concat(), &text);
+                    let document: Value = serde_json::from_str(stdout(&output)).unwrap();
+                    let rate = document["rows"][0]["hit_rate"].as_f64();
+                    assert_eq!(rate > Some(0.0), is_reused, "{names:?} {command:?} {document}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn replay_tells_why_a_request_went_where_it_went_and_no_figure_changes() {
     let trace = recorded();
     let asked = |more: &[&str]| {

@@ -79,8 +79,8 @@ impl Lines for Schema {
             told => u32::try_from(told).map_err(|_| "`input_len` is no count of tokens".to_owned())?,
         };
         let output_length = u32::try_from(line.output_len).map_err(|_| "`output_len` is no count of tokens")?;
-        let session = super::name(line.instance_id, "instance_id")?;
-        let about = |access| Some(Box::new(About { tenant: session.clone(), access, ..About::default() }));
+        let model = super::name(line.instance_id, "instance_id")?;
+        let about = |access| Some(Box::new(About { model: model.clone(), access, ..About::default() }));
         let prompt = hash_ids.len();
         requests.push(TraceRequest { at_ms, input_length, output_length, hash_ids, about: about(access) });
         if line.total_keys.len() > prompt {

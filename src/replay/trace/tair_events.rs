@@ -42,13 +42,13 @@ impl Events {
 
     fn request(&self, line: Line, access: Access) -> Result<TraceRequest, String> {
         let hash_ids = ids(line.keys, &line.tokens, self.block);
-        let tenant = super::name(line.source, "source")?;
+        let model = super::name(line.source, "source")?;
         Ok(TraceRequest {
             at_ms: super::at(line.trigger_time_us / 1_000)?,
             input_length: tokens_of(hash_ids.len(), self.block),
             output_length: 0,
             hash_ids,
-            about: Some(Box::new(About { tenant, access, ..About::default() })),
+            about: Some(Box::new(About { model, access, ..About::default() })),
         })
     }
 }
