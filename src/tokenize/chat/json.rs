@@ -207,6 +207,15 @@ mod tests {
         }
     }
 
+    /// Each was read as a neighbour where floats are read with the faster of two readers.
+    #[test]
+    fn floats_are_written_as_they_were_read() {
+        for number in ["18.599999999999998", "-18.835790710032242", "0.30000000000000004", "1.7976931348623157e+308"] {
+            let read: Value = serde_json::from_str(number).unwrap();
+            assert_eq!(tojson(&read, Kwargs::from_iter(Vec::<(String, Value)>::new())).unwrap(), number);
+        }
+    }
+
     #[test]
     fn what_python_cannot_write_is_an_error() {
         assert!(render("missing|tojson").is_err());
