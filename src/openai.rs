@@ -95,6 +95,8 @@ pub struct RequestView<'a> {
     pub user: Option<Cow<'a, str>>,
     /// What the client says that its requests have in common.
     pub prompt_cache_key: Option<Cow<'a, str>>,
+    /// Whether it asks how likely the prompt's own tokens are: engines compute all of them then, whatever they have cached.
+    pub scores_prompt: bool,
 }
 
 /// What a request asks the model to go on from.
@@ -239,6 +241,7 @@ impl<'a> RequestView<'a> {
             user: field::text("user", fields.user)?,
             // Engines do not read it: whatever else it is, it is no key.
             prompt_cache_key: field::text("prompt_cache_key", fields.prompt_cache_key).unwrap_or_default(),
+            scores_prompt: scores_prompt(endpoint, fields),
         })
     }
 }
@@ -310,6 +313,14 @@ fn truncation(fields: &Fields<'_>) -> Result<Option<Truncation>, BadRequest> {
     }
 }
 
+/// As vLLM decides it: a chat that is echoed has 0 for `top_logprobs`, a completion nothing for `logprobs`. Whether it is
+/// all well-formed is for the engine to say.
+fn scores_prompt(endpoint: Endpoint, fields: &Fields<'_>) -> bool {
+    let echoed = || field::flag("echo", fields.echo).ok().flatten().unwrap_or(false);
+    let echo_scores = endpoint == Endpoint::Chat || fields.logprobs.is_some();
+    fields.prompt_logprobs.is_some() || fields.prompt_logprob_token_ids.is_some() || echo_scores && echoed()
+}
+
 fn choices(raw: Option<Raw<'_>>) -> Result<u32, BadRequest> {
     match field::integer("n", raw)?.unwrap_or(1) {
         n if n < 1 => Err(BadRequest::field("n", format!("`n` must be at least 1, got {n}"))),
@@ -367,6 +378,23 @@ mod tests {
     fn fault(result: Result<RequestView<'_>, BadRequest>) -> (Option<&'static str>, String) {
         let error = result.map(|view| panic!("accepted as {view:?}")).unwrap_err();
         (error.param, error.message)
+    }
+
+    #[test]
+    fn prompts_are_scored_where_their_logprobs_are_asked_for() {
+        let completed = |fields: &str| completion(&format!(r#"{{"prompt":"x",{fields}}}"#)).unwrap().scores_prompt;
+        let chatted = |fields: &str| {
+            let body = format!(r#"{{"messages":[{{"role":"user","content":"x"}}],{fields}}}"#);
+            chat(&body).unwrap().scores_prompt
+        };
+        for fields in [r#""prompt_logprobs":0"#, r#""prompt_logprob_token_ids":[[1]]"#, r#""echo":1,"logprobs":0"#] {
+            assert!(completed(fields) && chatted(fields), "{fields}");
+        }
+        assert!(chatted(r#""echo":true"#) && !completed(r#""echo":true"#));
+        for fields in [r#""logprobs":1"#, r#""echo":false,"logprobs":1"#, r#""echo":"x""#, r#""prompt_logprobs":null"#]
+        {
+            assert!(!completed(fields) && !chatted(fields), "{fields}");
+        }
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub enum Prompts {
     Hashed(Vec<Arc<Hashed>>),
     /// The ids cannot be told; route by load.
     Unknown(Reason),
-    /// The policy needs none: so many tokens, about.
+    /// The policy needs none, or the engine goes by none that it holds: so many tokens, about.
     Unread(Tokens),
 }
 

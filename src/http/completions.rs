@@ -93,13 +93,10 @@ pub(super) async fn understand(
     let root = destination.root(view.cache_salt.as_deref(), pool.block_size, seed);
     let prompts = if reads_prompts {
         // In a box of its own: it is large, and many requests do without.
-        Box::pin(pool.tokenizer.prompts(&body, &mut view, &root)).await
+        Box::pin(prompts(gateway, &pool, &body, &mut view, &root)).await
     } else {
         Prompts::Unread(estimate(&view, body.len()))
     };
-    if let Prompts::Unknown(reason) = &prompts {
-        gateway.metrics.untokenized(reason.label());
-    }
     let standing = Standing::of(gateway, &parts.headers, &view)?;
     let (relayed, asking) = relayed(gateway, &view, &body);
     let characters = (sought == Sought::All).then_some(gateway.behaviour.opening_characters);
@@ -132,6 +129,25 @@ pub(super) async fn understand(
     let asks = |access: &Arc<Access>| access.asks(&pool.model, understood.shape.prompt);
     arrival.access.iter().for_each(asks);
     Ok(understood)
+}
+
+/// Of which tokens its prompts are made, as far as that is of use.
+async fn prompts(
+    gateway: &Gateway,
+    pool: &PoolState,
+    body: &Bytes,
+    view: &mut RequestView<'_>,
+    root: &Root,
+) -> Prompts {
+    let prompts = pool.tokenizer.prompts(body, view, root).await;
+    if let Prompts::Unknown(reason) = &prompts {
+        gateway.metrics.untokenized(reason.label());
+    }
+    match prompts.tokens() {
+        // To look for somebody who holds it would be in vain, and to be told that nobody did would be no broken promise.
+        Some(tokens) if view.scores_prompt => Prompts::Unread(tokens),
+        _ => prompts,
+    }
 }
 
 /// What goes to the worker: as it came, or with the body that asks for more.

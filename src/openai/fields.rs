@@ -32,6 +32,10 @@ pub(super) struct Fields<'a> {
     pub(super) priority: Option<Raw<'a>>,
     pub(super) user: Option<Raw<'a>>,
     pub(super) prompt_cache_key: Option<Raw<'a>>,
+    pub(super) echo: Option<Raw<'a>>,
+    pub(super) logprobs: Option<Raw<'a>>,
+    pub(super) prompt_logprobs: Option<Raw<'a>>,
+    pub(super) prompt_logprob_token_ids: Option<Raw<'a>>,
     /// The elements of `messages`, where the scan has told them apart.
     #[serde(skip)]
     pub(super) apart: Option<Vec<Raw<'a>>>,
@@ -114,6 +118,10 @@ impl<'a> Fields<'a> {
             "priority" => ("priority", &mut self.priority),
             "user" => ("user", &mut self.user),
             "prompt_cache_key" => ("prompt_cache_key", &mut self.prompt_cache_key),
+            "echo" => ("echo", &mut self.echo),
+            "logprobs" => ("logprobs", &mut self.logprobs),
+            "prompt_logprobs" => ("prompt_logprobs", &mut self.prompt_logprobs),
+            "prompt_logprob_token_ids" => ("prompt_logprob_token_ids", &mut self.prompt_logprob_token_ids),
             _ => return None,
         })
     }

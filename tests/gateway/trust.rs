@@ -140,6 +140,27 @@ async fn a_worker_that_counts_other_tokens_is_believed_less_and_less_until_it_co
     assert_eq!((&row["trust_weight"], &row["reasons"]), (&json!(1.0), &json!([])));
 }
 
+/// Engines skip their caches for them, and say that nothing was cached.
+#[tokio::test]
+async fn prompts_whose_tokens_are_scored_say_nothing_of_a_view_and_get_no_credit() {
+    let bench = Bench::start("policy: kv").await;
+    bench.second_holds_the_prompt().await;
+    for asked in 0..32 {
+        let mut body = json!({"model": "m", "prompt": (0..40).collect::<Vec<u32>>(), "max_tokens": 1});
+        let (key, value) = if asked % 2 == 0 { ("prompt_logprobs", json!(1)) } else { ("echo", json!(true)) };
+        body[key] = value;
+        body["logprobs"] = json!(0);
+        let answered = bench.fleet.post("/v1/completions", &body).await;
+        assert_eq!((answered.status, answered.predicted), (200, Some(0)), "{answered:?}");
+    }
+    let row = bench.row(2).await;
+    assert_eq!((&row["trust_weight"], &row["reasons"]), (&json!(1.0), &json!([])));
+    assert_eq!(row["cached_tokens"]["requests"], json!(0));
+    bench.workers[1].plays(answer(40, 36));
+    let answered = bench.ask().await;
+    assert_eq!((answered.worker.as_str(), answered.predicted), ("stranger-2", Some(36)));
+}
+
 /// What was sent to it takes the view's place, half as much.
 #[tokio::test]
 async fn a_worker_that_fell_back_is_known_by_what_it_was_sent() {
