@@ -112,6 +112,10 @@ impl ChatTemplate {
     }
 
     fn compile(default: &str, tool_use: Option<&str>, specials: SpecialTokens) -> Result<Self, TemplateError> {
+        // Jinja's lexer ends every line so, whatever ended it in the file.
+        let with_line_feeds = |source: &str| source.replace("\r\n", "\n").replace('\r', "\n");
+        let (default, tool_use) = (&*with_line_feeds(default), tool_use.map(with_line_feeds));
+        let tool_use = tool_use.as_deref();
         let mut environment = Environment::new();
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_unknown_method_callback(python::method);
@@ -330,6 +334,16 @@ mod tests {
     fn blocks_are_trimmed_as_hugging_face_trims_them() {
         let source = "{% for m in messages %}\n  {% if true %}\n{{ m.role }}:\n  {% endif %}\n{% endfor %}\n";
         assert_eq!(render(source, HELLO).unwrap(), "user:\n");
+    }
+
+    #[test]
+    fn lines_of_templates_end_alike_however_they_were_written() {
+        let source = "a\n{%- if true %}\n  {{ 'b\nc' }}\n\n{% endif %}\nd\n";
+        let rendered = render(source, HELLO).unwrap();
+        assert_eq!(rendered, "a  b\nc\n\nd");
+        for end in ["\r\n", "\r"] {
+            assert_eq!(render(&source.replace('\n', end), HELLO).unwrap(), rendered, "{end:?}");
+        }
     }
 
     #[test]
