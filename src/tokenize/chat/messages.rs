@@ -4,8 +4,8 @@
 //! Face's `apply_chat_template` behind it:
 //! - Of a message only `role`, `content`, `name`, `task`, an assistant's `tool_calls` and reasoning, a tool's
 //!   `tool_call_id` and a developer's `tools` are handed on, and of those only what is not null.
-//! - Content of a template that does not loop over it ([`Format::Text`]) is one string: its text parts joined by `\n`;
-//!   null and absent become `""`. For other templates ([`Format::Parts`]) it is a list of `{"type": "text", "text": …}`,
+//! - Content of a template that does not loop over it ([`Format::Text`]) is one string: its text parts but empty ones
+//!   joined by `\n`; null and absent become `""`. For other templates ([`Format::Parts`]) it is a list of `{"type": "text", "text": …}`,
 //!   except for tools, whose texts are joined.
 //! - `reasoning`, or `reasoning_content` by its old name, appears under `thinking`, `reasoning` and `reasoning_content`.
 //! - Tool calls: `arguments` is parsed into an object, `{}` if it is none; known keys come first, in the order of
@@ -298,6 +298,9 @@ fn content(message: &Value, role: &Value, format: Format) -> Result<Value, Reaso
         };
         texts.push((part, text));
     }
+    if format == Format::Text {
+        texts.retain(|(_, text)| text.as_str() != Some(""));
+    }
     if format == Format::Text || role.as_str() == Some("tool") {
         return Ok(Value::from(join(&texts.into_iter().map(|(_, text)| text).collect::<Vec<_>>())));
     }
@@ -385,6 +388,22 @@ mod tests {
             r#"{"role": "user", "content": "a\nb\nc\nd\ne"}]"#
         );
         assert_eq!(text(messages).unwrap(), expected);
+    }
+
+    #[test]
+    fn empty_texts_are_parts_but_make_no_lines() {
+        let content =
+            r#""content":[{"type":"text","text":"a"},"",{"type":"text","text":""},{"type":"text","text":"b"}]"#;
+        let shown = |role: &str, template: &str| {
+            let value = shown(&format!(r#"[{{"role":"{role}",{content}}}]"#), template).unwrap();
+            serde_json::from_str::<serde_json::Value>(&value).unwrap()[0]["content"].clone()
+        };
+        let parts = "{% for part in message.content %}";
+        for role in ["user", "system", "tool"] {
+            assert_eq!(shown(role, ""), "a\nb", "{role}");
+        }
+        assert_eq!(shown("user", parts).as_array().map(Vec::len), Some(4));
+        assert_eq!(shown("tool", parts), "a\n\n\nb");
     }
 
     #[test]
