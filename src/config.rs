@@ -55,7 +55,7 @@ pub use endpoint::ZmqEndpoint;
 pub use engines::{Engines, MetricNames};
 pub use events::{Events, Index, JetStream, Nats, subject_prefix};
 pub use fault::Fault;
-pub use fleet::{DP_RANKS_MAX, EventSource, Model, TokenizerSource, Worker};
+pub use fleet::{DP_RANKS_MAX, EventSource, Model, TemplateVariables, TokenizerSource, Worker};
 pub use inputs::{Environment, Override};
 pub use kubernetes::{KubernetesSource, Port};
 pub use leaves::{Leaf, Origin, Origins, leaves};

@@ -39,7 +39,13 @@ fn files() -> TokenizerFiles {
          Qwen3's",
         folder.display()
     );
-    TokenizerFiles { tokenizer: folder, chat_template: None, model_tokens_max: None, check_every: None }
+    TokenizerFiles {
+        tokenizer: folder,
+        chat_template: None,
+        chat_template_kwargs: None,
+        model_tokens_max: None,
+        check_every: None,
+    }
 }
 
 #[derive(Deserialize)]
@@ -87,6 +93,21 @@ fn ids_equal_those_that_running_engines_reported() {
 #[test]
 fn chats_of_every_shape_have_the_ids_of_the_reference() {
     assert_eq!(compare(&cases(include_str!("data/chat/reference.jsonl"))), (0, 27));
+}
+
+/// As engines with `--default-chat-template-kwargs` render it.
+#[test]
+fn variables_of_the_configuration_are_those_of_a_request_that_has_none() {
+    let cases = cases(include_str!("data/chat/reference.jsonl"));
+    let case = cases.iter().find(|case| case.name == "thinking off by kwargs").expect("it is there");
+    let mut request: serde_json::Value = serde_json::from_str(case.request.get()).unwrap();
+    let variables = request.as_object_mut().unwrap().remove("chat_template_kwargs").unwrap().to_string();
+    let files = TokenizerFiles { chat_template_kwargs: Some(variables.try_into().unwrap()), ..files() };
+    let body = request.to_string();
+    let mut view = RequestView::parse(Endpoint::Chat, body.as_bytes(), 4096).unwrap();
+    let ids = load(&files).unwrap().ids(&mut view, SystemTime::UNIX_EPOCH);
+    assert_eq!(ids, Ok(vec![case.prompt_token_ids.clone()]));
+    assert_ne!(TOKENIZER.ids(&mut view, SystemTime::UNIX_EPOCH), ids);
 }
 
 #[tokio::test]

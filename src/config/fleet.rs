@@ -27,6 +27,9 @@ pub struct Model {
     /// A file with the Jinja template of chats; `None`: the one beside the tokenizer.
     #[serde(default)]
     pub chat_template: Option<PathBuf>,
+    /// Variables that the template has where a request does not set them; the engines' `--default-chat-template-kwargs`.
+    #[serde(default)]
+    pub chat_template_kwargs: Option<TemplateVariables>,
     /// Tokens in a KV-cache block; the engines' `--block-size`.
     #[serde(default = "block_size")]
     pub block_size: BlockSize,
@@ -42,6 +45,25 @@ pub enum TokenizerSource {
     Bytes,
     /// A Hugging Face `tokenizer.json`.
     File(PathBuf),
+}
+
+/// Variables of a chat template: a JSON object, as the engines take it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TemplateVariables(pub serde_json::Map<String, serde_json::Value>);
+
+impl TryFrom<String> for TemplateVariables {
+    type Error = &'static str;
+
+    fn try_from(json: String) -> Result<Self, Self::Error> {
+        serde_json::from_str(&json).map(Self).map_err(|_| "must be a JSON object such as {\"enable_thinking\": false}")
+    }
+}
+
+impl From<TemplateVariables> for String {
+    fn from(variables: TemplateVariables) -> Self {
+        serde_json::Value::Object(variables.0).to_string()
+    }
 }
 
 /// One engine replica.

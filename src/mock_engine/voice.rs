@@ -22,10 +22,13 @@ impl Voice {
     pub(super) fn load(tokenizer: Option<&Path>) -> Result<Self, BoxError> {
         let model = match tokenizer {
             None => byte_tokens::model(),
-            Some(path) => {
-                let tokenizer = path.to_owned();
-                load(&TokenizerFiles { tokenizer, chat_template: None, model_tokens_max: None, check_every: None })?
-            }
+            Some(path) => load(&TokenizerFiles {
+                tokenizer: path.to_owned(),
+                chat_template: None,
+                chat_template_kwargs: None,
+                model_tokens_max: None,
+                check_every: None,
+            })?,
         };
         let shared = Arc::new(TokenizeShared::new(TokenizeLimits::default()));
         Ok(Self { tokenizer: TokenizerHandle::ready(model, shared), letters: tokenizer.is_none() })

@@ -20,6 +20,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, escape_formatt
 use simdutf8::basic::from_utf8;
 
 use super::Reason;
+use crate::config::TemplateVariables;
 use crate::openai::{ChatView, Raw};
 
 mod calls;
@@ -59,6 +60,8 @@ pub struct ChatTemplate {
     default: Traits,
     tool_use: Option<Traits>,
     defaults: Arc<[(&'static str, Value)]>,
+    /// Variables that the engines set where a request does not.
+    standing: Option<Value>,
 }
 
 /// The mark behind a final message that is to be continued, as in Hugging Face's `render_jinja_template`.
@@ -155,7 +158,12 @@ impl ChatTemplate {
             })
         };
         let (default, tool_use) = (traits("default", default), tool_use.map(|source| traits("tool_use", source)));
-        Ok(Self { environment, default, tool_use, defaults })
+        Ok(Self { environment, default, tool_use, defaults, standing: None })
+    }
+
+    /// The same where the engines set these variables unless a request does.
+    pub(super) fn with_variables(self, variables: &TemplateVariables) -> Self {
+        Self { standing: Some(Value::from_serialize(&variables.0)), ..self }
     }
 
     /// The prompt's text. Messages that are `remembered` are not parsed again, and conversations of a form that is known
@@ -183,7 +191,8 @@ impl ChatTemplate {
             return cut(whole(&messages)?, &final_text).map(Rendered::Whole);
         }
         // What is done with texts was tried under some variables alone.
-        let was_tried = || Setting::of(chat).is_some_and(|setting| traits.habits.knows(setting));
+        let was_tried =
+            || Setting::of(chat, self.standing.as_ref()).is_some_and(|setting| traits.habits.knows(setting));
         match remembered.filter(|_| was_tried()) {
             Some(remembered) => remembered.prompt(messages, &traits.habits, whole),
             None => whole(&messages).map(Rendered::Whole),
@@ -229,6 +238,7 @@ impl ChatTemplate {
         set("add_generation_prompt", Value::from(chat.add_generation_prompt));
         set("tools", chat.tools.map(tools::normalise).transpose()?.unwrap_or(Value::from(())));
         set("messages", Value::from(messages.iter().map(|message| message.value()).collect::<Vec<_>>()));
+        let given = over(self.standing.as_ref(), given);
         Ok(Value::from_object(Variables { own, given, defaults: Arc::clone(&self.defaults) }))
     }
 }
@@ -270,6 +280,14 @@ fn kwargs(chat: &ChatView<'_>) -> Result<Option<Value>, Reason> {
         return Err(Reason::RequestTemplate);
     }
     if RESERVED.iter().any(|name| has(&map, name)) { Err(Reason::TemplateVariables) } else { Ok(Some(map)) }
+}
+
+/// The variables that stand where a request has not `given` them: as vLLM merges them, null and `auto` give nothing.
+fn over(standing: Option<&Value>, given: Option<Value>) -> Option<Value> {
+    let Some((standing, given)) = standing.zip(given.as_ref()) else { return given.or_else(|| standing.cloned()) };
+    let is_given = |value: &Value| !value.is_none() && value.as_str() != Some("auto");
+    let given = messages::entries(given).into_iter().filter(|(_, value)| is_given(value));
+    Some(messages::entries(standing).into_iter().chain(given).collect())
 }
 
 /// Whether a map has the key, be it null.
@@ -379,6 +397,18 @@ mod tests {
         assert_eq!(render_with(&template, &fields).unwrap(), "<s>E [1] none False False [] [] ");
         let given = format!(r#"{HELLO},"chat_template_kwargs":{{"enable_thinking":1}},"reasoning_effort":"low""#);
         assert_eq!(render_with(&template, &given).unwrap(), "<s></s>  low 1 True None None ");
+    }
+
+    #[test]
+    fn variables_that_stand_are_those_of_requests_that_set_none() {
+        let source = "{{ enable_thinking }} {{ effort }} {{ a }}";
+        let standing = r#"{"enable_thinking": false, "effort": 0.5}"#.to_owned().try_into().unwrap();
+        let template = ChatTemplate::new(source).unwrap().with_variables(&standing);
+        let rendered = |more: &str| render_with(&template, &format!("{HELLO}{more}")).unwrap();
+        assert_eq!(rendered(""), "False 0.5 ");
+        assert_eq!(rendered(r#","chat_template_kwargs":{"a":1,"enable_thinking":true}"#), "True 0.5 1");
+        assert_eq!(rendered(r#","chat_template_kwargs":{"enable_thinking":null,"effort":"auto"}"#), "False 0.5 ");
+        assert_eq!(rendered(r#","reasoning_effort":"low""#), "True 0.5 ");
     }
 
     #[test]

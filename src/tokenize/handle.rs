@@ -69,8 +69,13 @@ impl TokenizerHandle {
             None | Some(TokenizerSource::Remote) => Self::absent(shared),
             Some(TokenizerSource::Bytes) => Self::ready(byte_tokens::model(), shared),
             Some(TokenizerSource::File(file)) => {
-                let (tokenizer, chat_template) = (file.clone(), model.chat_template.clone());
-                let files = TokenizerFiles { tokenizer, chat_template, model_tokens_max: None, check_every };
+                let files = TokenizerFiles {
+                    tokenizer: file.clone(),
+                    chat_template: model.chat_template.clone(),
+                    chat_template_kwargs: model.chat_template_kwargs.clone(),
+                    model_tokens_max: None,
+                    check_every,
+                };
                 Self::load(move || hf::load(&files), shared)
             }
         }

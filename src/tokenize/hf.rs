@@ -16,6 +16,7 @@ use super::pipeline::Pipeline;
 use super::word_ends::WordEnds;
 use super::word_memory::WordMemory;
 use super::{ModelTokenizer, TokenizeError, Tokenizer};
+use crate::config::TemplateVariables;
 
 /// Bytes that a tokenizer's file may have; the largest in use have about 35 MB.
 const FILE_BYTES_MAX: u64 = 512 << 20;
@@ -28,6 +29,8 @@ pub struct TokenizerFiles {
     pub tokenizer: PathBuf,
     /// A Jinja file that replaces the model's chat template, as vLLM's `--chat-template` does.
     pub chat_template: Option<PathBuf>,
+    /// The template's variables where a request does not set them.
+    pub chat_template_kwargs: Option<TemplateVariables>,
     /// The model's context length, if known.
     pub model_tokens_max: Option<u32>,
     /// One prompt in so many is compared with the reference while serving. `None`: none is, and the reference does not stay
@@ -157,6 +160,10 @@ impl Parts {
                 ChatTemplate::named(&pairs, specials)?
             }
             (None, None) => None,
+        };
+        let template = match &files.chat_template_kwargs {
+            Some(variables) => template.map(|template| template.with_variables(variables)),
+            None => template,
         };
         let reference = HfTokenizer::from_json(&path, &json)?;
         Ok(Self { path, json, reference, turn_end, template })
@@ -292,6 +299,7 @@ mod tests {
         let files = TokenizerFiles {
             tokenizer: "/nowhere/tokenizer.json".into(),
             chat_template: None,
+            chat_template_kwargs: None,
             model_tokens_max: None,
             check_every: None,
         };

@@ -243,6 +243,10 @@ pub(crate) const BROKEN_FLEETS: &[(&str, &[&str])] = &[
         &["2:43: no model is named `lama`, did you mean `llama`?"],
     ),
     (
+        "models: [{name: m, chat_template_kwargs: '{a: 1}'}]\nworkers: [{id: a, url: 'http://a', model: m}]",
+        &["1:42: must be a JSON object such as {\"enable_thinking\": false}"],
+    ),
+    (
         "models: [{name: m, aliases: [n]}]\nworkers: [{id: a, url: 'http://a', model: n}]",
         &["2:43: `n` is an alias at 1:30: name the model itself, `m`"],
     ),

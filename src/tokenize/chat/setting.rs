@@ -2,7 +2,7 @@
 
 use minijinja::Value;
 
-use super::kwargs;
+use super::{kwargs, over};
 use crate::openai::ChatView;
 
 /// A template may do something else with a text where it has tools, or is to think.
@@ -32,12 +32,12 @@ impl Setting {
         [false, true].into_iter().flat_map(move |tools| thinking.map(|thinking| Self { tools, thinking }))
     }
 
-    /// That of a request; `None` if it tells the template anything else.
-    pub(super) fn of(chat: &ChatView<'_>) -> Option<Self> {
+    /// That of a request where the template has these variables anyway; `None` if it is told anything else.
+    pub(super) fn of(chat: &ChatView<'_>, standing: Option<&Value>) -> Option<Self> {
         if !chat.add_generation_prompt || chat.documents.is_some() {
             return None;
         }
-        let switched = kwargs(chat).ok()?.map(|given| switch(&given));
+        let switched = over(standing, kwargs(chat).ok()?).map(|given| switch(&given));
         let thinking = match (switched, &chat.reasoning_effort) {
             (None, None) => Thinking::Unsaid,
             (None, Some(effort)) if effort != "none" => Thinking::Effort,
@@ -104,7 +104,7 @@ mod tests {
         let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}]{fields}}}"#);
         let view = RequestView::parse(Endpoint::Chat, body.as_bytes(), 9).unwrap();
         let Input::Chat(chat) = &view.input else { panic!() };
-        Setting::of(chat)
+        Setting::of(chat, None)
     }
 
     #[test]
