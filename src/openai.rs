@@ -73,6 +73,8 @@ pub enum Endpoint {
 pub struct RequestView<'a> {
     /// The model, its alias, or a LoRA adapter: the gateway resolves it. Engines that serve one model do not ask.
     pub model: Option<Cow<'a, str>>,
+    /// The LoRA adapter, as SGLang may be told it beside the model.
+    pub lora_path: Option<Cow<'a, str>>,
     /// What the model is to go on from.
     pub input: Input<'a>,
     /// Whether the tokenizer adds its special tokens; by default for completions, not for chats.
@@ -228,6 +230,8 @@ impl<'a> RequestView<'a> {
         };
         Ok(Self {
             model,
+            // Other engines do not read it, whatever it is.
+            lora_path: field::text("lora_path", fields.lora_path).unwrap_or_default(),
             input,
             add_special_tokens: field::flag("add_special_tokens", fields.add_special_tokens)?
                 .unwrap_or(endpoint == Endpoint::Completions),

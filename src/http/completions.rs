@@ -86,7 +86,7 @@ pub(super) async fn understand(
     let parse = if reads_prompts { RequestView::parse } else { RequestView::sketch };
     let parsed = parse(endpoint, &body, gateway.behaviour.messages_max);
     let mut view = parsed.map_err(|fault| GatewayError::bad_request(fault.message, fault.param))?;
-    let destination = Destination::of(gateway, view.model.as_deref())?;
+    let destination = Destination::of(gateway, view.model.as_deref())?.adapted(gateway, view.lora_path.as_deref());
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);
     let seed = gateway.behaviour.index_seed;

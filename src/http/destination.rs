@@ -53,6 +53,15 @@ impl Destination {
         }
     }
 
+    /// The same with the LoRA adapter that is named beside the model, unless the model's name says one. A name that no
+    /// worker of the pool has said is for the engine to judge: most do not read it.
+    pub(super) fn adapted(self, gateway: &Gateway, name: Option<&str>) -> Self {
+        let Some(name) = name.filter(|_| self.adapter.is_none()) else { return self };
+        let catalogue = gateway.fleet.catalogue();
+        let named = catalogue.adapter(name).filter(|adapter| adapter.model == self.pool.model);
+        Self { adapter: named.map(|adapter| Arc::clone(&adapter.id)), ..self }
+    }
+
     /// Where the chains of its prompts begin.
     pub(super) fn root(&self, salt: Option<&str>, block_size: BlockSize, seed: u64) -> Root {
         let mut namespace = Namespace::plain(Arc::clone(&self.pool.model), block_size);

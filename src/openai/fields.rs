@@ -10,6 +10,7 @@ use super::{DEPTH_MAX, Prompt, Raw};
 pub(super) struct Fields<'a> {
     #[serde(borrow)]
     pub(super) model: Option<Raw<'a>>,
+    pub(super) lora_path: Option<Raw<'a>>,
     pub(super) prompt: Option<Raw<'a>>,
     pub(super) prompt_embeds: Option<Raw<'a>>,
     pub(super) messages: Option<Raw<'a>>,
@@ -96,6 +97,7 @@ impl<'a> Fields<'a> {
     fn named(&mut self, name: &str) -> Option<(&'static str, &mut Option<Raw<'a>>)> {
         Some(match name {
             "model" => ("model", &mut self.model),
+            "lora_path" => ("lora_path", &mut self.lora_path),
             "prompt" => ("prompt", &mut self.prompt),
             "prompt_embeds" => ("prompt_embeds", &mut self.prompt_embeds),
             "messages" => ("messages", &mut self.messages),

@@ -47,6 +47,15 @@ async fn only_workers_that_have_an_adapter_are_asked_for_it() {
     for worker in ["stranger-1", "stranger-2"] {
         assert!(chosen.contains(&("both", worker.to_owned())), "{chosen:?}");
     }
+    let beside = async |adapter: Value| {
+        let body = json!({"model": "m", "lora_path": adapter, "prompt": "x"});
+        let answer = fleet.post("/v1/completions", &body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.worker
+    };
+    assert_eq!([beside(json!("second")).await, beside(json!("second")).await], ["stranger-2", "stranger-2"]);
+    // Engines that are none of SGLang's do not read it.
+    assert!([beside(json!("third")).await, beside(json!(["second"])).await].contains(&"stranger-1".to_owned()));
     let embedding = fleet.post("/v1/embeddings", &json!({"model": "second", "input": "x"})).await;
     assert_eq!((embedding.status, embedding.worker.as_str()), (200, "stranger-2"));
     assert_eq!(ask(&fleet, "third").await.status, 404);
