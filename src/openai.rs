@@ -202,10 +202,8 @@ impl<'a> RequestView<'a> {
         items_max: usize,
         reading: Reading,
     ) -> Result<Self, BadRequest> {
-        let model = field::text("model", fields.model)?;
-        if model.as_deref() == Some("") {
-            return Err(BadRequest::field("model", "you must provide a model"));
-        }
+        // Engines take an empty name for none.
+        let model = field::text("model", fields.model)?.filter(|model| !model.is_empty());
         let cache_salt = field::text("cache_salt", fields.cache_salt)?;
         if cache_salt.as_deref() == Some("") {
             return Err(BadRequest::field("cache_salt", "`cache_salt` must not be empty"));
@@ -408,6 +406,7 @@ mod tests {
         assert!(view.add_special_tokens && !view.stream && !view.include_usage);
         assert_eq!((view.max_tokens, view.truncation, view.cache_salt, view.user), (None, None, None, None));
         assert!(matches!(&view.input, Input::Completion(Prompt::Texts(texts)) if texts[..] == ["Hello"]));
+        assert_eq!(completion(r#"{"model":"","prompt":"Hello"}"#).unwrap().model, None);
     }
 
     #[test]
@@ -538,7 +537,6 @@ mod tests {
     #[test]
     fn wrong_values_name_their_field() {
         let cases = [
-            (r#"{"model":"","prompt":"a"}"#, "model", "you must provide a model"),
             (r#"{"model":3,"prompt":"a"}"#, "model", "`model` must be a string"),
             (r#"{"model":"m","prompt":"a","n":0}"#, "n", "`n` must be at least 1, got 0"),
             (r#"{"model":"m","prompt":"a","n":1.5}"#, "n", "`n` must be an integer"),

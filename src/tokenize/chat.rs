@@ -6,7 +6,8 @@
 //! of its prompts share a prefix.
 //!
 //! Known differences from Jinja2: `%` does not format strings (such a template fails, and its chats are routed by load),
-//! integers beyond 64 bits are read as floats, a text that is joined to one marked as `safe` is not escaped for it, a loop
+//! integers beyond 64 bits are read as floats, floats in a list or map that is
+//! printed have their exponents as Rust writes them, a text that is joined to one marked as `safe` is not escaped for it, a loop
 //! over `none` runs no time instead of failing, and `title`, `capitalize`, `isdigit` and their like know letters and digits
 //! as Rust does (`ß`, the digraph `ǆ`, what follows an apostrophe).
 
@@ -127,6 +128,7 @@ impl ChatTemplate {
         environment.add_filter("escape", python::escape);
         environment.add_filter("e", python::escape);
         environment.add_test("iterable", python::is_iterable);
+        environment.add_test("sequence", python::is_sequence);
         environment
             .add_filter("string", |value: Value| json::float_text(&value).map_or(value, Value::from).to_string());
         environment.set_formatter(|out, state, value| match (value.as_str(), json::float_text(value)) {

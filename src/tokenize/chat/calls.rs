@@ -2,6 +2,7 @@
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
+use serde::de::IgnoredAny;
 
 use super::messages::{entries, given};
 use crate::tokenize::Reason;
@@ -28,11 +29,7 @@ fn tool_call(call: &Value) -> Result<Value, Reason> {
     };
     let arguments = match given(&function, "arguments") {
         Some(arguments) if arguments.kind() == ValueKind::Map => arguments,
-        Some(arguments) => arguments
-            .as_str()
-            .and_then(|json| serde_json::from_str::<Value>(json).ok())
-            .filter(|parsed| parsed.kind() == ValueKind::Map)
-            .unwrap_or_else(empty),
+        Some(arguments) => parsed(arguments.as_str().unwrap_or_default())?,
         None => empty(),
     };
     let function =
@@ -52,6 +49,23 @@ fn tool_call(call: &Value) -> Result<Value, Reason> {
     ))
 }
 
+/// The arguments in a text; none where it has no object.
+fn parsed(json: &str) -> Result<Value, Reason> {
+    match serde_json::from_str::<Value>(json) {
+        Ok(arguments) if arguments.kind() == ValueKind::Map => Ok(arguments),
+        Err(_) if python_reads_object(json) => Err(Reason::TemplateError),
+        _ => Ok(empty()),
+    }
+}
+
+/// Whether it is an object to Python's reader, though with what has no value here: numbers that are none or too large, halves
+/// of surrogate pairs, or more levels. What is skipped is not judged for those.
+#[cold]
+fn python_reads_object(json: &str) -> bool {
+    let json = json.replace("-Infinity", "0").replace("Infinity", "0").replace("NaN", "0");
+    json.trim_start().starts_with('{') && serde_json::from_str::<IgnoredAny>(&json).is_ok()
+}
+
 fn empty() -> Value {
     Value::from_pairs(Vec::<(Value, Value)>::new())
 }
@@ -65,4 +79,26 @@ fn ordered(map: &Value, first: &[&str], replace: impl Fn(&str, Option<Value>) ->
     }
     pairs.extend(entries(map).into_iter().filter(|(key, _)| key.as_str().is_none_or(|key| !first.contains(&key))));
     Value::from_pairs(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_python_alone_can_read_is_unknown_and_what_nobody_can_is_nothing() {
+        for json in [
+            r#"{"a":NaN}"#,
+            r#" {"a":[-Infinity,Infinity]}"#,
+            r#"{"a":1e400}"#,
+            r#"{"a":"\ud83d"}"#,
+            &format!(r#"{{"a":{}{}}}"#, "[".repeat(200), "]".repeat(200)),
+        ] {
+            assert_eq!(parsed(json), Err(Reason::TemplateError), "{json}");
+        }
+        for json in ["", "[NaN]", "NaN", r#"{"a":"#, r#"{"a":nan}"#, "{'a':1}", r#"{"a":"\ux"}"#, "1e400"] {
+            assert_eq!(parsed(json).map(|arguments| arguments.len()), Ok(Some(0)), "{json}");
+        }
+        assert_eq!(parsed(r#"{"a":"NaN"}"#).unwrap().get_attr("a").unwrap().as_str(), Some("NaN"));
+    }
 }

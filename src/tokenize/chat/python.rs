@@ -1,7 +1,7 @@
 //! White space, ends of lines, entities and what is iterable, as Python and Jinja know them. Rust's white space lacks the
 //! four separators of ASCII, and its lines end nowhere but at `\n`.
 
-use minijinja::value::{Kwargs, StringInput, from_args};
+use minijinja::value::{Kwargs, StringInput, ValueKind, from_args};
 use minijinja::{Error, State, Value};
 use minijinja_contrib::pycompat;
 
@@ -57,6 +57,11 @@ pub(super) fn escape(value: Value) -> Value {
 /// Jinja's test `iterable`: whether Python's `iter` takes it. None is not, though it may be looped over here.
 pub(super) fn is_iterable(value: &Value) -> bool {
     value.is_undefined() || !value.is_none() && value.try_iter().is_ok()
+}
+
+/// Jinja's test `sequence`: whether it has a length and items, as texts and maps have, too.
+pub(super) fn is_sequence(value: &Value) -> bool {
+    value.is_undefined() || matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
 }
 
 /// Methods of Python's types.
@@ -161,6 +166,7 @@ mod tests {
         let mut environment = Environment::new();
         environment.add_filter("escape", escape);
         environment.add_test("iterable", is_iterable);
+        environment.add_test("sequence", is_sequence);
         let said = |expression: &str| {
             environment.compile_expression(expression).unwrap().eval(context!(t => "<a & 'b\">")).unwrap().to_string()
         };
@@ -168,6 +174,8 @@ mod tests {
         assert_eq!(said("t|escape|escape"), said("t|escape"));
         let iterable = ["'a'", "''", "[]", "{}", "missing", "none", "true", "1", "1.5"];
         let told = iterable.map(|value| said(&format!("{value} is iterable")));
+        assert_eq!(told, ["True", "True", "True", "True", "True", "False", "False", "False", "False"]);
+        let told = iterable.map(|value| said(&format!("{value} is sequence")));
         assert_eq!(told, ["True", "True", "True", "True", "True", "False", "False", "False", "False"]);
     }
 
