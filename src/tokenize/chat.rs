@@ -28,6 +28,7 @@ mod calls;
 mod date;
 mod habits;
 mod json;
+mod loops;
 mod memory;
 mod messages;
 mod python;
@@ -431,7 +432,7 @@ mod tests {
             "add_generation_prompt":false"#;
         assert_eq!(render("<{{ messages[-1].content }}>", open).unwrap(), "<Once ");
         assert_eq!(render("<{{ messages[-1].content|trim }}>", open).unwrap(), "<Once");
-        let parts = "<{% for p in messages[-1].content %}{{ p.text }}{% endfor %}>";
+        let parts = "<{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}>";
         assert_eq!(render(parts, open).unwrap(), "<Once ");
         assert_eq!(render("<{{ messages[-1].content[:3] }}>", open), Err(Reason::TemplateError));
         assert_eq!(render("<>", open), Err(Reason::TemplateError));

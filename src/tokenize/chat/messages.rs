@@ -4,9 +4,9 @@
 //! Face's `apply_chat_template` behind it:
 //! - Of a message only `role`, `content`, `name`, `task`, an assistant's `tool_calls` and reasoning, a tool's
 //!   `tool_call_id` and a developer's `tools` are handed on, and of those only what is not null.
-//! - Content of a template that does not loop over it ([`Format::Text`]) is one string: its text parts but empty ones
-//!   joined by `\n`; null and absent become `""`. For other templates ([`Format::Parts`]) it is a list of `{"type": "text", "text": …}`,
-//!   except for tools, whose texts are joined.
+//! - Content of a template that does not loop over it ([`Format::Text`]) is one string: its text parts but empty ones,
+//!   joined by `\n`; null and absent become `""`. For other templates ([`Format::Parts`]) it is a list of
+//!   `{"type": "text", "text": …}`, except for tools, whose texts are joined.
 //! - `reasoning`, or `reasoning_content` by its old name, appears under `thinking`, `reasoning` and `reasoning_content`.
 //! - Tool calls: `arguments` is parsed into an object, `{}` if it is none; known keys come first, in the order of
 //!   OpenAI's types; an empty list is dropped.
@@ -365,6 +365,9 @@ mod tests {
     use super::*;
     use crate::tokenize::chat::json::tojson;
 
+    /// Of a template that loops over content.
+    const PARTS: &str = "{% for message in messages %}{% for part in message.content %}";
+
     /// The messages as JSON, in the form that a template sees.
     fn shown(messages: &str, template: &str) -> Result<String, Reason> {
         let raw: Vec<Raw<'_>> = serde_json::from_str(messages).unwrap();
@@ -398,12 +401,11 @@ mod tests {
             let value = shown(&format!(r#"[{{"role":"{role}",{content}}}]"#), template).unwrap();
             serde_json::from_str::<serde_json::Value>(&value).unwrap()[0]["content"].clone()
         };
-        let parts = "{% for part in message.content %}";
         for role in ["user", "system", "tool"] {
             assert_eq!(shown(role, ""), "a\nb", "{role}");
         }
-        assert_eq!(shown("user", parts).as_array().map(Vec::len), Some(4));
-        assert_eq!(shown("tool", parts), "a\n\n\nb");
+        assert_eq!(shown("user", PARTS).as_array().map(Vec::len), Some(4));
+        assert_eq!(shown("tool", PARTS), "a\n\n\nb");
     }
 
     #[test]
@@ -421,7 +423,7 @@ mod tests {
                 // What nobody knows is not handed on, but is no plain message.
                 let other = format!(r#"{{"x":1,"role":"{role}","content":{content}}}"#);
                 let twice = format!(r#"{{"content":"b","role":"{role}","content":{content}}}"#);
-                for template in ["", "{% for part in message.content %}"] {
+                for template in ["", PARTS] {
                     let [plain, other, twice] =
                         [plain.as_str(), &other, &twice].map(|json| shown(&format!("[{json}]"), template));
                     assert_eq!((&plain, &twice), (&other, &other), "{role} {content}");
@@ -443,7 +445,7 @@ mod tests {
             r#"{"role": "user", "content": [{"type": "text", "text": "b", "cache_control": {"x": 1}}]}, "#,
             r#"{"role": "tool", "content": "c\nd", "tool_call_id": "t"}]"#
         );
-        assert_eq!(shown(messages, "{% for part in message.content %}").unwrap(), expected);
+        assert_eq!(shown(messages, PARTS).unwrap(), expected);
     }
 
     #[test]

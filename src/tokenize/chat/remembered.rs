@@ -373,8 +373,9 @@ mod tests {
         let memory = Memory::new();
         let json = r#"{"role":"user","content":"a"}"#;
         let spans = [memory.keys.of(json.as_bytes())];
-        let [text, parts] = ["{{ messages }}", "{% for part in message.content %}{% endfor %}"]
-            .map(|source| Traits::of("default", source, |_, _, _| None));
+        let [text, parts] =
+            ["{{ messages }}", "{% for m in messages %}{% for part in m.content %}{% endfor %}{% endfor %}"]
+                .map(|source| Traits::of("default", source, |_, _, _| None));
         let read = |template| memory.of(&spans).read(0, json, template).unwrap();
         assert!(Arc::ptr_eq(&read(&text), &read(&text)));
         assert_eq!(read(&text).value().to_string(), "{'role': 'user', 'content': 'a'}");

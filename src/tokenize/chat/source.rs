@@ -25,31 +25,6 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     rewritten
 }
 
-/// Whether a loop runs over a message's `content`, so that the template wants a list of parts. vLLM decides this on the
-/// syntax tree (`_iter_nodes_assign_content_item`); here the loops' expressions are compared, which agrees for loops over
-/// `content`, `….content` and `…['content']`, filtered or sliced.
-pub(super) fn loops_over_content(source: &str) -> bool {
-    let mut rest = source;
-    while let Some((_, tag, after)) = next_tag(rest) {
-        let inner = tag.trim_matches(['-', '+']).trim();
-        if let Some((_, expression)) = inner.strip_prefix("for ").and_then(|inner| inner.split_once(" in ")) {
-            let end = [" if ", "|", " recursive"].iter().filter_map(|end| expression.find(end)).min();
-            let expression = expression[..end.unwrap_or(expression.len())].trim();
-            let sliced = expression.strip_suffix(']').and_then(|inner| inner.rsplit_once('['));
-            let expression = match sliced {
-                Some((list, slice)) if slice.contains(':') => list.trim(),
-                _ => expression,
-            };
-            let attribute = [".content", "['content']", "[\"content\"]"];
-            if expression == "content" || attribute.iter().any(|end| expression.ends_with(end)) {
-                return true;
-            }
-        }
-        rest = after;
-    }
-    false
-}
-
 /// The texts that stand in quotes between `{{` or `{%` and their ends, each once: all words that the template can look for.
 pub(super) fn words(source: &str) -> Vec<String> {
     let mut words = Vec::new();
@@ -120,27 +95,5 @@ mod tests {
         assert_eq!(words(source), ["\\", "a", "b\n", "c\"d", "unclosed"]);
         let maps = "{{ {'a': {'b': 'c'}} ~ 'd' }}'e'{%- set x = {'f': {}} -%}'g'{{ 'h' }}";
         assert_eq!(words(maps), ["a", "b", "c", "d", "f", "h"]);
-    }
-
-    #[test]
-    fn templates_that_loop_over_content_are_told_from_those_that_print_it() {
-        for source in [
-            "{% for c in message.content %}",
-            "{%- for part in message['content'] -%}",
-            "{% for c in messages[0][\"content\"] | selectattr('type') %}",
-            "{% set content = message.content %}{% for c in content if c.text %}",
-            "{% for c in message.content[1:] %}",
-        ] {
-            assert!(loops_over_content(source), "{source}");
-        }
-        for source in [
-            "{% for message in messages %}{{ message.content }}{% endfor %}",
-            "{% for message in messages[::-1] %}",
-            "{% for line in message.content.split('x') %}",
-            "{% for c in contents %}",
-            "for c in content",
-        ] {
-            assert!(!loops_over_content(source), "{source}");
-        }
     }
 }

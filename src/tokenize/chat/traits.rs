@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::habits::Habits;
+use super::loops;
 use super::messages::Format;
 use super::setting::Setting;
-use super::source;
 
 /// What a template's text tells of it, and what trying it has shown.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Traits {
         source: &str,
         render: impl Fn(Format, Setting, &[(&str, &str)]) -> Option<String>,
     ) -> Self {
-        let format = if source::loops_over_content(source) { Format::Parts } else { Format::Text };
+        let format = if loops::loops_over_content(source) { Format::Parts } else { Format::Text };
         Self {
             name,
             number: u128::from(NUMBERS.fetch_add(1, Ordering::Relaxed)),
