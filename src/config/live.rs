@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::leaves::{Leaf, Origins, leaves};
-use super::{Config, Limits, Listen, Queue, Retries, Routing, Secret, Spanned, Timeouts};
+use super::{Config, EventSource, Limits, Listen, Queue, Retries, Routing, Secret, Spanned, Timeouts, Worker};
 
 /// Keys that take effect at once; a section stands for all below it.
 const LIVE: &[&str] = &[
@@ -49,9 +49,7 @@ pub fn adopted(running: &Config, wanted: &Config) -> Config {
     let (old, new) = (running.clone(), wanted.clone());
     // Where only the token guards the port, it does not go before the port has moved.
     let keeps_token = new.listen.admin_token.is_none() && !old.listen.admin.ip().is_loopback();
-    let serves = |model: &str| old.models.iter().any(|served| served.name.value == model);
-    // Workers of a model that is yet to come would leave nobody for those that are served.
-    let serves_all = new.workers.iter().all(|worker| serves(&worker.model.value));
+    let workers = adopted_workers(running, wanted);
     Config {
         listen: Listen {
             admin_token: if keeps_token { old.listen.admin_token } else { new.listen.admin_token },
@@ -59,7 +57,7 @@ pub fn adopted(running: &Config, wanted: &Config) -> Config {
             passthrough: new.listen.passthrough,
             ..old.listen
         },
-        workers: if serves_all { new.workers } else { old.workers },
+        workers,
         routing: Routing {
             on_all_busy: old.routing.on_all_busy,
             seed: old.routing.seed,
@@ -92,6 +90,22 @@ pub fn adopted(running: &Config, wanted: &Config) -> Config {
     }
 }
 
+/// The workers that `old` can have of those that `new` lists. Those that it cannot would leave nobody for what is served: of a
+/// model that is yet to come, or with events from a server that is yet to be connected. Then all stay as they are.
+fn adopted_workers(old: &Config, new: &Config) -> Vec<Worker> {
+    let names =
+        |config: &Config, worker: &Worker| config.models.iter().any(|model| model.name.value == worker.model.value);
+    let hears = |worker: &Worker| match old.event_source(worker) {
+        EventSource::Nats => old.events.nats.url.is_some(),
+        EventSource::Zmq => old.events.zmq.bind.is_some() || old.zmq_events(worker).is_some(),
+        EventSource::Local | EventSource::None => true,
+    };
+    if !new.workers.iter().all(|worker| names(old, worker) && hears(worker)) {
+        return old.workers.clone();
+    }
+    new.workers.clone()
+}
+
 /// A value that differs between two configurations.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Change {
@@ -107,6 +121,17 @@ pub struct Change {
 
 /// All that differs, in the order of `new`'s sections; what is gone comes last. Secrets differ without being shown.
 pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
+    // A key that takes effect at once by itself may have to wait for another.
+    let waiting = differences(&adopted(old, new), new);
+    let mut found = differences(old, new);
+    for change in &mut found {
+        change.live = !waiting.iter().any(|waits| waits.key == change.key);
+    }
+    found
+}
+
+/// The same, each by itself.
+fn differences(old: &Config, new: &Config) -> Vec<Change> {
     let none = Origins::default();
     let (before, after) = (leaves(old, &none), leaves(new, &none));
     let by_key = |leaves: &[Leaf]| -> HashMap<String, serde_json::Value> {
@@ -224,7 +249,7 @@ mod tests {
                 let after = changes(&adopted(&old, &new), &new);
                 let left: Vec<&str> = after.iter().map(|change| change.key.as_str()).collect();
                 let needs: Vec<&str> =
-                    found.iter().filter(|change| !change.live).map(|change| change.key.as_str()).collect();
+                    found.iter().map(|change| change.key.as_str()).filter(|key| !is_live(key)).collect();
                 assert_eq!(left, needs, "{} = {other}", leaf.key);
                 let set = if needs.is_empty() { &mut live } else { &mut restart };
                 set.extend(found.into_iter().map(|change| change.key));
@@ -248,6 +273,25 @@ mod tests {
         assert_eq!((&after.listen, &after.workers, &after.models), (&old.listen, &old.workers, &old.models));
         let renewed = read(&open.replace("admin_token: t", "admin_token: u"), &[]).unwrap();
         assert_eq!(adopted(&old, &renewed), renewed);
+    }
+
+    /// What of `new` a router that runs `old` waits for, as far as keys of workers go.
+    fn waiting(old: &str, new: &str) -> Vec<String> {
+        let (old, new) = (read(old, &[]).unwrap(), read(new, &[]).unwrap());
+        let after = adopted(&old, &new);
+        assert_eq!(adopted(&after, &new), after, "another look changes nothing");
+        let found = changes(&old, &new).into_iter().filter(|change| !change.live && change.key.starts_with("workers"));
+        found.map(|change| change.key).collect()
+    }
+
+    /// Each alone takes effect; together they would leave workers that cannot be heard.
+    #[test]
+    fn workers_whose_events_need_a_restart_wait_for_it() {
+        let on_bus = FLEET.replace("api_key: k", "api_key: k, events: nats");
+        let bus = "events: {nats: {url: 'nats://n:1'}}\n";
+        assert_eq!(waiting(FLEET, &format!("{on_bus}{bus}")), ["workers[a].events"]);
+        assert!(waiting(&format!("{FLEET}{bus}"), &format!("{on_bus}{bus}")).is_empty());
+        assert!(waiting(FLEET, &FLEET.replace("a:1", "a:2")).is_empty());
     }
 
     #[test]
