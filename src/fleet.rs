@@ -163,11 +163,11 @@ impl Fleet {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in the ranks of a worker, all or none. O(workers).
+    /// Takes in the ranks of a worker, all or none, in the place of those that have its id: nobody finds neither. O(workers).
     ///
     /// # Errors
     /// When there is no pool or no slot for them.
-    pub fn join(&self, newcomers: &[Newcomer]) -> Result<Vec<Arc<Worker>>, JoinError> {
+    pub fn join(&self, id: &WorkerId, newcomers: &[Newcomer]) -> Result<Vec<Arc<Worker>>, JoinError> {
         if newcomers.iter().any(|newcomer| !self.pools.load().contains_key(&newcomer.model)) {
             return Err(JoinError::NoPool);
         }
@@ -178,10 +178,11 @@ impl Fleet {
             self.forget(worker.slot);
             joined.push(worker);
         }
-        let with = self.roster.load().with(joined.iter().zip(newcomers));
-        self.publish(with);
+        let roster = self.roster.load_full();
+        self.publish(roster.without(id).with(joined.iter().zip(newcomers)));
         drop(slots);
         self.catalogue.outdate();
+        roster.ranks_of(id).for_each(|left| self.forget(left.slot));
         self.tell_tokenizers();
         Ok(joined)
     }

@@ -73,7 +73,7 @@ pub(super) fn links(config: &Config, tasks: &Tasks) -> Result<Links, StartError>
     Links::configured(config, tasks).map_err(|error| setup("`upstream_tls` cannot be used", error))
 }
 
-/// The routing targets of one worker, ready to join.
+/// The routing targets of one worker, ready to join; their series begin.
 pub(super) fn newcomers(
     config: &Config,
     described: &WorkerConfig,
@@ -87,6 +87,8 @@ pub(super) fn newcomers(
         EventSource::None => None,
         _ => Some(config.routing.trust.event_silence.get()),
     };
+    // What was counted of whoever had its id is not its own.
+    metrics.forget_worker(described.id.value.as_str());
     let newcomer = |rank| {
         let rank = (start > 0 || count > 1).then_some(Rank(rank));
         Newcomer {

@@ -101,7 +101,8 @@ impl Members {
     fn start(mut self, trouble: &Trouble) -> Result<mpsc::Sender<Found>, StartError> {
         let listed = self.config.workers.clone();
         for described in &listed {
-            self.join(described, Health::presumed())?;
+            let ranks = self.join(described, Health::presumed())?;
+            self.attend(described, ranks)?;
         }
         let (tell, found) = mpsc::channel(FOUND_MAX);
         self.discover(&tell);
@@ -184,16 +185,14 @@ impl Members {
     /// Makes a worker a member as it is described. One at another place is another worker, and takes the old one's place.
     async fn admit(&mut self, described: &Described, orphaned: &BTreeSet<String>) -> Result<(), String> {
         let id = &described.id.value;
-        if self.present.get(id).is_some_and(|member| !is_same_worker(&member.described, described)) {
-            self.leave(id).await;
-        }
-        let (what, done) = match self.present.get_mut(id) {
+        let is_same = |member: &&mut Member| is_same_worker(&member.described, described);
+        let (what, done) = match self.present.get_mut(id).filter(is_same) {
             Some(member) => ("changed", member.change(described, &self.fleet)),
             None => {
                 // Checks first, unless it takes over: then requests would be refused that it may well serve.
                 let takes_over = orphaned.contains(&described.model.value);
                 let health = if takes_over { Health::presumed() } else { Health::unproven() };
-                ("taken in", self.join(described, health))
+                ("taken in", self.take_in(described, health).await)
             }
         };
         done.map_err(|error| {
@@ -202,14 +201,29 @@ impl Members {
         })
     }
 
-    fn join(&mut self, described: &Described, health: Health) -> Result<(), StartError> {
+    /// Takes a worker in. Whoever was there by its id goes at the moment at which it comes, and stays where it cannot come.
+    async fn take_in(&mut self, described: &Described, health: Health) -> Result<(), StartError> {
+        let ranks = self.join(described, health)?;
+        if let Some(before) = self.present.remove(&described.id.value) {
+            self.wind_up(before).await;
+        }
+        self.attend(described, ranks)
+    }
+
+    /// From now on requests may go there, in the place of whoever had its id.
+    fn join(&self, described: &Described, health: Health) -> Result<Vec<Arc<Worker>>, StartError> {
         let id = &described.id.value;
+        self.sources.origin(described)?;
         let newcomers = build::newcomers(&self.config, described, (health, &self.links), &self.metrics)?;
-        let joined = self.fleet.join(&newcomers);
-        let ranks = joined.map_err(|error| {
+        self.fleet.join(id, &newcomers).map_err(|error| {
             self.metrics.forget_worker(id.as_str());
             setup(&format!("worker `{id}` cannot join"), error)
-        })?;
+        })
+    }
+
+    /// Starts all that belongs to a worker that has joined. Nobody else may be there by its id any more.
+    fn attend(&mut self, described: &Described, ranks: Vec<Arc<Worker>>) -> Result<(), StartError> {
+        let id = &described.id.value;
         let (tasks, listening) = (self.background.part(), self.sources.part());
         let started = ranks.iter().try_for_each(|worker| self.sources.start(worker, described, (&tasks, &listening)));
         if let Err(error) = started {
@@ -230,18 +244,23 @@ impl Members {
         Ok(())
     }
 
-    /// Lets a worker go: no new requests at once; then its tasks end, and after them nobody writes into the index any more,
-    /// so that what it held can be forgotten for good.
+    /// Lets a worker go: no new requests at once; then all that belongs to it ends.
     async fn leave(&mut self, id: &WorkerId) {
         self.fleet.leave(id);
         let Some(member) = self.present.remove(id) else { return };
+        self.wind_up(member).await;
+        self.metrics.forget_worker(id.as_str());
+    }
+
+    /// Ends the tasks of a worker that is gone. After them nobody writes into the index any more, so that what it held can be
+    /// forgotten for good.
+    async fn wind_up(&self, member: Member) {
         member.tasks.drain(Duration::ZERO).await;
         member.listening.drain(Duration::ZERO).await;
         for worker in &member.ranks {
             self.sources.vacate(worker);
         }
-        self.metrics.forget_worker(id.as_str());
-        tracing::info!(worker = %id, "left");
+        tracing::info!(worker = %member.described.id.value, "left");
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use warmpath_core::ids::Slot;
+use warmpath_core::ids::{Slot, WorkerId};
 use warmpath_core::namespace::Namespace;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::feed::Patience;
@@ -43,6 +43,14 @@ const SOURCE: &str = "event_source";
 
 /// How it goes with each worker's events. Nobody keeps a slot by being in here.
 type Courses = BTreeMap<Slot, (Weak<Worker>, Arc<Course>)>;
+
+/// Over what a worker's events come.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    Local(&'a LocalBus),
+    Nats(&'a NatsBus),
+    Zmq,
+}
 
 /// Starts and ends the event tasks, and sees them from outside.
 pub(super) struct Sources {
@@ -108,6 +116,26 @@ impl Sources {
         self.tasks.part()
     }
 
+    /// Where the events of a worker come from, if it has any.
+    ///
+    /// # Errors
+    /// When there is nothing over which they could come.
+    pub(super) fn origin(&self, described: &Described) -> Result<Option<Origin<'_>>, StartError> {
+        let cannot = |source, why: &str| cannot_be_heard(&described.id.value, source, why);
+        match self.config.event_source(described) {
+            EventSource::None => Ok(None),
+            EventSource::Local => {
+                let why = "there is no engine inside this process; use `zmq`, `nats` or `none`";
+                self.local.as_ref().map(|bus| Some(Origin::Local(bus))).ok_or_else(|| cannot("local", why))
+            }
+            EventSource::Nats => {
+                let why = "`events.nats.url` is not set";
+                self.bus.as_ref().map(|bus| Some(Origin::Nats(bus))).ok_or_else(|| cannot("nats", why))
+            }
+            EventSource::Zmq => Ok(Some(Origin::Zmq)),
+        }
+    }
+
     /// Listens for the events of one (worker, rank), if it has any: `tasks` receive them, `listening` keeps the index true
     /// to them.
     pub(super) fn start(
@@ -116,25 +144,20 @@ impl Sources {
         described: &Described,
         (tasks, listening): (&Tasks, &Tasks),
     ) -> Result<(), StartError> {
-        let kind = self.config.event_source(described);
+        let Some(origin) = self.origin(described)? else { return Ok(()) };
         let restarts = self.metrics.restarts(SOURCE);
         let tasks = (tasks, &restarts);
-        let source = match kind {
-            EventSource::None => return Ok(()),
-            EventSource::Local => local_source(self.local.as_ref(), worker, tasks)?,
-            EventSource::Nats => {
-                let bus = self.bus.as_ref().ok_or("`events.nats.url` is not set");
-                let bus = bus.map_err(|why| cannot_be_heard(worker, "nats", why))?;
-                nats_source(bus, worker, &self.config, tasks)
-            }
-            EventSource::Zmq => zmq_source((&self.zmq, self.gate.as_ref()), (worker, described), &self.config, tasks)
-                .map_err(|why| cannot_be_heard(worker, "zmq", why))?,
+        let source = match origin {
+            Origin::Local(bus) => local_source(bus, worker, tasks),
+            Origin::Nats(bus) => nats_source(bus, worker, &self.config, tasks),
+            Origin::Zmq => zmq_source((&self.zmq, self.gate.as_ref()), (worker, described), &self.config, tasks)
+                .map_err(|why| cannot_be_heard(&worker.id, "zmq", why))?,
         };
         let course = Arc::clone(&source.course);
         let mut task = self.task(worker, described, source)?;
         self.courses().insert(worker.slot, (Arc::downgrade(worker), course));
         // A local engine ends with this process.
-        if let (Some(folder), EventSource::Nats) = (&self.folder, kind) {
+        if let (Some(folder), Origin::Nats(_)) = (&self.folder, origin) {
             task = task.kept_in(folder);
         }
         listening.spawn(task.run(self.stop.subscribe()));
@@ -287,24 +310,17 @@ fn open_folder(config: &Config) -> (Option<SnapshotFolder>, Option<String>) {
     }
 }
 
-fn cannot_be_heard(worker: &Worker, source: &str, why: impl Into<BoxError>) -> StartError {
-    setup(&format!("worker `{}` has `events: {source}`", worker.id), why)
+fn cannot_be_heard(worker: &WorkerId, source: &str, why: impl Into<BoxError>) -> StartError {
+    setup(&format!("worker `{worker}` has `events: {source}`"), why)
 }
 
-fn local_source(
-    local: Option<&LocalBus>,
-    worker: &Worker,
-    (tasks, restarts): (&Tasks, &Restarts),
-) -> Result<Source, StartError> {
-    let bus = local.ok_or_else(|| {
-        cannot_be_heard(worker, "local", "there is no engine inside this process; use `zmq`, `nats` or `none`")
-    })?;
+fn local_source(bus: &LocalBus, worker: &Worker, (tasks, restarts): (&Tasks, &Restarts)) -> Source {
     let queue = bus.subscribe(worker.id.as_str(), worker.rank.unwrap_or_default().0);
     let (source, line) = source(Abilities { patience: Patience::NONE, replays: false, snapshots: false }, 1);
     line.course.comes(Way::Local, "this process");
     line.course.up(Instant::now());
     tasks.supervise(restarts.clone(), Passing { queue, line });
-    Ok(source)
+    source
 }
 
 /// Hands on what a local engine publishes.

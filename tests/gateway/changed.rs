@@ -168,3 +168,42 @@ async fn a_worker_at_another_address_is_another_worker() {
     fleet.eventually("it serves", async |fleet| fleet.complete(json!([1, 2])).await.status == 200).await;
     assert!(first.seen().is_empty() && !second.seen().is_empty());
 }
+
+/// At no moment is there neither the one nor the other: those that wait are not told that nobody serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_go_to_the_new_address_of_the_only_worker() {
+    let (first, second) = (slow().await, Scripted::start(good_stream()).await);
+    let one = "events: none, max_num_seqs: 1";
+    let fleet = fleet().engines(0).policy("round_robin").stranger_with(first.address, one).start().await;
+    let file = fleet.following("only").await;
+    let ask = async || {
+        let body = json!({"model": "m", "prompt": "x", "stream": true}).to_string();
+        fleet.client.post(fleet.url("/v1/completions")).body(body).send().await.unwrap().status().as_u16()
+    };
+    let act = async {
+        first.asked(1).await;
+        let waiting = async |fleet: &TestFleet| fleet.metric("warmpath_queue_length", "class=\"normal\"").await == 3.0;
+        fleet.eventually("three wait", waiting).await;
+        let moved = fleet.yaml.replace(&first.address.to_string(), &second.address.to_string());
+        file.write(moved.as_bytes());
+        assert_eq!(fleet.reload().await.0, 200);
+        second.asked(3).await;
+        first.go();
+    };
+    let (a, b, c, d, ()) = tokio::join!(ask(), ask(), ask(), ask(), act);
+    assert_eq!([a, b, c, d], [200; 4]);
+    assert_eq!((first.seen().len(), second.seen().len()), (1, 3));
+}
+
+/// There is no engine inside this process that could tell of its blocks: the worker stays what it was.
+#[tokio::test]
+async fn a_worker_that_cannot_be_what_is_asked_for_stays_what_it_is() {
+    let mut fleet = fleet().engines(1).without_events().start().await;
+    fleet.restart_gateway().await;
+    let file = fleet.following("stays").await;
+    file.write(fleet.yaml.replace("events: none", "events: local").as_bytes());
+    assert_eq!(fleet.reload().await.0, 200);
+    let said = "worker `engine-1` cannot be taken in: ";
+    fleet.eventually(said, async |fleet| fleet.health().await["degraded"].to_string().contains(said)).await;
+    assert_eq!(fleet.complete(json!([1, 2])).await.status, 200);
+}
