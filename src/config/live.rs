@@ -91,7 +91,8 @@ pub fn adopted(running: &Config, wanted: &Config) -> Config {
 }
 
 /// The workers that `old` can have of those that `new` lists. Those that it cannot would leave nobody for what is served: of a
-/// model that is yet to come, or with events from a server that is yet to be connected. Then all stay as they are.
+/// model that is yet to come, with events from a server that is yet to be connected, or by the ids of those that stay. Then all
+/// stay as they are.
 fn adopted_workers(old: &Config, new: &Config) -> Vec<Worker> {
     let names =
         |config: &Config, worker: &Worker| config.models.iter().any(|model| model.name.value == worker.model.value);
@@ -100,10 +101,13 @@ fn adopted_workers(old: &Config, new: &Config) -> Vec<Worker> {
         EventSource::Zmq => old.events.zmq.bind.is_some() || old.zmq_events(worker).is_some(),
         EventSource::Local | EventSource::None => true,
     };
-    if !new.workers.iter().all(|worker| names(old, worker) && hears(worker)) {
+    // Those of a model that is to go stay until it does: without them the router would not be ready.
+    let last: Vec<&Worker> = old.workers.iter().filter(|worker| !names(new, worker)).collect();
+    let is_free = |worker: &Worker| last.iter().all(|stays| stays.id.value != worker.id.value);
+    if !new.workers.iter().all(|worker| names(old, worker) && hears(worker) && is_free(worker)) {
         return old.workers.clone();
     }
-    new.workers.clone()
+    last.iter().copied().chain(&new.workers).cloned().collect()
 }
 
 /// A value that differs between two configurations.
@@ -292,6 +296,19 @@ mod tests {
         assert_eq!(waiting(FLEET, &format!("{on_bus}{bus}")), ["workers[a].events"]);
         assert!(waiting(&format!("{FLEET}{bus}"), &format!("{on_bus}{bus}")).is_empty());
         assert!(waiting(FLEET, &FLEET.replace("a:1", "a:2")).is_empty());
+    }
+
+    #[test]
+    fn workers_of_a_model_that_goes_stay_until_it_does() {
+        let two = "models: [{name: m}, {name: n}]\nworkers: [{id: a, url: 'http://a:1', model: m}, {id: b, url: 'http://b:1', \
+                   model: n}]\n";
+        let one = "models: [{name: m}]\nworkers: [{id: a, url: 'http://a:2', model: m}]\n";
+        let waits = waiting(two, one);
+        assert!(!waits.is_empty() && waits.iter().all(|key| key.starts_with("workers[b].")), "{waits:?}");
+        // One that would serve another model does so after the restart, and whoever it would do it for stays as long.
+        let moved = one.replace("id: a", "id: b");
+        let (old, new) = (read(two, &[]).unwrap(), read(&moved, &[]).unwrap());
+        assert_eq!(adopted(&old, &new).workers, old.workers);
     }
 
     #[test]
