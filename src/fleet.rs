@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use warmpath_core::admission::OnAllBusy;
-use warmpath_core::cost::load_balance_score;
 use warmpath_core::ids::{Slot, WorkerId};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::queue::Rules;
 use warmpath_core::retry::{Failure, RetryBudget};
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::{BlockSize, Blocks};
-use warmpath_core::workers::{Limits, Pool, Ramp, Target, WorkerTable};
+use warmpath_core::workers::{Limits, Pool, Ramp, WorkerTable};
 
 use crate::config::Retries;
 use crate::queue::{Gate, GateSettings, Seats};
@@ -22,6 +21,7 @@ use crate::shutdown::Tasks;
 use crate::telemetry::metrics::{Metrics, ModelMetrics};
 use crate::tokenize::{TokenizeLimits, TokenizeShared, TokenizerHandle};
 pub use duty::{Duty, DutyError};
+pub use gauges::kv_load;
 pub use health::Conduct;
 use roster::Roster;
 use slots::Slots;
@@ -33,6 +33,7 @@ pub mod catalogue;
 pub mod discovery;
 mod duty;
 pub mod engine;
+mod gauges;
 pub mod health;
 pub mod offer;
 pub mod prometheus;
@@ -52,6 +53,7 @@ pub struct Fleet {
     pools: ArcSwap<Pools>,
     conduct: ArcSwap<Conduct>,
     catalogue: catalogue::Kept,
+    away: duty::Away,
 }
 
 /// What the workers of each model share, by the model's name.
@@ -115,7 +117,8 @@ impl Fleet {
         let catalogue = catalogue::Kept::default();
         catalogue.outdate();
         let (pools, conduct) = (ArcSwap::from_pointee(states), ArcSwap::from_pointee(conduct));
-        Self { roster: ArcSwap::from_pointee(roster), slots: Mutex::default(), pools, conduct, catalogue }
+        let (roster, away) = (ArcSwap::from_pointee(roster), duty::Away::default());
+        Self { roster, slots: Mutex::default(), pools, conduct, catalogue, away }
     }
 
     /// The fleet as it is now.
@@ -163,7 +166,8 @@ impl Fleet {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in the ranks of a worker, all or none, in the place of those that have its id: nobody finds neither. O(workers).
+    /// Takes in the ranks of a worker, all or none, in the place of those that have its id: nobody finds neither. Operators
+    /// want of it what they wanted of those, or of those that left. O(workers).
     ///
     /// # Errors
     /// When there is no pool or no slot for them.
@@ -179,6 +183,11 @@ impl Fleet {
             joined.push(worker);
         }
         let roster = self.roster.load_full();
+        let before = roster.ranks_of(id).next().map(|left| left.duty());
+        let duty = before.or_else(|| self.away.came(Instant::now(), id)).unwrap_or_default();
+        for worker in &joined {
+            worker.set_duty(duty);
+        }
         self.publish(roster.without(id).with(joined.iter().zip(newcomers)));
         drop(slots);
         self.catalogue.outdate();
@@ -193,6 +202,9 @@ impl Fleet {
         let slots = self.lock();
         let roster = self.roster.load_full();
         let left: Vec<_> = roster.ranks_of(id).cloned().collect();
+        if let Some(worker) = left.first() {
+            self.away.went(Instant::now(), id, worker.duty());
+        }
         self.publish(roster.without(id));
         drop(slots);
         self.catalogue.outdate();
@@ -351,47 +363,4 @@ impl Fleet {
         let targets = table.pool(model).into_iter().flat_map(|pool| &pool.targets);
         targets.filter_map(|slot| table.get(*slot)).map(|target| target.account.read().requests).sum()
     }
-
-    /// How uneven the load of all workers is.
-    pub fn load_balance_score(&self) -> f64 {
-        let roster = self.roster.load();
-        load_balance_score(roster.table().iter().map(kv_load).collect::<Vec<_>>().into_iter())
-    }
-
-    /// Brings the gauges up to date; called when somebody looks.
-    pub fn measure(&self, now: Instant) {
-        let roster = self.roster();
-        let table = roster.table();
-        for (target, worker) in table.iter().filter_map(|target| Some((target, roster.worker(target.slot)?))) {
-            let load = target.account.read();
-            worker.metrics.in_flight.set(f64::from(load.requests));
-            worker.metrics.kv_load.set(kv_load(target));
-            worker.metrics.prefill.set(f64::from(load.prefill_tokens.0));
-            worker.metrics.up.set(if target.available { 1.0 } else { 0.0 });
-            worker.metrics.state(worker.condition(), &worker::CONDITIONS);
-            worker.metrics.hit_rate.set(worker.hit_rate.read(now));
-            worker.measure_engine(now);
-            let Some(pool) = self.pool(&worker.model) else { continue };
-            worker.metrics.belief.trust(&worker.trust(now, target, pool.block_size));
-            if let Some(history) = &pool.scheduler.policy().history {
-                worker.metrics.history(&history.measure(target.slot));
-            }
-            worker.metrics.credit.set(f64::from(pool.scheduler.overlay().credited(now, target.slot).0));
-        }
-        for pool in table.pools() {
-            let serving = pool.targets.iter().filter_map(|slot| table.get(*slot)).filter(|target| target.available);
-            let loads: Vec<f64> = serving.map(kv_load).collect();
-            let Some(state) = self.pool(&pool.model) else { continue };
-            state.metrics.balance.set(load_balance_score(loads.into_iter()));
-            state.metrics.tokenizer(&state.tokenizer.figures(now));
-            state.gate.measure();
-        }
-    }
-}
-
-/// Share of a target's cache that requests in flight take, by the router's own account.
-pub fn kv_load(target: &Target) -> f64 {
-    let load = target.account.read();
-    let total = warmpath_core::admission::total_blocks(&target.limits, &load);
-    if total.0 == 0 { 0.0 } else { f64::from(load.active_blocks.0) / f64::from(total.0) }
 }

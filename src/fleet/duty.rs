@@ -1,6 +1,8 @@
 //! What operators do with workers.
 
-use std::time::Instant;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use warmpath_core::ids::WorkerId;
 
@@ -29,6 +31,44 @@ impl Duty {
     }
 }
 
+/// How long it is remembered what operators want of a worker that is away: longer than any engine takes to start anew.
+const REMEMBERED: Duration = Duration::from_hours(1);
+
+/// The most workers of which it is.
+const AWAY_MAX: usize = 1024;
+
+/// What operators want of workers that left while they were not to serve, and when they left.
+#[derive(Debug, Default)]
+pub(super) struct Away(Mutex<HashMap<WorkerId, (Duty, Instant)>>);
+
+impl Away {
+    /// A worker leaves. One that is to serve begins so anyhow.
+    pub(super) fn went(&self, now: Instant, id: &WorkerId, duty: Duty) {
+        let mut away = self.lock(now);
+        if duty != Duty::Active && (away.len() < AWAY_MAX || away.contains_key(id)) {
+            away.insert(id.clone(), (duty, now));
+        }
+    }
+
+    /// A worker is there: what is wanted of it, if that is not as with any other.
+    pub(super) fn came(&self, now: Instant, id: &WorkerId) -> Option<Duty> {
+        self.lock(now).remove(id).map(|(duty, _)| duty)
+    }
+
+    /// Changes what is wanted of a worker that is away. Returns what it was, if that is remembered.
+    fn set(&self, now: Instant, id: &WorkerId, duty: Duty) -> Option<Duty> {
+        let was = self.came(now, id)?;
+        self.went(now, id, duty);
+        Some(was)
+    }
+
+    fn lock(&self, now: Instant) -> MutexGuard<'_, HashMap<WorkerId, (Duty, Instant)>> {
+        let mut away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        away.retain(|_, (_, left)| now.saturating_duration_since(*left) < REMEMBERED);
+        away
+    }
+}
+
 /// Why an operator's wish was not fulfilled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DutyError {
@@ -41,7 +81,7 @@ pub enum DutyError {
 }
 
 impl Fleet {
-    /// Sets what operators want of a worker, all its ranks together.
+    /// Sets what operators want of a worker, all its ranks together. Of one that is away, it is changed for when it returns.
     ///
     /// # Errors
     /// When there is no such worker, or it is so already.
@@ -49,7 +89,11 @@ impl Fleet {
         let roster = self.roster();
         let mut ranks = roster.ranks_of(id).peekable();
         if ranks.peek().is_none() {
-            return Err(DutyError::Unknown(id.clone()));
+            return match self.away.set(Instant::now(), id, duty) {
+                Some(was) if was == duty => Err(DutyError::Already(id.clone(), duty)),
+                Some(_) => Ok(()),
+                None => Err(DutyError::Unknown(id.clone())),
+            };
         }
         let mut changed = false;
         for worker in ranks {
@@ -88,5 +132,27 @@ impl Fleet {
             worker.view_reset.notify_one();
         });
         ranks.count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wanted_of_whom_is_away_is_remembered_once_and_not_for_ever() {
+        let (away, start, id) =
+            (Away::default(), Instant::now(), |number: usize| WorkerId::from(format!("w{number}").as_str()));
+        away.went(start, &id(1), Duty::Draining);
+        away.went(start, &id(2), Duty::Active);
+        assert_eq!((away.came(start, &id(1)), away.came(start, &id(1))), (Some(Duty::Draining), None));
+        assert_eq!(away.came(start, &id(2)), None);
+        away.went(start, &id(1), Duty::Ejected);
+        assert_eq!(away.set(start, &id(1), Duty::Active), Some(Duty::Ejected));
+        assert_eq!(away.came(start, &id(1)), None);
+        away.went(start, &id(1), Duty::Ejected);
+        assert_eq!(away.came(start + REMEMBERED, &id(1)), None);
+        (0..=AWAY_MAX).for_each(|number| away.went(start, &id(number), Duty::Draining));
+        assert_eq!([0, AWAY_MAX].map(|number| away.came(start, &id(number))), [Some(Duty::Draining), None]);
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use warmpath_core::ids::{Slot, WorkerId};
 use warmpath_core::workers::{Pool, Target, WorkerTable};
 
-use super::health::Health;
 use super::{Newcomer, Worker};
 
 /// A table and its workers, never changed: whoever holds one finds in a slot whom its table meant, and keeps the slot
@@ -92,7 +91,7 @@ fn target(worker: &Worker, newcomer: &Newcomer) -> Target {
         rank: worker.rank.unwrap_or_default(),
         role: newcomer.contract.role,
         limits: newcomer.contract.limits,
-        available: Health::is_available(&newcomer.health),
+        available: worker.may_serve(),
         ramp: None,
         account: Arc::default(),
         trust: Arc::new(newcomer.trust()),

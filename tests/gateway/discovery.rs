@@ -147,6 +147,31 @@ async fn a_worker_whose_address_changes_is_used_at_the_new_one() {
     fleet.eventually("the new one is asked", async |fleet| who(fleet).await.is_ok() && !b.seen().is_empty()).await;
 }
 
+/// As an engine is upgraded that registers itself.
+#[tokio::test]
+async fn a_worker_that_was_drained_is_drained_when_it_returns_unless_that_was_taken_back() {
+    let (folder, a) = (Folder::new("returns"), worker().await);
+    let listed = line("w", a.address, "none");
+    folder.list(&listed);
+    let fleet = fleet().engines(0).config(&folder.settings()).start().await;
+    until_answered_by(&fleet, "w").await;
+    let gone = async |fleet: &TestFleet| !fleet.admin("/api/v1/workers").await.1.contains("\"w\"");
+    let drained = async |fleet: &TestFleet| fleet.admin("/api/v1/workers").await.1.contains("\"draining\"");
+    for is_there in [true, false] {
+        assert_eq!(fleet.operate("w", "drain").await.0, 200);
+        folder.list("[]");
+        fleet.eventually("it is gone", gone).await;
+        if is_there {
+            folder.list(&listed);
+            fleet.eventually("it is back, and drained", drained).await;
+            assert_eq!(who(&fleet).await, Err(503));
+        }
+        assert_eq!(fleet.operate("w", "undrain").await.0, 200);
+        folder.list(&listed);
+        until_answered_by(&fleet, "w").await;
+    }
+}
+
 #[tokio::test]
 async fn the_addresses_of_a_name_are_workers() {
     let worker = worker().await;
