@@ -289,17 +289,20 @@ enum NotReady {
     Mustering(Option<Unserved>),
     #[error("what the router before it knew is still being read")]
     Cold,
+    #[error("what its workers serve is still being read")]
+    Unread,
     #[error(transparent)]
     Unserved(#[from] Unserved),
 }
 
-/// Ready once nobody is waited for, the views of the run before are read, and each model has a worker that is well; until it
-/// drains. That every worker is well is asked for at the start only: one that dies later must not take the routers out.
+/// Ready once nobody is waited for, the views of the run before are read, each model has a worker that is well, and those that
+/// are have said what they serve; until it drains. That every worker is well is asked for at the start only: one that dies later must not take the routers out.
 fn readiness(
     (fleet, sources): (&Arc<Fleet>, &Arc<Sources>),
     (mustered, draining): (Arc<AtomicBool>, &Arc<AtomicBool>),
 ) -> Ready {
     let (fleet, sources, draining) = (fleet.clone(), sources.clone(), draining.clone());
+    let read_until = Instant::now() + offers::READING;
     Arc::new(move || {
         if draining.load(Ordering::Relaxed) {
             return Err(NotReady::Stopping);
@@ -310,7 +313,12 @@ fn readiness(
         if !sources.are_warm() {
             return Err(NotReady::Cold);
         }
-        Ok(probe::ready(&fleet, ReadyWhen::Any)?)
+        probe::ready(&fleet, ReadyWhen::Any)?;
+        // Until then requests for adapters would be told that there is no such model, which nobody tries again.
+        if Instant::now() < read_until && !offers::are_read(&fleet) {
+            return Err(NotReady::Unread);
+        }
+        Ok(())
     })
 }
 

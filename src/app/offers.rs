@@ -2,16 +2,22 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
-
-use http::header::AUTHORIZATION;
-use tokio::time::MissedTickBehavior;
+use std::time::{Duration, Instant};
 
 use crate::config::{Engines, Timeouts};
 use crate::fleet::offer::{ANSWER_MAX, Offer};
 use crate::fleet::{Fleet, Worker};
 use crate::link::Outgoing;
 use crate::shutdown::{Restarts, Tasks};
+use http::header::AUTHORIZATION;
+
+/// After a worker did not answer it is asked again so soon, and after twice the time each time that it does not, but as often
+/// as any other.
+const SOON: Duration = Duration::from_millis(250);
+
+/// How long after the start requests are kept away until workers have said what they serve: one that answers its checks and
+/// not this must not keep the router out.
+pub(super) const READING: Duration = Duration::from_secs(10);
 
 /// How workers are asked, and whom it is told.
 #[derive(Clone)]
@@ -35,23 +41,40 @@ impl Offers {
     }
 
     async fn follow(self, ranks: Vec<Arc<Worker>>) {
-        let Some(first) = ranks.first() else { return };
-        let adapters_max = usize::try_from(self.adapters_max.get()).unwrap_or(usize::MAX);
-        let mut ticks = tokio::time::interval(self.interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut soon = SOON;
         loop {
-            ticks.tick().await;
-            let mut ask = Outgoing::get("/v1/models");
-            if let Some(key) = first.authorization() {
-                ask.headers.insert(AUTHORIZATION, key);
-            }
-            let Ok((status, answer)) = first.control.ask(&ask, self.patience, ANSWER_MAX).await else { continue };
-            let read = status.is_success().then(|| Offer::read(&answer, adapters_max));
-            let Some(offer) = read.flatten() else { continue };
+            let began = Instant::now();
+            let answered = self.ask(&ranks).await;
+            let pause = if answered { self.interval } else { soon.min(self.interval) };
+            soon = if answered { SOON } else { pause * 2 };
+            tokio::time::sleep_until((began + pause).into()).await;
+        }
+    }
+
+    /// Returns whether there was an answer.
+    async fn ask(&self, ranks: &[Arc<Worker>]) -> bool {
+        let Some(first) = ranks.first() else { return false };
+        let adapters_max = usize::try_from(self.adapters_max.get()).unwrap_or(usize::MAX);
+        let mut ask = Outgoing::get("/v1/models");
+        if let Some(key) = first.authorization() {
+            ask.headers.insert(AUTHORIZATION, key);
+        }
+        let Ok((status, answer)) = first.control.ask(&ask, self.patience, ANSWER_MAX).await else { return false };
+        ranks.iter().for_each(|worker| worker.set_asked());
+        let read = status.is_success().then(|| Offer::read(&answer, adapters_max));
+        if let Some(offer) = read.flatten() {
             let (models, adapters) = (offer.cards().len(), offer.adapters().count());
-            if self.fleet.offered(&ranks, offer) {
+            if self.fleet.offered(ranks, offer) {
                 tracing::info!(worker = %first.id, models, adapters, "serves");
             }
         }
+        true
     }
+}
+
+/// Whether everybody who serves has answered what, if only that nobody is told.
+pub(super) fn are_read(fleet: &Fleet) -> bool {
+    let roster = fleet.roster();
+    let mut serving = roster.workers().filter(|worker| worker.may_serve() && worker.health().is_ready());
+    serving.all(|worker| worker.was_asked())
 }

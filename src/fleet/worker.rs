@@ -45,6 +45,8 @@ pub struct Worker {
     pub engine: Engine,
     /// What it said that it serves, whether it is up or down since.
     pub offer: ArcSwapOption<Offer>,
+    /// Whether it has answered what it serves, in whatever way.
+    asked: AtomicBool,
     /// Whether it refused the key that the router shows it, and has answered nothing since.
     denies: AtomicBool,
     /// Woken when its view is to be emptied, because an operator had the engine's cache emptied.
@@ -120,6 +122,7 @@ impl Worker {
             hit_rate: HitRate::new(now),
             engine: Engine::new(now),
             offer: ArcSwapOption::empty(),
+            asked: AtomicBool::new(false),
             denies: AtomicBool::new(false),
             view_reset: Notify::new(),
             contract: ArcSwap::from_pointee(newcomer.contract.clone()),
@@ -177,6 +180,16 @@ impl Worker {
     /// Whether it refuses the key that the router shows it.
     pub fn denies(&self) -> bool {
         self.denies.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has answered what it serves, if only that it does not tell.
+    pub fn was_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// It has.
+    pub fn set_asked(&self) {
+        self.asked.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn set_denies(&self, denies: bool) {

@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use crate::faulty::Faulty;
 use crate::fleet::{TestFleet, fleet};
+use crate::models::serves;
 use crate::nats::NatsServer;
-use crate::scripted::{Scripted, good_stream};
+use crate::scripted::{Scripted, good_stream, whole};
 
 async fn degraded(fleet: &TestFleet) -> Vec<String> {
     let health = fleet.health().await;
@@ -132,4 +133,21 @@ async fn what_one_engine_lacks_is_not_said_of_the_others() {
             server["error"] == why && server["for_s"].as_f64().unwrap() > 0.0
         })
         .await;
+}
+
+/// A request for an adapter would be told that there is no such model, which nobody tries again.
+#[tokio::test]
+async fn a_router_is_not_ready_before_its_workers_have_said_what_they_serve() {
+    let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    worker.offers_nothing();
+    let settings = "timeouts: {health_check: 100ms, health_interval: 50ms}\nengines: {models_interval: 60s}";
+    let fleet = fleet().engines(0).stranger(worker.address).config(settings).start().await;
+    let why = "what its workers serve is still being read";
+    fleet.eventually(why, async |fleet| fleet.health().await["not_ready"] == why).await;
+    let ask = async |model: &str| fleet.post("/v1/completions", &json!({"model": model, "prompt": "x"})).await.status;
+    assert_eq!((fleet.admin("/readyz").await.0, ask("m").await, ask("sql").await), (503, 200, 404));
+    // It is asked again long before the interval is over.
+    worker.offers(&serves(4096, &["sql"]));
+    fleet.eventually("it is ready", async |fleet| fleet.admin("/readyz").await.0 == 200).await;
+    assert_eq!(ask("sql").await, 200);
 }

@@ -52,7 +52,7 @@ struct Stage {
     hangups: AtomicUsize,
     signals: Semaphore,
     metrics: Mutex<Option<String>>,
-    models: Mutex<String>,
+    models: Mutex<Option<String>>,
 }
 
 impl Scripted {
@@ -67,7 +67,7 @@ impl Scripted {
             hangups: AtomicUsize::new(0),
             signals: Semaphore::new(0),
             metrics: Mutex::new(Some(String::new())),
-            models: Mutex::default(),
+            models: Mutex::new(Some(String::new())),
         });
         let tasks = Tasks::new();
         let (on_stage, more) = (Arc::clone(&stage), tasks.clone());
@@ -92,7 +92,12 @@ impl Scripted {
 
     /// What its `/v1/models` answers from now on.
     pub(crate) fn offers(&self, models: &str) {
-        models.clone_into(&mut self.stage.models.lock().unwrap());
+        *self.stage.models.lock().unwrap() = Some(models.to_owned());
+    }
+
+    /// Its `/v1/models` never answers from now on.
+    pub(crate) fn offers_nothing(&self) {
+        *self.stage.models.lock().unwrap() = None;
     }
 
     /// Lets one [`Step::Await`] pass.
@@ -143,10 +148,12 @@ async fn serve(mut stream: TcpStream, stage: &Stage) -> std::io::Result<()> {
             if seen.head.starts_with("GET /health") {
                 stage.checks.fetch_add(1, Ordering::SeqCst);
             }
-            let metrics = stage.metrics.lock().unwrap().clone();
-            let text = match metrics {
-                _ if asks("/v1/models") => stage.models.lock().unwrap().clone(),
-                _ if !asks("/metrics") => String::new(),
+            let said = match () {
+                () if asks("/v1/models") => stage.models.lock().unwrap().clone(),
+                () if asks("/metrics") => stage.metrics.lock().unwrap().clone(),
+                () => Some(String::new()),
+            };
+            let text = match said {
                 Some(text) => text,
                 None => std::future::pending().await,
             };
