@@ -269,6 +269,22 @@ async fn requests_go_on_while_every_worker_moves() {
     assert_eq!(failed, 0, "beside {answered} that were answered");
 }
 
+/// Or routers of one file would be told to disagree, by when they read it.
+#[tokio::test]
+async fn a_file_that_says_the_same_in_other_words_has_its_own_hash() {
+    let fleet = fleet().engines(1).start().await;
+    let file = fleet.following("words").await;
+    let before = fleet.config().await;
+    let measured = async |fleet: &TestFleet| fleet.metric("warmpath_config_hash", "").await.to_bits();
+    let hash = measured(&fleet).await;
+    file.write(format!("# Ours.\n{}", fleet.yaml).as_bytes());
+    fleet.eventually("it is seen", async |fleet| fleet.config().await["hash"] != before["hash"]).await;
+    let after = fleet.config().await;
+    let unchanged = |shown: &Value| (shown["last_reload"].clone(), shown["loaded_at_ms"].clone());
+    assert_eq!(unchanged(&after), unchanged(&before));
+    assert_ne!(measured(&fleet).await, hash);
+}
+
 #[tokio::test]
 async fn a_router_of_no_file_says_so() {
     let fleet = fleet().start().await;
