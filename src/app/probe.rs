@@ -126,16 +126,16 @@ pub(super) fn unserved(fleet: &Fleet) -> Vec<String> {
     unserved.collect()
 }
 
-/// Workers that do not answer, or refuse the router's key, in words.
+/// Workers that are out, or refuse the router's key, in words.
 pub(super) fn complaints(fleet: &Fleet) -> Vec<String> {
     let roster = fleet.roster();
-    let is_amiss = |worker: &&Arc<Worker>| worker.denies() || !worker.health().is_available();
-    let mut amiss: Vec<_> = roster.workers().filter(is_amiss).collect();
-    // Ranks are asked together.
-    amiss.dedup_by(|a, b| a.id == b.id);
-    let told = |worker: &&Arc<Worker>| match worker.denies() {
-        true => format!("worker `{}` refuses the router's key (`api_key`)", worker.id),
-        false => format!("worker `{}` does not answer its health check", worker.id),
+    let trouble = |worker: &Arc<Worker>| {
+        let what =
+            if worker.denies() { Some("refuses the router's key (`api_key`)") } else { worker.health().trouble() };
+        Some((worker.id.clone(), what?))
     };
-    amiss.iter().map(told).collect()
+    let mut amiss: Vec<_> = roster.workers().filter_map(trouble).collect();
+    // Ranks are asked together.
+    amiss.dedup_by(|a, b| a.0 == b.0);
+    amiss.iter().map(|(id, what)| format!("worker `{id}` {what}")).collect()
 }

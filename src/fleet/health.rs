@@ -37,6 +37,8 @@ pub struct Health {
     passes: u32,
     /// Whether its requests took it out, and it has answered none since.
     on_trial: bool,
+    /// Whether it was ever checked.
+    checked: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +71,12 @@ impl Health {
     }
 
     fn begin(state: State) -> Self {
-        Self { state, strikes: 0, passes: PASSES, on_trial: false }
+        Self { state, strikes: 0, passes: PASSES, on_trial: false, checked: false }
     }
 
     /// Takes note of a check.
     pub fn checked(&mut self, passed: bool) {
+        self.checked = true;
         self.state = match (self.state, passed) {
             (State::Unknown | State::Healthy { .. }, true) => State::Healthy { failures: 0 },
             (State::Unhealthy { passes, .. }, true) if passes + 1 >= self.passes => State::Healthy { failures: 0 },
@@ -137,6 +140,17 @@ impl Health {
     /// Whether it would serve but for what its requests have shown: its checks do not keep it out.
     pub fn is_out_by_requests(&self) -> bool {
         matches!(self.state, State::Unhealthy { failures, .. } if failures < FAILURES)
+    }
+
+    /// What keeps it out, in words; none where nothing does.
+    pub fn trouble(&self) -> Option<&'static str> {
+        let State::Unhealthy { passes, failures } = self.state else { return None };
+        Some(match (passes, failures) {
+            (_, ..FAILURES) => "is out, since its requests failed one after the other",
+            (1.., _) => "has not passed enough health checks in a row yet",
+            _ if !self.checked => "is not checked yet",
+            _ => "does not answer its health check",
+        })
     }
 
     /// Whether a check has passed and not too many have failed since.
@@ -213,6 +227,21 @@ mod tests {
         assert!(!is(&[true, true]) && !is(&[false, false]) && !is(&[false, false, true]));
         assert!(!presumed(&[false]).is_out_by_requests() && !presumed(&[true, false, false]).is_out_by_requests());
         assert!(!Health::unproven().is_out_by_requests());
+    }
+
+    #[test]
+    fn what_keeps_a_worker_out_is_told_as_it_is() {
+        let told = |health, checks: &[bool]| after(health, checks).trouble();
+        let unanswered = Some("does not answer its health check");
+        assert_eq!(told(Health::unproven(), &[]), Some("is not checked yet"));
+        assert_eq!(told(Health::unproven(), &[true]), Some("has not passed enough health checks in a row yet"));
+        assert_eq!([told(Health::unproven(), &[false]), told(Health::presumed(), &[false])], [unanswered; 2]);
+        let mut condemned = presumed(&[true]);
+        assert_eq!(condemned.trouble(), None);
+        condemned.condemn();
+        let by_requests = Some("is out, since its requests failed one after the other");
+        assert_eq!([told(condemned, &[]), told(condemned, &[true])], [by_requests; 2]);
+        assert_eq!([told(condemned, &[false, false]), told(condemned, &[true, true])], [unanswered, None]);
     }
 
     #[test]
