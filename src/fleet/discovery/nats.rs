@@ -151,6 +151,10 @@ impl Registrations {
     async fn report(&mut self) {
         let mut trouble: Vec<String> =
             self.trouble.iter().chain(self.refused.values().map(|(_, why)| why)).cloned().collect();
+        let two = self.leases.disputed(Instant::now());
+        trouble.extend(two.map(|(key, used, other)| {
+            format!("two workers register under `{key}`: the one at {used} is used, the one at {other} is not")
+        }));
         let mut workers = Vec::new();
         for registration in self.leases.registrations() {
             match described(registration, &self.config) {
