@@ -63,6 +63,7 @@ fn tokenizers(config: &Config, warn: &mut impl FnMut(&str, String)) {
             tokenizer: tokenizer.clone(),
             // Of one that cannot be read it is said already.
             chat_template: model.chat_template.clone().filter(|path| readable(path).is_ok()),
+            chat_template_kwargs: None,
             model_tokens_max: None,
             check_every: None,
         };
