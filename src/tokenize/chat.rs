@@ -166,7 +166,9 @@ impl ChatTemplate {
 
     /// The same where the engines set these variables unless a request does.
     pub(super) fn with_variables(self, variables: &TemplateVariables) -> Self {
-        Self { standing: Some(Value::from_serialize(&variables.0)), ..self }
+        // It has been JSON, all of which is a value.
+        let standing = serde_json::from_value(serde_json::Value::Object(variables.0.clone())).ok();
+        Self { standing, ..self }
     }
 
     /// The prompt's text. Messages that are `remembered` are not parsed again, and conversations of a form that is known
@@ -290,7 +292,7 @@ fn over(standing: Option<&Value>, given: Option<Value>) -> Option<Value> {
     let Some((standing, given)) = standing.zip(given.as_ref()) else { return given.or_else(|| standing.cloned()) };
     let is_given = |value: &Value| !value.is_none() && value.as_str() != Some("auto");
     let given = messages::entries(given).into_iter().filter(|(_, value)| is_given(value));
-    Some(messages::entries(standing).into_iter().chain(given).collect())
+    Some(Value::from_pairs(messages::entries(standing).into_iter().chain(given)))
 }
 
 /// Whether a map has the key, be it null.
