@@ -30,8 +30,13 @@ impl Tokens {
     pub(crate) fn load(folder: &Path) -> anyhow::Result<Self> {
         let hint = || format!("no tokenizer in {}: scripts/fetch-tokenizer.sh fetches it", folder.display());
         let file = folder.join("tokenizer.json");
-        let files =
-            TokenizerFiles { tokenizer: file.clone(), chat_template: None, model_tokens_max: None, check_every: None };
+        let files = TokenizerFiles {
+            tokenizer: file.clone(),
+            chat_template: None,
+            chat_template_kwargs: None,
+            model_tokens_max: None,
+            check_every: None,
+        };
         let fast = hf::load(&files).with_context(hint)?;
         let config = std::fs::read(folder.join("tokenizer_config.json")).with_context(hint)?;
         let config: serde_json::Value = serde_json::from_slice(&config)?;

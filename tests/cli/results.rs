@@ -49,7 +49,9 @@ fn planned(limits: [&str; 2], args: &[&str]) -> (Value, String) {
     let output = warmpath(&[&["plan", old.path(), new.path(), "--json"][..], args].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let mut replayed = serde_json::from_str::<Value>(stdout(&output)).unwrap()["replayed"].take();
-    ["old", "new"].map(|which| replayed[which].as_object_mut().unwrap().remove("wall_s"));
+    for which in ["old", "new"] {
+        replayed[which].as_object_mut().unwrap().remove("wall_s");
+    }
     (replayed, stderr(&output).replace(new.path(), "NEW"))
 }
 
