@@ -123,7 +123,8 @@ fn nothing_is_reused_across_models_or_instances() {
              \"input_len\":128,\"output_len\":1}}\n"
         )
     };
-    for line in [&plain as &dyn Fn(&str) -> String, &tair] {
+    let forms: [fn(&str) -> String; 2] = [plain, tair];
+    for line in forms {
         for (names, is_reused) in [(["1", "900"], false), (["1", "1"], true)] {
             let trace = Configuration::new("models-trace", &names.map(line).concat());
             let converted = warmpath(&["trace", "convert", "--trace", trace.path()]);
