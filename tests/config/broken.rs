@@ -278,7 +278,7 @@ pub(crate) const BROKEN_FLEETS: &[(&str, &[&str])] = &[
     ),
     (
         "models: [{name: m}]\nworkers:\n- {id: a, url: 'http://a', model: m, dp_ranks: 1025}\ndiscovery: {dns: {id: '{host}', url: 'http://{host}:1', dp_ranks: 65535}}",
-        &["3:47: must be at most 1024, got 1025", "4:65: must be at most 1024, got 65535"],
+        &["3:48: must be at most 1024, got 1025", "4:67: must be at most 1024, got 65535"],
     ),
     (
         "models: [{name: m}]\nworkers: [a, ~]",
