@@ -18,7 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Options of engines and of other programs that documents speak of.
 FOREIGN = set(
     """--kv-events-config --enable-prompt-tokens-details --enable-cache-report --enable-metrics --enable-prefix-caching
-    --served-model-name --chat-template --page-size --data-parallel-start-rank --api-key --max-num-seqs --block-size --port
+    --served-model-name --chat-template --default-chat-template-kwargs --page-size --data-parallel-start-rank --api-key
+    --max-num-seqs --block-size --port
     --router-mode --release --locked --build --lora-modules --enable-lora --no-enable-prefix-caching --quick --peers --max-running-requests
     --prefix-caching-hash-algo""".split()
 )
