@@ -296,7 +296,8 @@ enum NotReady {
 }
 
 /// Ready once nobody is waited for, the views of the run before are read, each model has a worker that is well, and those that
-/// are have said what they serve; until it drains. That every worker is well is asked for at the start only: one that dies later must not take the routers out.
+/// are have said what they serve; until it drains. That every worker is well is asked for at the start only: one that dies later
+/// must not take the routers out.
 fn readiness(
     (fleet, sources): (&Arc<Fleet>, &Arc<Sources>),
     (mustered, draining): (Arc<AtomicBool>, &Arc<AtomicBool>),

@@ -430,17 +430,30 @@ mod tests {
         }
     }
 
-    /// What a worker's view has after each of these, and how far it is believed, where nobody can be asked for anything.
-    async fn heard_alone(heard: impl IntoIterator<Item = Heard>) -> Vec<(usize, ViewState)> {
-        let (tasks, worker) = (Tasks::new(), worker());
+    /// An event task at work, and what is seen of it.
+    struct Listening {
+        tasks: Tasks,
+        line: Line,
+        index: Arc<ConcurrentIndex>,
+        trust: Arc<Trust>,
+        _stop: watch::Sender<Option<Instant>>,
+    }
+
+    fn listening(replays: bool) -> Listening {
         let pool = Arc::new(PoolState::listening("m", BlockSize::new(4).unwrap()));
         let index = Arc::new(ConcurrentIndex::new(100));
         let namespace = Namespace::plain("m", BlockSize::new(4).unwrap());
         let writer = index.writer(Slot(0), &ViewSettings { pool: namespace, seed: 1, blocks: 0 });
-        let (source, line) = source(Abilities { patience: Patience::NONE, replays: false, snapshots: false }, 64);
-        let trust = Arc::<Trust>::default();
-        let (_stop, stopped) = watch::channel(None);
-        tasks.spawn(EventTask::new((worker, pool, Arc::clone(&trust)), writer, source).run(stopped));
+        let (source, line) = source(Abilities { patience: Patience::NONE, replays, snapshots: false }, 64);
+        let (tasks, trust) = (Tasks::new(), Arc::<Trust>::default());
+        let (stop, stopped) = watch::channel(None);
+        tasks.spawn(EventTask::new((worker(), pool, Arc::clone(&trust)), writer, source).run(stopped));
+        Listening { tasks, line, index, trust, _stop: stop }
+    }
+
+    /// What a worker's view has after each of these, and how far it is believed, where nobody can be asked for anything.
+    async fn heard_alone(heard: impl IntoIterator<Item = Heard>) -> Vec<(usize, ViewState)> {
+        let Listening { line, index, trust, .. } = &listening(false);
         let mut known = Vec::new();
         for heard in heard {
             line.tell.send(heard).await.unwrap();
@@ -472,15 +485,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn r34_an_event_task_that_panics_begins_again_and_knows_all_again() {
-        let (tasks, worker) = (Tasks::new(), worker());
-        let pool = Arc::new(PoolState::listening("m", BlockSize::new(4).unwrap()));
-        let index = Arc::new(ConcurrentIndex::new(100));
-        let namespace = Namespace::plain("m", BlockSize::new(4).unwrap());
-        let writer = index.writer(Slot(0), &ViewSettings { pool: namespace, seed: 1, blocks: 0 });
-        let (source, line) = source(Abilities { patience: Patience::NONE, replays: true, snapshots: false }, 64);
-        let trust = Arc::<Trust>::default();
-        let (_stop, stopped) = watch::channel(None);
-        tasks.spawn(EventTask::new((worker, pool, Arc::clone(&trust)), writer, source).run(stopped));
+        let Listening { tasks, line, index, trust, .. } = &listening(true);
         tasks.spawn(answer(line.clone(), 3));
         let settle = || tokio::time::sleep(Duration::from_secs(1));
         line.tell.send(Heard::Connected).await.unwrap();
