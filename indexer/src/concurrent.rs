@@ -114,8 +114,8 @@ impl BlockStore for Chains {
         gone
     }
 
-    fn share(&self, slot: Slot, members: &SlotSet) {
-        self.change(|core| core.share(slot, members));
+    fn set_pools(&self, pools: &[SlotSet]) {
+        self.change(|core| core.set_pools(pools));
     }
 
     fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>) {

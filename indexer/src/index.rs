@@ -82,12 +82,6 @@ impl<S: BlockStore> Index<S> {
 
     /// The way in for the worker in `slot`, which begins empty: what another left in the slot is forgotten.
     pub fn writer(self: &Arc<Self>, slot: Slot, settings: &ViewSettings) -> Writer<S> {
-        self.shared_writer(slot, &SlotSet::new(), settings)
-    }
-
-    /// The way in for a cache that several workers share and that is announced once. It has a slot of its own, which no
-    /// answer names: what is stored there counts for every one of `members`. For no members, the slot is a worker's.
-    pub fn shared_writer(self: &Arc<Self>, slot: Slot, members: &SlotSet, settings: &ViewSettings) -> Writer<S> {
         let blocks = settings.blocks.min(self.share());
         let view = Mutex::new(EngineView::new(&ViewSettings { blocks, ..settings.clone() }));
         let [names, held] = [0; 2].map(AtomicUsize::new);
@@ -102,8 +96,13 @@ impl<S: BlockStore> Index<S> {
         if let Some(before) = before {
             self.retire(&before);
         }
-        self.store.share(slot, members);
         Writer { index: Arc::clone(self), lane }
+    }
+
+    /// Says who belongs together: blocks in external storage count for all of the pool of which one tells of them. No slot
+    /// is in two pools. These replace those before them.
+    pub fn set_pools(&self, pools: &[SlotSet]) {
+        self.store.set_pools(pools);
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Option<Arc<Lane>>>> {

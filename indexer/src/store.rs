@@ -153,9 +153,9 @@ pub trait BlockStore: PrefixIndex {
     /// now, but did.
     fn remove_all(&self, slot: Slot, tier: Option<Tier>, chains: &[u32]) -> usize;
 
-    /// Says that what is held in `slot` counts for every one of `members`, as if each held it too, and not for `slot`
-    /// itself: a cache outside of all workers, which is announced once.
-    fn share(&self, slot: Slot, members: &SlotSet);
+    /// Says who belongs together: what one of a pool holds outside of all workers counts for each of the pool. No slot is
+    /// in two pools. These replace those before them.
+    fn set_pools(&self, pools: &[SlotSet]);
 
     /// When each of `chains` was last stored into or matched; higher is later, and none is higher than [`now`](Self::now).
     fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>);
@@ -174,29 +174,21 @@ pub trait BlockStore: PrefixIndex {
     fn bytes(&self) -> usize;
 }
 
-/// The slots that stand for several workers, and for which.
+/// The pools, each of which reaches all that one of it has told to lie in external storage.
 #[derive(Default)]
-pub(crate) struct Shared(Vec<(Slot, SlotSet)>);
+pub(crate) struct Pools(Vec<SlotSet>);
 
-impl Shared {
-    /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+impl Pools {
+    /// Replaces them.
+    pub(crate) fn set(&mut self, pools: &[SlotSet]) {
+        self.0 = pools.to_vec();
     }
 
-    /// From now on `slot` stands for `members`; for none, it is a worker like others again.
-    pub(crate) fn set(&mut self, slot: Slot, members: &SlotSet) {
-        self.0.retain(|(other, _)| *other != slot);
-        if !members.is_empty() {
-            self.0.push((slot, members.clone()));
-        }
-    }
-
-    /// Puts the members in the place of each slot that stands for them.
-    pub(crate) fn expand(&self, slots: &mut SlotSet) {
-        for (slot, members) in &self.0 {
-            if slots.remove(*slot) {
-                slots.union_with(members);
+    /// Adds the others of their pools to those who told of a block in external storage. O(pools × slots / 64).
+    pub(crate) fn join(&self, tellers: &mut SlotSet) {
+        for pool in &self.0 {
+            if !pool.is_disjoint(tellers) {
+                tellers.union_with(pool);
             }
         }
     }

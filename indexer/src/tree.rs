@@ -10,7 +10,7 @@ use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{Blocks, Tier};
 
 use crate::index::Index;
-use crate::store::{Above, BlockStore, CHAINS_MAX, Origin, Place, Placed, Shared};
+use crate::store::{Above, BlockStore, CHAINS_MAX, Origin, Place, Placed, Pools};
 
 /// The index over all engines that others are measured against.
 pub type PlainIndex = Index<PrefixTree>;
@@ -37,7 +37,7 @@ struct Tree {
     blocks: Vec<Block>,
     /// Numbers of blocks that are gone.
     free: Vec<u32>,
-    shared: Shared,
+    pools: Pools,
 }
 
 #[derive(Default)]
@@ -151,11 +151,14 @@ impl PrefixIndex for PrefixTree {
         let mut anywhere = SlotSet::new();
         for (place, hash) in prompt.iter().enumerate() {
             let Some(holders) = tree.holders(*hash) else { break };
-            anywhere.copy_from(&holders.device);
-            for lower in holders.lower.iter().flat_map(|tiers| tiers.iter()) {
-                anywhere.union_with(lower);
+            anywhere.clear();
+            if let Some(tellers) = holders.tier(Tier::External) {
+                anywhere.copy_from(tellers);
+                tree.pools.join(&mut anywhere);
             }
-            tree.shared.expand(&mut anywhere);
+            for tier in Tier::ALL {
+                holders.tier(tier).into_iter().for_each(|slots| anywhere.union_with(slots));
+            }
             if place == 0 {
                 alive.copy_from(&anywhere);
             } else {
@@ -164,7 +167,7 @@ impl PrefixIndex for PrefixTree {
             if alive.is_empty() {
                 break;
             }
-            book((holders, &tree.shared), &alive, overlaps);
+            book((holders, &tree.pools), &alive, overlaps);
         }
     }
 }
@@ -220,8 +223,8 @@ impl BlockStore for PrefixTree {
         chains.iter().filter(gone).count()
     }
 
-    fn share(&self, slot: Slot, members: &SlotSet) {
-        self.write().shared.set(slot, members);
+    fn set_pools(&self, pools: &[SlotSet]) {
+        self.write().pools.set(pools);
     }
 
     /// It does not know: all were used long ago.
@@ -248,13 +251,15 @@ impl BlockStore for PrefixTree {
 }
 
 /// Books one block for each of `alive` under the fastest tier in which it holds the block.
-fn book((holders, shared): (&Holders, &Shared), alive: &SlotSet, overlaps: &mut Overlaps) {
+fn book((holders, pools): (&Holders, &Pools), alive: &SlotSet, overlaps: &mut Overlaps) {
     let mut left = alive.clone();
     let mut here = SlotSet::new();
     for tier in Tier::ALL {
         let Some(slots) = holders.tier(tier) else { continue };
         here.copy_from(slots);
-        shared.expand(&mut here);
+        if tier == Tier::External {
+            pools.join(&mut here);
+        }
         here.intersect_with(&left);
         overlaps.push(Blocks(1), tier, &here);
         left.subtract(&here);

@@ -335,8 +335,8 @@ mod tests {
             self.note(chains.iter().map(hash).flat_map(|hash| tiers().map(move |tier| Said::Remove(hash, tier))));
             self.tree.remove_all(slot, tier, chains)
         }
-        fn share(&self, slot: Slot, members: &SlotSet) {
-            self.tree.share(slot, members);
+        fn set_pools(&self, pools: &[SlotSet]) {
+            self.tree.set_pools(pools);
         }
         fn last_used(&self, chains: &[u32], ages: &mut Vec<u32>) {
             self.tree.last_used(chains, ages);

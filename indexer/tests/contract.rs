@@ -96,12 +96,11 @@ fn a_block_counts_under_its_fastest_tier<S: BlockStore>(index: Index<S>) {
 }
 
 /// What lies outside of all workers extends the run of every worker of the pool, and of no other, wherever it has holes.
-fn a_shared_cache_extends_every_members_run<S: BlockStore>(index: Index<S>) {
+fn external_storage_extends_every_members_run<S: BlockStore>(index: Index<S>) {
     let index = Arc::new(index);
     let path: Vec<u64> = (1..=8).collect();
-    let members = [1, 2].map(Slot).into_iter().collect();
-    let [one, two, three] = [1, 2, 3].map(|slot| index.writer(Slot(slot), &settings()));
-    let outside = index.shared_writer(Slot(200), &members, &settings());
+    index.set_pools(&[[1, 2, 200].map(Slot).into_iter().collect(), [3, 4].map(Slot).into_iter().collect()]);
+    let [one, two, three, outside] = [1, 2, 3, 200].map(|slot| index.writer(Slot(slot), &settings()));
     one.apply(&[stored(&path[..2], 0, Tier::Device)]);
     three.apply(&[stored(&path[..3], 0, Tier::Device)]);
     outside.apply(&[stored(&path[..6], 0, Tier::External)]);
@@ -110,17 +109,24 @@ fn a_shared_cache_extends_every_members_run<S: BlockStore>(index: Index<S>) {
     let tiers = |overlaps: &Overlaps, slot| Tier::ALL.map(|tier| overlaps.of(Slot(slot)).get(tier).0);
     let overlaps = matched(&*index, &path);
     let all = [1, 2, 3, 200].map(|slot| tiers(&overlaps, slot));
-    assert_eq!(all, [[2, 0, 0, 4], [0, 4, 0, 2], [3, 0, 0, 0], [0; 4]]);
+    assert_eq!(all, [[2, 0, 0, 4], [0, 4, 0, 2], [3, 0, 0, 0], [0, 0, 0, 6]]);
     assert_eq!(overlaps.best(), Some((Slot(1), Blocks(6))));
     outside.apply(&removed(&path[..3], 2, Tier::External));
     let overlaps = matched(&*index, &path);
-    assert_eq!([1, 2, 3, 200].map(|slot| tiers(&overlaps, slot)), [[2, 0, 0, 0], [0, 4, 0, 2], [3, 0, 0, 0], [0; 4]]);
+    let all = [1, 2, 3, 200].map(|slot| tiers(&overlaps, slot));
+    assert_eq!(all, [[2, 0, 0, 0], [0, 4, 0, 2], [3, 0, 0, 0], [0, 0, 0, 2]]);
     outside.forget();
     let overlaps = matched(&*index, &path);
     assert_eq!([1, 2, 3].map(|slot| tiers(&overlaps, slot)), [[2, 0, 0, 0], [0, 1, 0, 0], [3, 0, 0, 0]]);
-    // The slot is a worker's again.
-    index.writer(Slot(200), &settings()).apply(&[stored(&path[..1], 0, Tier::Device)]);
-    assert_eq!(tiers(&matched(&*index, &path), 200), [1, 0, 0, 0]);
+    // One of the pool may tell of it, too: what it has by itself stays its own, and all ends with the pool.
+    one.apply(&[stored(&path[..7], 0, Tier::External)]);
+    three.apply(&[stored(&path[..8], 7, Tier::External)]);
+    let overlaps = matched(&*index, &path);
+    let all = [1, 2, 3, 4, 200].map(|slot| tiers(&overlaps, slot));
+    assert_eq!(all, [[2, 0, 0, 5], [0, 4, 0, 3], [3, 0, 0, 0], [0; 4], [0, 0, 0, 7]]);
+    index.set_pools(&[]);
+    let overlaps = matched(&*index, &path);
+    assert_eq!([1, 2, 3].map(|slot| tiers(&overlaps, slot)), [[2, 0, 0, 5], [0, 1, 0, 0], [3, 0, 0, 0]]);
 }
 
 /// A slot that is given to another worker shows nothing of the one before, and nobody else loses anything.
@@ -328,8 +334,8 @@ macro_rules! contract {
             }
 
             #[test]
-            fn a_shared_cache_extends_every_members_run() {
-                super::a_shared_cache_extends_every_members_run($index::new(1000));
+            fn external_storage_extends_every_members_run() {
+                super::external_storage_extends_every_members_run($index::new(1000));
             }
 
             #[test]

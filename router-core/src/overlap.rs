@@ -28,6 +28,19 @@ impl TierBlocks {
         *held = held.saturating_add(blocks.0);
     }
 
+    /// The first `blocks` of the run lie on the device, whatever else is known: which of those below it these were is not, and
+    /// the fastest count as them.
+    pub fn lead(&mut self, blocks: Blocks) {
+        let [device, below @ ..] = &mut self.0;
+        let mut raised = blocks.0.saturating_sub(*device);
+        *device += raised;
+        for held in below {
+            let those = raised.min(*held);
+            *held -= those;
+            raised -= those;
+        }
+    }
+
     /// Adds tier by tier.
     pub fn add_all(&mut self, other: TierBlocks) {
         for (held, more) in self.0.iter_mut().zip(other.0) {

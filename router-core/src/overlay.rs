@@ -75,8 +75,8 @@ impl Overlay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Raises each worker's overlap with `prompt` in `held[slot]` to what prompts in flight there have in common with
-    /// it, at most `cap`, where that is longer; then all of it counts as on the device. Slots beyond `held` are left out.
+    /// Raises each worker's overlap with `prompt` in `held[slot]` by what prompts in flight there have in common with it, at
+    /// most `cap`: that counts as on the device, whatever the index has below. Slots beyond `held` are left out.
     /// O(forks × (log blocks + slots / 64) + workers).
     pub fn raise(&self, now: Instant, prompt: &[SequenceHash], cap: Blocks, held: &mut [TierBlocks]) {
         if self.credit().is_zero() || prompt.is_empty() {
@@ -86,10 +86,8 @@ impl Overlay {
         state.expire(now);
         state.tree.credits(prompt, |slot, blocks| {
             let blocks = Blocks(blocks).min(cap);
-            if let Some(held) = held.get_mut(slot.index())
-                && held.total() < blocks
-            {
-                *held = TierBlocks::device(blocks);
+            if let Some(held) = held.get_mut(slot.index()) {
+                held.lead(blocks);
             }
         });
     }
@@ -209,6 +207,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::units::Tier;
 
     const CREDIT: Duration = Duration::from_secs(30);
     const SLOTS: [u16; 3] = [0, 1, 200];
@@ -303,18 +302,29 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_run_counts_and_the_cap_holds() {
+    fn what_is_in_flight_lies_on_the_device_and_the_cap_holds() {
         let (overlay, now) = (Arc::new(Overlay::new(CREDIT)), origin());
         let prompt = chain(&[1, 2, 3, 4]);
         let _stays = SLOTS.map(|slot| enter(&overlay, now, slot, &prompt[..3]));
-        let mut known = TierBlocks::device(Blocks(1));
-        known.add(crate::units::Tier::Host, Blocks(2));
-        let mut held = [TierBlocks::device(Blocks(1)), known];
-        overlay.raise(now, &prompt, Blocks(3), &mut held);
-        assert_eq!(held, [TierBlocks::device(Blocks(3)), known]);
-        held[0] = TierBlocks::default();
-        overlay.raise(now, &prompt, Blocks(2), &mut held);
-        assert_eq!(held, [TierBlocks::device(Blocks(2)), known]);
+        let tiers = |blocks: [u32; 4]| {
+            let mut tiers = TierBlocks::default();
+            Tier::ALL.into_iter().zip(blocks).for_each(|(tier, blocks)| tiers.add(tier, Blocks(blocks)));
+            tiers
+        };
+        for (index, cap, expected) in [
+            ([1, 0, 0, 0], 3, [3, 0, 0, 0]),
+            ([0, 0, 0, 0], 2, [2, 0, 0, 0]),
+            ([1, 2, 0, 0], 3, [3, 0, 0, 0]),
+            ([0, 0, 3, 0], 3, [3, 0, 0, 0]),
+            ([0, 0, 0, 2], 3, [3, 0, 0, 0]),
+            ([1, 1, 1, 1], 3, [3, 0, 0, 1]),
+            ([1, 1, 1, 1], 2, [2, 0, 1, 1]),
+            ([4, 0, 0, 0], 3, [4, 0, 0, 0]),
+        ] {
+            let mut held = [tiers(index); 2];
+            overlay.raise(now, &prompt, Blocks(cap), &mut held);
+            assert_eq!(held, [tiers(expected); 2], "{index:?}, at most {cap}");
+        }
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
 use crate::policy::Policy;
 use crate::session::Sessions;
-use crate::shape::{Prompt, Request, Shape};
-use crate::units::{BlockSize, Blocks, Tokens};
+use crate::shape::{Request, Shape};
+use crate::units::{Blocks, Tokens};
 use crate::workers::{Pool, Target, WorkerTable};
 
 mod decide;
@@ -289,23 +289,37 @@ const HALF_LIFE: Duration = Duration::from_secs(5);
 /// The request's share of a worker on which `new_tokens` are missing.
 fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
     let Shape { prompt, block_size, sequences, .. } = request.shape;
-    // Blocks that are hashed are counted where they are shared; of a prompt that was not read, none is.
-    let open = |prompt: &Prompt<'_>, size: BlockSize| {
-        let hashed = u32::try_from(prompt.full_blocks()).unwrap_or(u32::MAX);
-        prompt.len().blocks_occupied(size).0.saturating_sub(hashed)
+    let mut share = Share { sequences, new_tokens, tail: Blocks(0), room: Tokens(0), block_size };
+    let mut book = |tokens: Tokens, hashed: usize| {
+        let Tail { blocks, room } = Tail::of(request, tokens, hashed);
+        share.tail.0 = share.tail.0.saturating_add(blocks.0);
+        share.room.0 = share.room.0.saturating_add(room.0);
     };
-    let (tail, room) = match request.prompts {
-        [] => (prompt.blocks_occupied(block_size).0, free_room(prompt, block_size)),
-        [only] => (open(only, block_size), free_room(only.len(), block_size)),
-        several => {
-            let tails = several.iter().map(|prompt| open(prompt, block_size));
-            (tails.fold(0, u32::saturating_add), Tokens(0))
-        }
-    };
-    Share { sequences, new_tokens, tail: Blocks(tail), room, block_size }
+    if request.prompts.is_empty() {
+        book(prompt, 0);
+    }
+    request.prompts.iter().for_each(|prompt| book(prompt.len(), prompt.full_blocks()));
+    share
 }
 
-/// Tokens that the last, partly filled block still takes.
-fn free_room(tokens: Tokens, size: BlockSize) -> Tokens {
-    tokens.blocks_occupied(size).tokens(size).saturating_sub(tokens)
+/// What is behind the hashed blocks of a prompt, which are counted where they are shared.
+struct Tail {
+    blocks: Blocks,
+    /// Tokens that its last blocks still take.
+    room: Tokens,
+}
+
+impl Tail {
+    /// Of a prompt of `request`, of which so many blocks are hashed; of one that was not read, none is. All sequences of a
+    /// prompt share its full blocks, and each goes on in a block of its own where the last one is not full.
+    fn of(request: &Request<'_>, tokens: Tokens, hashed: usize) -> Self {
+        let Shape { block_size, sequences, .. } = request.shape;
+        let prompts = u32::try_from(request.prompts.len()).unwrap_or(u32::MAX).max(1);
+        let each = (sequences / prompts).max(1);
+        let occupied = tokens.blocks_occupied(block_size);
+        let room = occupied.tokens(block_size).saturating_sub(tokens);
+        let further = if room > Tokens(0) { each - 1 } else { 0 };
+        let open = occupied.0.saturating_sub(u32::try_from(hashed).unwrap_or(u32::MAX));
+        Self { blocks: Blocks(open.saturating_add(further)), room: Tokens(room.0.saturating_mul(each)) }
+    }
 }

@@ -119,6 +119,11 @@ impl SlotSet {
         })
     }
 
+    /// Whether no slot of `other` is in the set.
+    pub fn is_disjoint(&self, other: &SlotSet) -> bool {
+        self.0.iter().zip(&other.0).all(|(mine, theirs)| mine & theirs == 0)
+    }
+
     /// Whether every slot of `other` is in the set.
     pub(crate) fn contains_all(&self, other: &SlotSet) -> bool {
         other.0.len() <= self.0.len() && self.0.iter().zip(&other.0).all(|(mine, theirs)| theirs & !mine == 0)

@@ -104,6 +104,7 @@ impl Members {
             let ranks = self.join(described, Health::presumed())?;
             self.attend(described, ranks)?;
         }
+        self.sources.tell_pools();
         let (tell, found) = mpsc::channel(FOUND_MAX);
         self.discover(&tell);
         let mut union = Union::default();
@@ -179,6 +180,7 @@ impl Members {
         for (id, _) in last {
             self.leave(&id).await;
         }
+        self.sources.tell_pools();
         trouble
     }
 

@@ -183,6 +183,13 @@ impl Sources {
         }
     }
 
+    /// Tells the index who belongs together, after some have come or gone.
+    pub(super) fn tell_pools(&self) {
+        let roster = self.fleet.roster();
+        let pools = roster.table().pools().iter().map(|pool| pool.targets.iter().copied().collect());
+        self.index.set_pools(&pools.collect::<Vec<_>>());
+    }
+
     fn view(&self, worker: &Worker, pool: &PoolState, blocks: usize) -> ViewSettings {
         let namespace = Namespace::plain(Arc::clone(&worker.model), pool.block_size);
         ViewSettings { pool: namespace, seed: self.config.index.seed, blocks }

@@ -129,7 +129,8 @@ impl NanoPool {
     }
 
     /// Whether there is room for the newest token of a sequence.
-    pub fn can_append(&self, sequence: &Sequence) -> bool {
+    #[cfg(test)]
+    fn can_append(&self, sequence: &Sequence) -> bool {
         !self.begins_block(sequence) || !self.free.is_empty()
     }
 

@@ -155,6 +155,32 @@ async fn r22_what_is_said_twice_counts_once() {
     assert_eq!(bench.fleet.metric("warmpath_kv_event_gaps_total", "engine-1").await, 0.0);
 }
 
+/// What one tells of storage outside of it is there for everybody of its pool, until it tells that it is gone.
+#[tokio::test]
+async fn blocks_in_external_storage_count_for_the_whole_pool() {
+    let bench = Bench::start().await;
+    let CacheEvent::Stored(event) = stored(0, 4) else { panic!("it is a store") };
+    let external = Stored { tier: Tier::External, ..*event };
+    let overlaps = async || {
+        let prompt: Vec<u32> = (0..20).collect();
+        let (status, told) = bench.fleet.explain(&json!({"model": "m", "prompt": prompt})).await;
+        assert_eq!(status, 200, "{told}");
+        let considered = told["considered"].as_array().unwrap();
+        considered.iter().map(|of| of["candidate"]["overlap"].clone()).collect::<Vec<_>>()
+    };
+    bench.publish(1, Some((7, 0)), batch(None, vec![external.into()])).await;
+    bench.until_blocks(1, 4.0).await;
+    assert_eq!(overlaps().await, [json!([0, 0, 0, 4]), json!([0, 0, 0, 4])]);
+    bench.publish(2, Some((7, 0)), batch(None, vec![stored(0, 2)])).await;
+    bench.until_blocks(2, 2.0).await;
+    assert_eq!(overlaps().await, [json!([0, 0, 0, 4]), json!([2, 0, 0, 2])]);
+    let CacheEvent::Removed(event) = removed(8) else { panic!("it is a removal") };
+    let gone = Removed { tier: Tier::External, ..event };
+    bench.publish(1, Some((7, 1)), batch(None, vec![CacheEvent::Removed(gone)])).await;
+    bench.until_blocks(1, 3.0).await;
+    assert_eq!(overlaps().await, [json!([0, 0, 0, 2]), json!([2, 0, 0, 0])]);
+}
+
 #[tokio::test]
 async fn a_gap_that_is_closed_in_time_is_none() {
     let bench = Bench::start().await;

@@ -10,7 +10,7 @@ use warmpath_core::units::{Blocks, Tier};
 use super::chain::Chain;
 use super::holders::Holders;
 use super::slab::Slab;
-use crate::store::{Above, CHAIN_BLOCKS, Origin, Place, Placed, Shared};
+use crate::store::{Above, CHAIN_BLOCKS, Origin, Place, Placed, Pools};
 use crate::table::{HashTable, Kept};
 
 /// How finely time is told apart: in so many steps all blocks that there may be are stored once.
@@ -26,7 +26,7 @@ const STEPS: usize = 256;
 pub(super) struct Core {
     heads: HashTable,
     slab: Slab,
-    shared: Shared,
+    pools: Pools,
     /// Blocks in all chains, also inner ones that nobody holds any more.
     kept: usize,
     kept_max: usize,
@@ -54,7 +54,7 @@ impl Core {
         Self {
             heads: HashTable::with_capacity(0),
             slab: Slab::default(),
-            shared: Shared::default(),
+            pools: Pools::default(),
             kept: 0,
             kept_max,
             now: 0,
@@ -77,9 +77,9 @@ impl Core {
         self.now
     }
 
-    /// What is held in `slot` counts for `members`.
-    pub(super) fn share(&mut self, slot: Slot, members: &SlotSet) {
-        self.shared.set(slot, members);
+    /// Who belongs together.
+    pub(super) fn set_pools(&mut self, pools: &[SlotSet]) {
+        self.pools.set(pools);
     }
 
     /// The block at a place.
@@ -97,7 +97,7 @@ impl Core {
             {
                 chain.touch(self.now);
                 let begins = left.len() == prompt.len();
-                match scratch.follow((chain, &self.shared), left, begins, overlaps) {
+                match scratch.follow((chain, &self.pools), left, begins, overlaps) {
                     0 => break,
                     matched => left = &left[matched..],
                 }
@@ -277,7 +277,7 @@ impl Scratch {
     /// the blocks matched; 0 once nobody is left.
     fn follow(
         &mut self,
-        (chain, shared): (&Chain, &Shared),
+        (chain, pools): (&Chain, &Pools),
         prompt: &[SequenceHash],
         begins: bool,
         overlaps: &mut Overlaps,
@@ -290,19 +290,21 @@ impl Scratch {
                 return matched;
             }
             let first = begins && matched == 0;
-            if shared.is_empty() {
-                self.keep(first, holders.anywhere());
-            } else {
-                let mut anywhere = std::mem::take(&mut self.here);
-                anywhere.copy_from(holders.anywhere());
-                shared.expand(&mut anywhere);
-                self.keep(first, &anywhere);
-                self.here = anywhere;
+            match holders.in_tier(Tier::External).filter(|tellers| !tellers.is_empty()) {
+                None => self.keep(first, holders.anywhere()),
+                Some(tellers) => {
+                    let mut anywhere = std::mem::take(&mut self.here);
+                    anywhere.copy_from(tellers);
+                    pools.join(&mut anywhere);
+                    anywhere.union_with(holders.anywhere());
+                    self.keep(first, &anywhere);
+                    self.here = anywhere;
+                }
             }
             if self.alive.is_empty() {
                 return 0;
             }
-            self.book(here, (holders, shared), overlaps);
+            self.book(here, (holders, pools), overlaps);
             matched += here;
             if here < blocks.len() {
                 return matched;
@@ -321,9 +323,9 @@ impl Scratch {
     }
 
     /// Books blocks for those that are left, each worker under the fastest tier in which it holds them.
-    fn book(&mut self, blocks: usize, (holders, shared): (&Holders, &Shared), overlaps: &mut Overlaps) {
+    fn book(&mut self, blocks: usize, (holders, pools): (&Holders, &Pools), overlaps: &mut Overlaps) {
         let blocks = Blocks(u32::try_from(blocks).unwrap_or(u32::MAX));
-        if holders.on_devices_only() && shared.is_empty() {
+        if holders.on_devices_only() {
             overlaps.push(blocks, Tier::Device, &self.alive);
             return;
         }
@@ -331,7 +333,9 @@ impl Scratch {
         for tier in Tier::ALL {
             let Some(slots) = holders.in_tier(tier) else { continue };
             self.here.copy_from(slots);
-            shared.expand(&mut self.here);
+            if tier == Tier::External {
+                pools.join(&mut self.here);
+            }
             self.here.intersect_with(&self.left);
             overlaps.push(blocks, tier, &self.here);
             self.left.subtract(&self.here);

@@ -281,7 +281,6 @@ fn a_source_that_falls_silent_is_asked_again() {
     assert_eq!(bench.ended(), vec![View(Current)]);
 }
 
-/// Only then can the numbers tell: what was applied is beyond all that the new process has said.
 /// Histories hold for long what could not be read once.
 #[test]
 fn r28_a_worker_is_heard_again_though_its_history_still_has_the_nonsense() {

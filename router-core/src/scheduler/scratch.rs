@@ -1,5 +1,7 @@
 //! What one caller of the scheduler keeps from request to request.
 
+use std::ops::Range;
+
 use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
 
@@ -42,6 +44,8 @@ pub struct Scratch {
     pub(super) held: Vec<TierBlocks>,
     pub(super) prompt_held: Vec<TierBlocks>,
     pub(super) added: Vec<Blocks>,
+    /// The prompts' stretches of `hashes`, those that begin alike one after the other, with the blocks behind each.
+    pub(super) alike: Vec<(Range<usize>, Blocks)>,
     pub(super) shared: Vec<u32>,
     pub(super) text_hashes: Vec<SequenceHash>,
     pub(super) known: Vec<Known>,
@@ -69,6 +73,7 @@ impl Scratch {
             held: Vec::new(),
             prompt_held: Vec::new(),
             added: Vec::new(),
+            alike: Vec::new(),
             shared: Vec::new(),
             text_hashes: Vec::new(),
             known: Vec::new(),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use xxhash_rust::xxh64::xxh64;
 
-use super::{Scheduler, Scratch};
+use super::{Scheduler, Scratch, Tail};
 use crate::admission;
 use crate::cost::tiers::Believed;
 use crate::cost::{Candidate, Standing};
@@ -364,22 +364,33 @@ fn find_overlaps(
     }
 }
 
-/// Fills `added`, which is empty so far, by slot: what each account would grow by, except that what the prompts of one request share is counted
-/// for each of them.
+/// Fills `added`, which is empty so far, by slot: what each account would grow by. What prompts of the request share is
+/// counted once. O(prompts × (slots + blocks)), and sorts several prompts.
 fn find_added(request: &Request<'_>, overlay: &Overlay, slots: usize, scratch: &mut Scratch) {
-    let Scratch { hashes, ends, added, shared, .. } = scratch;
+    let Scratch { hashes, ends, added, alike, shared, .. } = scratch;
     if request.prompts.is_empty() {
-        added.fill(request.shape.prompt.blocks_occupied(request.shape.block_size));
+        added.fill(Tail::of(request, request.shape.prompt, 0).blocks);
     }
-    let mut start = 0;
-    for (prompt, &end) in request.prompts.iter().zip(ends.iter()) {
-        let blocks = prompt.len().blocks_occupied(prompt.root.block_size()).0;
+    alike.clear();
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let stretches = starts.zip(ends.iter()).map(|(start, &end)| start..end);
+    let tails = request.prompts.iter().map(|prompt| Tail::of(request, prompt.len(), prompt.full_blocks()).blocks);
+    alike.extend(stretches.zip(tails));
+    if alike.len() > 1 {
+        alike.sort_unstable_by(|(a, _), (b, _)| hashes[a.clone()].cmp(&hashes[b.clone()]));
+    }
+    let mut before: &[SequenceHash] = &[];
+    for (stretch, tail) in alike.iter() {
+        let prompt = &hashes[stretch.clone()];
+        let again = before.iter().zip(prompt).take_while(|(before, now)| before == now).count();
+        let [hashed, again] = [prompt.len(), again].map(|blocks| u32::try_from(blocks).unwrap_or(u32::MAX));
         shared.clear();
         shared.resize(slots, 0);
-        overlay.in_flight(&hashes[start..end], shared);
+        overlay.in_flight(prompt, shared);
         for (added, shared) in added.iter_mut().zip(shared.iter()) {
-            added.0 = added.0.saturating_add(blocks.saturating_sub(*shared));
+            let new = hashed.saturating_sub(again.max(*shared));
+            added.0 = added.0.saturating_add(new).saturating_add(tail.0);
         }
-        start = end;
+        before = prompt;
     }
 }

@@ -6,7 +6,6 @@ use std::time::Instant;
 use warmpath_core::blocks::DEFAULT_ROOT_SEED;
 use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
-use warmpath_core::slot_set::SlotSet;
 use warmpath_core::trust::EventsHeard;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::decode;
@@ -40,18 +39,13 @@ pub(super) struct Hearing {
 }
 
 impl Hearing {
-    /// Of the cache in `slot`, which is a worker's own; for `members`, one that these workers share.
-    pub(super) fn new(
-        index: &Arc<ConcurrentIndex>,
-        (slot, members): (Slot, &SlotSet),
-        block_size: BlockSize,
-        wire: bool,
-    ) -> Self {
+    /// Of the cache in `slot`.
+    pub(super) fn new(index: &Arc<ConcurrentIndex>, slot: Slot, block_size: BlockSize, wire: bool) -> Self {
         let pool = Namespace::plain(MODEL, block_size);
         let settings = ViewSettings { pool, seed: DEFAULT_ROOT_SEED, blocks: 0 };
         Self {
             feed: WorkerFeed::new(Patience::NONE),
-            writer: index.shared_writer(slot, members, &settings),
+            writer: index.writer(slot, &settings),
             actions: Vec::new(),
             heard: EventsHeard::default(),
             orphans: 0,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use warmpath_core::ids::Slot;
-use warmpath_core::slot_set::SlotSet;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::agenda::Message;
@@ -41,7 +40,7 @@ impl Member {
     pub(super) fn new(scenario: &Scenario, slot: Slot, index: &Arc<ConcurrentIndex>) -> Result<Self, ScenarioError> {
         let seed = scenario.seed.wrapping_add(u64::from(slot.0)).wrapping_add(1);
         let config = EngineConfig { seed, ..scenario.engine.clone() };
-        let hearing = Hearing::new(index, (slot, &SlotSet::new()), config.block_size, scenario.wire);
+        let hearing = Hearing::new(index, slot, config.block_size, scenario.wire);
         Ok(Self { engine: Engine::new(config)?, step: None, hearing, busy: Ms::ZERO })
     }
 
@@ -61,11 +60,14 @@ impl Member {
 impl Storage {
     /// None where the scenario has none.
     pub(super) fn new(scenario: &Scenario, index: &Arc<ConcurrentIndex>) -> Option<Self> {
+        if scenario.shared_pages == 0 {
+            return None;
+        }
         let eviction = scenario.engine.tiers.map(|tiers| tiers.eviction).unwrap_or_default();
         let tier = SharedTier::with(scenario.shared_pages, eviction, scenario.seed);
-        let members: SlotSet = (0..scenario.workers).map(Slot).collect();
+        // One more of the pool than there are workers, which never is a candidate.
         let slot = Slot(scenario.workers);
-        let hearing = || Hearing::new(index, (slot, &members), scenario.engine.block_size, scenario.wire);
-        (scenario.shared_pages > 0).then(|| Self { tier, hearing: hearing() })
+        index.set_pools(&[(0..=slot.0).map(Slot).collect()]);
+        Some(Self { tier, hearing: Hearing::new(index, slot, scenario.engine.block_size, scenario.wire) })
     }
 }

@@ -188,6 +188,7 @@ fn r24_a_history_that_only_seems_to_be_from_before_is_believed_when_it_is_asked_
     assert_eq!(bench.ended(), vec![View(Current)]);
 }
 
+/// Only then can the numbers tell: what was applied is beyond all that the new process has said.
 #[test]
 fn r24_a_process_whose_clock_was_set_back_is_found_by_how_far_it_has_come() {
     let mut bench = Bench::of(REPLAYS, 9);
