@@ -16,7 +16,7 @@ use crate::door::Door;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::fleet::Fleet;
-use crate::http::admin::{self, Admin, AdminToken};
+use crate::http::admin::{self, Admin, AdminToken, Changes};
 use crate::http::desk::Desk;
 use crate::http::gateway::Gateway;
 use crate::http::routes;
@@ -143,7 +143,7 @@ impl App {
             refresh: Box::new(move || measured.measure()),
             token,
             settings: reloader.clone(),
-            tasks: background.clone(),
+            changes: Changes::new(background.clone()),
         });
         report::tell_on_signal(Arc::clone(&admin_state), &background)?;
         report::tell_untokenized(&fleet, &background);

@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use address::{BaseUrl, NatsUrl, Secret};
+pub use address::{BaseUrl, NatsUrl, Secret, checked_authority};
 pub use bounds::{Health, Limits, Retries, Timeouts};
 pub use decisions::Decisions;
 pub use discovery::{Discovery, DnsSource, FileSource, NatsSource, Records};

@@ -383,7 +383,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 /// When a worker says to come back: `retry-after-ms`, or `Retry-After` in seconds or as a date that is to come.
 pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
-    let number = |name: &HeaderName| text(name)?.parse::<f64>().ok();
+    let number = |name: &HeaderName| text(name)?.parse::<f64>().ok().filter(|number| number.is_finite());
     let millis = number(&RETRY_AFTER_MS).map(|millis| millis / 1_000.0);
     let after = match millis.or_else(|| number(&header::RETRY_AFTER)) {
         Some(seconds) => Duration::try_from_secs_f64(seconds.min(RETRY_AFTER_MAX.as_secs_f64())).ok()?,
@@ -463,7 +463,7 @@ mod tests {
         }
         assert_eq!(read(&[("retry-after", "2")]), Some(2_000));
         assert_eq!(read(&[("retry-after", "2"), ("retry-after-ms", "150")]), Some(150));
-        for odd in ["", "-1", "soon", "Fri, 31 Dec 1993 23:59:59 GMT"] {
+        for odd in ["", "-1", "soon", "nan", "inf", "Fri, 31 Dec 1993 23:59:59 GMT"] {
             assert_eq!(read(&[("retry-after", odd)]), None, "{odd}");
         }
         assert_eq!(read(&[]), None);

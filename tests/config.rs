@@ -222,6 +222,20 @@ fn depth_and_size_are_bounded() {
 }
 
 #[test]
+fn a_fleet_has_no_more_ranks_than_there_are_slots() {
+    let fleet = |last: u32| {
+        let worker = |at: u32| {
+            let ranks = if at == 64 { last } else { 1024 };
+            format!("- {{id: w{at}, url: 'http://w{at}', model: m, events: none, dp_ranks: {ranks}}}\n")
+        };
+        format!("models: [{{name: m}}]\nworkers:\n{}", (1..=64).map(worker).collect::<String>())
+    };
+    assert_eq!(faults(&fleet(1023), &[]), Vec::<String>::new());
+    let said = "66:69: workers and their ranks up to here are 65536; at most 65535 are served";
+    assert_eq!(faults(&fleet(1024), &[]), [said]);
+}
+
+#[test]
 fn at_most_sixty_four_faults_are_looked_for() {
     let keys: String = (0..100).map(|key| format!("key{key}: 1\n")).collect();
     assert_eq!(faults(&keys, &[]).len(), 64);

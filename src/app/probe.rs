@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::StatusCode;
+
 use crate::config::{ReadyWhen, Timeouts};
+use crate::error::chain;
 use crate::fleet::{Duty, Fleet, Worker};
 use crate::link::{AskError, Outgoing, SendError, Stage};
 use crate::shutdown::{Restarts, Tasks};
@@ -39,12 +43,16 @@ impl Probes {
             let answer = first.control.ask(&health, self.patience, ANSWER_MAX).await;
             // What the router lacks says nothing of the worker.
             let asked = !matches!(answer, Err(AskError::Send(SendError { stage: Stage::Starved, .. })));
-            let passed = answer.is_ok_and(|(status, _)| status.is_success());
+            let fault = fault(answer);
             for worker in ranks.iter().filter(|_| asked) {
-                let rank = worker.rank.map(|rank| rank.0);
-                match self.fleet.checked(worker, passed, Instant::now()) {
+                let (rank, why) = (worker.rank.map(|rank| rank.0), fault.as_deref());
+                let is_news = worker.note_check(why);
+                match self.fleet.checked(worker, why.is_none(), Instant::now()) {
                     Some(true) => tracing::info!(worker = %worker.id, rank, "brought back: its health checks pass"),
-                    Some(false) => tracing::warn!(worker = %worker.id, rank, "taken out: its health checks fail"),
+                    Some(false) => tracing::warn!(worker = %worker.id, rank, why, "taken out: its health checks fail"),
+                    None if is_news && why.is_some() && !worker.health().is_available() => {
+                        tracing::warn!(worker = %worker.id, rank, why, "its health checks fail");
+                    }
                     None => {}
                 }
             }
@@ -53,6 +61,15 @@ impl Probes {
             let interval = if is_out { self.interval / 2 } else { self.interval };
             tokio::time::sleep_until((began + interval).into()).await;
         }
+    }
+}
+
+/// What is wrong with an answer to a health check, in words; nothing with any success.
+fn fault(answer: Result<(StatusCode, Bytes), AskError>) -> Option<String> {
+    match answer {
+        Ok((status, _)) if status.is_success() => None,
+        Ok((status, _)) => Some(format!("/health answers {status}")),
+        Err(error) => Some(chain(&error)),
     }
 }
 
@@ -130,9 +147,12 @@ pub(super) fn unserved(fleet: &Fleet) -> Vec<String> {
 pub(super) fn complaints(fleet: &Fleet) -> Vec<String> {
     let roster = fleet.roster();
     let trouble = |worker: &Arc<Worker>| {
-        let what =
-            if worker.denies() { Some("refuses the router's key (`api_key`)") } else { worker.health().trouble() };
-        Some((worker.id.clone(), what?))
+        if worker.denies() {
+            return Some((worker.id.clone(), "refuses the router's key (`api_key`)".to_owned()));
+        }
+        let what = worker.health().trouble()?;
+        let why = worker.unwell().map_or_else(String::new, |why| format!(" ({why})"));
+        Some((worker.id.clone(), format!("{what}{why}")))
     };
     let mut amiss: Vec<_> = roster.workers().filter_map(trouble).collect();
     // Ranks are asked together.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use http::uri::Scheme;
+use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Uri};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -50,9 +50,10 @@ impl TryFrom<String> for BaseUrl {
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err("a worker's url carries no credentials: use `api_key`".to_owned());
         }
-        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() || text.contains('#') {
             return Err(format!("a worker's url has neither path nor query, got `{text}`"));
         }
+        checked_authority(uri.authority()).map_err(|what| format!("{what}, got `{text}`"))?;
         Ok(Self(uri))
     }
 }
@@ -85,8 +86,28 @@ impl TryFrom<String> for NatsUrl {
         if rest.contains('@') {
             return Err("a NATS url carries no credentials: use `user` and `password`, or `token`".to_owned());
         }
-        let authority: http::uri::Authority = rest.parse().map_err(|_| wrong())?;
-        if authority.host().is_empty() { Err(wrong()) } else { Ok(Self(text)) }
+        let authority: Authority = rest.parse().map_err(|_| wrong())?;
+        match checked_authority(Some(&authority)) {
+            _ if authority.host().is_empty() => Err(wrong()),
+            Err(what) => Err(format!("{what}, got `{text}`")),
+            Ok(_) => Ok(Self(text)),
+        }
+    }
+}
+
+/// A host that is named, with a port that there can be, where one is named. `http` takes any digits for a port, and none of
+/// those that do not fit.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn checked_authority(authority: Option<&Authority>) -> Result<&Authority, &'static str> {
+    let authority = authority.filter(|authority| !authority.host().is_empty()).ok_or("the url names no host")?;
+    let text = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let port = text.strip_prefix(authority.host()).unwrap_or_default();
+    match port.strip_prefix(':').map(str::parse) {
+        None if port.is_empty() => Ok(authority),
+        Some(Ok(1..=u16::MAX)) => Ok(authority),
+        _ => Err("the url's port is none from 1 to 65535"),
     }
 }
 
@@ -148,8 +169,12 @@ pub(super) fn sent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 /// # Errors
 /// When it can be none, in words that do not show it.
 pub(super) fn header_value(secret: &Secret) -> Result<HeaderValue, &'static str> {
-    let mut value = HeaderValue::try_from(secret.expose())
-        .map_err(|_| "a header's value is made of visible ASCII characters and spaces")?;
+    let text = secret.expose();
+    if text.trim() != text {
+        return Err("a header's value neither begins nor ends with a blank: it would be lost on the way");
+    }
+    let mut value =
+        HeaderValue::try_from(text).map_err(|_| "a header's value is made of visible ASCII characters and spaces")?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -179,6 +204,13 @@ mod tests {
             ("http://", Err("expected a URL such as http://10.0.0.1:8000, got `http://`")),
             ("http://u:p@w1", Err("a worker's url carries no credentials: use `api_key`")),
             ("http://w1/v1", Err("a worker's url has neither path nor query, got `http://w1/v1`")),
+            ("http://w1#a", Err("a worker's url has neither path nor query, got `http://w1#a`")),
+            ("http://:8000", Err("the url names no host, got `http://:8000`")),
+            ("http://w1:80080", Err("the url's port is none from 1 to 65535, got `http://w1:80080`")),
+            ("http://[::1]:65536", Err("the url's port is none from 1 to 65535, got `http://[::1]:65536`")),
+            ("http://w1:0", Err("the url's port is none from 1 to 65535, got `http://w1:0`")),
+            ("http://w1:", Err("the url's port is none from 1 to 65535, got `http://w1:`")),
+            ("http://w1:65535", Ok("http://w1:65535")),
             ("http://w1?a=b", Err("a worker's url has neither path nor query, got `http://w1?a=b`")),
         ] {
             let url = BaseUrl::try_from(text.to_owned()).map(String::from);
@@ -195,6 +227,8 @@ mod tests {
             let message = format!("expected a URL such as nats://127.0.0.1:4222, got `{text}`");
             assert_eq!(NatsUrl::try_from(text.to_owned()), Err(message), "{text}");
         }
+        let message = NatsUrl::try_from("nats://n:99999".to_owned()).unwrap_err();
+        assert_eq!(message, "the url's port is none from 1 to 65535, got `nats://n:99999`");
         let message = NatsUrl::try_from("nats://u:hidden@n".to_owned()).unwrap_err();
         assert_eq!(message, "a NATS url carries no credentials: use `user` and `password`, or `token`");
     }

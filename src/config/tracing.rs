@@ -9,7 +9,7 @@ use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 use warmpath_core::cost::Share;
 
-use super::address::{Secret, header_value};
+use super::address::{Secret, checked_authority, header_value};
 use super::place::Spanned;
 use super::queue::HeaderField;
 
@@ -173,6 +173,7 @@ impl TryFrom<String> for OtlpUrl {
         let uri: Uri = text.parse().map_err(|_| wrong())?;
         let scheme = uri.scheme().filter(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme)).ok_or_else(wrong)?;
         let authority = uri.authority().ok_or_else(wrong)?;
+        checked_authority(Some(authority)).map_err(|what| format!("{what}, got `{text}`"))?;
         if authority.as_str().contains('@') || uri.query().is_some() {
             return Err("the url of an OTLP receiver has neither credentials nor query".to_owned());
         }

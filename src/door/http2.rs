@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::connection::End;
 use super::course::{Course, Expiry};
@@ -72,11 +72,11 @@ fn head_most(limits: &DoorLimits) -> u32 {
 /// Drives a connection to its end, and ends it where the course says that it took too long.
 async fn watch_over(mut connection: Pin<&mut Connection>, course: &Course, limits: &DoorLimits) -> End {
     let mut alarm = Alarm::default();
-    let mut stopping = false;
+    let mut told = None;
     poll_fn(|cx| {
         course.watch(cx.waker());
-        if !stopping && course.is_stopping() {
-            stopping = true;
+        if told.is_none() && course.is_stopping() {
+            told = Some(Instant::now());
             connection.as_mut().graceful_shutdown();
         }
         if let Poll::Ready(result) = connection.as_mut().poll(cx) {
@@ -85,10 +85,20 @@ async fn watch_over(mut connection: Pin<&mut Connection>, course: &Course, limit
             }
             return Poll::Ready(if result.is_ok() { End::Done } else { End::Broken });
         }
-        match course.expiry(limits) {
+        match expiry(course, limits, told) {
             Some((at, why)) => alarm.poll(at, cx).map(|()| End::Expired(why)),
             None => Poll::Pending,
         }
     })
     .await
+}
+
+/// What it will have taken too long for, and when. Whoever was told to go and asks for nothing has little time: that it answers
+/// no ping shows late.
+fn expiry(course: &Course, limits: &DoorLimits, told: Option<Instant>) -> Option<(Instant, Expiry)> {
+    let (at, why) = course.expiry(limits)?;
+    match (told, why) {
+        (Some(told), Expiry::Idle | Expiry::Head) => Some((at.min(told + PARTING), why)),
+        _ => Some((at, why)),
+    }
 }

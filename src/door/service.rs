@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 
 use super::answer::Answer;
@@ -33,7 +33,7 @@ impl hyper::service::Service<Request<Incoming>> for Attendant {
         let open = Some(self.course.begin());
         let id = request_id::given(request.headers());
         let state = match judge(&request, &self.house.limits) {
-            Ok(()) => State::Handled(self.house.front.answer(request.map(Body::new))),
+            Ok(()) => State::Handled(self.house.front.answer(addressed(request).map(Body::new))),
             Err(error) => {
                 self.house.metrics.bad_head(error.outcome());
                 State::Refused(Some(refusal::response(error, id.clone())))
@@ -41,6 +41,15 @@ impl hyper::service::Service<Request<Incoming>> for Attendant {
         };
         Call { open, id, state }
     }
+}
+
+/// The request with its `Host`, which handlers read; in HTTP/2 `:authority` stands for it.
+fn addressed(mut request: Request<Incoming>) -> Request<Incoming> {
+    let host = request.uri().authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    if let (Some(host), false) = (host, request.headers().contains_key(header::HOST)) {
+        request.headers_mut().insert(header::HOST, host);
+    }
+    request
 }
 
 /// One request until its answer begins.

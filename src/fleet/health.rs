@@ -149,7 +149,7 @@ impl Health {
             (_, ..FAILURES) => "is out, since its requests failed one after the other",
             (1.., _) => "has not passed enough health checks in a row yet",
             _ if !self.checked => "is not checked yet",
-            _ => "does not answer its health check",
+            _ => "fails its health checks",
         })
     }
 
@@ -232,16 +232,16 @@ mod tests {
     #[test]
     fn what_keeps_a_worker_out_is_told_as_it_is() {
         let told = |health, checks: &[bool]| after(health, checks).trouble();
-        let unanswered = Some("does not answer its health check");
+        let failing = Some("fails its health checks");
         assert_eq!(told(Health::unproven(), &[]), Some("is not checked yet"));
         assert_eq!(told(Health::unproven(), &[true]), Some("has not passed enough health checks in a row yet"));
-        assert_eq!([told(Health::unproven(), &[false]), told(Health::presumed(), &[false])], [unanswered; 2]);
+        assert_eq!([told(Health::unproven(), &[false]), told(Health::presumed(), &[false])], [failing; 2]);
         let mut condemned = presumed(&[true]);
         assert_eq!(condemned.trouble(), None);
         condemned.condemn();
         let by_requests = Some("is out, since its requests failed one after the other");
         assert_eq!([told(condemned, &[]), told(condemned, &[true])], [by_requests; 2]);
-        assert_eq!([told(condemned, &[false, false]), told(condemned, &[true, true])], [unanswered, None]);
+        assert_eq!([told(condemned, &[false, false]), told(condemned, &[true, true])], [failing, None]);
     }
 
     #[test]

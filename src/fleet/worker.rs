@@ -49,6 +49,8 @@ pub struct Worker {
     asked: AtomicBool,
     /// Whether it refused the key that the router shows it, and has answered nothing since.
     denies: AtomicBool,
+    /// Why its last health check failed; none where it passed, and before.
+    unwell: ArcSwapOption<String>,
     /// Woken when its view is to be emptied, because an operator had the engine's cache emptied.
     pub view_reset: Notify,
     contract: ArcSwap<Contract>,
@@ -124,11 +126,23 @@ impl Worker {
             offer: ArcSwapOption::empty(),
             asked: AtomicBool::new(false),
             denies: AtomicBool::new(false),
+            unwell: ArcSwapOption::empty(),
             view_reset: Notify::new(),
             contract: ArcSwap::from_pointee(newcomer.contract.clone()),
             duty: watch::Sender::new(Duty::Active),
             health: Mutex::new(newcomer.health),
         }
+    }
+
+    /// Takes note of why its health check failed, if it did. Returns whether that is news.
+    pub fn note_check(&self, fault: Option<&str>) -> bool {
+        let before = self.unwell.swap(fault.map(|fault| Arc::new(fault.to_owned())));
+        before.as_deref().map(String::as_str) != fault
+    }
+
+    /// Why its last health check failed; none where it passed, and before.
+    pub fn unwell(&self) -> Option<Arc<String>> {
+        self.unwell.load_full()
     }
 
     /// What people call it: its id, and which of several ranks it is.

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
 use super::desk::Desk;
@@ -30,6 +30,9 @@ mod page;
 mod query;
 pub mod settings;
 mod workers;
+
+/// Changes that are made at once: each may wait for an engine, and outlives its connection.
+const CHANGES_MAX: usize = 64;
 
 /// What the admin port can be asked about.
 pub struct Admin {
@@ -54,14 +57,34 @@ pub struct Admin {
     /// The configuration, and the way to a new one.
     pub settings: Arc<dyn Settings>,
     /// Changes under way.
-    pub tasks: Tasks,
+    pub changes: Changes,
 }
 
-impl Admin {
+/// Changes that operators have asked for, a bounded number at once.
+pub struct Changes {
+    tasks: Tasks,
+    room: Arc<Semaphore>,
+}
+
+impl Changes {
+    /// None so far.
+    pub fn new(tasks: Tasks) -> Self {
+        Self { tasks, room: Arc::new(Semaphore::new(CHANGES_MAX)) }
+    }
+
     /// What is answered once a change is made. It is made, and leaves its line in the log, though whoever asked for it leaves.
     async fn see_through(&self, change: impl Future<Output = Response> + Send + 'static) -> Response {
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
+            return refused(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many changes are under way; ask again once they are made",
+            );
+        };
         let (tell, told) = oneshot::channel();
-        self.tasks.spawn(async move { drop(tell.send(change.await)) });
+        self.tasks.spawn(async move {
+            drop(tell.send(change.await));
+            drop(room);
+        });
         told.await.unwrap_or_else(|_| refused(StatusCode::SERVICE_UNAVAILABLE, "the router stopped before it was done"))
     }
 }

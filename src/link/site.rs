@@ -9,6 +9,7 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 
 use super::{AskError, ClientTls, HEAD_MAX, Inflow, Link, LinkLimits, Links, Outgoing, SendError, TlsError, TlsFiles};
+use crate::config::checked_authority;
 use crate::shutdown::Tasks;
 
 /// Connections: the server may be far away.
@@ -57,7 +58,7 @@ impl Site {
         if authority.as_str().contains('@') {
             return Err(SiteError::Credentials);
         }
-        if uri.query().is_some() {
+        if uri.query().is_some() || checked_authority(Some(&authority)).is_err() {
             return Err(wrong());
         }
         let link = Links::new(LIMITS, ClientTls::load(files.clone())?, tasks).link(&scheme, &authority)?;

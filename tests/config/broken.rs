@@ -169,6 +169,15 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ("timeouts: {client_idle: 0s}", &["3:25: a duration is at least 1ms and at most 168h, got `0s`"]),
     ("listen: {admin_token: ''}", &["3:23: a secret must not be empty"]),
     (
+        "listen: {admin_token: 'abc '}",
+        &["3:23: a header's value neither begins nor ends with a blank: it would be lost on the way"],
+    ),
+    (
+        "events: {nats: {url: 'nats://h:99999'}}",
+        &["3:22: the url's port is none from 1 to 65535, got `nats://h:99999`"],
+    ),
+    ("tracing: {otlp: 'http://h:0'}", &["3:17: the url's port is none from 1 to 65535, got `http://h:0`"]),
+    (
         "listen: {admin_token: \"two\\nlines\"}",
         &["3:23: a header's value is made of visible ASCII characters and spaces"],
     ),

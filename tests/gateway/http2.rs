@@ -1,12 +1,12 @@
 //! HTTP/2 towards clients.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use warmpath::shutdown::Tasks;
 
 use crate::door::counted;
@@ -129,4 +129,39 @@ async fn a_client_that_reads_slowly_gets_all_of_a_stream_that_breaks_and_what_br
     assert!(event.starts_with("\n\ndata: {\"error\":") && event.contains("upstream_broken"), "{event}");
     fleet.eventually("the worker is given back", async |fleet| fleet.app.in_flight() == 0).await;
     assert_eq!(sender.send_request(models()).await.unwrap().status(), 200, "its neighbours go on");
+}
+
+/// Browsers speak HTTP/2 to a port with a certificate, where `:authority` stands for the host.
+#[tokio::test]
+async fn operators_change_things_over_http2_and_other_sites_do_not() {
+    let fleet = fleet().engines(1).start().await;
+    let (admin, tasks) = (fleet.app.admin_address(), Tasks::new());
+    let mut sender = http2(connect(admin).await, 1 << 20, &tasks).await;
+    for (action, origin, status) in [
+        ("drain", None, http::StatusCode::OK),
+        ("undrain", Some(format!("http://{admin}")), http::StatusCode::OK),
+        ("drain", Some("http://elsewhere.example".to_owned()), http::StatusCode::FORBIDDEN),
+    ] {
+        let mut request = http::Request::post(format!("http://{admin}/api/v1/workers/engine-1/{action}"));
+        if let Some(origin) = &origin {
+            request = request.header("origin", origin);
+        }
+        let answer = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), status, "{action} from {origin:?}");
+    }
+}
+
+/// It has begun to speak and answers nothing: no ping, no farewell.
+#[tokio::test]
+async fn a_silent_connection_holds_no_router_up_that_stops() {
+    const HELLO: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let fleet = fleet().engines(1).config("timeouts: {shutdown_grace: 30s}").start().await;
+    let mut silent = connect(fleet.app.data_address()).await;
+    silent.write_all(HELLO).await.unwrap();
+    let mut settings = [0; 9];
+    silent.read_exact(&mut settings).await.unwrap();
+    assert_eq!(settings[3], 4, "it is answered in HTTP/2");
+    let begun = Instant::now();
+    fleet.stop_gateway().await;
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }

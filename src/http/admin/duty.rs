@@ -50,7 +50,7 @@ pub(super) async fn act(
     headers: HeaderMap,
 ) -> Response {
     let acting = act_on(Arc::clone(&admin), what, headers);
-    admin.see_through(acting).await
+    admin.changes.see_through(acting).await
 }
 
 async fn act_on(admin: Arc<Admin>, (id, name): (String, String), headers: HeaderMap) -> Response {

@@ -66,7 +66,7 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, headers: HeaderMap) ->
 /// Reads the file again: 200 where it is followed, 422 where it has faults.
 pub(super) async fn reload(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
     let reloading = reload_as(Arc::clone(&admin), headers);
-    admin.see_through(reloading).await
+    admin.changes.see_through(reloading).await
 }
 
 async fn reload_as(admin: Arc<Admin>, headers: HeaderMap) -> Response {
