@@ -23,7 +23,7 @@
 # WARMPATH names the binary; JOBS the threads; TRIALS the choices of weights that are tried (24, of `--quick` 8); DRAWS how often
 # a workload is drawn (3, of `--quick` once). KEEP names a folder in which rows and weights are kept: what is there already is
 # not done again, so a run that was cut short goes on. AGAIN names policies, with commas between, whose rows are thrown away
-# first: those that have changed since.
+# first: those that have changed since. The weights that were found for them stay.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -130,10 +130,17 @@ tune() {
 replay() {
     local speeds=$1 workers=$2 blocks=$3 timing=$4 names=$5
     shift 5
-    # Where some requests did not complete, it says so by its status; the rows say it too.
     [ -n "$names" ] || return 0
-    { "$warmpath" replay "$@" --workers "$workers" --speed "$speeds" --policy "$names" \
-        --cache-blocks "$blocks" --timing "$timing" --json "${options[@]}" 2>/dev/null || true; } | jq -c '.rows[]'
+    # Where some requests did not complete, it says so by its status; the rows say it too. Where there are none, it failed.
+    "$warmpath" replay "$@" --workers "$workers" --speed "$speeds" --policy "$names" --cache-blocks "$blocks" \
+        --timing "$timing" --json "${options[@]}" >"$keep/replay.json" 2>"$keep/replay.err" || true
+    jq -ce --arg speeds "$speeds" --arg names "$names" \
+        '.rows | if length == ($speeds / "," | length) * ($names / "," | length) then .[] else error("rows are missing") end' \
+        "$keep/replay.json" || {
+        cat "$keep/replay.err" >&2
+        echo "$0: replay failed: $* (policies $names)" >&2
+        return 1
+    }
 }
 
 # missing WEIGHTS POLICIES WORKERS PLACE: which of the policies have no rows there yet.

@@ -102,9 +102,10 @@ fn turns(bench: &Bench<'_>, report: &mut Report) -> anyhow::Result<()> {
     let plan = bench.plan;
     let nginx = Nginx::start(&plan.nginx, &bench.folder.join("nginx"), plan.threads, &bench.workers.ports)?;
     let plain = bench.router(&bench.settings("round_robin", "round_robin"))?;
+    let logged = bench.router(&Settings { access: true, ..bench.settings("round_robin_logged", "round_robin") })?;
     let kv = bench.router(&bench.settings("kv", "kv").with_all_of(bench))?;
     wait_for("the views of the workers", || bench.fleet.is_known_to(&kv))?;
-    let mut turns = Turns { bench, nginx: &nginx, plain: &plain, kv: &kv, report, seed: 1 };
+    let mut turns = Turns { bench, nginx: &nginx, plain: &plain, logged: &logged, kv: &kv, report, seed: 1 };
     for (name, kind) in [("short", Kind::Short), ("chat", Kind::ChatWarm), ("ids", Kind::Ids)] {
         if plan.wants(name) {
             for &connections in &plan.connections {
@@ -117,6 +118,7 @@ fn turns(bench: &Bench<'_>, report: &mut Report) -> anyhow::Result<()> {
     }
     turns.check_views()?;
     plain.stop()?;
+    logged.stop()?;
     kv.stop()
 }
 
@@ -127,7 +129,7 @@ impl Bench<'_> {
 
     /// A router without tokenizer and events.
     fn settings(&self, name: &'static str, policy: &'static str) -> Settings<'_> {
-        Settings { name, policy, tokenizer: None, workers: &self.workers.ports, zmq: None, nats: None }
+        Settings { name, policy, access: false, tokenizer: None, workers: &self.workers.ports, zmq: None, nats: None }
     }
 
     fn spec(&self, to: SocketAddr, kind: Kind, connections: usize, seed: u64) -> Spec {
@@ -159,6 +161,7 @@ fn head(plan: &ProxyPlan) -> serde_json::Value {
         "quick": plan.quick,
         "router": plan.router.display().to_string().rsplit('/').next(),
         "threads": plan.threads,
+        "logs": "a line for each request by round_robin_logged only, into a file, as by default; none by nginx and the others",
         "nginx": Nginx::described(&plan.nginx, plan.threads),
         "rounds": plan.rounds,
         "window_ms": plan.window_ms,

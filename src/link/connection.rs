@@ -210,6 +210,7 @@ mod tests {
     use http_body_util::BodyExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::{Notify, oneshot};
     use tokio::time::timeout;
 
     use super::*;
@@ -256,17 +257,29 @@ mod tests {
             let (mut stream, _) = listener.accept().await.unwrap();
             answer(&mut stream, pieces).await;
             let mut next = [0; 1];
-            timeout(Duration::from_millis(100), stream.read_exact(&mut next)).await.is_ok_and(|read| read.is_ok())
+            tokio::select! {
+                read = stream.read_exact(&mut next) => read.is_ok(),
+                another = listener.accept() => another.is_err(),
+            }
         };
+        let (tell, told) = oneshot::channel();
         let asking = async {
             let first = send(&link, &Outgoing::get("/")).await;
-            // Whoever is not kept is gone by now.
+            // What is said behind the answer has come, and whoever is not kept has gone.
             tokio::time::sleep(Duration::from_millis(20)).await;
-            let second = timeout(Duration::from_millis(50), send(&link, &Outgoing::get("/"))).await;
-            drop(second);
+            let next = Outgoing::get("/");
+            tokio::select! {
+                _ = send(&link, &next) => {}
+                _ = told => {}
+            }
             first
         };
-        tokio::join!(asking, playing)
+        let playing = async {
+            let is_used_again = playing.await;
+            tell.send(()).unwrap_or_default();
+            is_used_again
+        };
+        timeout(Duration::from_secs(10), async { tokio::join!(asking, playing) }).await.expect("it ends")
     }
 
     #[tokio::test]
@@ -345,6 +358,7 @@ mod tests {
         const ASKED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nasked";
         const UNASKED: &str = "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n";
         let (listener, link) = server().await;
+        let [all_kept, all_said] = [Notify::new(), Notify::new()];
         let playing = async {
             let mut streams = Vec::new();
             while streams.len() < KEPT {
@@ -352,8 +366,12 @@ mod tests {
             }
             for stream in &mut streams {
                 answer(stream, &[ASKED]).await;
+            }
+            all_kept.notified().await;
+            for stream in &mut streams {
                 stream.write_all(UNASKED.as_bytes()).await.unwrap();
             }
+            all_said.notify_one();
             answer(&mut listener.accept().await.unwrap().0, &[ASKED]).await;
         };
         let asking = async {
@@ -362,7 +380,8 @@ mod tests {
             while link.kept() < KEPT {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            all_kept.notify_one();
+            all_said.notified().await;
             send(&link, &outgoing).await
         };
         let both = async { tokio::join!(asking, playing) };

@@ -76,7 +76,6 @@ pub struct Plot {
     title: String,
     x: String,
     y: String,
-    x_form: Form,
     y_form: Form,
     log_x: bool,
     tight_y: bool,
@@ -108,7 +107,7 @@ impl Plot {
     }
 
     fn new(title: String, x: String, y: String, body: Body) -> Self {
-        Self { title, x, y, x_form: Form::Number, y_form: Form::Number, log_x: false, tight_y: false, body }
+        Self { title, x, y, y_form: Form::Number, log_x: false, tight_y: false, body }
     }
 
     /// With a logarithmic x axis; lines only.
@@ -119,11 +118,6 @@ impl Plot {
     /// With a y axis that begins a little below the lowest point instead of at 0; lines only.
     pub fn tight_y(self) -> Self {
         Self { tight_y: true, ..self }
-    }
-
-    /// With shares of one on the x axis, written as percent; lines only.
-    pub fn share_x(self) -> Self {
-        Self { x_form: Form::Share, ..self }
     }
 
     /// With shares of one on the y axis, written as percent.
@@ -167,9 +161,9 @@ impl Plot {
     fn render_lines(&self, series: &[Series], html: &mut String) {
         let xs = || series.iter().flat_map(|s| s.points.iter().map(|point| point.0));
         let x = match self.log_x {
-            true => Axis::logarithmic(xs(), self.x_form),
-            false if series.iter().all(|s| s.scattered) => Axis::around(xs(), self.x_form, 8.0),
-            false => Axis::tight(xs(), self.x_form, 8.0),
+            true => Axis::logarithmic(xs(), Form::Number),
+            false if series.iter().all(|s| s.scattered) => Axis::around(xs(), Form::Number, 8.0),
+            false => Axis::tight(xs(), Form::Number, 8.0),
         };
         let ys = || series.iter().flat_map(|s| s.points.iter().map(|point| point.1));
         let y = if self.tight_y { Axis::around(ys(), self.y_form, 5.0) } else { Axis::linear(ys(), self.y_form, 5.0) };

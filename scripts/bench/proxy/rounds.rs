@@ -22,6 +22,7 @@ pub(super) struct Turns<'a> {
     pub(super) bench: &'a Bench<'a>,
     pub(super) nginx: &'a Nginx,
     pub(super) plain: &'a Router,
+    pub(super) logged: &'a Router,
     pub(super) kv: &'a Router,
     pub(super) report: &'a mut Report,
     /// Of the next client: none sends what another has sent.
@@ -53,7 +54,10 @@ impl<'a> Turns<'a> {
         let mut subjects = vec![Subject::Direct, Subject::Nginx];
         subjects.push(through(self.plain, "round_robin", kind, gated(1.5)));
         match kind {
-            Kind::Short => subjects.push(through(self.kv, "kv", kind, None)),
+            Kind::Short => {
+                subjects.push(through(self.logged, "round_robin_logged", kind, None));
+                subjects.push(through(self.kv, "kv", kind, None));
+            }
             Kind::Ids => subjects.push(through(self.kv, "kv", kind, gated(1.7))),
             Kind::ChatWarm | Kind::ChatCold => {
                 subjects.push(through(self.kv, "kv_warm", Kind::ChatWarm, gated(3.5)));
@@ -171,7 +175,7 @@ impl<'a> Turns<'a> {
             let each = |of: &dyn Fn(&[Turn]) -> f64| turns.iter().map(|round| of(round)).collect::<Vec<f64>>();
             // A router that sheds the work would look cheap.
             let untokenized = Figure::of("untokenized", "share", each(&|round| unknown(&round[at])));
-            let all = *row == "round_robin" || untokenized.value() <= UNTOKENIZED_MAX;
+            let all = row.starts_with("round_robin") || untokenized.value() <= UNTOKENIZED_MAX;
             let figures = vec![
                 Figure::of("cpu_per_request", "us", each(&|round| cpu(&round[at]))),
                 Figure::of("nginx_cpu_per_request", "us", each(&|round| cpu(&round[1]))),
