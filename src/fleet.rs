@@ -35,6 +35,7 @@ mod duty;
 pub mod engine;
 mod gauges;
 pub mod health;
+mod hits;
 pub mod offer;
 pub mod prometheus;
 mod rest;

@@ -17,4 +17,5 @@ mod place;
 mod retrying;
 pub mod routes;
 pub mod sender;
+mod timing;
 mod usage;

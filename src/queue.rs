@@ -62,6 +62,8 @@ pub struct GateSettings {
 /// What a request's waiting depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {
+    /// When it came.
+    pub arrived: Instant,
     /// Its urgency.
     pub class: Class,
     /// Who sent it.
@@ -208,7 +210,7 @@ impl Gate {
         seen: Option<u64>,
     ) -> Result<Waiter<'_>, GatewayError> {
         let now = now();
-        let Asking { class, tenant, deadline, returned } = *asking;
+        let Asking { class, tenant, deadline, returned, .. } = *asking;
         let expires = deadline.min(now + self.settings.timeout);
         let (mut line, choice) = self.line_and_choice(placing);
         let entry = Entry { class, tenant, expires, returned, choice };
@@ -222,7 +224,7 @@ impl Gate {
             line.room();
         }
         drop(line);
-        Ok(Waiter { gate: self, ticket, call, expires, deadline, is_in: true })
+        Ok(Waiter { gate: self, ticket, call, expires, asking: *asking, is_in: true })
     }
 
     /// The line, and among whom a request may choose as long as nobody else has the line: what changes later finds it there.
@@ -307,7 +309,7 @@ struct Waiter<'a> {
     ticket: Ticket,
     call: oneshot::Receiver<Call>,
     expires: Instant,
-    deadline: Instant,
+    asking: Asking,
     is_in: bool,
 }
 
@@ -332,7 +334,7 @@ impl Waiter<'_> {
         };
         self.is_in = false;
         let refused = self.gate.refuse(&self.gate.line(), refusal);
-        if now() >= self.deadline { Err(GatewayError::Deadline) } else { Err(refused) }
+        if now() >= self.asking.deadline { Err(GatewayError::Deadline) } else { Err(refused) }
     }
 
     /// There was no room: back to where it was.
@@ -391,10 +393,8 @@ impl Drop for Waiter<'_> {
         line.withdraw(self.ticket);
         self.after(line);
         // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
-        if now() >= self.deadline {
-            self.gate.metrics.queue.left("expired");
-        } else {
-            self.gate.metrics.queue.left(self.gate.metrics.given_up());
-        }
+        let (metrics, Asking { arrived, deadline, .. }) = (&self.gate.metrics, self.asking);
+        let is_late = now() >= deadline;
+        metrics.queue.left(if is_late { "expired" } else { metrics.given_up(arrived.elapsed()) });
     }
 }

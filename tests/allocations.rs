@@ -204,7 +204,7 @@ fn a_warm_placement_allocates_nothing() {
             now += Duration::from_millis(1);
             let place = || scheduler.place(now, &request, &*index, (&workers, pool), scratch).unwrap();
             let deadline = Instant::now() + Duration::from_secs(9);
-            let asking = Asking { class: Class(0), tenant: None, deadline, returned: false };
+            let asking = Asking { arrived: Instant::now(), class: Class(0), tenant: None, deadline, returned: false };
             drop(gate.admit(&asking, &mut Trying(place)).now_or_never().expect("nobody waits").unwrap());
         };
         // Every worker's account has to be warm, and some policies choose at random.

@@ -23,6 +23,13 @@ def gauge(metric, labels=ALL, more="", how="sum", by=""):
     return f"{clause} (warmpath_{metric}{labels}{more}}})"
 
 
+def fleet(metric, more=(), how="sum", by=""):
+    """What routers tell of each worker and rank alike, counted once, however many of them tell it."""
+    once = ", ".join(["job", "worker", "rank", *more])
+    clause = f"{how} by ({by})" if by else how
+    return f"{clause} (max by ({once}) (warmpath_{metric}{WORKER}}}))"
+
+
 def quantiles(metric, labels=ALL):
     buckets = rate(f"{metric}_bucket", "le", labels)
     return [(f"histogram_quantile({q}, {buckets})", f"p{round(q * 100)}") for q in (0.5, 0.9, 0.99)]
@@ -41,14 +48,14 @@ ROWS = [
     ("Traffic", [
         ("Requests by outcome", "reqps", [(rate("requests_total", "outcome"), "{{outcome}}")], "Requests that ended."),
         ("Requests by model", "reqps", [(rate("requests_total", "model", MODEL), "{{model}}")], ""),
-        ("Prompt tokens", "short", [(rate("prompt_tokens_total", "", WORKER), "a second")], "Sent to workers."),
+        ("Prompt tokens", "short", [(rate("prompt_tokens_total", "", WORKER), "a second")], "Of the answers that began."),
         ("Connections", "short", [(gauge("client_connections", by="listener"), "{{listener}}")], "Of clients, open now."),
     ]),
     ("Routing", [
         ("Hit rate", "percentunit", [
             (share(rate("cached_tokens_total", "", WORKER, ',source="predicted"'), rate("prompt_tokens_total", "", WORKER)), "predicted"),
             (share(rate("cached_tokens_total", "", WORKER, ',source="reported"'), rate("prompt_tokens_reported_total", "", WORKER)), "reported"),
-        ], "Cached over prompt tokens: as the index promised, of all requests, and as engines reported, of the answers that tell their usage."),
+        ], "Cached over prompt tokens: as the index promised, of the answers that began, and as engines reported, of those that tell it."),
         ("Predictions", "reqps", [(rate("predictions_total", "result", WORKER), "{{result}}")], "Promised against reported."),
         ("Prediction error", "short", [(rate("prediction_error_tokens_total", "direction", WORKER), "{{direction}}")], "Tokens a second."),
         ("Balance", "short", [(gauge("load_balance_score", MODEL, how="max", by="model"), "{{model}}")],
@@ -61,22 +68,25 @@ ROWS = [
     ]),
     ("Latency", [
         ("Time to first token", "s", quantiles("time_to_first_token_seconds", MODEL), "From the request's arrival."),
-        ("Duration", "s", quantiles("request_duration_seconds", MODEL), ""),
+        ("Duration", "s", quantiles("request_duration_seconds", MODEL), "From the request's arrival to its end, whatever became of it."),
         ("Routing decision", "s", quantiles("routing_latency_seconds"), "To hash, match, score and reserve."),
     ]),
     ("Workers", [
-        ("State", "short", [(gauge("worker_state", WORKER, how="sum", by="state"), "{{state}}")], "Workers by what they are."),
+        ("State", "short", [(fleet("worker_state", ["state"], by="state"), "{{state}}")],
+         "Workers and ranks by what they are; of which routers think otherwise, as both."),
         ("In flight", "short", [(gauge("in_flight_requests", WORKER, by="worker"), "{{worker}}")], ""),
-        ("Load", "percentunit", [(gauge("kv_load", WORKER, by="worker"), "{{worker}}")], "Blocks in flight over the cache."),
+        ("Load", "percentunit", [
+            (f"sum by (worker) (avg by (job, instance, worker) (warmpath_kv_load{WORKER}}}))", "{{worker}}")],
+         "Blocks in flight, by all routers, over the cache; the mean of its ranks."),
         ("Hit rate by worker", "percentunit", [(gauge("kv_hit_rate", WORKER, how="avg", by="worker"), "{{worker}}")], "Last five minutes."),
         ("Trust", "percentunit", [(gauge("trust_weight", WORKER, how="min", by="worker"), "{{worker}}")],
          "What a promised block is worth."),
-        ("Doubts", "short", [(gauge("trust_reason", WORKER, by="reason"), "{{reason}}")], "Workers that are doubted, by reason."),
-        ("Waiting in engines", "short", [(gauge("engine_requests_waiting", WORKER, how="max", by="worker"), "{{worker}}")], ""),
+        ("Doubts", "short", [(fleet("trust_reason", ["reason"], by="reason"), "{{reason}}")], "Workers and ranks that are doubted, by reason."),
+        ("Waiting in engines", "short", [(fleet("engine_requests_waiting", by="worker"), "{{worker}}")], "Of all its ranks."),
         ("Engines' cache in use", "percentunit", [(gauge("engine_kv_usage", WORKER, how="max", by="worker"), "{{worker}}")], ""),
     ]),
     ("Index", [
-        ("Blocks", "short", [(gauge("index_blocks", WORKER, how="max", by="worker"), "{{worker}}")], ""),
+        ("Blocks", "short", [(fleet("index_blocks", by="worker"), "{{worker}}")], "Of all its ranks."),
         ("Memory", "bytes", [(gauge("index_bytes", by="instance"), "{{instance}}")], ""),
         ("Full", "short", [
             (rate("index_refused_blocks_total"), "refused"),
@@ -92,8 +102,8 @@ ROWS = [
             (rate("kv_view_repairs_total", "outcome", WORKER), "repair: {{outcome}}"),
         ], "A second."),
         ("Views and bus", "short", [
-            (gauge("kv_view_suspect", WORKER), "suspect views"),
-            (gauge("kv_view_cold", WORKER), "cold views"),
+            (fleet("kv_view_suspect"), "suspect views"),
+            (fleet("kv_view_cold"), "cold views"),
             (gauge("event_bus_up", how="min"), "bus"),
         ], ""),
     ]),
@@ -104,11 +114,11 @@ ROWS = [
     ]),
     ("Errors", [
         ("By side", "reqps", [
-            (outcomes("upstream_error|broken|deadline|worker_refused"), "worker"),
+            (outcomes("upstream_error|worker_error|broken|deadline"), "worker"),
             (outcomes("all_busy|no_worker|queue_refused|too_many_in_flight|too_many_connections|no_room|no_descriptors|shutting_down|internal"), "router"),
-            (outcomes("bad_request|unknown_model|suspect|client_left"), "client"),
+            (outcomes("bad_request|unknown_model|suspect|client_left|worker_refused"), "client"),
         ], ""),
-        ("Retries", "reqps", [(rate("retries_total", "reason"), "{{reason}}")], "Attempts on another worker."),
+        ("Retries", "reqps", [(rate("retries_total", "reason"), "{{reason}}")], "Further attempts, by what went wrong with the one before."),
         ("Connections refused", "short", [
             (rate("client_connections_refused_total", "listener, reason"), "{{listener}}: {{reason}}"),
             (rate("accept_failures_total", "listener, reason"), "not accepted: {{reason}}"),
@@ -178,9 +188,12 @@ def dashboard():
 
 
 def rules():
-    queries = [target["expr"] for entry in panels() for target in entry.get("targets", [])]
-    queries = [re.sub(r"\$(job|instance|model|worker)\b", ".*", query.replace("$__rate_interval", "5m")) for query in queries]
-    records = [{"record": f"panel:query:{at}", "expr": query} for at, query in enumerate(queries)]
+    queries = [(entry["title"], at, target["expr"]) for entry in panels() for at, target in enumerate(entry.get("targets", []))]
+    records = []
+    for title, at, query in queries:
+        name = re.sub(r"[^a-z]+", "_", title.lower())
+        query = re.sub(r"\$(job|instance|model|worker)\b", ".*", query.replace("$__rate_interval", "5m"))
+        records.append({"record": f"panel:{name}:{at}", "expr": query})
     return json.dumps({"groups": [{"name": "dashboard", "rules": records}]}, indent=1)
 
 

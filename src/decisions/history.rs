@@ -58,7 +58,7 @@ pub struct Point {
     pub at_ms: u64,
     /// Decisions.
     pub requests: u64,
-    /// Tokens of their prompts: by these, hit rates of several points are weighed.
+    /// Tokens of their prompts whose ids are known: by these, hit rates of several points are weighed.
     pub prompt_tokens: u64,
     /// Promised over prompt tokens.
     pub hit_rate: Option<f64>,
@@ -77,7 +77,7 @@ pub struct Point {
 pub struct Funnel {
     /// Decisions.
     pub requests: u64,
-    /// Tokens of prompts.
+    /// Tokens of prompts whose ids are known; those of others are guessed, and nothing is promised of them.
     pub prompt_tokens: u64,
     /// Of these, those with which an earlier prompt began, within a sixteenth: what could be reused at all.
     pub reusable_tokens: u64,
@@ -175,8 +175,10 @@ fn breakers(partings: BTreeMap<Place, Parted>) -> Vec<Breaker> {
 impl Sums {
     fn add(&mut self, decision: &Decision) {
         self.requests += 1;
-        self.prompt += u64::from(decision.asked.0.shape.prompt.0);
-        self.overlap += u64::from(decision.overlap.0);
+        if decision.asked.0.has_tokens {
+            self.prompt += u64::from(decision.asked.0.shape.prompt.0);
+            self.overlap += u64::from(decision.overlap.0);
+        }
         if let Some(ms) = decision.course.first_token_ms() {
             self.first_tokens += 1;
             self.ttft_ms += u64::from(ms);
@@ -205,8 +207,11 @@ impl Sums {
 
 impl Funnel {
     fn add(&mut self, decision: &Decision) {
-        let prompt = u64::from(decision.asked.0.shape.prompt.0);
         self.requests += 1;
+        if !decision.asked.0.has_tokens {
+            return;
+        }
+        let prompt = u64::from(decision.asked.0.shape.prompt.0);
         self.prompt_tokens += prompt;
         self.reusable_tokens += u64::from(decision.shared.unwrap_or_default().max(decision.best_overlap).0);
         self.reachable_tokens += u64::from(decision.best_overlap.0);

@@ -72,9 +72,17 @@ impl World {
     }
 
     fn decide_for(&mut self, request: &str, prompt: Prompt<'_>) -> Option<Arc<Decision>> {
-        let prompts = [prompt];
-        let (shape, avoid) = (Shape::of(prompt.len(), prompt.root.block_size()), SlotSet::new());
-        let asked = Request { key: RequestKey(1), shape, prompts: &prompts, texts: &[], avoid: &avoid };
+        self.decide_between(request, Shape::of(prompt.len(), prompt.root.block_size()), &[prompt])
+    }
+
+    /// Of a request whose tokens are guessed.
+    fn decide_unread(&mut self, request: &str) -> Option<Arc<Decision>> {
+        self.decide_between(request, Shape::of(Tokens(1_000), BlockSize::new(4).unwrap()), &[])
+    }
+
+    fn decide_between(&mut self, request: &str, shape: Shape, prompts: &[Prompt<'_>]) -> Option<Arc<Decision>> {
+        let avoid = SlotSet::new();
+        let asked = Request { key: RequestKey(1), shape, prompts, texts: &[], avoid: &avoid };
         let fleet = (&self.table, self.table.pool("m").unwrap());
         let placement = self.scheduler.place(Instant::now(), &asked, &Held, fleet, &mut self.scratch).unwrap();
         self.decisions.record(&Made {
@@ -198,6 +206,22 @@ fn the_last_minutes_are_summed_by_step_and_by_model() {
     assert_eq!(history.funnel["m"], expected);
     let before = world.decisions.history(now + 7_200_000, 3_600_000, 1);
     assert!(before.points[0].hit_rate.is_none() && before.funnel.is_empty());
+}
+
+/// What no policy reads is no miss; that it came is counted.
+#[test]
+fn requests_whose_tokens_are_guessed_are_in_no_hit_rate() {
+    let mut world = World::new(PolicyName::Kv, 4, Decisions::new(100, 1 << 20));
+    world.decide("read").unwrap();
+    let unread = world.decide_unread("unread").unwrap();
+    unread.course.ended(Standing::Answered, Some(Tokens(4)));
+    let history = world.decisions.history(unread.at_ms(), 3_600_000, 2);
+    let sums = history.points.iter().fold((0, 0), |sum, point| (sum.0 + point.requests, sum.1 + point.prompt_tokens));
+    assert_eq!(sums, (2, 16));
+    assert!(history.points.iter().filter_map(|point| point.hit_rate).all(|rate| rate == 0.5));
+    let funnel = history.funnel["m"];
+    assert_eq!((funnel.requests, funnel.prompt_tokens, funnel.captured_tokens), (2, 16, 8));
+    assert_eq!((funnel.answered_prompt_tokens, funnel.delivered_tokens), (0, 0));
 }
 
 /// A time stamp behind 12 tokens that all have in common.

@@ -15,6 +15,7 @@ use warmpath_core::workers::{Limits, Role, Target};
 use super::duty::Duty;
 use super::engine::Engine;
 use super::health::Health;
+use super::hits::Telling;
 use super::offer::Offer;
 use crate::link::Link;
 use crate::telemetry::hit_rate::HitRate;
@@ -41,6 +42,7 @@ pub struct Worker {
     pub metrics: WorkerMetrics,
     /// Predicted overlap over prompt tokens.
     pub hit_rate: HitRate,
+    pub(super) telling: Telling,
     /// What its process said of itself.
     pub engine: Engine,
     /// What it said that it serves, whether it is up or down since.
@@ -122,6 +124,7 @@ impl Worker {
             control: Arc::clone(&newcomer.control),
             metrics: newcomer.metrics.clone(),
             hit_rate: HitRate::new(now),
+            telling: Telling::default(),
             engine: Engine::new(now),
             offer: ArcSwapOption::empty(),
             asked: AtomicBool::new(false),

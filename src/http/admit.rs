@@ -19,6 +19,7 @@ impl Gateway {
     /// configuration says so; dropping the future gives up the place in the queue. Reserves nothing before it returns.
     pub(super) async fn admit(&self, request: &Understood, avoid: &SlotSet) -> Result<Placed, GatewayError> {
         let asking = Asking {
+            arrived: request.arrived,
             class: request.shape.class,
             tenant: request.shape.tenant,
             deadline: request.deadline,

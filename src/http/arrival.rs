@@ -67,7 +67,7 @@ impl Arrival {
     /// Its client has left, before it was placed.
     pub(super) fn given_up(&self) {
         self.pool.get().into_iter().for_each(|pool| {
-            pool.metrics.given_up();
+            pool.metrics.given_up(self.at.elapsed());
         });
     }
 
@@ -119,7 +119,7 @@ impl Arrival {
         );
         self.came(outcome);
         let Some(pool) = self.pool.get() else { return gateway.refuse(error) };
-        pool.metrics.request(outcome);
+        pool.metrics.request(outcome, self.at.elapsed());
         error.into_response()
     }
 

@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::response::Response;
@@ -19,6 +19,7 @@ use warmpath_core::shape::Shape;
 use super::gateway::Gateway;
 use super::place::Placed;
 use super::retrying::Retrying;
+use super::timing::{SERVER_TIMING, Timing};
 use crate::decisions::told::decided;
 use crate::decisions::{Decision, Standing};
 use crate::error::{GatewayError, Retry, SHOULD_RETRY};
@@ -91,7 +92,7 @@ pub(super) async fn forward(gateway: &Gateway, request: &Understood) -> Result<R
     let mut retrying = Retrying::new(gateway, request)?;
     match answered(&mut retrying, gateway, request).await {
         Err(GatewayError::Upstream { failure: Failure::ServerError, .. }) if let Some(said) = retrying.take_said() => {
-            Ok(refusal(request, said))
+            Ok(refusal(request, said, outcome(StatusCode::INTERNAL_SERVER_ERROR)))
         }
         answered => answered,
     }
@@ -104,20 +105,21 @@ async fn answered(
 ) -> Result<Response, GatewayError> {
     loop {
         let placed = retrying.place().await?;
-        let mut attempt = Attempt::new(request, placed);
+        let mut attempt = Attempt::new(request, placed, retrying.waited());
         retrying.begin(&mut attempt).await?;
         let mut way = Way::Kept;
         let failed = loop {
             // In a box of its own: it is large, and the futures around it are moved about.
             let sending = Box::pin(send(gateway, request, &attempt.worker, way));
             let error = match retrying.attend(sending).await {
-                Ok(answer) => match refused(gateway, request, &attempt.worker, &answer) {
+                Ok(mut answer) => match refused(gateway, request, &attempt.worker, &answer) {
                     None => {
                         retrying.settle();
                         return relay(gateway, attempt, answer);
                     }
                     Some(failure) => {
-                        retrying.keep(answer, attempt.told(gateway));
+                        attempt.tell(gateway, &mut answer.parts.headers);
+                        retrying.keep(answer);
                         failed_by(&attempt.worker, failure)
                     }
                 },
@@ -184,16 +186,26 @@ pub(super) struct Attempt<'a> {
     pub(super) worker: Arc<Worker>,
     pub(super) side: Side,
     pub(super) began: Instant,
+    /// How long the request has waited for workers to have room.
+    waited: Duration,
 }
 
 impl<'a> Attempt<'a> {
-    fn new(request: &'a Understood, Placed { placement, worker, decision }: Placed) -> Self {
-        Self { request, placement: Some(placement), decision, worker, side: Side::Client, began: Instant::now() }
+    fn new(request: &'a Understood, Placed { placement, worker, decision, .. }: Placed, waited: Duration) -> Self {
+        let (placement, side, began) = (Some(placement), Side::Client, Instant::now());
+        Self { request, placement, decision, worker, side, began, waited }
     }
 
-    /// What the client may know of its decision.
-    fn told(&self, gateway: &Gateway) -> HeaderMap {
-        self.placement.as_ref().map_or_else(HeaderMap::new, |placement| decision_headers(gateway, placement))
+    /// Tells the client, with an answer that has come just now, where the time went, and what it may know of the decision.
+    fn tell(&self, gateway: &Gateway, headers: &mut HeaderMap) {
+        let Self { request, began, waited, .. } = self;
+        let router = began.saturating_duration_since(request.arrived).saturating_sub(*waited);
+        let timing = Timing { queue: *waited, route: router, worker: began.elapsed() };
+        // The worker may have told its own.
+        headers.append(SERVER_TIMING, timing.told());
+        if let Some(placement) = self.placement.as_ref().filter(|_| gateway.behaviour.expose_decisions) {
+            tell_decision(placement, headers);
+        }
     }
 
     /// The worker answers: what follows is told by the relay.
@@ -207,12 +219,12 @@ impl Drop for Attempt<'_> {
         if self.placement.take().is_none() {
             return;
         }
-        let Understood { pool, deadline, .. } = self.request;
+        let Understood { pool, arrived, deadline, .. } = self.request;
         let at = Instant::now();
         // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
         let side = if self.side == Side::Client && at >= *deadline { Side::Worker } else { self.side };
         if side == Side::Client {
-            pool.metrics.given_up();
+            pool.metrics.given_up(at.saturating_duration_since(*arrived));
         }
         if let Some(decision) = &self.decision {
             let standing = if side == Side::Client { Standing::GivenUp } else { Standing::Failed };
@@ -225,23 +237,20 @@ impl Drop for Attempt<'_> {
     }
 }
 
-fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<Response, GatewayError> {
+fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, mut answer: Answer) -> Result<Response, GatewayError> {
     let request = attempt.request;
     let status = answer.parts.status;
     let error =
         (!status.is_success() && status != StatusCode::NOT_MODIFIED).then(|| blame(gateway, &mut attempt, status));
-    if let (Some(_), Some(body)) = (error, answer.whole()) {
-        let mut parts = answer.parts;
-        parts.headers.extend(attempt.told(gateway));
-        return Ok(refusal(request, (parts, body)));
+    attempt.tell(gateway, &mut answer.parts.headers);
+    if let (Some((_, outcome)), Some(body)) = (error, answer.whole()) {
+        return Ok(refusal(request, (answer.parts, body), outcome));
     }
     let worker = Arc::clone(&attempt.worker);
     let (attempt_began, decided) = (attempt.began, attempt.decision.take());
     let placement = attempt.answered().ok_or(GatewayError::NoSuchSlot)?;
-    let decision = decision_headers(gateway, &placement);
     // What is whole breaks no more. Of others it is reckoned now, since the request's body is let go.
     let is_watched = !answer.is_whole() || gateway.guard.suspects_any();
-    let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
     let ticket = Ticket {
         key: request.observed(),
         id: request.id.clone(),
@@ -252,13 +261,7 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
         fingerprint: is_watched.then(|| gateway.guard.fingerprint(&request.outgoing)),
         arrived: request.arrived,
         sent: attempt_began,
-        counted: request.prompts.count().is_some(),
-        promise: comparable.then(|| Promise {
-            sent: attempt_began,
-            prompt: request.shape.prompt,
-            cached: placement.overlap_tokens,
-            trust: Arc::clone(&placement.target.trust),
-        }),
+        promise: promise(request, &placement),
         recording: recording(gateway, request),
         decision: decided,
         objectives: request.shape.objectives,
@@ -282,14 +285,21 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, answer: Answer) -> Result<
     if error.is_some() {
         discourage(&mut response);
     }
-    response.headers_mut().extend(decision);
     Ok(response)
 }
 
+/// What was promised of the request; none where its token ids are not known.
+fn promise(request: &Understood, placement: &Placement) -> Option<Promise> {
+    request.prompts.count().filter(|count| *count > 0)?;
+    let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
+    let trust = comparable.then(|| Arc::clone(&placement.target.trust));
+    Some(Promise { prompt: request.shape.prompt, cached: placement.overlap_tokens, trust })
+}
+
 /// How an answer is to be looked at: an error that is not all here against whoever's fault it is.
-fn form(answer: &Answer, relayed: Relayed, error: Option<Side>) -> Form {
+fn form(answer: &Answer, relayed: Relayed, error: Option<(Side, &'static str)>) -> Form {
     match (answer.content, relayed) {
-        _ if let Some(side) = error => Form::Error(side),
+        _ if let Some((side, outcome)) = error => Form::Error(side, outcome),
         (Content::Refusal, _) | (Content::Events, Relayed::Events | Relayed::EventsButUsage) => {
             Form::Events(SseScanner::default())
         }
@@ -313,8 +323,8 @@ fn recording(gateway: &Gateway, request: &Understood) -> Option<Box<Recording>> 
 }
 
 /// Whose fault it is that a worker does not serve a request: the client's or its own, never worth a retry. Only 500 tells
-/// against the worker: others say what it cannot do, and it is alive.
-fn blame(gateway: &Gateway, attempt: &mut Attempt<'_>, status: StatusCode) -> Side {
+/// against the worker: others say what it cannot do, and it is alive. Told with what it is counted as.
+fn blame(gateway: &Gateway, attempt: &mut Attempt<'_>, status: StatusCode) -> (Side, &'static str) {
     let is_fault = status == StatusCode::INTERNAL_SERVER_ERROR;
     attempt.side = if is_fault { Side::Worker } else { Side::Router };
     if is_fault {
@@ -322,13 +332,18 @@ fn blame(gateway: &Gateway, attempt: &mut Attempt<'_>, status: StatusCode) -> Si
     } else if !status.is_server_error() {
         gateway.fleet.request_answered(&attempt.worker);
     }
-    attempt.side
+    (attempt.side, outcome(status))
+}
+
+/// What an error that passes on is counted as: clients cause 4xx, and engines the rest.
+fn outcome(status: StatusCode) -> &'static str {
+    if status.is_server_error() { "worker_error" } else { "worker_refused" }
 }
 
 /// Passes such an error on, of which all is here.
-fn refusal(request: &Understood, (parts, body): (response::Parts, Bytes)) -> Response {
-    request.pool.metrics.request("worker_refused");
-    request.access.iter().for_each(|access| access.outcome("worker_refused"));
+fn refusal(request: &Understood, (parts, body): (response::Parts, Bytes), outcome: &'static str) -> Response {
+    request.pool.metrics.request(outcome, request.arrived.elapsed());
+    request.access.iter().for_each(|access| access.outcome(outcome));
     let mut response = Response::from_parts(parts, Body::from(body));
     discourage(&mut response);
     response
@@ -341,16 +356,10 @@ fn discourage(response: &mut Response) {
     }
 }
 
-/// What the client may know of the decision: nothing, unless it is configured.
-fn decision_headers(gateway: &Gateway, placement: &Placement) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    if !gateway.behaviour.expose_decisions {
-        return headers;
-    }
+fn tell_decision(placement: &Placement, headers: &mut HeaderMap) {
     if let Ok(worker) = HeaderValue::from_str(placement.target.worker.as_str()) {
         headers.insert(WORKER, worker);
     }
     headers.insert(OVERLAP_TOKENS, HeaderValue::from(placement.overlap_tokens.0));
     headers.insert(DECISION, HeaderValue::from_static(decided(placement.decided_by)));
-    headers
 }

@@ -21,6 +21,8 @@ use crate::telemetry::access::Chosen;
 
 /// A request that has a worker.
 pub(super) struct Placed {
+    /// When it was decided.
+    pub(super) at: Instant,
     pub(super) placement: Placement,
     pub(super) worker: Arc<Worker>,
     /// What is written down of it.
@@ -72,11 +74,6 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
     }
     let worker = roster.worker(placement.target.slot).cloned().ok_or(GatewayError::NoSuchSlot)?;
     worker.metrics.placed.increment(1);
-    if request.prompts.count().is_some_and(|count| count > 0) {
-        worker.metrics.prompt_tokens.increment(u64::from(request.shape.prompt.0));
-        worker.metrics.cached_predicted.increment(u64::from(placement.overlap_tokens.0));
-        worker.hit_rate.add(start, request.shape.prompt.0, placement.overlap_tokens.0);
-    }
     tracing::debug!(
         request = request.key.0,
         worker = %placement.target.worker,
@@ -84,7 +81,7 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
         overlap_tokens = placement.overlap_tokens.0,
         "placed"
     );
-    Ok(Placed { placement, worker, decision })
+    Ok(Placed { at: start, placement, worker, decision })
 }
 
 /// What is logged of a decision.

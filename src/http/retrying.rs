@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, response};
+use http::{StatusCode, response};
 use tokio::time::timeout;
 use warmpath_core::ids::Slot;
 use warmpath_core::observe::Side;
@@ -43,6 +43,8 @@ pub(super) struct Retrying<'a> {
     /// A kept connection ended under the request: when it was sent, and when that was. What comes of the new connection
     /// shows whether the worker has died.
     ended: Option<(Instant, Instant)>,
+    /// How long it has waited for workers to have room.
+    waited: Duration,
     /// Whether the budget has to allow the next attempt.
     budgeted: bool,
     /// Held until a retry that the budget had to allow is being served.
@@ -69,6 +71,7 @@ impl<'a> Retrying<'a> {
             soonest: None,
             here_after: Vec::new(),
             ended: None,
+            waited: Duration::ZERO,
             budgeted: false,
             turn: None,
         })
@@ -80,28 +83,40 @@ impl<'a> Retrying<'a> {
     /// # Errors
     /// There is none. What the workers said tells the client more than that.
     pub(super) async fn place(&mut self) -> Result<Placed, GatewayError> {
-        let mut placed = self.gateway.admit(self.request, &self.avoid).await;
+        let mut placed = self.admit().await;
         if is_nobody(&placed)
             && let Some(slot) = self.pause().await
         {
             self.avoid.remove(slot);
             self.failed.remove(slot);
-            placed = self.gateway.admit(self.request, &self.avoid).await;
+            placed = self.admit().await;
         }
         if is_nobody(&placed) && self.avoid.len() > self.failed.len() {
             self.avoid.clone_from(&self.failed);
-            placed = self.gateway.admit(self.request, &self.avoid).await;
+            placed = self.admit().await;
         }
         placed.map_err(|error| self.told(error))
+    }
+
+    async fn admit(&mut self) -> Result<Placed, GatewayError> {
+        let asked = Instant::now();
+        let placed = self.gateway.admit(self.request, &self.avoid).await?;
+        self.waited += placed.at.saturating_duration_since(asked);
+        Ok(placed)
+    }
+
+    /// How long the request has waited for workers to have room.
+    pub(super) fn waited(&self) -> Duration {
+        self.waited
     }
 
     /// Waits for the first of those that may be asked again after a pause.
     async fn pause(&mut self) -> Option<Slot> {
         let (next, (at, slot)) = self.here_after.iter().copied().enumerate().min_by_key(|(_, (at, _))| *at)?;
         self.here_after.swap_remove(next);
-        let Understood { pool, deadline, .. } = self.request;
+        let Understood { pool, arrived, deadline, .. } = self.request;
         let between = Between::new(*deadline, || {
-            pool.metrics.given_up();
+            pool.metrics.given_up(arrived.elapsed());
         });
         tokio::time::sleep_until(at.into()).await;
         between.over();
@@ -146,10 +161,9 @@ impl<'a> Retrying<'a> {
         self.turn = None;
     }
 
-    /// Keeps what may be told if no worker does better, with what the client may know of the decision.
-    pub(super) fn keep(&mut self, mut answer: Answer, decision: HeaderMap) {
+    /// Keeps what may be told if no worker does better.
+    pub(super) fn keep(&mut self, answer: Answer) {
         let body = answer.whole().filter(|_| answer.parts.status == StatusCode::INTERNAL_SERVER_ERROR);
-        answer.parts.headers.extend(decision);
         self.said = body.map(|body| (answer.parts, body));
     }
 

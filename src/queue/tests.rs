@@ -80,8 +80,9 @@ fn workers(free: u32, seats: &Arc<Seats>) -> Arc<Workers> {
 }
 
 fn asking(class: i32) -> Asking {
-    let deadline = now() + Duration::from_secs(3_600);
-    Asking { class: Class(class), tenant: None, deadline, returned: false }
+    let arrived = now();
+    let deadline = arrived + Duration::from_secs(3_600);
+    Asking { arrived, class: Class(class), tenant: None, deadline, returned: false }
 }
 
 impl Workers {

@@ -58,7 +58,7 @@ pub struct Ended {
     pub ended: Instant,
     /// The pool.
     pub model: Option<Arc<str>>,
-    /// Tokens of its prompt; estimated where they are not known.
+    /// Tokens of its prompt as the router counts them; estimated where they are not known.
     pub prompt: Option<Tokens>,
     /// What the client was answered.
     pub status: Option<u16>,
@@ -206,7 +206,7 @@ impl Ended {
             rank = chosen.map(|chosen| chosen.rank.0),
             status = self.status,
             outcome = self.outcome,
-            prompt_tokens = self.prompt.map(|tokens| tokens.0),
+            prompt_tokens = self.usage.prompt.or(self.prompt).map(|tokens| tokens.0),
             overlap_tokens = chosen.map(|chosen| chosen.overlap.0),
             reported_cached_tokens = self.usage.cached.map(|tokens| tokens.0),
             output_tokens = self.usage.completion.map(|tokens| tokens.0),
@@ -263,7 +263,8 @@ mod tests {
     fn a_line_has_the_request_the_decision_and_what_came_of_it() {
         let usage = Usage { prompt: Some(Tokens(24)), cached: Some(Tokens(16)), completion: Some(Tokens(2)) };
         let told = logged(LogFormat::Json, |access, began| {
-            access.asks(&"m".into(), Tokens(24));
+            // An estimate, which gives way to what the engine counts.
+            access.asks(&"m".into(), Tokens(30));
             access.sent();
             access.chosen(chosen());
             access.sent();

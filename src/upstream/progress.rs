@@ -1,7 +1,7 @@
 //! What an answer has told so far: the reservation goes back in its two parts, policies and metrics learn.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -52,10 +52,7 @@ pub struct Ticket {
     pub arrived: Instant,
     /// When it was sent to its worker.
     pub sent: Instant,
-    /// Whether the tokens of its prompt were known and counted when it was placed.
-    pub counted: bool,
-    /// What was promised, where it can be compared with what the engine says: one prompt with known token ids, one
-    /// sequence.
+    /// What was promised, where its token ids are known.
     pub promise: Option<Promise>,
     /// How it is recorded if it finishes, where requests are.
     pub recording: Option<Box<Recording>>,
@@ -71,14 +68,12 @@ pub struct Ticket {
 
 /// What the router promised of one request, and to whom it matters whether that holds.
 pub struct Promise {
-    /// When the request was sent.
-    pub sent: Instant,
-    /// Tokens of its prompt.
+    /// Tokens of its prompts.
     pub prompt: Tokens,
     /// Of these, tokens in the worker's cache.
     pub cached: Tokens,
-    /// What is believed of the worker.
-    pub trust: Arc<Trust>,
+    /// What is believed of the worker, where what the engine says can be compared: of one prompt and one sequence.
+    pub trust: Option<Arc<Trust>>,
 }
 
 /// How the answer is built.
@@ -89,8 +84,9 @@ pub enum Form {
     Whole(Option<Bytes>),
     /// Anything: it passes unread, ends when it ends, and its times are nobody's first token.
     Unread,
-    /// An error that is too long to be whole before it goes on: it passes unread, and tells against this side.
-    Error(Side),
+    /// An error that is too long to be whole before it goes on: it passes unread, tells against this side, and is counted
+    /// as this outcome.
+    Error(Side, &'static str),
 }
 
 /// How an answer ended.
@@ -140,7 +136,7 @@ impl Progress {
                 let whole = scanner.scan(data);
                 (whole, Tokens(scanner.seen().events - before))
             }
-            Form::Whole(_) | Form::Unread | Form::Error(_) => (data.len(), Tokens(0)),
+            Form::Whole(_) | Form::Unread | Form::Error(..) => (data.len(), Tokens(0)),
         };
         if self.is_error() {
             return whole;
@@ -160,6 +156,9 @@ impl Progress {
     /// Its first data came.
     fn begin(&mut self, now: Instant) {
         self.started = Some(now);
+        if let Some(Promise { prompt, cached, .. }) = &self.ticket.promise {
+            self.ticket.worker.promised(now, *prompt, *cached);
+        }
         // An answer in one piece has no first token of its own: its data comes when all of it was generated.
         if matches!(self.form, Form::Events(_)) {
             let after = now.saturating_duration_since(self.ticket.arrived);
@@ -175,7 +174,7 @@ impl Progress {
 
     /// Whether nothing was generated: it is an error from its beginning.
     fn is_error(&self) -> bool {
-        matches!(self.form, Form::Error(_)) || self.told().is_some_and(|error| error.is_first)
+        matches!(self.form, Form::Error(..)) || self.told().is_some_and(|error| error.is_first)
     }
 
     /// Whether an answer that ends here ends whole: a stream without `[DONE]` was cut, though its framing may be clean. Of
@@ -183,7 +182,7 @@ impl Progress {
     pub fn may_end(&self) -> bool {
         match &self.form {
             Form::Events(scanner) => scanner.seen().done || self.refuses(),
-            Form::Whole(_) | Form::Unread | Form::Error(_) => true,
+            Form::Whole(_) | Form::Unread | Form::Error(..) => true,
         }
     }
 
@@ -204,7 +203,7 @@ impl Progress {
     fn told(&self) -> Option<ErrorEvent> {
         match &self.form {
             Form::Events(scanner) => scanner.seen().error,
-            Form::Whole(_) | Form::Unread | Form::Error(_) => None,
+            Form::Whole(_) | Form::Unread | Form::Error(..) => None,
         }
     }
 
@@ -215,7 +214,7 @@ impl Progress {
 
     fn verdict(&self, ending: Ending) -> Verdict {
         match ending {
-            Ending::Complete if matches!(self.form, Form::Error(_)) => Verdict::Refused,
+            Ending::Complete if matches!(self.form, Form::Error(..)) => Verdict::Refused,
             Ending::Complete => match self.told().map(ErrorEvent::failure) {
                 None => Verdict::Answered,
                 Some(None) => Verdict::Refused,
@@ -244,7 +243,6 @@ impl Progress {
             return;
         }
         self.reservation = None;
-        self.ticket.pool.metrics.duration.record(now.saturating_duration_since(self.ticket.arrived));
         match self.verdict(ending) {
             Verdict::Answered => {
                 let usage = self.usage();
@@ -260,15 +258,15 @@ impl Progress {
                 self.observe(now, Event::Finished { usage });
             }
             Verdict::Refused => {
-                self.came(now, "worker_refused", Usage::default());
-                let side = match self.form {
+                let (side, outcome) = match self.form {
                     // The fleet was told of the worker when its head came.
-                    Form::Error(side) => side,
+                    Form::Error(side, outcome) => (side, outcome),
                     _ => {
                         self.ticket.fleet.request_answered(&self.ticket.worker);
-                        Side::Router
+                        (Side::Router, "worker_refused")
                     }
                 };
+                self.came(now, outcome, Usage::default());
                 self.note(Standing::Failed, None);
                 self.observe(now, Event::Failed { side });
             }
@@ -290,7 +288,7 @@ impl Progress {
                 self.observe(now, Event::Failed { side: Side::Router });
             }
             Verdict::ClientLeft => {
-                let outcome = self.ticket.pool.metrics.given_up();
+                let outcome = self.ticket.pool.metrics.given_up(self.lasted(now));
                 self.ticket.access.iter().for_each(|access| access.ended(now, outcome, Usage::default()));
                 self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Client });
@@ -302,7 +300,7 @@ impl Progress {
         match &self.form {
             Form::Events(scanner) => scanner.seen().usage.as_deref().map(usage::read).unwrap_or_default(),
             Form::Whole(document) => document.as_deref().map(usage::read).unwrap_or_default(),
-            Form::Unread | Form::Error(_) => Usage::default(),
+            Form::Unread | Form::Error(..) => Usage::default(),
         }
     }
 
@@ -310,24 +308,18 @@ impl Progress {
     fn output(&self, usage: Usage) -> u32 {
         let events = match &self.form {
             Form::Events(scanner) => scanner.seen().events,
-            Form::Whole(_) | Form::Unread | Form::Error(_) => 1,
+            Form::Whole(_) | Form::Unread | Form::Error(..) => 1,
         };
         usage.completion.map_or(events, |tokens| tokens.0)
     }
 
     fn compare(&self, now: Instant, usage: Usage) {
-        let metrics = &self.ticket.worker.metrics;
-        if let Some(reported) = usage.cached {
-            metrics.cached_reported.increment(u64::from(reported.0));
-        }
-        if let Some(counted) = usage.prompt {
-            metrics.prompt_reported.increment(u64::from(counted.0));
-        }
-        if let (false, Some(counted)) = (self.ticket.counted, usage.prompt) {
-            metrics.prompt_tokens.increment(u64::from(counted.0));
-            self.ticket.worker.hit_rate.add(now, counted.0, usage.cached.unwrap_or_default().0);
-        }
-        let Some(Promise { sent, prompt, cached, trust }) = &self.ticket.promise else { return };
+        let Ticket { worker, promise, sent, .. } = &self.ticket;
+        let reported = worker.reported(usage);
+        let Some(Promise { prompt, cached, trust }) = promise else {
+            return worker.unpromised(now, usage, reported);
+        };
+        let (metrics, Some(trust)) = (&worker.metrics, trust) else { return };
         if let Some(reported) = usage.cached {
             metrics.prediction(cached.0, reported.0);
         }
@@ -358,8 +350,13 @@ impl Progress {
 
     /// Counts and logs it.
     fn came(&self, now: Instant, outcome: &'static str, usage: Usage) {
-        self.ticket.pool.metrics.request(outcome);
+        self.ticket.pool.metrics.request(outcome, self.lasted(now));
         self.ticket.access.iter().for_each(|access| access.ended(now, outcome, usage));
+    }
+
+    /// How long after the request's arrival it is.
+    fn lasted(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.ticket.arrived)
     }
 
     fn note(&self, standing: Standing, cached: Option<Tokens>) {

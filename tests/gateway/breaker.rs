@@ -249,7 +249,7 @@ async fn where_workers_say_nothing_but_500_the_last_one_is_the_answer() {
     assert_eq!(header(&answer, "x-should-retry").as_deref(), Some("false"));
     assert!(header(&answer, "x-warmpath-worker").is_some());
     assert_eq!(answer.body["error"]["message"], "no", "as it came: {answer:?}");
-    assert_eq!(fleet.metric("warmpath_requests_total", "outcome=\"worker_refused\"").await, 1.0);
+    assert_eq!(fleet.metric("warmpath_requests_total", "outcome=\"worker_error\"").await, 1.0);
 }
 
 /// R5: a worker that is still loading says 503. It is left alone until two checks have passed, and then not flooded.

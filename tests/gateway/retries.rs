@@ -145,7 +145,8 @@ async fn faults_of_the_request_are_passed_on_and_not_tried_again() {
         assert_eq!(answer.text().await.unwrap(), body);
         assert_eq!((bad.seen().len(), good.seen().len(), retries(&fleet, "").await), (1, 0, 0), "{status}");
         assert_eq!(fleet.app.in_flight(), 0);
-        fleet.until_metric("warmpath_requests_total", "worker_refused", 1.0).await;
+        let outcome = if status.starts_with('5') { "worker_error" } else { "worker_refused" };
+        fleet.until_metric("warmpath_requests_total", outcome, 1.0).await;
     }
 }
 

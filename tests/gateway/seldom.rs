@@ -107,7 +107,8 @@ async fn an_error_of_megabytes_comes_as_it_is() {
         let told = answer.headers.get("x-should-retry").map(|value| value.to_str().unwrap());
         assert_eq!(told, should_retry, "{status}");
     }
-    fleet.until_metric(REQUESTS, "outcome=\"worker_refused\"", 2.0).await;
+    fleet.until_metric(REQUESTS, "outcome=\"worker_refused\"", 1.0).await;
+    fleet.until_metric(REQUESTS, "outcome=\"worker_error\"", 1.0).await;
     assert_eq!(fleet.app.in_flight(), 0);
     // One that breaks off is none.
     worker.plays(vec![

@@ -113,7 +113,7 @@ async fn what_a_client_does_not_want_recorded_is_not_and_the_last_ones_are_sent_
     fleet.stop_gateway().await;
     let last = spans(receiver.seen().last().unwrap());
     assert_eq!((receiver.seen().len(), last.len(), &last[0]["status"]["code"]), (2, 3, &json!(2)));
-    assert_eq!(attributes(&last[0])["error.type"], "worker_refused");
+    assert_eq!(attributes(&last[0])["error.type"], "worker_error");
     assert_eq!(last[0].get("parentSpanId"), None, "the trace began here");
 }
 

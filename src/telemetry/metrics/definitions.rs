@@ -64,8 +64,8 @@ definitions! {
         REQUESTS = "requests_total", Kind::Counter, ["model", "outcome"], "Requests answered, by model and outcome.";
         TTFT = "time_to_first_token_seconds", Kind::Histogram(&TTFT_BOUNDS), ["model"], "From the request's arrival to its first token, of streams: other answers have no first token of their own.";
         OBJECTIVES = "objectives_total", Kind::Counter, ["model", "objective", "result"], "Streams whose class was promised a time to first token (ttft) or between tokens (itl), by whether that was met or missed.";
-        DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), ["model"], "From the request's arrival to its end.";
-        RETRIES = "retries_total", Kind::Counter, ["reason"], "Attempts on another worker, by reason.";
+        DURATION = "request_duration_seconds", Kind::Histogram(&TTFT_BOUNDS), ["model"], "From the arrival of a request for a model to its end, whatever became of it.";
+        RETRIES = "retries_total", Kind::Counter, ["reason"], "Further attempts, by what went wrong with the one before.";
         RECORDED = "recorded_requests_total", Kind::Counter, ["outcome"], "Finished requests that were to be recorded, by what became of them.";
         TRACED = "traced_requests_total", Kind::Counter, ["outcome"], "Requests whose spans were to be sent, by what became of them.";
     }
@@ -104,9 +104,9 @@ definitions! {
     }
 
     "Hit rate and trust" {
-        HIT_RATE = "kv_hit_rate", Kind::Gauge, ["worker", RANK], "Predicted overlap over prompt tokens, last five minutes; as reported where prompts are not read.";
-        PROMPT_TOKENS = "prompt_tokens_total", Kind::Counter, ["worker", RANK], "Prompt tokens sent to the worker: cached_tokens_total as predicted over these is the hit rate that was promised.";
-        PROMPT_REPORTED = "prompt_tokens_reported_total", Kind::Counter, ["worker", RANK], "Prompt tokens of answers that told their usage: cached_tokens_total as reported over these is the hit rate that engines had.";
+        HIT_RATE = "kv_hit_rate", Kind::Gauge, ["worker", RANK], "Predicted overlap over prompt tokens of the answers that began, last five minutes; as reported where prompts are not read.";
+        PROMPT_TOKENS = "prompt_tokens_total", Kind::Counter, ["worker", RANK], "Prompt tokens of the answers that the worker began: cached_tokens_total as predicted over these is the hit rate that was promised.";
+        PROMPT_REPORTED = "prompt_tokens_reported_total", Kind::Counter, ["worker", RANK], "Prompt tokens of answers that told their cached tokens: cached_tokens_total as reported over these is the hit rate that engines had.";
         CACHED_TOKENS = "cached_tokens_total", Kind::Counter, ["worker", RANK, "source"], "Cached prompt tokens, as predicted and as reported.";
         PREDICTIONS = "predictions_total", Kind::Counter, ["worker", RANK, "result"], "Requests whose cached tokens were reported: exact, over or under.";
         PREDICTION_ERROR = "prediction_error_tokens_total", Kind::Counter, ["worker", RANK, "direction"], "Tokens by which predicted and reported cached tokens differ.";

@@ -16,8 +16,7 @@ pub struct ModelMetrics {
     pub(super) itl_objectives: Reasons,
     /// Arrival to first token.
     pub ttft: Histogram,
-    /// Arrival to end.
-    pub duration: Histogram,
+    pub(super) duration: Histogram,
     /// How uneven the pool's load is.
     pub balance: Gauge,
     /// Its queue.
@@ -53,10 +52,10 @@ impl ModelMetrics {
         self.metrics.restarts(task)
     }
 
-    /// A request was given up before its end. Returns the outcome.
-    pub fn given_up(&self) -> &'static str {
+    /// A request was given up before its end, so long after it came. Returns the outcome.
+    pub fn given_up(&self, after: Duration) -> &'static str {
         let outcome = self.metrics.parting.outcome();
-        self.request(outcome);
+        self.request(outcome, after);
         outcome
     }
 
@@ -71,9 +70,10 @@ impl ModelMetrics {
         self.itl_objectives.count(kept(mean <= limit));
     }
 
-    /// A request ended.
-    pub fn request(&self, outcome: &'static str) {
+    /// A request ended, so long after it came.
+    pub fn request(&self, outcome: &'static str, after: Duration) {
         self.requests.count(outcome);
+        self.duration.record(after);
     }
 }
 

@@ -28,6 +28,7 @@ pub(super) const WORDS: &[Words] = &[
         all: &[
             ("ok", "the worker answered, and all of it was relayed"),
             ("worker_refused", "the worker refused it as the client's fault; its answer was relayed"),
+            ("worker_error", "the worker answered 500 or another 5xx that is not tried again; its answer was relayed"),
             ("broken", "the worker broke off, or fell silent, after its answer had begun"),
             ("client_left", "the client closed its connection, or cancelled the request, before the end"),
             ("deadline", "it did not end within its time"),

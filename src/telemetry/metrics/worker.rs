@@ -27,9 +27,9 @@ pub struct WorkerMetrics {
     pub prefill: Gauge,
     /// Whether it may be chosen.
     pub up: Gauge,
-    /// Prompt tokens sent.
+    /// Prompt tokens of answers that began.
     pub prompt_tokens: Counter,
-    /// Prompt tokens of answers that told their usage.
+    /// Prompt tokens of answers that told their cached tokens.
     pub prompt_reported: Counter,
     /// Cached tokens, as the index promised.
     pub cached_predicted: Counter,
