@@ -194,7 +194,7 @@ impl EventTask {
                 let filled = self.restoring.end(&self.index).await;
                 let now = Instant::now();
                 match filled {
-                    Some(position) => self.repair.restored(*id, position, now, &mut self.steps),
+                    Some(filled) => self.repair.restored(*id, filled, now, &mut self.steps),
                     None => self.repair.not_restored(*id, now, &mut self.steps),
                 }
             }
@@ -307,7 +307,7 @@ impl EventTask {
             Step::Ask(want) => self.ask(want),
             Step::View(view) => {
                 self.trust.set_view(view);
-                self.worker.metrics.suspect.set(if view == ViewState::Suspect { 1.0 } else { 0.0 });
+                self.worker.metrics.suspect.set(if view.is_doubted() { 1.0 } else { 0.0 });
                 self.worker.metrics.cold.set(if view == ViewState::Cold { 1.0 } else { 0.0 });
             }
             Step::Repaired(repaired) => self.tell(&repaired),
@@ -480,7 +480,7 @@ mod tests {
         let text = String::from_utf8(stored(8).payload.to_vec()).unwrap().replace("\"event_id\":8", "\"event_id\":1");
         let orphan = Message { payload: text.into(), seq: Some(1), epoch: None };
         let known = heard_alone([Heard::Live(stored(0)), Heard::Connected, Heard::Live(orphan)]).await;
-        assert_eq!(known, [(1, ViewState::Current), (1, ViewState::Suspect), (0, ViewState::Cold)]);
+        assert_eq!(known, [(1, ViewState::Current), (1, ViewState::Unproven), (0, ViewState::Cold)]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
     use crate::event::{Attention, CacheEvent, Content, Removed, Stored};
-    use crate::feed::Position;
+    use crate::feed::{Began, Position};
     use crate::snapshot::Mark;
     use crate::store::BlockStore;
     use crate::tree::PlainIndex;
@@ -295,7 +295,7 @@ mod tests {
     /// Every view goes from one index into another in which the others live on.
     #[test]
     fn restored_views_keep_the_invariants() {
-        let mark = Mark { owner: 1, position: Position::default(), taken_ms: 0 };
+        let mark = Mark { owner: 1, position: Position::default(), began: Began::AtStart, taken_ms: 0 };
         for seed in 0..20 {
             let state = &mut (seed * 1000);
             let index = Arc::new(ConcurrentIndex::new(1 << 20));

@@ -13,7 +13,7 @@ use std::time::Instant;
 pub use hold::HoldMax;
 use hold::{Held, Hold};
 use past::{Past, later};
-pub use stamp::{Patience, Position, Stamp};
+pub use stamp::{Began, Patience, Position, Stamp};
 pub use verdict::{Action, Verdict};
 
 /// What a feed has seen since it began.

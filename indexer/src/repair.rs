@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use warmpath_core::trust::ViewState;
 
-use crate::feed::{Action, HoldMax, Patience, Position, Stamp, Verdict, WorkerFeed};
+use crate::feed::{Action, Began, HoldMax, Patience, Position, Stamp, Verdict, WorkerFeed};
 use doubt::{BACK_OFF, FRESH, back_off};
 use replay::{Asked, Bare};
 pub use step::{AskId, Cold, Emptied, Outcome, Repaired, ReplayEnd, Step, Want};
@@ -59,7 +59,8 @@ struct Awaited {
 ///
 /// 1. Batches are handed out in order, each at most once; never while a snapshot is being put in.
 /// 2. While anything is thought to be missing the view is `Suspect`. It is `Current` only if everything that is known to
-///    have been said is in it, and `Cold` if it began empty in the middle.
+///    have been said is in it, `Unproven` if only the next batch can tell that, and `Cold` if it began empty in the middle,
+///    or was filled from a view that did.
 /// 3. A restart, whoever tells it, empties the view at once.
 /// 4. One replay and one snapshot are waited for at most. An answer to a question that no longer matters is dropped, however
 ///    late it comes and whatever else is on its way.
@@ -152,7 +153,7 @@ impl<T> Repair<T> {
         match (self.doubt, self.cold) {
             (Some(_), _) => ViewState::Suspect,
             (None, Some(_)) => ViewState::Cold,
-            (None, None) if self.unproven => ViewState::Suspect,
+            (None, None) if self.unproven => ViewState::Unproven,
             (None, None) => ViewState::Current,
         }
     }
@@ -167,12 +168,19 @@ impl<T> Repair<T> {
         self.cold
     }
 
-    /// Goes on behind a view that was put in from elsewhere, as at a start. Returns whether it fits. It is suspect until the
-    /// path tells: nobody can be asked before there is one, and an engine may have done anything in the meantime.
-    pub fn resume(&mut self, position: Position, now: Instant, steps: &mut Vec<Step<T>>) -> bool {
+    /// Where the view began: what whoever goes on from it needs to know.
+    pub fn began(&self) -> Began {
+        if self.cold.is_some() { Began::InTheMiddle } else { Began::AtStart }
+    }
+
+    /// Goes on behind a view that was put in from elsewhere, as at a start. Returns whether it fits. It is unproven until the
+    /// path tells: nobody can be asked before there is one, and an engine may have done anything in the meantime. One that
+    /// began in the middle stays cold.
+    pub fn resume(&mut self, (position, began): (Position, Began), now: Instant, steps: &mut Vec<Step<T>>) -> bool {
         let resumed = self.feed.resume(position, &mut self.actions);
         if resumed {
             self.unproven = true;
+            self.cold = (began == Began::InTheMiddle).then_some(Cold::HistoryGone);
             self.finish(now, steps);
         }
         resumed
@@ -240,8 +248,14 @@ impl<T> Repair<T> {
         })
     }
 
-    /// This snapshot was put in, and tells how far it goes.
-    pub fn restored(&mut self, id: AskId, position: Position, now: Instant, steps: &mut Vec<Step<T>>) {
+    /// This snapshot was put in, and tells how far it goes and where it began.
+    pub fn restored(
+        &mut self,
+        id: AskId,
+        (position, began): (Position, Began),
+        now: Instant,
+        steps: &mut Vec<Step<T>>,
+    ) {
         let Some(awaited) = self.snapshot.filter(|awaited| awaited.id == id) else { return };
         if !self.feed.resume(position, &mut self.actions) {
             return self.not_restored(id, now, steps);
@@ -249,7 +263,7 @@ impl<T> Repair<T> {
         self.snapshot = None;
         self.snapshot_failures = 0;
         self.snapshot_retry = Some(now + BACK_OFF).filter(|_| !awaited.outrun);
-        self.cold = None;
+        self.cold = (began == Began::InTheMiddle).then_some(Cold::Inherited);
         if let Some(doubt) = &mut self.doubt {
             (doubt.gone, doubt.outcome) = (false, Outcome::Snapshot);
         }

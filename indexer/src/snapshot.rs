@@ -8,8 +8,8 @@
 //! | byte | length | |
 //! |---|---|---|
 //! | 0 | 8 | `WARMSNAP` |
-//! | 8 | 2 | version: 1. Readers refuse any other |
-//! | 10 | 2 | flags: 1 last chunk, 2 the epoch is known, 4 the newest time is known; others 0 |
+//! | 8 | 2 | version: 1, or 2 of a view that began in the middle. Readers refuse those that they do not know |
+//! | 10 | 2 | flags: 1 last chunk, 2 the epoch is known, 4 the newest time is known, 8 the view began in the middle (in version 2 always, else never); others 0 |
 //! | 12 | 4 | number of the chunk, from 0 |
 //! | 16 | 8 | the pool: the root's sequence hash without adapter and salt, which tells model, block size and seed |
 //! | 24 | 8 | the owner: [`owner_of`] worker and rank |
@@ -22,6 +22,8 @@
 //! | 76 | 4 | bytes of the body |
 //! | 80 | | the body |
 //! | | 8 | xxh3-64 of all that comes before in the chunk, seeded with that of the chunk before, of the first with 0 |
+//!
+//! So whoever reads version 1 alone refuses only views that it would take for whole and that are not.
 //!
 //! All but flags, number and lengths is the same in every chunk. The chain of checksums ties the chunks of one snapshot
 //! together: the last one covers all. The body of chunk 0 begins with what the view knows beside its blocks: a byte (1 the
@@ -52,7 +54,7 @@ use warmpath_core::ids::{EngineHash, SequenceHash};
 use warmpath_core::units::Tier;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::feed::Position;
+use crate::feed::{Began, Position};
 use crate::store::Tiers;
 
 pub use decode::{SnapshotDecoder, chunk_len};
@@ -79,6 +81,11 @@ const GROUPS_MAX: usize = 255;
 
 const MAGIC: [u8; 8] = *b"WARMSNAP";
 const VERSION: u16 = 1;
+/// That of a view that began in the middle.
+const VERSION_MIDDLE: u16 = 2;
+
+/// The newest version that is read.
+pub const NEWEST_VERSION: u16 = VERSION_MIDDLE;
 
 /// Bytes before a chunk's body.
 pub const HEADER_BYTES: usize = 80;
@@ -89,6 +96,7 @@ const TOTALS_BYTES: usize = 16;
 const LAST: u16 = 1;
 const HAS_EPOCH: u16 = 2;
 const HAS_NEWEST: u16 = 4;
+const IN_THE_MIDDLE: u16 = 8;
 
 const HAS_GROUP: u8 = 1;
 const ZERO_IS_A_NAME: u8 = 2;
@@ -106,6 +114,8 @@ pub struct Mark {
     pub owner: u64,
     /// How far the worker's stream was applied.
     pub position: Position,
+    /// Where the view began.
+    pub began: Began,
     /// Milliseconds since 1970; 0 where nobody knows.
     pub taken_ms: u64,
 }

@@ -110,7 +110,7 @@ pub(crate) struct EngineView {
     groups: Vec<(u32, bool)>,
     /// Whether a block named 0 was ever stored; until then, parent 0 means none (old simulators, LMCache).
     zero_is_a_name: bool,
-    /// Whether blocks were let go or refused that the engine may still hold.
+    /// Whether blocks were let go, refused or left out that the engine may still hold.
     partial: bool,
     buffers: Buffers,
 }
@@ -221,9 +221,14 @@ impl EngineView {
         }
     }
 
-    /// Whether blocks were let go or refused that the engine may still hold.
+    /// Whether blocks were let go, refused or left out of a snapshot that the engine may still hold.
     pub(crate) fn is_partial(&self) -> bool {
         self.partial
+    }
+
+    /// Takes note that such blocks were left out.
+    pub(crate) fn note_partial(&mut self) {
+        self.partial = true;
     }
 
     /// The places of all names, and where each has copies.

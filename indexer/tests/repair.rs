@@ -58,7 +58,7 @@ fn live_through(kind: Kind, faults: Faults, seed: u64) -> World {
     world.quiesce();
     let view = world.repair.view();
     let whole = kind.means.snapshots || (kind.means.replays && kind.ring >= 10_000);
-    assert_ne!(view, ViewState::Suspect, "{world}");
+    assert!(!view.is_doubted(), "{world}");
     assert!(view == ViewState::Current || !whole, "{world}: {:?}", world.repair.cold());
     world.compare();
     world

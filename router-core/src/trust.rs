@@ -27,18 +27,28 @@ pub enum ViewState {
     Current,
     /// Something is missing and being fetched.
     Suspect,
+    /// Something may be missing, nobody can be asked, and the next event will tell.
+    Unproven,
     /// What is missing is gone for good: it began empty, and fills by new events.
     Cold,
 }
 
 impl ViewState {
-    /// Its name.
+    /// All of them, in the order of their numbers.
+    const ALL: [Self; 4] = [Self::Current, Self::Suspect, Self::Unproven, Self::Cold];
+
+    /// Its name. Whether what is missing is being fetched, the reasons tell.
     pub fn as_str(self) -> &'static str {
         match self {
             ViewState::Current => "current",
-            ViewState::Suspect => "suspect",
+            ViewState::Suspect | ViewState::Unproven => "suspect",
             ViewState::Cold => "cold",
         }
+    }
+
+    /// Whether something may be missing in it of which it is not known yet that it is gone.
+    pub fn is_doubted(self) -> bool {
+        matches!(self, ViewState::Suspect | ViewState::Unproven)
     }
 }
 
@@ -95,7 +105,8 @@ impl Trust {
 
     /// How true the view is.
     pub fn view(&self) -> ViewState {
-        [ViewState::Current, ViewState::Suspect, ViewState::Cold][usize::from(self.view.load(Ordering::Relaxed).min(2))]
+        let number = usize::from(self.view.load(Ordering::Relaxed));
+        ViewState::ALL.get(number).copied().unwrap_or_default()
     }
 
     /// Takes note of how true the view is now.
@@ -103,7 +114,8 @@ impl Trust {
         let number = match view {
             ViewState::Current => 0,
             ViewState::Suspect => 1,
-            ViewState::Cold => 2,
+            ViewState::Unproven => 2,
+            ViewState::Cold => 3,
         };
         let _evidence = self.evidence();
         self.view.store(number, Ordering::Relaxed);
@@ -152,8 +164,10 @@ impl Trust {
     pub fn report(&self, now: Instant, sizes: (Option<u32>, BlockSize)) -> Report {
         let view = self.view();
         let mut reasons = Vec::new();
-        if view == ViewState::Suspect {
-            reasons.push(Reason::Repairing);
+        match view {
+            ViewState::Suspect => reasons.push(Reason::Repairing),
+            ViewState::Unproven => reasons.push(Reason::Unproven),
+            ViewState::Current | ViewState::Cold => {}
         }
         let evidence = self.evidence();
         self.conclude(now, &evidence);
@@ -180,7 +194,7 @@ impl Trust {
         let weight = match self.view() {
             // A cold view promises only what it has heard since: that is true.
             ViewState::Current | ViewState::Cold => believed,
-            ViewState::Suspect => believed * SUSPECT,
+            ViewState::Suspect | ViewState::Unproven => believed * SUSPECT,
         };
         self.weight.store(weight.to_bits(), Ordering::Relaxed);
     }
@@ -230,10 +244,19 @@ mod tests {
     fn a_view_is_believed_until_something_is_missing() {
         let trust = Trust::default();
         assert_eq!((trust.view(), trust.weight()), (ViewState::Current, 1.0));
-        for (view, weight) in [(ViewState::Suspect, 0.5), (ViewState::Cold, 1.0), (ViewState::Current, 1.0)] {
+        for (view, weight, reason) in [
+            (ViewState::Suspect, 0.5, vec!["events are missing and being fetched"]),
+            (
+                ViewState::Unproven,
+                0.5,
+                vec!["nothing was heard over the present connection yet: the next event tells whether any is missing"],
+            ),
+            (ViewState::Cold, 1.0, vec![]),
+            (ViewState::Current, 1.0, vec![]),
+        ] {
             trust.set_view(view);
             assert_eq!((trust.view(), trust.weight()), (view, weight));
-            assert_eq!(reasons(&trust, origin()).len(), usize::from(view == ViewState::Suspect));
+            assert_eq!(reasons(&trust, origin()), reason);
         }
     }
 

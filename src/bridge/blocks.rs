@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use warmpath_indexer::event::CacheEvent;
+use warmpath_indexer::feed::Began;
+use warmpath_indexer::snapshot::NEWEST_VERSION;
 
 use crate::events::nats::snapshots::{CHUNK_BYTES_MAX, SnapshotAnswer, SnapshotKeeper, SnapshotRequest};
 
@@ -36,8 +38,8 @@ pub trait BlockSet: Send {
     fn apply(&mut self, events: &[CacheEvent]);
     /// Empties the set, as after a restart or a loss.
     fn forget(&mut self);
-    /// All blocks, in chunks of at most `chunk_bytes`.
-    fn chunks(&self, behind: Behind, chunk_bytes: usize) -> Chunks;
+    /// All blocks, in chunks of at most `chunk_bytes`, which say where the set began.
+    fn chunks(&self, at: (Behind, Began), chunk_bytes: usize) -> Chunks;
 }
 
 /// Every rank's blocks.
@@ -50,6 +52,14 @@ pub(super) struct Blocks {
 struct Rank {
     set: Box<dyn BlockSet>,
     behind: Behind,
+    began: Began,
+}
+
+impl Rank {
+    fn forget(&mut self, began: Began) {
+        self.set.forget();
+        self.began = began;
+    }
 }
 
 #[derive(Default)]
@@ -72,7 +82,8 @@ struct Open {
 impl Blocks {
     /// Nothing known yet.
     pub(super) fn new(sets: impl IntoIterator<Item = (u32, Box<dyn BlockSet>)>) -> Self {
-        let rank = |(rank, set)| (rank, Mutex::new(Rank { set, behind: Behind::default() }));
+        let nothing = |set| Rank { set, behind: Behind::default(), began: Began::default() };
+        let rank = |(rank, set)| (rank, Mutex::new(nothing(set)));
         Self { ranks: sets.into_iter().map(rank).collect(), open: Mutex::default(), served: AtomicU64::new(0) }
     }
 
@@ -82,7 +93,7 @@ impl Blocks {
         if let Some(mut rank) = self.rank(rank) {
             match events {
                 Some(events) => rank.set.apply(events),
-                None => rank.set.forget(),
+                None => rank.forget(Began::InTheMiddle),
             }
             rank.behind = behind;
         }
@@ -93,10 +104,10 @@ impl Blocks {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Nothing of a rank is known any more.
-    pub(super) fn forget(&self, rank: u32) {
+    /// Nothing of a rank is known any more: what comes is all there is, or what follows a loss.
+    pub(super) fn forget(&self, rank: u32, began: Began) {
         if let Some(mut rank) = self.rank(rank) {
-            rank.set.forget();
+            rank.forget(began);
         }
     }
 
@@ -105,13 +116,20 @@ impl Blocks {
         Some(kept.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn begin(&self, rank: u32, id: u64, now: Instant) -> Result<Open, String> {
+    fn begin(
+        &self,
+        SnapshotRequest { rank, reads, .. }: SnapshotRequest,
+        id: u64,
+        now: Instant,
+    ) -> Result<Open, String> {
         let kept = self.rank(rank).ok_or("no such rank")?;
         if kept.behind.epoch == 0 {
             return Err("no events yet".to_owned());
         }
         self.served.fetch_add(1, Ordering::Relaxed);
-        let chunks = kept.set.chunks(kept.behind, CHUNK_BYTES_MAX).peekable();
+        // Who does not know that there is more to be known would refuse all of it, and ask for it again and again.
+        let began = if reads >= NEWEST_VERSION { kept.began } else { Began::AtStart };
+        let chunks = kept.set.chunks((kept.behind, began), CHUNK_BYTES_MAX).peekable();
         Ok(Open { id, rank, behind: kept.behind, chunks, last: None, used: now })
     }
 
@@ -125,7 +143,7 @@ impl Blocks {
             }
             None => {
                 shelf.newest += 1;
-                self.begin(request.rank, shelf.newest, now)?
+                self.begin(request, shelf.newest, now)?
             }
         };
         let answer = open.chunk(request.chunk);
@@ -168,9 +186,11 @@ impl Open {
 mod tests {
     use super::*;
 
-    /// Writes down how many events it was given, a chunk each.
+    /// Writes down how many events it was given, a chunk each, and with another whether any were lost before.
     #[derive(Default)]
     struct Counting(u8);
+
+    const LOST: u8 = 99;
 
     impl BlockSet for Counting {
         fn apply(&mut self, events: &[CacheEvent]) {
@@ -181,8 +201,9 @@ mod tests {
             self.0 = 0;
         }
 
-        fn chunks(&self, _: Behind, _: usize) -> Chunks {
-            Box::new((0..=self.0).map(|number| vec![number]))
+        fn chunks(&self, (_, began): (Behind, Began), _: usize) -> Chunks {
+            let lost = (began == Began::InTheMiddle).then_some(LOST);
+            Box::new((0..=self.0).chain(lost).map(|number| vec![number]))
         }
     }
 
@@ -192,7 +213,13 @@ mod tests {
     }
 
     fn ask(id: Option<u64>, chunk: u32) -> SnapshotRequest {
-        SnapshotRequest { rank: 3, id, chunk }
+        SnapshotRequest { rank: 3, id, chunk, reads: NEWEST_VERSION }
+    }
+
+    /// All that a new snapshot says.
+    fn said(blocks: &Blocks, reads: u16) -> Vec<u8> {
+        let begun = blocks.begin(SnapshotRequest { reads, ..ask(None, 0) }, 9, Instant::now()).unwrap();
+        begun.chunks.flatten().collect()
     }
 
     #[test]
@@ -226,7 +253,22 @@ mod tests {
         blocks.apply(3, Some(&[CacheEvent::Cleared]), behind(5));
         blocks.apply(3, None, behind(6));
         let answer = blocks.answer_at(ask(None, 0), now).unwrap();
-        assert_eq!((answer.last, answer.position), (true, (7, 6)));
+        assert_eq!((answer.chunk, answer.position), (0, (7, 6)));
+        assert_eq!(said(&blocks, NEWEST_VERSION), [0, LOST]);
+    }
+
+    #[test]
+    fn a_snapshot_says_that_something_was_lost_before_it_until_the_engine_begins_anew() {
+        let blocks = blocks();
+        let behind = |next| Behind { epoch: 7, next, newest: 1.0 };
+        blocks.apply(3, Some(&[]), behind(5));
+        assert_eq!(said(&blocks, NEWEST_VERSION), [0]);
+        blocks.forget(3, Began::InTheMiddle);
+        blocks.apply(3, Some(&[CacheEvent::Cleared]), behind(9));
+        assert_eq!(said(&blocks, NEWEST_VERSION), [0, 1, LOST]);
+        assert_eq!(said(&blocks, 1), [0, 1], "an older router would not read it");
+        blocks.forget(3, Began::AtStart);
+        assert_eq!(said(&blocks, NEWEST_VERSION), [0]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc;
+use warmpath_indexer::feed::Began;
 
 use super::blocks::{Behind, Blocks};
 use super::course::{Batch, Course, Step};
@@ -108,7 +109,7 @@ impl RankTask {
     fn renew(&self, epoch: &Epoch) {
         tracing::info!(rank = self.rank, epoch = epoch.number(), "the engine restarted");
         self.counts.restarts.fetch_add(1, Ordering::Relaxed);
-        self.blocks.forget(self.rank);
+        self.blocks.forget(self.rank, Began::AtStart);
     }
 
     /// Does what the course says; fails when nobody takes what is passed on.
@@ -124,7 +125,7 @@ impl RankTask {
                     let count = missing.end - missing.start;
                     self.counts.lost.fetch_add(count, Ordering::Relaxed);
                     tracing::warn!(rank = self.rank, from = missing.start, count, "the engine's events are lost");
-                    self.blocks.forget(self.rank);
+                    self.blocks.forget(self.rank, Began::InTheMiddle);
                 }
                 Step::Restarted { ts } => {
                     let started = self.polled.fresh().await.started_ms;

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use warmpath_core::ids::Slot;
 use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
 use warmpath_indexer::event::CacheEvent;
-use warmpath_indexer::feed::Position;
+use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::index::Writer;
 use warmpath_indexer::snapshot::{Mark, owner_of};
 use warmpath_indexer::view::ViewSettings;
@@ -39,10 +39,10 @@ impl BlockSet for RankView {
         self.writer.forget();
     }
 
-    fn chunks(&self, behind: Behind, chunk_bytes: usize) -> Chunks {
+    fn chunks(&self, (behind, began): (Behind, Began), chunk_bytes: usize) -> Chunks {
         let position = Position { epoch: Some(behind.epoch), next: behind.next, newest: Some(behind.newest) };
         let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let taken_ms = u64::try_from(taken.as_millis()).unwrap_or(u64::MAX);
-        Box::new(self.writer.snapshot(Mark { owner: self.owner, position, taken_ms }, chunk_bytes))
+        Box::new(self.writer.snapshot(Mark { owner: self.owner, position, began, taken_ms }, chunk_bytes))
     }
 }

@@ -9,7 +9,7 @@ use warmpath_core::blocks::{Root, hash_blocks};
 use warmpath_core::ids::{Rank, Slot, TokenId};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
-use warmpath_core::trust::{Trust, ViewState};
+use warmpath_core::trust::Trust;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::Limits;
 use warmpath_indexer::concurrent::ConcurrentIndex;
@@ -151,7 +151,7 @@ impl Listening {
 
     /// Whether the view waits for something that it has missed, as it does after each new connection.
     pub(super) fn is_incomplete(&self) -> bool {
-        self.trust.view() == ViewState::Suspect
+        self.trust.view().is_doubted()
     }
 
     /// What keeps events from arriving, in words.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use warmpath_indexer::concurrent::Chains;
-use warmpath_indexer::feed::Position;
+use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::index::{Restore, Writer};
 use warmpath_indexer::snapshot::{SnapshotError, owner_of};
 
@@ -40,9 +40,10 @@ impl Restoring {
         fits
     }
 
-    /// Fills the view, which is emptied before; returns how far the snapshot goes. On any fault, and where this is dropped
-    /// half-way, the view is empty; if nothing has come it is as it was. Others come in between two parts.
-    pub(super) async fn end(&mut self, index: &Writer<Chains>) -> Option<Position> {
+    /// Fills the view, which is emptied before; returns how far the snapshot goes and where its view began. On any
+    /// fault, and where this is dropped half-way, the view is empty; if nothing has come it is as it was. Others come
+    /// in between two parts.
+    pub(super) async fn end(&mut self, index: &Writer<Chains>) -> Option<(Position, Began)> {
         let parts = std::mem::take(&mut self.parts);
         self.bytes = 0;
         if parts.is_empty() {
@@ -62,12 +63,13 @@ impl Restoring {
     }
 }
 
-async fn filled(mut restore: Restore<'_, Chains>, parts: Vec<Bytes>) -> Result<Position, SnapshotError> {
+async fn filled(mut restore: Restore<'_, Chains>, parts: Vec<Bytes>) -> Result<(Position, Began), SnapshotError> {
     for part in parts {
         restore.chunk(&part)?;
         yield_now().await;
     }
-    Ok(restore.finish()?.position)
+    let restored = restore.finish()?;
+    Ok((restored.position, restored.began))
 }
 
 #[cfg(test)]
@@ -87,14 +89,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_snapshot_of_another_worker_is_refused_and_its_own_gives_the_position() {
+    async fn a_snapshot_of_another_worker_is_refused_and_its_own_tells_how_far_it_goes() {
         let position = Position { epoch: Some(3), next: 9, newest: Some(1.5) };
         let taken = |worker| {
-            let mark = Mark { owner: owner_of(worker, 0), position, taken_ms: 5 };
+            let mark = Mark { owner: owner_of(worker, 0), position, began: Began::InTheMiddle, taken_ms: 5 };
             writer().snapshot(mark, 1 << 16).map(Bytes::from).collect::<Vec<Bytes>>()
         };
         let mut restoring = Restoring::new("w", 0);
-        for (parts, expected) in [(taken("other"), None), (taken("w"), Some(position)), (Vec::new(), None)] {
+        for (parts, expected) in
+            [(taken("other"), None), (taken("w"), Some((position, Began::InTheMiddle))), (Vec::new(), None)]
+        {
             assert!(parts.into_iter().all(|part| restoring.part(part)));
             assert_eq!(restoring.end(&writer()).await, expected);
         }

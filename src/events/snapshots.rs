@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use warmpath_indexer::concurrent::Chains;
-use warmpath_indexer::feed::Position;
+use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::index::{Restored, Writer};
 use warmpath_indexer::snapshot::{CHUNK_BYTES, HEADER_BYTES, Mark, SnapshotError, SnapshotFault, chunk_len, owner_of};
 
@@ -142,12 +142,12 @@ impl SnapshotFolder {
     fn write(
         &self,
         (worker, rank): (&str, u32),
-        (writer, position): (&Writer<Chains>, Position),
+        (writer, (position, began)): (&Writer<Chains>, (Position, Began)),
         until: Instant,
     ) -> io::Result<usize> {
         let file = self.file(worker, rank);
         let unfinished = file.with_extension("tmp");
-        let mark = Mark { owner: owner_of(worker, rank), position, taken_ms: now_ms() };
+        let mark = Mark { owner: owner_of(worker, rank), position, began, taken_ms: now_ms() };
         let written = write(&unfinished, (writer, mark), until).and_then(|names| {
             fs::rename(&unfinished, &file)?;
             File::open(&self.path)?.sync_all()?;
@@ -239,7 +239,7 @@ impl EventTask {
     fn take_up(&mut self, folder: &SnapshotFolder) {
         let of = (self.worker.id.as_str(), self.worker.rank.unwrap_or_default().0);
         let Some(restored) = folder.read(of, &self.index) else { return };
-        if !self.repair.resume(restored.position, Instant::now(), &mut self.steps) {
+        if !self.repair.resume((restored.position, restored.began), Instant::now(), &mut self.steps) {
             self.index.forget();
             return;
         }
@@ -256,7 +256,8 @@ impl EventTask {
         if self.unnumbered || self.index.names() == 0 {
             return;
         }
-        match folder.write(of, (&self.index, self.repair.feed().position()), until) {
+        let left = (self.repair.feed().position(), self.repair.began());
+        match folder.write(of, (&self.index, left), until) {
             Ok(blocks) => tracing::info!(worker = of.0, rank = of.1, blocks, "snapshot written"),
             Err(error) => tracing::warn!(worker = of.0, rank = of.1, %error, "snapshot not written"),
         }
@@ -323,7 +324,7 @@ mod tests {
         }
 
         fn write(&self, worker: &str) -> io::Result<usize> {
-            self.folder.write((worker, 0), (&self.writer, POSITION), self.until())
+            self.folder.write((worker, 0), (&self.writer, (POSITION, Began::AtStart)), self.until())
         }
 
         fn read(&self, worker: &str) -> Option<(Position, usize)> {
@@ -382,7 +383,7 @@ mod tests {
         let bench = Bench::new("old");
         let written = |age: Duration| {
             let taken_ms = now_ms() - u64::try_from(age.as_millis()).unwrap();
-            let mark = Mark { owner: owner_of("a", 0), position: POSITION, taken_ms };
+            let mark = Mark { owner: owner_of("a", 0), position: POSITION, began: Began::AtStart, taken_ms };
             let path = bench.folder.file("a", 0);
             write(&path, (&bench.writer, mark), bench.until()).unwrap();
             restore(&path, mark.owner, &bench.writer, bench.until())
@@ -417,7 +418,7 @@ mod tests {
         let past = Instant::now();
         std::hint::spin_loop();
         while Instant::now() == past {}
-        let late = bench.folder.write(("a", 0), (&bench.writer, POSITION), past).unwrap_err();
+        let late = bench.folder.write(("a", 0), (&bench.writer, (POSITION, Began::AtStart)), past).unwrap_err();
         assert_eq!((late.kind(), bench.files()), (io::ErrorKind::TimedOut, vec!["a.0.snapshot".to_owned()]));
         assert_eq!(fs::read(bench.folder.file("a", 0)).unwrap(), kept);
         let refusal = restore(&bench.folder.file("a", 0), owner_of("a", 0), &bench.writer, past).unwrap_err();

@@ -131,9 +131,9 @@ impl ZmqBus {
         self.board.is_cut_off()
     }
 
-    /// What does not work, in words: who is not connected, replays that failed, topics that name nobody.
+    /// What does not work, in words: who is not connected, replays that failed, topics that name nobody of late.
     pub fn complaints(&self) -> Vec<String> {
-        self.board.complaints()
+        self.board.complaints(Instant::now())
     }
 
     /// Messages whose topic named no worker.

@@ -1,20 +1,19 @@
 //! vLLM's scheduler (v1) over a cache: a queue, the running requests, and one step at a time.
 
+mod picture;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
 use foldhash::fast::FixedState;
-use warmpath_core::ids::EngineHash;
 
 use super::blocks::{BlockEvent, CacheInUse};
 use super::cache::Cache;
-use super::check::Replica;
 use super::clock::Ms;
 use super::engine_config::{ConfigError, EngineConfig};
 use super::job::{Job, Place};
 use super::request::{FirstToken, Refused, RequestId, SimRequest, TokenOut};
-use super::sequence::PromptText;
-use super::stats::EngineStats;
+use super::stats::{EngineStats, Levels};
 use super::tiers::{Beside, Hierarchy, SharedTier};
 use super::timing::{Chunk, StepLoad};
 use crate::real::real_len;
@@ -45,6 +44,7 @@ pub struct Engine {
     arrivals: u64,
     totals: EngineStats,
     load: StepLoad,
+    scheduled: Levels,
     tiers: Option<Box<Hierarchy>>,
     /// Shared storage that no other engine refers to.
     own: Option<Box<SharedTier>>,
@@ -62,7 +62,9 @@ impl Engine {
         let own = plan.map(|plan| plan.own_shared_pages).filter(|pages| *pages > 0);
         Ok(Self {
             tiers: plan.map(|plan| Box::new(Hierarchy::new(plan, config.block_size, config.seed))),
-            own: plan.zip(own).map(|(plan, pages)| Box::new(SharedTier::with(pages, plan.eviction, config.seed))),
+            own: plan
+                .zip(own)
+                .map(|(plan, pages)| Box::new(SharedTier::with(pages, plan.eviction, config.seed).untold())),
             cache: Cache::new(&config),
             config,
             waiting: BTreeMap::new(),
@@ -71,6 +73,7 @@ impl Engine {
             arrivals: 0,
             totals: EngineStats::default(),
             load,
+            scheduled: Levels::default(),
         })
     }
 
@@ -175,6 +178,7 @@ impl Engine {
         if let Some(budget) = self.schedule_running(now, shared.as_deref_mut()) {
             self.admit(now, budget, shared.as_deref_mut());
         }
+        self.scheduled = self.levels();
         let duration = self.weigh(now);
         let tokens = self.finish_step(now, shared);
         let events = match &mut self.tiers {
@@ -195,45 +199,6 @@ impl Engine {
     /// [`CacheInUse`] while any request runs.
     pub fn clear(&mut self) -> Result<(), CacheInUse> {
         self.cache.clear()
-    }
-
-    /// The counters.
-    pub fn stats(&self) -> EngineStats {
-        EngineStats {
-            running: self.running.len(),
-            waiting: self.waiting.len(),
-            kv_usage: self.cache.usage(),
-            kv_blocks: self.cache.used(),
-            ..self.totals
-        }
-    }
-
-    /// How it is set up.
-    pub fn config(&self) -> &EngineConfig {
-        &self.config
-    }
-
-    /// All pages that the tier below the cache holds, in no particular order.
-    pub fn cached_in_host(&self) -> impl Iterator<Item = EngineHash> + '_ {
-        self.tiers.iter().flat_map(|tiers| tiers.host_pages())
-    }
-
-    /// All cached blocks with their numbers of copies, in no particular order: the truth that events tell of.
-    pub fn cached(&self) -> impl Iterator<Item = (EngineHash, usize)> + '_ {
-        self.cache.cached()
-    }
-
-    /// Checks all that must hold between two steps; `replica` is what its events have told. O(blocks).
-    pub(super) fn check(&self, replica: &mut Replica, events: &[BlockEvent]) {
-        let sequences = self.running.iter().chain(self.waiting.values()).map(|request| &request.sequence);
-        self.cache.check(replica, events, &sequences.collect::<Vec<_>>());
-        replica.follow_host(events, &self.cached_in_host().collect());
-    }
-
-    /// What this engine would call the full blocks of a prompt, and what storage that a fleet shares would. O(prompt).
-    pub fn names_of(&self, prompt: PromptText) -> (Vec<EngineHash>, Vec<EngineHash>) {
-        let shared = SharedTier::names(&self.cache.sequence(prompt.clone(), None, None), self.config.block_size);
-        (self.cache.names_of(prompt), shared)
     }
 
     /// Gives the running requests their tokens and blocks, in order of admission. Returns the budget that is left, none
@@ -262,9 +227,11 @@ impl Engine {
     }
 
     /// Sends the last of the running requests, of those from `from` on, back to the queue. With priorities it is the last
-    /// of the lowest priority, which may be the one that asked for room; one that has its tokens for this step stays.
+    /// of the lowest priority, which may be the one that asked for room; one that has its tokens for this step stays. The
+    /// last is who was admitted last, which is who arrived last but where requests wait for storage.
     fn preempt(&mut self, from: usize) {
-        let Some(at) = (from..self.running.len()).max_by_key(|at| self.running[*at].place) else { return };
+        let last = (from..self.running.len()).max_by_key(|&at| (self.running[at].place.0, at));
+        let Some(at) = last else { return };
         let mut request = self.running.remove(at);
         self.cache.release(&mut request.sequence);
         request.computed = 0;
@@ -405,9 +372,10 @@ mod tests {
     use warmpath_core::units::BlockSize;
 
     use super::*;
-    use crate::sim::Timing;
     use crate::sim::blocks::BlockPool;
+    use crate::sim::check::Replica;
     use crate::sim::request::{FinishReason, output_token};
+    use crate::sim::{Tiers, Timing};
 
     /// A small engine: blocks of 4, no null block, one millisecond a computed token.
     fn engine_with(blocks: u32, change: impl FnOnce(&mut EngineConfig)) -> Engine {
@@ -555,6 +523,17 @@ mod tests {
     }
 
     /// Two requests of 8 prompt tokens in 6 blocks, run until the first needs a block that only the second can give.
+    /// What nobody takes would grow for ever.
+    #[test]
+    fn of_storage_of_its_own_an_engine_has_nothing_to_tell() {
+        let tiers = Tiers { host_pages: 50, own_shared_pages: 100, ..Tiers::default() };
+        let mut engine = engine_with(40, |config| config.tiers = Some(tiers));
+        submit(&mut engine, (0..20).map(|id| request(u64::from(id), 100 * id..100 * id + 24, 2)));
+        run(&mut engine);
+        let mut own = engine.own.take().unwrap();
+        assert_eq!((own.keys().count(), own.take_events()), (100, vec![]));
+    }
+
     fn until_preemption(engine: &mut Engine) {
         submit(engine, [request(1, 0..8, 8), request(2, 100..108, 8)]);
         for _ in 0..5 {

@@ -1,5 +1,16 @@
 //! What an engine counts.
 
+/// What runs, waits and is in use at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Levels {
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait, preempted ones included.
+    pub waiting: usize,
+    /// Share of the blocks in use, 0 to 1; cached but idle blocks are free.
+    pub kv_usage: f64,
+}
+
 /// What the engine counts, for its metrics. Totals are since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineStats {

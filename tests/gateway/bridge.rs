@@ -101,7 +101,7 @@ impl Played {
     }
 
     /// Another process, which has done nothing yet.
-    fn restarts(&self, started: f64) {
+    pub(crate) fn restarts(&self, started: f64) {
         *self.started.lock().unwrap() = started;
         self.kept.lock().unwrap().clear();
     }

@@ -6,17 +6,25 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use tokio::time::timeout;
-use warmpath::bridge::{Behind, BlockSet, Bridge, Chunks};
+use warmpath::bridge::{Behind, BlockSet, Bridge, Chunks, RankView};
 use warmpath::events::nats::load::LoadReport;
 use warmpath::events::nats::{NatsBus, NatsSettings};
 use warmpath::events::source::source;
 use warmpath::events::{Abilities, Ask, AskId, Heard, Message, Source};
 use warmpath::shutdown::Tasks;
+use warmpath_core::blocks::DEFAULT_ROOT_SEED;
+use warmpath_core::namespace::Namespace;
+use warmpath_core::units::BlockSize;
 use warmpath_indexer::event::CacheEvent;
-use warmpath_indexer::feed::Patience;
+use warmpath_indexer::feed::{Began, Patience};
+use warmpath_indexer::view::ViewSettings;
 
+use crate::bridge::{Played, until_published};
+use crate::by_hand::{batch, stored};
+use crate::fleet::fleet;
 use crate::link::Link;
 use crate::nats::NatsServer;
+use crate::scripted::{Scripted, whole};
 use crate::sidecar::bridge_settings;
 
 const ABILITIES: Abilities = Abilities { patience: Patience::NATS, replays: true, snapshots: true };
@@ -235,7 +243,7 @@ impl BlockSet for Three {
 
     fn forget(&mut self) {}
 
-    fn chunks(&self, behind: Behind, chunk_bytes: usize) -> Chunks {
+    fn chunks(&self, (behind, _): (Behind, Began), chunk_bytes: usize) -> Chunks {
         assert_eq!((behind.epoch, behind.next, chunk_bytes), (1_000_000, 1, 512 << 10));
         Box::new([chunk_bytes, chunk_bytes, 9].into_iter().map(|bytes| vec![1; bytes]))
     }
@@ -278,4 +286,33 @@ async fn load_is_told_twice_a_second() {
         told.push(report.at_ms);
     }
     assert!((900..2000).contains(&(told[2] - told[0])), "{told:?}");
+}
+
+/// What the bridge came too late for is in none of its snapshots: the router says so, until the engine begins anew.
+#[tokio::test]
+async fn a_view_that_a_bridge_has_only_the_rest_of_is_cold() {
+    for server in [NatsServer::core(), NatsServer::jetstream()] {
+        let (engine, mut feed) = Played::start().await;
+        let pool = Namespace::plain("m", BlockSize::new(4).unwrap());
+        let view = RankView::new("stranger-1", 0, &ViewSettings { pool, seed: DEFAULT_ROOT_SEED, blocks: 0 });
+        feed.blocks = Some(Box::new(view));
+        let settings = bridge_settings(engine.address, "m", "stranger-1", &server.url());
+        let bridge = Bridge::start(settings, vec![feed]).await.unwrap();
+        let says = async |seq, first| {
+            let payload = batch(Some(0), vec![stored(first, 10)]).into();
+            engine.says(Heard::Connected).await;
+            engine.says(Heard::Live(Message { payload, seq: Some(seq), epoch: None })).await;
+        };
+        says(50, 1000).await;
+        until_published(&bridge, 1).await;
+        let answer = whole("200 OK", r#"{"choices":[{"index":0,"text":"a","finish_reason":"stop"}]}"#);
+        let worker = Scripted::start(vec![answer]).await;
+        let fleet = fleet().engines(0).nats(server.url()).stranger_with(worker.address, "events: nats").start().await;
+        let seen = async |name: &str| fleet.metric(name, "worker=\"stranger-1\"").await;
+        let view = async || (seen("warmpath_index_blocks").await, seen("warmpath_kv_view_cold").await);
+        fleet.eventually("it has the rest, and is cold", async |_| view().await == (10.0, 1.0)).await;
+        engine.restarts(2000.0);
+        says(0, 2000).await;
+        fleet.eventually("it has all", async |_| view().await == (10.0, 0.0)).await;
+    }
 }

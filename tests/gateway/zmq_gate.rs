@@ -31,6 +31,12 @@ async fn free_endpoint() -> ZmqEndpoint {
 
 /// A gate, and the two workers that it expects.
 async fn gate(tasks: &Tasks) -> (ZmqBus, ZmqEndpoint, [Source; 2]) {
+    let (bus, _, endpoint, sources) = open_gate(tasks).await;
+    (bus, endpoint, sources)
+}
+
+/// The same, and the gate itself.
+async fn open_gate(tasks: &Tasks) -> (ZmqBus, Arc<Gate>, ZmqEndpoint, [Source; 2]) {
     let (bus, metrics) = (bus(), Metrics::new("w"));
     let endpoint = free_endpoint().await;
     let gate = Arc::new(Gate::new(&bus, endpoint.clone()));
@@ -43,14 +49,14 @@ async fn gate(tasks: &Tasks) -> (ZmqBus, ZmqEndpoint, [Source; 2]) {
         tasks.spawn(gate.expect(&described, &["org/m", "alias"], None, line));
         source
     });
-    tasks.spawn(gate.run(tasks.clone()));
-    (bus, endpoint, sources)
+    tasks.spawn(Arc::clone(&gate).run(tasks.clone()));
+    (bus, gate, endpoint, sources)
 }
 
 #[tokio::test]
 async fn engines_that_connect_are_known_by_their_topic() {
     let tasks = Tasks::new();
-    let (bus, endpoint, [mut first, mut second]) = gate(&tasks).await;
+    let (bus, expecting, endpoint, [mut first, mut second]) = open_gate(&tasks).await;
     let connect = async |topic: &str| {
         let outlet = ZmqOutlet {
             bind: None,
@@ -81,6 +87,11 @@ async fn engines_that_connect_are_known_by_their_topic() {
         ["`kv@pod-3@org/m`", "`kv@pod-1@other`", "``"].iter().all(|topic| complaint.contains(topic)),
         "{complaint}"
     );
+    // One of them joins.
+    let (_joined, line) = source(ABILITIES, 100);
+    tasks.spawn(expecting.expect(&worker(&Metrics::new("w"), "org/m", "pod-3"), &["org/m"], None, line));
+    let complaint = bus.complaints().concat();
+    assert!(complaint.starts_with("2 event messages") && !complaint.contains("pod-3"), "{complaint}");
     // It goes, and comes again.
     by_name.restart();
     until("it is missed", || bus.trouble().is_some_and(|trouble| trouble.starts_with("pod-1 at tcp://"))).await;
@@ -119,6 +130,35 @@ async fn ranks_that_leave_the_gate_are_told_apart() {
     for (rank, complaint) in bus.complaints().iter().enumerate() {
         assert!(complaint.starts_with(&format!("events of pod-1/{rank} are not connected (tcp://")), "{complaint}");
     }
+}
+
+/// A rank that nobody expects is nobody's return: what is wrong is for the first to say, who missed nothing by it.
+#[tokio::test]
+async fn a_rank_that_is_not_expected_does_not_connect_another() {
+    let tasks = Tasks::new();
+    let (bus, endpoint, [mut first, _second]) = gate(&tasks).await;
+    let topic = "kv@pod-1@org/m".to_owned();
+    let outlet = ZmqOutlet { bind: None, replay: None, connect: Some(endpoint), topic, ..outlet() };
+    let (zero, one) = (
+        ZmqPublisher::start(outlet.clone(), &tasks).await.unwrap(),
+        ZmqPublisher::start(outlet, &tasks).await.unwrap(),
+    );
+    until("both are subscribed", || zero.subscribers() == 1 && one.subscribers() == 1).await;
+    let says = |seq, rank| Message { payload: batch(Some(rank), Vec::new()).into(), seq: Some(seq), epoch: None };
+    zero.send(says(7, 0));
+    assert!(matches!(hear(&mut first).await, Heard::Connected));
+    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(7)));
+    one.send(says(1, 1));
+    one.send(says(2, 1));
+    for seq in 1..3 {
+        assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(seq)));
+    }
+    // Nor is it missed when the other one goes.
+    one.restart();
+    until("it is back", || one.subscribers() == 1).await;
+    zero.send(says(8, 0));
+    assert!(matches!(hear(&mut first).await, Heard::Live(message) if message.seq == Some(8)));
+    assert_eq!((bus.trouble(), bus.unmatched()), (None, 0));
 }
 
 #[tokio::test]

@@ -33,6 +33,16 @@ pub struct Position {
     pub newest: Option<f64>,
 }
 
+/// Where a view began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Began {
+    /// With its engine's process, as far as anybody knows: all that was said is in it.
+    #[default]
+    AtStart,
+    /// Empty, in the middle: what was said before is not in it.
+    InTheMiddle,
+}
+
 /// How long to wait for batches that are overtaken on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {

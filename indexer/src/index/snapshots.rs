@@ -1,7 +1,7 @@
 //! One worker's blocks out of the index, and in again.
 
 use super::Writer;
-use crate::feed::Position;
+use crate::feed::{Began, Position};
 use crate::snapshot::{Head, Mark, SnapshotDecoder, SnapshotEncoder, SnapshotError, SnapshotFault, Told};
 use crate::store::BlockStore;
 use crate::view::{Picture, Restoring};
@@ -53,6 +53,8 @@ pub struct Restore<'a, S: BlockStore> {
 pub struct Restored {
     /// Where the worker's stream goes on.
     pub position: Position,
+    /// Where the view began that the snapshot was taken of.
+    pub began: Began,
     /// When the snapshot was taken, in milliseconds since 1970; 0 where nobody said.
     pub taken_ms: u64,
     /// Names that were put in.
@@ -134,8 +136,12 @@ impl<S: BlockStore> Restore<'_, S> {
         self.finished = true;
         let head = self.decoder.head().expect("a snapshot that was read to its end has a head");
         let Restoring { restored, over_limit, .. } = self.restoring;
+        if self.decoder.left_out() > 0 {
+            self.writer.lane.view().note_partial();
+        }
         Ok(Restored {
             position: head.mark.position,
+            began: head.mark.began,
             taken_ms: head.mark.taken_ms,
             names: restored,
             over_limit,

@@ -222,12 +222,16 @@ impl<T> Repair<T> {
 
     /// Whether a view that began empty may be filled by a snapshot now.
     fn wants_better(&self, now: Instant) -> bool {
-        self.cold.is_some() && self.doubt.is_none() && self.quarantine.is_none() && self.snapshot_can_be_asked(now)
+        self.may_be_better() && self.quarantine.is_none() && self.snapshot_can_be_asked(now)
+    }
+
+    fn may_be_better(&self) -> bool {
+        self.cold.is_some_and(Cold::may_be_filled) && self.doubt.is_none()
     }
 
     /// When [`tick`](Self::tick) has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        let better = self.snapshot_retry.filter(|_| self.cold.is_some() && self.doubt.is_none());
+        let better = self.snapshot_retry.filter(|_| self.may_be_better());
         let waits = [
             self.quarantine,
             self.snapshot.map(|awaited| awaited.heard + SILENCE),

@@ -41,6 +41,8 @@ pub enum Cold {
     Overflow,
     /// What came cannot be read.
     Unreadable,
+    /// It was filled from a snapshot of a view that began in the middle itself.
+    Inherited,
 }
 
 impl Cold {
@@ -52,7 +54,14 @@ impl Cold {
             Self::Unanswered => "unanswered",
             Self::Overflow => "overflow",
             Self::Unreadable => "unreadable",
+            Self::Inherited => "inherited",
         }
+    }
+
+    /// Whether another snapshot may fill what is missing. Whoever gave one of a view that began in the middle learns no
+    /// more of it until the engine's process begins anew, of which the events tell.
+    pub(super) fn may_be_filled(self) -> bool {
+        self != Self::Inherited
     }
 }
 

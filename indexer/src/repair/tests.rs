@@ -12,7 +12,7 @@ const BOTH: Means = Means { snapshots: true, ..REPLAYS };
 const NEITHER: Means = Means { replays: false, ..REPLAYS };
 
 use Step::{Apply, Ask, Clear, View};
-use ViewState::{Current, Suspect};
+use ViewState::{Current, Suspect, Unproven};
 
 /// Asks for a snapshot.
 fn fetched() -> Step<u64> {
@@ -104,8 +104,12 @@ impl Bench {
     }
 
     fn restored(&mut self, position: Position) -> Vec<Step<u64>> {
+        self.restored_from((position, Began::AtStart))
+    }
+
+    fn restored_from(&mut self, snapshot: (Position, Began)) -> Vec<Step<u64>> {
         let awaited = self.awaited;
-        self.hear(|repair, now, steps| repair.restored(awaited, position, now, steps))
+        self.hear(|repair, now, steps| repair.restored(awaited, snapshot, now, steps))
     }
 
     fn not_restored(&mut self) -> Vec<Step<u64>> {
@@ -225,8 +229,8 @@ fn a_snapshot_that_comes_too_late_is_not_taken_for_the_next() {
     let mut bench = Bench::of(Means { replays: false, ..BOTH }, 3);
     bench.connected();
     let late = bench.awaited;
-    assert_eq!(bench.after(10), vec![]);
-    assert_eq!(bench.connected(), vec![fetched()]);
+    assert_eq!(bench.after(10), vec![View(Unproven)]);
+    assert_eq!(bench.connected(), vec![fetched(), View(Suspect)]);
     assert!(!bench.repair.takes_snapshot(late, bench.now) && bench.repair.awaits_snapshot(bench.awaited));
     assert_eq!(bench.hear(|repair, now, steps| repair.not_restored(late, now, steps)), vec![]);
     let position = Position { epoch: None, next: 9, newest: Some(8.0) };
@@ -351,28 +355,29 @@ fn without_any_way_back_a_gap_empties_the_view() {
     bench.life = 1.0;
     assert_eq!(bench.live(0), vec![Clear(Emptied::Restarted), Apply(0), View(Current)]);
     // After a new connection the next batch tells.
-    assert_eq!((bench.connected(), bench.live(1)), (vec![View(Suspect)], vec![Apply(1), View(Current)]));
+    assert_eq!((bench.connected(), bench.live(1)), (vec![View(Unproven)], vec![Apply(1), View(Current)]));
 }
 
 /// What was written down an hour ago is not believed because nobody has spoken yet.
 #[test]
-fn a_view_from_before_the_start_is_suspect_until_the_path_has_told() {
+fn a_view_from_before_the_start_is_unproven_until_the_path_has_told() {
     let position = Position { epoch: Some(7), next: 3, newest: Some(2.0) };
     let resumed = |means| {
         let mut bench = Bench::new(means);
         let mut fits = false;
-        let steps = bench.hear(|repair, now, steps| fits = repair.resume(position, now, steps));
-        assert_eq!((fits, steps), (true, vec![View(Suspect)]));
+        let steps = bench.hear(|repair, now, steps| fits = repair.resume((position, Began::AtStart), now, steps));
+        assert_eq!((fits, steps), (true, vec![View(Unproven)]));
         assert_eq!(bench.after(3600), vec![]);
         bench
     };
     // By the stream: nothing came after it.
     let mut bench = resumed(BOTH);
-    assert_eq!(bench.connected(), vec![again(3)]);
+    assert_eq!(bench.connected(), vec![again(3), View(Suspect)]);
     assert_eq!(bench.ended(), vec![View(Current)]);
     // By nobody: the next batch has to follow.
     let mut bench = resumed(Means { replays: false, ..BOTH });
-    assert_eq!((bench.connected(), bench.not_restored()), (vec![fetched()], vec![]));
+    assert_eq!(bench.connected(), vec![fetched(), View(Suspect)]);
+    assert_eq!(bench.not_restored(), vec![View(Unproven)]);
     let next = Stamp { seq: 3, epoch: Some(7), ts: Some(3.0) };
     let steps = bench.hear(|repair, now, steps| repair.live(next, (3, 10), |_| false, now, steps));
     assert_eq!(steps, vec![Apply(3), View(Current)]);

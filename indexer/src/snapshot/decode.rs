@@ -5,10 +5,10 @@ use warmpath_core::units::Tier;
 
 use super::{
     BRIDGES_MAX, CHECKSUM_BYTES, CHUNK_MAX, COPIES_MAX, COUNTED, CopyCount, FOLLOWS_NAME, FOLLOWS_ROOT, Groups,
-    HAS_BRIDGES, HAS_EPOCH, HAS_GROUP, HAS_NEWEST, HEADER_BYTES, Head, LAST, MAGIC, Mark, Parent, Record,
-    SnapshotError, SnapshotFault, TIERS, TOTALS_BYTES, Told, VERSION, ZERO_IS_A_NAME, checksum,
+    HAS_BRIDGES, HAS_EPOCH, HAS_GROUP, HAS_NEWEST, HEADER_BYTES, Head, IN_THE_MIDDLE, LAST, MAGIC, Mark, Parent,
+    Record, SnapshotError, SnapshotFault, TIERS, TOTALS_BYTES, Told, VERSION, VERSION_MIDDLE, ZERO_IS_A_NAME, checksum,
 };
-use crate::feed::Position;
+use crate::feed::{Began, Position};
 use crate::store::Tiers;
 
 /// Reads one snapshot, chunk by chunk. After a fault it reads nothing more.
@@ -203,11 +203,14 @@ impl Header {
         }
         let mut cursor = Cursor { bytes: chunk, at: MAGIC.len(), end };
         let version = cursor.u16("the header")?;
-        if version != VERSION {
-            return Err((8, SnapshotFault::Version(version)));
-        }
+        let began = match version {
+            VERSION => Began::AtStart,
+            VERSION_MIDDLE => Began::InTheMiddle,
+            _ => return Err((8, SnapshotFault::Version(version))),
+        };
         let flags = cursor.u16("the header")?;
-        if flags & !(LAST | HAS_EPOCH | HAS_NEWEST) != 0 {
+        let middle = if began == Began::InTheMiddle { IN_THE_MIDDLE } else { 0 };
+        if flags & !(LAST | HAS_EPOCH | HAS_NEWEST) != middle {
             return Err((10, malformed("the flags")));
         }
         let number = cursor.u32("the header")?;
@@ -224,7 +227,7 @@ impl Header {
             return Err((48, malformed("the newest time")));
         }
         let position = Position { epoch: (flags & HAS_EPOCH != 0).then_some(epoch), next: seq, newest };
-        let head = Head { pool, mark: Mark { owner, position, taken_ms }, names };
+        let head = Head { pool, mark: Mark { owner, position, began, taken_ms }, names };
         Ok(Self { flags, number, head, records, body })
     }
 }
@@ -336,10 +339,19 @@ mod tests {
         let mut header = [0; HEADER_BYTES];
         assert_eq!(chunk_len(&header), Err(SnapshotFault::NotASnapshot));
         header[..8].copy_from_slice(&MAGIC);
-        header[8] = 2;
-        assert_eq!(chunk_len(&header), Err(SnapshotFault::Version(2)));
-        header[8] = 1;
-        assert_eq!(chunk_len(&header), Ok(88));
+        header[8] = 3;
+        assert_eq!(chunk_len(&header), Err(SnapshotFault::Version(3)));
+        // Either version has its own flags, and not the other's.
+        for (version, flags, expected) in [
+            (1, 8, Err(malformed("the flags"))),
+            (2, 0, Err(malformed("the flags"))),
+            (2, 16, Err(malformed("the flags"))),
+            (2, 8, Ok(88)),
+            (1, 0, Ok(88)),
+        ] {
+            (header[8], header[10]) = (version, flags);
+            assert_eq!(chunk_len(&header), expected);
+        }
         header[76..80].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(chunk_len(&header), Err(SnapshotFault::TooLong(4_294_967_383)));
     }

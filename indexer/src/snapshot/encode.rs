@@ -4,9 +4,10 @@ use warmpath_core::ids::EngineHash;
 
 use super::{
     BRIDGES_MAX, CHECKSUM_BYTES, CHUNK_MAX, CHUNK_MIN, COPIES_MAX, COUNTED, FOLLOWS_NAME, FOLLOWS_ROOT, GROUPS_MAX,
-    Groups, HAS_BRIDGES, HAS_EPOCH, HAS_GROUP, HAS_NEWEST, HEADER_BYTES, Head, LAST, MAGIC, Parent, Record,
-    TOTALS_BYTES, VERSION, ZERO_IS_A_NAME, checksum,
+    Groups, HAS_BRIDGES, HAS_EPOCH, HAS_GROUP, HAS_NEWEST, HEADER_BYTES, Head, IN_THE_MIDDLE, LAST, MAGIC, Parent,
+    Record, TOTALS_BYTES, VERSION, VERSION_MIDDLE, ZERO_IS_A_NAME, checksum,
 };
+use crate::feed::Began;
 
 /// Writes one snapshot: records in, whole chunks out.
 pub struct SnapshotEncoder {
@@ -68,10 +69,14 @@ impl SnapshotEncoder {
         let Head { pool, mark, names } = self.head;
         self.chunk.reserve_exact(self.limit);
         self.chunk.extend_from_slice(&MAGIC);
-        self.chunk.extend_from_slice(&VERSION.to_le_bytes());
+        let (version, middle) = match mark.began {
+            Began::AtStart => (VERSION, 0),
+            Began::InTheMiddle => (VERSION_MIDDLE, IN_THE_MIDDLE),
+        };
+        self.chunk.extend_from_slice(&version.to_le_bytes());
         let known = |known: bool, flag: u16| if known { flag } else { 0 };
         let flags = known(mark.position.epoch.is_some(), HAS_EPOCH) | known(mark.position.newest.is_some(), HAS_NEWEST);
-        self.chunk.extend_from_slice(&flags.to_le_bytes());
+        self.chunk.extend_from_slice(&(flags | middle).to_le_bytes());
         self.put_u32(self.number);
         let newest = mark.position.newest.unwrap_or(0.0).to_bits();
         let epoch = mark.position.epoch.unwrap_or(0);

@@ -47,7 +47,7 @@ impl EngineView {
                 Some(parent) => Above::Block(parent.place),
                 // What others' events made room for took it away again, or it did not fit itself.
                 None if restoring.over_limit > 0 || self.names.len() < restoring.restored => {
-                    restoring.over_limit += 1;
+                    self.pass_over(restoring);
                     return Ok(());
                 }
                 None => return Err(SnapshotFault::UnknownParent),
@@ -56,7 +56,7 @@ impl EngineView {
         let Some(first) = record.tiers.iter().next() else { return Err(SnapshotFault::Malformed("the tiers")) };
         let place = self.put_block(keeper, (above, first), record, restoring);
         let Some(place) = place else {
-            restoring.over_limit += 1;
+            self.pass_over(restoring);
             return Ok(());
         };
         for tier in record.tiers.without(first).iter() {
@@ -72,6 +72,12 @@ impl EngineView {
         self.zero_is_a_name |= record.name.0 == 0;
         restoring.restored += 1;
         Ok(())
+    }
+
+    /// There is no room for a name.
+    fn pass_over(&mut self, restoring: &mut Restoring) {
+        restoring.over_limit += 1;
+        self.note_partial();
     }
 
     /// Stores a block in its first tier, behind bridges, which are taken away again at once; none where there is no room.

@@ -11,7 +11,7 @@ use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::trust::ViewState;
 use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
 use warmpath_indexer::event::CacheEvent;
-use warmpath_indexer::feed::Position;
+use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::index::Writer;
 use warmpath_indexer::repair::{AskId, Means, Repair, ReplayEnd, Step, Want};
 use warmpath_indexer::view::ViewSettings;
@@ -232,7 +232,7 @@ impl World {
             self.repair.tick(self.now, &mut self.steps);
             self.act();
         }
-        if self.repair.view() == ViewState::Suspect {
+        if self.repair.view().is_doubted() {
             self.suspect += STEP;
         }
         let position = self.repair.feed().position();
@@ -261,7 +261,7 @@ impl World {
             }
             Heard::SnapshotEnded(id, _) if !self.repair.awaits_snapshot(id) => {}
             Heard::SnapshotEnded(id, position) => match position.filter(|_| std::mem::take(&mut self.restoring)) {
-                Some(position) => self.repair.restored(id, position, now, steps),
+                Some(position) => self.repair.restored(id, (position, Began::AtStart), now, steps),
                 None => self.repair.not_restored(id, now, steps),
             },
         }

@@ -93,7 +93,7 @@ fn the_error_says_what_is_wrong_and_where() {
         bench.refuses(&chunks).to_string()
     };
     assert_eq!(changed(0, &|chunk| chunk[0] = b'w'), "chunk 0, byte 0: this is no snapshot");
-    assert_eq!(changed(0, &|chunk| chunk[8] = 2), "chunk 0, byte 8: version 2 is not read here");
+    assert_eq!(changed(0, &|chunk| chunk[8] = 3), "chunk 0, byte 8: version 3 is not read here");
     assert_eq!(changed(0, &|chunk| chunk[10] |= 64), "chunk 0, byte 10: the flags cannot be read");
     assert_eq!(changed(0, &|chunk| chunk[16] ^= 1), "chunk 0, byte 16: it is of another model, block size or seed");
     assert_eq!(changed(0, &|chunk| chunk[24] ^= 1), "chunk 0, byte 24: it is of another worker or rank");

@@ -2,7 +2,7 @@
 
 use warmpath_core::ids::{EngineHash, SequenceHash};
 use warmpath_core::units::Tier;
-use warmpath_indexer::feed::Position;
+use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::snapshot::{
     CopyCount, Groups, HEADER_BYTES, Head, Mark, Parent, Record, SnapshotDecoder, SnapshotEncoder, Told, chunk_len,
     owner_of,
@@ -14,7 +14,7 @@ const GOLDEN: &str = include_str!("golden.hex");
 
 fn head() -> Head {
     let position = Position { epoch: Some(5), next: 258, newest: Some(1.5) };
-    let mark = Mark { owner: owner_of("worker-1", 2), position, taken_ms: 1_700_000_000_000 };
+    let mark = Mark { owner: owner_of("worker-1", 2), position, began: Began::AtStart, taken_ms: 1_700_000_000_000 };
     Head { pool: SequenceHash(18_369_467_139_933_072_015), mark, names: 4 }
 }
 
@@ -42,7 +42,11 @@ fn records() -> [Record<'static>; 4] {
 }
 
 fn written() -> Vec<u8> {
-    let mut encoder = SnapshotEncoder::new(head(), &groups(), 0);
+    written_with(head())
+}
+
+fn written_with(head: Head) -> Vec<u8> {
+    let mut encoder = SnapshotEncoder::new(head, &groups(), 0);
     assert!(records().iter().all(|record| encoder.push(record).is_none()));
     encoder.finish(7)
 }
@@ -54,6 +58,20 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn the_form_of_version_1_stays_what_it_is() {
     assert_eq!(hex(&written()), GOLDEN);
+}
+
+/// Whoever reads version 1 alone refuses it, and does not take it for whole.
+#[test]
+fn a_view_that_began_in_the_middle_is_of_a_version_of_its_own() {
+    let whole = head();
+    let cut = Head { mark: Mark { began: Began::InTheMiddle, ..whole.mark }, ..whole };
+    let (bytes, of_whole) = (written_with(cut), written());
+    let end = bytes.len() - 8;
+    let differ: Vec<usize> = (0..end).filter(|&at| bytes[at] != of_whole[at]).collect();
+    assert_eq!((differ, bytes[8], bytes[10] ^ of_whole[10]), (vec![8, 10], 2, 8));
+    let mut decoder = SnapshotDecoder::new(whole.pool, whole.mark.owner);
+    decoder.read(&bytes, |_| Ok(())).unwrap();
+    assert_eq!(decoder.head(), Some(&cut));
 }
 
 #[test]

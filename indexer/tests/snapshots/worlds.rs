@@ -9,7 +9,7 @@ use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::units::{BlockSize, Tier};
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::event::{Attention, CacheEvent, Content, Removed, Stored};
-use warmpath_indexer::feed::Position;
+use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::index::{Index, Restored, Writer};
 use warmpath_indexer::snapshot::Mark;
 use warmpath_indexer::store::BlockStore;
@@ -20,6 +20,7 @@ use crate::paths::{removed, settings, stored};
 pub(crate) const MARK: Mark = Mark {
     owner: 77,
     position: Position { epoch: Some(3), next: 1_000, newest: Some(12.5) },
+    began: Began::InTheMiddle,
     taken_ms: 1_700_000_000_000,
 };
 
@@ -292,6 +293,7 @@ fn what_nobody_can_place_is_left_out_and_counted() {
     // The second chain begins at 512 and lost its beginning: nobody knows what was there.
     assert_eq!(left_out, 700);
     assert_eq!((restored(&to, &chunks).names, to.entries()), (300, 300));
+    assert!(to.is_partial(), "the engine holds more");
     assert_eq!(to.apply(&[stored(&path[..701], 700, Tier::Device)]).orphans, 1);
 }
 
@@ -319,6 +321,7 @@ fn a_full_index_takes_what_it_has_room_for() {
     let (from, to) = (one.writer(SLOTS[0], &settings()), other.writer(SLOTS[0], &settings()));
     from.apply(&[stored(&path, 0, Tier::Device)]);
     let told = restored(&to, &chunks_of(&from, 0).0);
+    assert!(to.is_partial(), "the engine holds more");
     let found = totals(&*other, &hashes(&path, None))[0][0];
     assert_eq!(told.names + told.over_limit, 5000);
     assert_eq!((other.len(), other.refused(), other.shed(), found), (3000, 2000, 0, 3000));
@@ -340,4 +343,5 @@ fn an_empty_view_is_one_chunk() {
     let writer = index.writer(SLOTS[0], &settings());
     let (chunks, left_out) = chunks_of(&writer, 0);
     assert_eq!((chunks.len(), left_out, restored(&writer, &chunks).names), (1, 0, 0));
+    assert!(!writer.is_partial());
 }

@@ -10,6 +10,8 @@ use crate::units::{BlockSize, Tokens};
 pub enum Reason {
     /// Events are missing and being fetched.
     Repairing,
+    /// The connection was made anew, nobody can be asked, and the next event tells whether any is missing.
+    Unproven,
     /// The engine counts other tokens in prompts than the router.
     TokenCounts {
         /// By how many they differed last.
@@ -45,14 +47,22 @@ pub enum Reason {
 
 impl Reason {
     /// Every label, for metrics.
-    pub const LABELS: [&str; 6] =
-        ["repairing", "token_counts", "promises_too_much", "promises_too_little", "block_size", "no_events"];
+    pub const LABELS: [&str; 7] = [
+        "repairing",
+        "unproven",
+        "token_counts",
+        "promises_too_much",
+        "promises_too_little",
+        "block_size",
+        "no_events",
+    ];
 
     /// Its name in metrics.
     pub fn label(&self) -> &'static str {
-        let [repairing, token_counts, too_much, too_little, block_size, no_events] = Self::LABELS;
+        let [repairing, unproven, token_counts, too_much, too_little, block_size, no_events] = Self::LABELS;
         match self {
             Reason::Repairing => repairing,
+            Reason::Unproven => unproven,
             Reason::TokenCounts { .. } => token_counts,
             Reason::PromisesTooMuch { .. } => too_much,
             Reason::PromisesTooLittle { .. } => too_little,
@@ -66,6 +76,12 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Repairing => write!(f, "events are missing and being fetched"),
+            Reason::Unproven => {
+                write!(
+                    f,
+                    "nothing was heard over the present connection yet: the next event tells whether any is missing"
+                )
+            }
             Reason::TokenCounts { difference } => {
                 write!(f, "token counts differ by {difference}: chat template?")
             }
@@ -99,6 +115,10 @@ mod tests {
         let (promised, reported) = (Tokens(512), Tokens(0));
         for (reason, text) in [
             (Reason::Repairing, "events are missing and being fetched"),
+            (
+                Reason::Unproven,
+                "nothing was heard over the present connection yet: the next event tells whether any is missing",
+            ),
             (Reason::TokenCounts { difference: 7 }, "token counts differ by 7: chat template?"),
             (
                 Reason::PromisesTooMuch { promised, reported },

@@ -1,10 +1,11 @@
 //! Snapshots over NATS: a router asks the bridge for a worker's blocks, chunk by chunk.
 //!
-//! A request on `<prefix>.snapshot.<worker>` is `{"rank":0}` for a new snapshot, and `{"rank":0,"id":5,"chunk":1}` for the
-//! next chunk of the snapshot 5. The answer's payload is the chunk; its headers say which it is: `Warmpath-Snapshot` the
-//! id, `Warmpath-Chunk` the number, `Warmpath-Epoch` and `Warmpath-Seq` where the events go on behind it, and
-//! `Warmpath-Last: 1` stands with the last. An answer with `Warmpath-Error` says why there is none. The reader asks for one
-//! after the other, so nobody is sent more than it takes.
+//! A request on `<prefix>.snapshot.<worker>` is `{"rank":0,"reads":2}` for a new snapshot of a form up to this version,
+//! and `{"rank":0,"id":5,"chunk":1}` for the next chunk of the snapshot 5. Who says nothing of versions reads the
+//! first. The answer's payload is the chunk; its headers say which it is: `Warmpath-Snapshot` the id, `Warmpath-Chunk`
+//! the number, `Warmpath-Epoch` and `Warmpath-Seq` where the events go on behind it, and `Warmpath-Last: 1` stands with
+//! the last. An answer with `Warmpath-Error` says why there is none. The reader asks for one after the other, so nobody
+//! is sent more than it takes.
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use async_nats::{HeaderMap, Request};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
+use warmpath_indexer::snapshot::NEWEST_VERSION;
 
 use super::follow::Line;
 use super::{ANSWERED_WITHIN, NatsBus, RETRY, TRIES, stream};
@@ -43,6 +45,13 @@ pub struct SnapshotRequest {
     /// The chunk's number.
     #[serde(default)]
     pub chunk: u32,
+    /// The newest version of snapshots that the asker reads.
+    #[serde(default = "first_version")]
+    pub reads: u16,
+}
+
+fn first_version() -> u16 {
+    1
 }
 
 /// One chunk, with what its reader has to know.
@@ -122,7 +131,7 @@ impl NatsBus {
 
     /// Hands on every chunk of a new snapshot.
     pub(super) async fn fetch_snapshot(&self, line: &Line, id: AskId) -> Result<(), async_nats::Error> {
-        let mut request = SnapshotRequest { rank: line.rank, id: None, chunk: 0 };
+        let mut request = SnapshotRequest { rank: line.rank, id: None, chunk: 0, reads: NEWEST_VERSION };
         while request.chunk < CHUNKS_MAX {
             let answer = self.ask_for_chunk(&line.worker, request).await?;
             let headers = answer.headers.as_ref();
@@ -170,10 +179,12 @@ mod tests {
 
     #[test]
     fn requests_have_two_forms() {
-        let first = SnapshotRequest { rank: 1, id: None, chunk: 0 };
-        assert_eq!(serde_json::to_string(&first).unwrap(), "{\"rank\":1,\"chunk\":0}");
-        assert_eq!(serde_json::from_str::<SnapshotRequest>("{\"rank\":1}").unwrap(), first);
-        let next = SnapshotRequest { rank: 1, id: Some(5), chunk: 2 };
-        assert_eq!(serde_json::to_string(&next).unwrap(), "{\"rank\":1,\"id\":5,\"chunk\":2}");
+        let first = SnapshotRequest { rank: 1, id: None, chunk: 0, reads: 2 };
+        assert_eq!(serde_json::to_string(&first).unwrap(), "{\"rank\":1,\"chunk\":0,\"reads\":2}");
+        let next = SnapshotRequest { id: Some(5), chunk: 2, ..first };
+        assert_eq!(serde_json::to_string(&next).unwrap(), "{\"rank\":1,\"id\":5,\"chunk\":2,\"reads\":2}");
+        // As routers ask that know the first version alone.
+        let before = SnapshotRequest { reads: 1, ..first };
+        assert_eq!(serde_json::from_str::<SnapshotRequest>("{\"rank\":1,\"chunk\":0}").unwrap(), before);
     }
 }

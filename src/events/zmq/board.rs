@@ -13,6 +13,9 @@ const MEANWHILE: &str = "routed to by load and by what was known before";
 /// Topics that are told by name.
 const TOPICS_MAX: usize = 8;
 
+/// How long a topic that names nobody is complained of after it was heard last.
+const COMPLAINED_OF: Duration = Duration::from_secs(60);
+
 /// Every connection's state. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Board {
@@ -24,8 +27,17 @@ struct Inner {
     /// Ascending: those that entered first are named first.
     places: BTreeMap<u64, State>,
     entered: u64,
-    topics: Vec<String>,
+    strangers: Vec<Stranger>,
     unmatched: u64,
+}
+
+/// A topic that names no worker.
+#[derive(Debug)]
+struct Stranger {
+    /// As it is shown; of those beyond [`TOPICS_MAX`] together, none.
+    topic: Option<String>,
+    messages: u64,
+    heard: Instant,
 }
 
 #[derive(Debug)]
@@ -93,8 +105,8 @@ impl Board {
         self.change(|inner| !inner.places.is_empty() && inner.places.values().all(|state| state.down.is_some()))
     }
 
-    /// What does not work, a sentence for each that is told by name.
-    pub(super) fn complaints(&self) -> Vec<String> {
+    /// What does not work at `now`, a sentence for each that is told by name.
+    pub(super) fn complaints(&self, now: Instant) -> Vec<String> {
         self.change(|inner| {
             let down: Vec<_> = inner.places.values().filter_map(|state| Some((state, state.down.as_ref()?))).collect();
             let lost = down.iter().take(NAMED).map(|(State { name, endpoint, .. }, why)| {
@@ -105,10 +117,8 @@ impl Board {
             let replays = inner.places.values().filter_map(|state| Some((state, state.replay.as_ref()?))).take(NAMED);
             let replays = replays.map(|(state, why)| format!("events of {} cannot be replayed ({why})", state.name));
             let mut complaints: Vec<_> = lost.chain(more).chain(replays).collect();
-            if inner.unmatched > 0 {
-                let topics = inner.topics.join("`, `");
-                complaints.push(format!("{} event messages name no worker: topic `{topics}`", inner.unmatched));
-            }
+            inner.strangers.retain(|stranger| stranger.is_present(now));
+            complaints.extend(complaint_of(&inner.strangers));
             complaints
         })
     }
@@ -117,18 +127,50 @@ impl Board {
         self.change(|inner| inner.unmatched)
     }
 
-    /// Counts a message whose topic names nobody; true if its topic is new.
-    pub(super) fn note_unmatched(&self, topic: &[u8]) -> bool {
+    /// Counts a message whose topic names nobody at `now`; true if its topic is new.
+    pub(super) fn note_unmatched(&self, topic: &[u8], now: Instant) -> bool {
         self.change(|inner| {
             inner.unmatched += 1;
-            let topic = shown(topic);
-            let new = inner.topics.len() < TOPICS_MAX && !inner.topics.contains(&topic);
-            if new {
-                inner.topics.push(topic);
+            let strangers = &mut inner.strangers;
+            strangers.retain(|stranger| stranger.is_present(now));
+            let topic = Some(shown(topic));
+            let named = strangers.iter().filter(|stranger| stranger.topic.is_some()).count();
+            let is_known = strangers.iter().any(|stranger| stranger.topic == topic);
+            let topic = if is_known || named < TOPICS_MAX { topic } else { None };
+            let new = !is_known && topic.is_some();
+            match strangers.iter_mut().find(|stranger| stranger.topic == topic) {
+                Some(stranger) => (stranger.messages, stranger.heard) = (stranger.messages + 1, now),
+                None => strangers.push(Stranger { topic, messages: 1, heard: now }),
             }
             new
         })
     }
+
+    /// These topics name a worker from now on.
+    pub(super) fn recognise(&self, topics: &[String]) {
+        let topics: Vec<String> = topics.iter().map(|topic| shown(topic.as_bytes())).collect();
+        self.change(|inner| {
+            inner.strangers.retain(|stranger| stranger.topic.as_ref().is_none_or(|topic| !topics.contains(topic)));
+        });
+    }
+}
+
+impl Stranger {
+    fn is_present(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.heard) < COMPLAINED_OF
+    }
+}
+
+fn complaint_of(strangers: &[Stranger]) -> Option<String> {
+    let messages = match strangers.iter().map(|stranger| stranger.messages).sum::<u64>() {
+        0 => return None,
+        1 => "1 event message names".to_owned(),
+        count => format!("{count} event messages name"),
+    };
+    let topics: Vec<String> =
+        strangers.iter().filter_map(|stranger| Some(format!("`{}`", stranger.topic.as_ref()?))).collect();
+    let topics = if topics.is_empty() { String::new() } else { format!(": topic {}", topics.join(", ")) };
+    Some(format!("{messages} no worker{topics}"))
 }
 
 impl Place {
@@ -221,7 +263,7 @@ mod tests {
         let told = "a at tcp://h:1: not connected yet; b at tcp://h:1: the peer closed the connection; \
             d at tcp://h:1: not connected yet; and 1 more";
         assert_eq!(board.trouble().as_deref(), Some(told));
-        let complaints = board.complaints();
+        let complaints = board.complaints(Instant::now());
         let second = "events of b are not connected (tcp://h:1: the peer closed the connection): routed to by load and by \
             what was known before";
         assert_eq!((complaints[1].as_str(), complaints.len()), (second, 4));
@@ -230,7 +272,7 @@ mod tests {
         places[2].down(&LinkError::Closed);
         assert!(board.is_cut_off());
         drop(places);
-        assert_eq!((board.trouble(), board.complaints(), board.is_cut_off()), (None, Vec::new(), false));
+        assert_eq!((board.trouble(), board.complaints(Instant::now()), board.is_cut_off()), (None, Vec::new(), false));
     }
 
     #[test]
@@ -240,15 +282,40 @@ mod tests {
         place.up();
         assert_eq!(board.trouble(), None);
         place.replayed(Err(&LinkError::Closed));
-        assert_eq!(board.complaints(), ["events of a cannot be replayed (the peer closed the connection)"]);
+        assert_eq!(
+            board.complaints(Instant::now()),
+            ["events of a cannot be replayed (the peer closed the connection)"]
+        );
         place.replayed(Ok(3));
-        assert_eq!(board.complaints(), Vec::<String>::new());
+        assert_eq!(board.complaints(Instant::now()), Vec::<String>::new());
         for number in 0..100 {
-            board.note_unmatched(format!("t{}", number % 20).as_bytes());
+            board.note_unmatched(format!("t{}", number % 20).as_bytes(), Instant::now());
         }
         assert_eq!(
-            board.complaints(),
+            board.complaints(Instant::now()),
             ["100 event messages name no worker: topic `t0`, `t1`, `t2`, `t3`, `t4`, `t5`, `t6`, `t7`"]
         );
+    }
+
+    #[test]
+    fn a_topic_that_names_nobody_is_complained_of_while_it_is_heard() {
+        let (board, begun) = (Board::default(), Instant::now());
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        assert!(board.note_unmatched(b"kv@w@m", begun));
+        assert_eq!(board.complaints(begun), ["1 event message names no worker: topic `kv@w@m`"]);
+        assert!(!board.note_unmatched(b"kv@w@m", at(30)) && board.note_unmatched(b"kv@other@m", at(50)));
+        let both = "3 event messages name no worker: topic `kv@w@m`, `kv@other@m`";
+        assert_eq!(board.complaints(at(89)), [both]);
+        assert_eq!(board.complaints(at(90)), ["1 event message names no worker: topic `kv@other@m`"]);
+        assert_eq!((board.complaints(at(110)), board.unmatched()), (Vec::new(), 3));
+        // It comes again, and then its worker joins.
+        assert!(board.note_unmatched(b"kv@w@m", at(200)));
+        board.recognise(&["kv@w@m".to_owned()]);
+        assert_eq!((board.complaints(at(200)), board.unmatched()), (Vec::new(), 4));
+        // Those that found no room among the named ones stay when these go.
+        for number in 0..=TOPICS_MAX {
+            board.note_unmatched(format!("t{number}").as_bytes(), at(300 + u64::try_from(number).unwrap()));
+        }
+        assert_eq!(board.complaints(at(367)), ["1 event message names no worker"]);
     }
 }

@@ -43,16 +43,28 @@ struct Speaker {
 }
 
 impl Ranks {
-    /// Whose batch this is. One that names no rank, or none who is expected, is the first's, who counts what is wrong
-    /// with it. O(batch) where there are several.
-    fn of(&self, payload: &[u8]) -> &Arc<Ear> {
+    /// Whose batch this is, if `heard` are those who were heard over its connection before. One that names no rank is the
+    /// first's. O(batch), but not where there is one rank and it was heard.
+    fn of(&self, payload: &[u8], heard: &[Arc<Ear>]) -> Whose<'_> {
         let [(_, first), others @ ..] = &*self.0 else { unreachable!("it is never empty") };
-        if others.is_empty() {
-            return first;
+        if others.is_empty() && is_among(heard, first) {
+            return Whose::Of(first);
         }
-        let named = codec::rank_of(payload);
-        self.0.iter().find(|(rank, _)| named == Some(rank.0)).map_or(first, |(_, ear)| ear)
+        let Some(named) = codec::rank_of(payload) else { return Whose::Of(first) };
+        let found = self.0.iter().find(|(rank, _)| named == rank.0);
+        found.map_or(Whose::Nobodys(first), |(_, ear)| Whose::Of(ear))
     }
+}
+
+/// Whose a batch is.
+enum Whose<'a> {
+    Of(&'a Arc<Ear>),
+    /// It names a rank that is not expected. This one is told of it, who counts what is wrong, and does not hear by it.
+    Nobodys(&'a Arc<Ear>),
+}
+
+fn is_among(heard: &[Arc<Ear>], ear: &Arc<Ear>) -> bool {
+    heard.iter().any(|guest| Arc::ptr_eq(guest, ear))
 }
 
 /// A worker's invitation: once this is dropped it is not expected any more.
@@ -110,6 +122,7 @@ impl Gate {
                 }
             }
         });
+        self.bus.board.recognise(&names_of(worker, models));
         let invitation = Invitation { gate: Arc::clone(self), ear };
         let mut replays = Replays::new(line, replay, self.bus.settings.replay, place);
         replays.connected = true;
@@ -192,27 +205,27 @@ impl Gate {
                 None => match self.find(&topic) {
                     Some(ranks) => Speaker { topic: Bytes::copy_from_slice(&topic), ranks, change },
                     None => {
-                        if self.bus.board.note_unmatched(&topic) {
+                        if self.bus.board.note_unmatched(&topic, Instant::now()) {
                             tracing::warn!(topic = shown(&topic), "events whose topic names no worker");
                         }
                         continue;
                     }
                 },
             };
-            let ear = Arc::clone(speaker.ranks.of(frames.last().map_or(&[], |payload| payload)));
-            last = Some(speaker);
-            if !known.iter().any(|guest| Arc::ptr_eq(guest, &ear)) {
-                ear.links.fetch_add(1, Ordering::Relaxed);
-                known.push(Arc::clone(&ear));
-                // Whatever was sent before this connection was made may be missing.
-                if ear.tell.send(Heard::Connected).await.is_err() {
-                    return LinkError::Closed;
+            let whose = speaker.ranks.of(frames.last().map_or(&[], |payload| payload), known);
+            let ear = match whose {
+                Whose::Of(ear) => {
+                    if !is_among(known, ear) && !meet(ear, known).await {
+                        return LinkError::Closed;
+                    }
+                    ear
                 }
-                ear.place.up();
-            }
+                Whose::Nobodys(ear) => ear,
+            };
             if !ear.hand_on(frames).await {
                 return LinkError::Closed;
             }
+            last = Some(speaker);
         }
     }
 
@@ -226,4 +239,22 @@ impl Gate {
         let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
         guests.get(&(who.to_owned(), model.to_owned())).cloned()
     }
+}
+
+/// All topics by which a worker of these models may speak.
+fn names_of(worker: &ZmqWorker, models: &[&str]) -> Vec<String> {
+    let of_model = |who: &str| models.iter().map(|model| format!("kv@{who}@{model}")).collect::<Vec<_>>();
+    [worker.id.as_str(), worker.authority.as_str()].into_iter().flat_map(of_model).collect()
+}
+
+/// Takes note that this rank speaks over a connection for the first time: whatever was sent before the connection was made
+/// may be missing. False when nobody is there.
+async fn meet(ear: &Arc<Ear>, known: &mut Vec<Arc<Ear>>) -> bool {
+    ear.links.fetch_add(1, Ordering::Relaxed);
+    known.push(Arc::clone(ear));
+    let told = ear.tell.send(Heard::Connected).await.is_ok();
+    if told {
+        ear.place.up();
+    }
+    told
 }

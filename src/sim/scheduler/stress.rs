@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use warmpath_core::ids::EngineHash;
 use warmpath_core::units::{BlockSize, Tier};
 use warmpath_indexer::event::Content;
 

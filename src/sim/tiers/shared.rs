@@ -29,11 +29,13 @@ pub struct SharedPage {
 }
 
 /// The third tier: one for a fleet, to which its engines refer by turns. A page is its unit, and each page has a name of
-/// its own. What it holds is announced once, by [`take_events`](Self::take_events), and not by the engines.
+/// its own. What it holds is announced once, by [`take_events`](Self::take_events), and not by the engines; of storage that
+/// one engine has for itself nobody is told.
 #[derive(Debug)]
 pub struct SharedTier {
     shelf: Shelf,
-    events: Vec<BlockEvent>,
+    /// What is to be announced; none where nothing ever is.
+    events: Option<Vec<BlockEvent>>,
 }
 
 impl SharedTier {
@@ -44,7 +46,13 @@ impl SharedTier {
 
     /// Empty storage for `pages` pages. `seed` is that of chance.
     pub fn with(pages: u32, eviction: Eviction, seed: u64) -> Self {
-        Self { shelf: Shelf::new(pages, eviction, seed), events: Vec::new() }
+        Self { shelf: Shelf::new(pages, eviction, seed), events: Some(Vec::new()) }
+    }
+
+    /// The same, of which nobody is told.
+    #[must_use]
+    pub fn untold(self) -> Self {
+        Self { events: None, ..self }
     }
 
     /// How all engines name pages here: as SGLang does, each with a name of its own that covers all before it.
@@ -82,15 +90,10 @@ impl SharedTier {
                 continue;
             }
             written += 1;
-            self.events.extend(gone.map(|hash| BlockEvent::Removed { hash, tier: Tier::External }));
-            self.events.push(BlockEvent::Stored {
-                hashes: vec![page.key],
-                parent: page.parent,
-                content: page.content,
-                salt: page.salt,
-                adapter: page.adapter,
-                tier: Tier::External,
-            });
+            if let Some(events) = &mut self.events {
+                events.extend(gone.map(|hash| BlockEvent::Removed { hash, tier: Tier::External }));
+                events.push(page.stored());
+            }
         }
         written
     }
@@ -107,7 +110,20 @@ impl SharedTier {
 
     /// What was stored and removed since the last call, in that order. The names are the fleet's, not an engine's.
     pub fn take_events(&mut self) -> Vec<BlockEvent> {
-        std::mem::take(&mut self.events)
+        self.events.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+}
+
+impl SharedPage {
+    fn stored(self) -> BlockEvent {
+        BlockEvent::Stored {
+            hashes: vec![self.key],
+            parent: self.parent,
+            content: self.content,
+            salt: self.salt,
+            adapter: self.adapter,
+            tier: Tier::External,
+        }
     }
 }
 

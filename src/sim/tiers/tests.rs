@@ -4,6 +4,8 @@ use super::*;
 use crate::sim::cache::Profile;
 use crate::sim::{Engine, EngineConfig, SimRequest, Step, Timing};
 
+mod order;
+
 /// 4096 tokens of 128 KiB.
 const PROMPT: u32 = 4096;
 
@@ -147,16 +149,6 @@ fn a_timeout_ends_the_wait_and_uses_what_has_come() {
         assert_eq!(((end - last.duration).0 * 1e4).round() / 1e4, at, "{policy}");
         assert_eq!(cached(&steps), [pages * 64], "{policy}");
     }
-}
-
-#[test]
-fn what_waits_for_storage_lets_others_go_first() {
-    let mut shared = filled();
-    let mut engine = asked("wait_complete", &mut shared);
-    engine.submit_with(Ms(1000.0), request(2, 500_000, 10, 1), &mut shared).unwrap();
-    let step = engine.step_with(Ms(1000.0), &mut shared).unwrap();
-    assert_eq!(step.tokens[0].id, RequestId(2));
-    assert_eq!(engine.stats().waiting, 1);
 }
 
 #[test]

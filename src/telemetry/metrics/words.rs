@@ -196,6 +196,7 @@ pub(super) const WORDS: &[Words] = &[
         label: "reason",
         all: &[
             ("repairing", "events are missing and being fetched"),
+            ("unproven", "after a reconnection, the next event tells whether any is missing"),
             ("token_counts", "the engine counts other tokens in prompts"),
             ("promises_too_much", "the engine finds less in its cache than the view says"),
             ("promises_too_little", "the engine finds more in its cache than the view says"),

@@ -170,7 +170,8 @@ fn r24_who_begins_behind_a_restart_believes_nothing_from_before_it() {
     let mut bench = Bench::new(REPLAYS);
     assert_eq!(bench.process_started(2e9 + 50.0), vec![]);
     let left = |newest| Position { epoch: None, next: 3, newest: Some(2e9 + newest) };
-    let resumes = |bench: &mut Bench, newest| bench.repair.resume(left(newest), bench.now, &mut Vec::new());
+    let resumes =
+        |bench: &mut Bench, newest| bench.repair.resume((left(newest), Began::AtStart), bench.now, &mut Vec::new());
     assert_eq!((resumes(&mut bench, 2.0), resumes(&mut bench, 60.0)), (false, true));
 }
 
