@@ -241,14 +241,14 @@ impl Scheduler {
     }
 
     /// Tells the policies what happened to a request. Of one that is [`Shape::unread`] there is nothing to be told but that it
-    /// was placed, which placing does by itself.
+    /// was placed, which placing does by itself; policies that go by prompts do not hear of it.
     pub fn observe(&self, observation: &Observation) {
         let is_unread = matches!(observation.event, Event::Placed { shape, .. } if shape.unread);
         // Who goes by no prompt, and takes turns, does so whatever is asked for.
         let hears = |policy: &&Policy| !is_unread || policy.name.is_baseline();
         let policies = [&self.policy, &self.fallback].into_iter().chain(&self.shadows).filter(hears);
         policies.filter_map(|policy| policy.learn.as_ref()).for_each(|learn| learn.observe(observation));
-        if let Some(sessions) = self.sessions.as_ref().filter(|_| !is_unread) {
+        if let Some(sessions) = &self.sessions {
             sessions.observe(observation);
         }
     }
