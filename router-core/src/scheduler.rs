@@ -9,7 +9,7 @@ use crate::admission::{self, OnAllBusy};
 use crate::cost::{Needs, NoChoice, Standing, TierWeights};
 use crate::history::History;
 use crate::ids::Slot;
-use crate::ledger::{Release, Reservation, Share};
+use crate::ledger::{Release, Reservation, Share, Size};
 use crate::observe::{Event, Learn, Observation};
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
@@ -302,7 +302,9 @@ fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
             (tails.fold(0, u32::saturating_add), Tokens(0))
         }
     };
-    Share { sequences, new_tokens, tail: Blocks(tail), room, block_size }
+    let is_read = !request.prompts.is_empty() && !request.prompts.iter().any(Prompt::is_unread);
+    let size = if is_read { Size::Known } else { Size::Guessed };
+    Share { sequences, new_tokens, tail: Blocks(tail), room, block_size, size }
 }
 
 /// Tokens that the last, partly filled block still takes.

@@ -16,6 +16,8 @@ use warmpath_core::units::{BlockSize, Tokens};
 
 use super::arrival::Arrival;
 use super::between::Between;
+use super::bulk;
+use super::coding::unencoded;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::{Behaviour, Gateway};
@@ -29,9 +31,6 @@ use crate::telemetry::access::Access;
 use crate::tokenize::Prompts;
 use crate::tokenize::characters::characters;
 use crate::upstream::end_to_end;
-
-/// Bytes of text that make a token, about; only for load, where token ids are unknown.
-pub(super) const BYTES_PER_TOKEN: usize = 4;
 
 /// Characters in a block, for each token in a block of the engines: what the endpoint picker of the Gateway API inference
 /// extension reckons with.
@@ -95,7 +94,7 @@ pub(super) async fn understand(
         // In a box of its own: it is large, and many requests do without.
         Box::pin(prompts(gateway, &pool, &body, &mut view, &root)).await
     } else {
-        Prompts::Unread(estimate(&view, body.len()))
+        Prompts::Unread(estimate(&view, &body))
     };
     let standing = Standing::of(gateway, &parts.headers, &view)?;
     let (relayed, asking) = relayed(gateway, &view, &body);
@@ -114,7 +113,7 @@ pub(super) async fn understand(
         shape: Shape {
             opening,
             opening_characters: characters.filter(|_| opening.is_some()),
-            ..shape(&view, standing, &prompts, &pool, body.len())
+            ..shape(&view, standing, &prompts, &pool, &body)
         },
         root,
         texts: texts(&view, &prompts, &destination, (root, seed)),
@@ -176,12 +175,11 @@ fn relayed(gateway: &Gateway, view: &RequestView<'_>, body: &[u8]) -> (Relayed, 
 }
 
 /// About how many tokens a request has whose ids are not known: of ids that were only counted just as many.
-fn estimate(view: &RequestView<'_>, body_len: usize) -> Tokens {
-    let counted = match view.input {
-        Input::Completion(Prompt::Unread { tokens, .. }) => tokens,
-        _ => None,
-    };
-    Tokens(u32::try_from(counted.unwrap_or(body_len / BYTES_PER_TOKEN)).unwrap_or(u32::MAX))
+fn estimate(view: &RequestView<'_>, body: &[u8]) -> Tokens {
+    match view.input {
+        Input::Completion(Prompt::Unread { tokens: Some(tokens), .. }) => bulk::count(tokens),
+        _ => bulk::of_json(body),
+    }
 }
 
 /// What is known of the sender.
@@ -211,7 +209,7 @@ fn shape(
     Standing { class, tenant, affinity, objectives }: Standing,
     prompts: &Prompts,
     pool: &PoolState,
-    body_len: usize,
+    body: &[u8],
 ) -> Shape {
     let count = prompts.count().unwrap_or_else(|| view.prompt_count());
     let sequences = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(view.n.max(1));
