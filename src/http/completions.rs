@@ -81,6 +81,7 @@ pub(super) async fn understand(
     (parts, body): (Parts, Bytes),
     sought: Sought,
 ) -> Result<Understood, GatewayError> {
+    unencoded(&parts.headers)?;
     let reads_prompts = gateway.behaviour.reads_prompts || sought == Sought::All;
     let parse = if reads_prompts { RequestView::parse } else { RequestView::sketch };
     let parsed = parse(endpoint, &body, gateway.behaviour.messages_max);

@@ -121,7 +121,8 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
 /// The model that a body names, if it does, and what the body is. O(body).
 ///
 /// # Errors
-/// Where two readers could disagree: it is JSON that is broken, or names a model twice, or is a form beyond what is read.
+/// Where two readers could disagree: it is JSON that is broken, or names a model twice, or is a form beyond what is read,
+/// or either is compressed.
 /// Where it is JSON beyond the limits of what engines are to read: nested too deep, or with more than `messages_max`.
 fn model<'a>(
     headers: &HeaderMap,
@@ -129,7 +130,13 @@ fn model<'a>(
     messages_max: usize,
 ) -> Result<(Option<Cow<'a, str>>, Kind), GatewayError> {
     let content_type = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
-    if let Some(boundary) = multipart::boundary(content_type) {
+    // What names no type is JSON to engines.
+    let is_for_json = content_type.is_empty() || is_json(content_type);
+    let boundary = multipart::boundary(content_type);
+    if (is_for_json || boundary.is_some()) && !body.is_empty() {
+        unencoded(headers)?;
+    }
+    if let Some(boundary) = boundary {
         let model = multipart::field(body, boundary, "model");
         let model = model.map_err(|unclear| {
             let field = (unclear != multipart::Unclear::LongBoundary).then_some("model");
@@ -139,8 +146,6 @@ fn model<'a>(
     }
     let refused = |BadRequest { message, param }| GatewayError::bad_request(message, param);
     let begin = without_mark(body).trim_ascii_start().first();
-    // What names no type is JSON to engines.
-    let is_for_json = content_type.is_empty() || is_json(content_type);
     if is_for_json && is_wide(body) {
         return Err(GatewayError::bad_request("the body is not UTF-8", None));
     }
