@@ -75,6 +75,8 @@ async fn bodies_that_are_no_request_are_400() {
 /// The router would have to read it, and so would the engine.
 #[tokio::test]
 async fn a_compressed_body_is_415_and_named() {
+    const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00";
+    const JSON: &str = "application/json";
     let fleet = fleet().engines(1).start().await;
     let send = async |path: &str, kind: &'static str, coding: &'static str, body: &'static [u8]| {
         let request = fleet.client.post(fleet.url(path)).header("content-type", kind);
@@ -83,8 +85,6 @@ async fn a_compressed_body_is_415_and_named() {
         let body = answer.json().await.unwrap_or_default();
         Answered { status, body, worker: String::new(), predicted: None, headers }
     };
-    const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00";
-    const JSON: &str = "application/json";
     for (path, kind) in [
         (COMPLETIONS, JSON),
         (CHAT, JSON),
