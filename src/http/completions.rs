@@ -90,7 +90,8 @@ pub(super) async fn understand(
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);
     let seed = gateway.behaviour.index_seed;
-    let root = destination.root(view.cache_salt.as_deref(), pool.block_size, seed);
+    view.read_as(gateway.fleet.dialect(&pool.model));
+    let root = destination.root(view.salt().as_deref(), pool.block_size, seed);
     let prompts = if reads_prompts {
         // In a box of its own: it is large, and many requests do without.
         Box::pin(prompts(gateway, &pool, &body, &mut view, &root)).await
@@ -222,7 +223,7 @@ fn shape(
         affinity,
         objectives,
         whole: !view.stream,
-        ..Shape::of(prompts.tokens().unwrap_or_else(|| estimate(view, body_len)), pool.block_size)
+        ..Shape::of(prompts.tokens().unwrap_or_else(|| estimate(view, body)), pool.block_size)
     }
 }
 
@@ -240,5 +241,5 @@ fn texts(
     }
     let block = pool.block_size.get().saturating_mul(CHARACTERS_PER_TOKEN);
     let block = BlockSize::new(block).unwrap_or(pool.block_size);
-    (destination.root(view.cache_salt.as_deref(), block, seed), characters(view))
+    (destination.root(view.salt().as_deref(), block, seed), characters(view))
 }

@@ -73,6 +73,7 @@ mod sdk;
 mod sdk_faults;
 mod seldom;
 mod serving;
+mod sglang;
 mod sidecar;
 mod simulated;
 mod smuggling;
