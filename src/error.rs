@@ -343,7 +343,7 @@ fn failed(failure: Failure) -> &'static str {
     match failure {
         Failure::Starved => "the router has no file descriptor left for a connection to a worker",
         Failure::TooManyRequests => "the workers have too much to do",
-        Failure::NotServed => "no worker serves the model",
+        Failure::NotServed => "no worker that was asked serves the model",
         _ => "a worker failed",
     }
 }
