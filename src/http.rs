@@ -4,6 +4,8 @@ pub mod admin;
 mod admit;
 mod arrival;
 mod between;
+mod bulk;
+mod coding;
 pub mod completions;
 pub mod desk;
 mod destination;

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+mod dialect;
 mod field;
 mod fields;
 mod lax;
@@ -19,6 +20,7 @@ mod prompt;
 mod raw;
 pub(crate) mod scan;
 
+pub use dialect::Dialect;
 use fields::{Fields, Reading};
 pub use opening::opening;
 pub use prompt::Prompt;
@@ -81,8 +83,12 @@ pub struct RequestView<'a> {
     pub add_special_tokens: bool,
     /// How much of an overlong prompt is kept.
     pub truncation: Option<Truncation>,
-    /// Part of the namespace.
+    /// Part of the namespace, see [`RequestView::salt`]; an empty one is none.
     pub cache_salt: Option<Cow<'a, str>>,
+    /// Another part of it, for some engines.
+    pub extra_key: Option<Cow<'a, str>>,
+    /// By whose rules it is read.
+    pub dialect: Dialect,
     /// Whether the answer is streamed.
     pub stream: bool,
     /// Whether a stream ends with a chunk of usage.
@@ -117,6 +123,8 @@ pub struct ChatView<'a> {
     pub messages: Vec<Raw<'a>>,
     /// A JSON array.
     pub tools: Option<Raw<'a>>,
+    /// Whether the model may or must call one of them; engines differ in what its template is told then.
+    pub tool_choice: Option<Raw<'a>>,
     /// A JSON array.
     pub documents: Option<Raw<'a>>,
     /// A template of the client's own; engines refuse it unless they are told to trust it.
@@ -204,10 +212,8 @@ impl<'a> RequestView<'a> {
     ) -> Result<Self, BadRequest> {
         // Engines take an empty name for none.
         let model = field::text("model", fields.model)?.filter(|model| !model.is_empty());
-        let cache_salt = field::text("cache_salt", fields.cache_salt)?;
-        if cache_salt.as_deref() == Some("") {
-            return Err(BadRequest::field("cache_salt", "`cache_salt` must not be empty"));
-        }
+        // Some engines take an empty one for none, others refuse it: that is for them to say.
+        let cache_salt = field::text("cache_salt", fields.cache_salt)?.filter(|salt| !salt.is_empty());
         let stream_options = field::shaped("stream_options", b'{', fields.stream_options)?;
         let stream_options: Option<StreamOptions<'_>> =
             field::value("stream_options", "an object with the boolean `include_usage`", stream_options)?;
@@ -235,6 +241,9 @@ impl<'a> RequestView<'a> {
                 .unwrap_or(endpoint == Endpoint::Completions),
             truncation: truncation(fields)?,
             cache_salt,
+            // Others do not read it, whatever it is.
+            extra_key: field::text("extra_key", fields.extra_key).unwrap_or_default(),
+            dialect: Dialect::default(),
             stream: field::flag("stream", fields.stream)?.unwrap_or(false),
             include_usage: field::flag("stream_options.include_usage", include_usage)?.unwrap_or(false),
             n: choices(fields.n)?,
@@ -266,6 +275,7 @@ impl<'a> ChatView<'a> {
         Ok(Self {
             messages: messages(fields.messages, apart, items_max)?,
             tools: field::shaped("tools", b'[', fields.tools)?,
+            tool_choice: fields.tool_choice,
             documents: field::shaped("documents", b'[', fields.documents)?,
             chat_template: fields.chat_template,
             chat_template_kwargs: field::shaped("chat_template_kwargs", b'{', fields.chat_template_kwargs)?,
@@ -547,7 +557,6 @@ mod tests {
                 "stream_options.include_usage",
                 "`stream_options.include_usage` must be a boolean",
             ),
-            (r#"{"model":"m","prompt":"a","cache_salt":""}"#, "cache_salt", "`cache_salt` must not be empty"),
             (
                 r#"{"model":"m","prompt":"a","truncate_prompt_tokens":-2}"#,
                 "truncate_prompt_tokens",

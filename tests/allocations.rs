@@ -22,7 +22,7 @@ use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root, hash_blocks};
 use warmpath_core::cost::Weight;
 use warmpath_core::ids::{EngineHash, Rank, RequestKey, SequenceHash, Slot, WorkerId};
-use warmpath_core::ledger::{Account, InFlight, Reservation, Said, Share};
+use warmpath_core::ledger::{Account, InFlight, Reservation, Said, Share, Size};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex, TierBlocks};
 use warmpath_core::overlay::Overlay;
@@ -229,7 +229,14 @@ fn a_warm_ledger_allocates_nothing_whatever_is_in_flight() {
         .collect();
     let accounts: Vec<Arc<Account>> = (0..300).map(|_| Arc::default()).collect();
     let size = BlockSize::new(16).unwrap();
-    let share = Share { sequences: 1, new_tokens: Tokens(9), tail: Blocks(1), room: Tokens(7), block_size: size };
+    let share = Share {
+        sequences: 1,
+        new_tokens: Tokens(9),
+        tail: Blocks(1),
+        room: Tokens(7),
+        block_size: size,
+        size: Size::Known,
+    };
     let mut held = vec![TierBlocks::default(); 300];
     let mut stays: VecDeque<Reservation> = VecDeque::with_capacity(64);
     let mut round = || {

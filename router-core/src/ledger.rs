@@ -24,6 +24,8 @@ pub struct Account {
     active_blocks: AtomicU32,
     peak_blocks: AtomicU32,
     engine: EngineLoad,
+    /// Of `active_blocks`, those of requests whose size is a guess. Placements do not read it.
+    guessed_blocks: AtomicU32,
 }
 
 /// One reading of an [`Account`].
@@ -39,7 +41,7 @@ pub struct InFlight {
     pub prefill_tokens: Tokens,
     /// Blocks of all requests, prompt and generated so far; a block shared by several counts once.
     pub active_blocks: Blocks,
-    /// The most blocks seen so far.
+    /// The most blocks seen so far of requests whose size is known: no guess says how large a cache is.
     pub peak_blocks: Blocks,
 }
 
@@ -58,7 +60,7 @@ impl Account {
 
     /// Books a request, whose prompts are `stay`.
     pub fn reserve(self: &Arc<Self>, share: Share, stay: Stay) -> Reservation {
-        self.grow(stay.new_blocks().0.saturating_add(share.tail.0));
+        self.grow(stay.new_blocks().0.saturating_add(share.tail.0), share.size);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.sequences.fetch_add(share.sequences, Ordering::Relaxed);
         self.before_first_token.fetch_add(1, Ordering::Relaxed);
@@ -95,9 +97,23 @@ impl Account {
         self.engine.read(now, half_life)
     }
 
-    fn grow(&self, blocks: u32) {
-        let now = self.active_blocks.fetch_add(blocks, Ordering::Relaxed).saturating_add(blocks);
-        self.peak_blocks.fetch_max(now, Ordering::Relaxed);
+    fn grow(&self, blocks: u32, size: Size) {
+        // Before they are active, and given back after they were: what is guessed never seems to be known.
+        if size == Size::Guessed {
+            self.guessed_blocks.fetch_add(blocks, Ordering::AcqRel);
+        }
+        let now = self.active_blocks.fetch_add(blocks, Ordering::AcqRel).saturating_add(blocks);
+        if size == Size::Known {
+            let known = now.saturating_sub(self.guessed_blocks.load(Ordering::Acquire));
+            self.peak_blocks.fetch_max(known, Ordering::Relaxed);
+        }
+    }
+
+    fn shrink(&self, blocks: u32, size: Size) {
+        self.active_blocks.fetch_sub(blocks, Ordering::AcqRel);
+        if size == Size::Guessed {
+            self.guessed_blocks.fetch_sub(blocks, Ordering::AcqRel);
+        }
     }
 }
 
@@ -126,6 +142,15 @@ impl InFlight {
     }
 }
 
+/// How much is known of a request's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Its tokens were counted.
+    Known,
+    /// Nobody has read its prompt: it may be anything.
+    Guessed,
+}
+
 /// What a request takes of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -139,6 +164,8 @@ pub struct Share {
     pub room: Tokens,
     /// Tokens in a block.
     pub block_size: BlockSize,
+    /// Whether all of that is known. A guess is a load, and teaches nothing.
+    pub size: Size,
 }
 
 /// Is told of reservations. Called wherever one may be dropped: short.
@@ -196,7 +223,7 @@ impl Reservation {
         let blocks = beyond.blocks_occupied(self.share.block_size);
         self.room = blocks.tokens(self.share.block_size).saturating_sub(beyond);
         self.private = self.private.saturating_add(blocks.0);
-        self.account.grow(blocks.0);
+        self.account.grow(blocks.0, self.share.size);
     }
 }
 
@@ -204,7 +231,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.end_prefill();
         let freed = self.stay.leave().0.saturating_add(self.private);
-        self.account.active_blocks.fetch_sub(freed, Ordering::Relaxed);
+        self.account.shrink(freed, self.share.size);
         self.account.sequences.fetch_sub(self.share.sequences, Ordering::Relaxed);
         self.account.requests.fetch_sub(1, Ordering::Relaxed);
         if let Some(release) = self.release.take() {
@@ -230,6 +257,7 @@ mod tests {
             tail: Blocks(1),
             room: Tokens(2),
             block_size: BlockSize::new(4).unwrap(),
+            size: Size::Known,
         }
     }
 
@@ -302,6 +330,26 @@ mod tests {
         assert_eq!(beyond(u32::MAX, u32::MAX, Some(Blocks(0))), (u32::MAX - 2, u32::MAX - 2, 0));
         drop(held);
         assert_eq!(account.read().most(own), InFlight { peak_blocks: Blocks(4), ..own });
+    }
+
+    #[test]
+    fn a_guess_is_a_load_but_says_nothing_of_how_large_a_cache_is() {
+        let (account, overlay) = world();
+        let guessed = Share { tail: Blocks(5_000), size: Size::Guessed, ..share(9) };
+        let mut guess = account.reserve(guessed, overlay.enter(now(), Slot(0), std::iter::empty()));
+        guess.generated(Tokens(400));
+        let blocks = |account: &Account| (account.read().active_blocks.0, account.read().peak_blocks.0);
+        assert_eq!(blocks(&account), (5_100, 0));
+        let mut known = reserve(&account, &overlay, 10, &[1, 2]);
+        assert_eq!(blocks(&account), (5_103, 3));
+        known.generated(Tokens(6));
+        assert_eq!(blocks(&account), (5_104, 4));
+        drop(guess);
+        assert_eq!(blocks(&account), (4, 4));
+        drop(known);
+        assert_eq!(blocks(&account), (0, 4));
+        drop(reserve(&account, &overlay, 10, &[1, 2, 3, 4]));
+        assert_eq!(blocks(&account), (0, 5));
     }
 
     #[test]

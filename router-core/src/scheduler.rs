@@ -9,13 +9,13 @@ use crate::admission::{self, OnAllBusy};
 use crate::cost::{Needs, NoChoice, Standing, TierWeights};
 use crate::history::History;
 use crate::ids::Slot;
-use crate::ledger::{Release, Reservation, Share};
+use crate::ledger::{Release, Reservation, Share, Size};
 use crate::observe::{Event, Learn, Observation};
 use crate::overlap::{PrefixIndex, TierBlocks, new_tokens};
 use crate::overlay::Overlay;
 use crate::policy::Policy;
 use crate::session::Sessions;
-use crate::shape::{Request, Shape};
+use crate::shape::{Prompt, Request, Shape};
 use crate::units::{Blocks, Tokens};
 use crate::workers::{Pool, Target, WorkerTable};
 
@@ -241,14 +241,14 @@ impl Scheduler {
     }
 
     /// Tells the policies what happened to a request. Of one that is [`Shape::unread`] there is nothing to be told but that it
-    /// was placed, which placing does by itself.
+    /// was placed, which placing does by itself; policies that go by prompts do not hear of it.
     pub fn observe(&self, observation: &Observation) {
         let is_unread = matches!(observation.event, Event::Placed { shape, .. } if shape.unread);
         // Who goes by no prompt, and takes turns, does so whatever is asked for.
         let hears = |policy: &&Policy| !is_unread || policy.name.is_baseline();
         let policies = [&self.policy, &self.fallback].into_iter().chain(&self.shadows).filter(hears);
         policies.filter_map(|policy| policy.learn.as_ref()).for_each(|learn| learn.observe(observation));
-        if let Some(sessions) = self.sessions.as_ref().filter(|_| !is_unread) {
+        if let Some(sessions) = &self.sessions {
             sessions.observe(observation);
         }
     }
@@ -289,7 +289,9 @@ const HALF_LIFE: Duration = Duration::from_secs(5);
 /// The request's share of a worker on which `new_tokens` are missing.
 fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
     let Shape { prompt, block_size, sequences, .. } = request.shape;
-    let mut share = Share { sequences, new_tokens, tail: Blocks(0), room: Tokens(0), block_size };
+    let is_read = !request.prompts.is_empty() && !request.prompts.iter().any(Prompt::is_unread);
+    let size = if is_read { Size::Known } else { Size::Guessed };
+    let mut share = Share { sequences, new_tokens, tail: Blocks(0), room: Tokens(0), block_size, size };
     let mut book = |tokens: Tokens, hashed: usize| {
         let Tail { blocks, room } = Tail::of(request, tokens, hashed);
         share.tail.0 = share.tail.0.saturating_add(blocks.0);

@@ -25,6 +25,9 @@ pub struct SessionRule {
 }
 
 /// The last worker of each session. Of fixed size, see [`Recent`]. All that is remembered comes through [`Learn`].
+///
+/// A request that nobody has read may be no turn of a conversation, and have left nothing in a cache: it begins a session that
+/// is not known, since clients may send no other, and keeps one that is, but leaves it where it is.
 #[derive(Debug)]
 pub struct Sessions {
     rule: SessionRule,
@@ -74,7 +77,8 @@ impl Learn for Sessions {
             && let Some(key) = shape.affinity
         {
             self.first.get_or_init(|| observation.at);
-            self.part(key).meet(key.0, self.seconds(observation.at), observation.slot);
+            let home = if shape.unread { self.last(observation.at, key) } else { None };
+            self.part(key).meet(key.0, self.seconds(observation.at), home.unwrap_or(observation.slot));
         }
     }
 }
@@ -118,6 +122,28 @@ mod tests {
         placed(&sessions, minute(20), Some(7), 5);
         assert_eq!([last(minute(30)), last(minute(49)), last(minute(50))], [Some(5), Some(5), None]);
         assert_eq!(sessions.last(now, AffinityKey(8)), None);
+    }
+
+    #[test]
+    fn what_nobody_has_read_begins_a_session_and_keeps_it_but_does_not_move_it() {
+        let (sessions, now) = (sessions(1000), origin());
+        let minute = |minutes: u64| now + Duration::from_secs(60 * minutes);
+        let last = |at| sessions.last(at, AffinityKey(7)).map(|slot| slot.0);
+        let unread = |at, slot| {
+            let shape = Shape::of(Tokens(9), BlockSize::new(4).unwrap());
+            let shape = Shape { affinity: Some(AffinityKey(7)), unread: true, ..shape };
+            let event = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(9) };
+            sessions.observe(&Observation { at, request: RequestKey(1), slot: Slot(slot), event });
+        };
+        unread(now, 3);
+        unread(minute(20), 5);
+        assert_eq!([last(minute(20)), last(minute(49)), last(minute(50))], [Some(3), Some(3), None]);
+        placed(&sessions, minute(49), Some(7), 4);
+        unread(minute(50), 5);
+        assert_eq!(last(minute(51)), Some(4));
+        sessions.forget(Slot(4));
+        unread(minute(52), 5);
+        assert_eq!(last(minute(52)), Some(5));
     }
 
     #[test]

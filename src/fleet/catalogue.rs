@@ -12,6 +12,7 @@ use warmpath_core::workers::Pool;
 use super::offer::{Card, Offer};
 use super::roster::Roster;
 use super::{Fleet, Worker};
+use crate::openai::Dialect;
 
 /// Who made a model that nobody else claims.
 const OWNER: &str = "warmpath";
@@ -68,6 +69,12 @@ impl Fleet {
         kept.current.load_full()
     }
 
+    /// How the engines of this model read requests; as vLLM's where none has said.
+    pub fn dialect(&self, model: &str) -> Dialect {
+        let roster = self.roster();
+        roster.table().pool(model).and_then(|pool| roster.dialect(pool)).unwrap_or_default()
+    }
+
     /// The ranks of a worker said what they serve. Returns whether that is new. Whoever waits for an adapter may find it
     /// there now, or has to learn that nobody has it any more.
     pub fn offered(&self, ranks: &[Arc<Worker>], offer: Offer) -> bool {
@@ -97,6 +104,31 @@ impl Roster {
                 avoid.insert(*slot);
             }
         }
+    }
+
+    /// Adds to `avoid` the targets of `pool` that go by other names than this alias of their model, where one goes by it.
+    /// Engines that were told no alias may serve any name: where nobody says this one, and of who has said nothing yet,
+    /// nothing is concluded. O(targets).
+    pub fn avoid_unnamed(&self, alias: &str, pool: &Pool, avoid: &mut SlotSet) {
+        let (mut others, mut is_named) = (SlotSet::new(), false);
+        for slot in &pool.targets {
+            let offer = self.worker(*slot).and_then(|worker| worker.offer.load_full());
+            match offer.map(|offer| offer.has_name(alias)) {
+                Some(true) => is_named = true,
+                Some(false) => {
+                    others.insert(*slot);
+                }
+                None => {}
+            }
+        }
+        if is_named {
+            avoid.union_with(&others);
+        }
+    }
+
+    /// How the engines of `pool` read requests, as the first of them has said. O(targets until then).
+    pub fn dialect(&self, pool: &Pool) -> Option<Dialect> {
+        pool.targets.iter().find_map(|slot| self.worker(*slot)?.offer.load().as_ref()?.dialect())
     }
 }
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::openai::Dialect;
+
 /// The most of an engine's answer that is read: two thousand entries as vLLM writes them.
 pub const ANSWER_MAX: usize = 1024 * 1024;
 
@@ -22,7 +24,9 @@ const NAMES_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub struct Offer {
     cards: Vec<Card>,
+    names: HashSet<Arc<str>, foldhash::fast::RandomState>,
     adapters: HashSet<Arc<str>, foldhash::fast::RandomState>,
+    dialect: Option<Dialect>,
 }
 
 /// One entry.
@@ -52,6 +56,7 @@ struct Fields {
     root: Option<String>,
     parent: Option<String>,
     max_model_len: Option<u64>,
+    owned_by: Option<String>,
 }
 
 impl Offer {
@@ -60,22 +65,23 @@ impl Offer {
     pub fn read(answer: &[u8], adapters_max: usize) -> Option<Self> {
         let List { data } = serde_json::from_slice(answer).ok()?;
         let mut offer = Self::default();
-        let (mut names, mut seen) = (0, HashSet::new());
+        let mut seen = HashSet::new();
         for raw in data.into_iter().filter(|raw| raw.get().len() <= CARD_MAX) {
-            let Ok(Fields { id, root, parent, max_model_len }) = serde_json::from_str(raw.get()) else { continue };
+            let Ok(Fields { id, root, parent, max_model_len, owned_by }) = serde_json::from_str(raw.get()) else {
+                continue;
+            };
             let parent = parent.filter(|parent| !parent.is_empty() && **parent != *id);
             if id.is_empty() || id.len() > NAME_MAX || id.chars().any(char::is_control) {
                 continue;
             }
-            let is_full = if parent.is_some() { offer.adapters.len() == adapters_max } else { names == NAMES_MAX };
+            let is_full =
+                if parent.is_some() { offer.adapters.len() == adapters_max } else { offer.names.len() == NAMES_MAX };
             if is_full || !seen.insert(Arc::clone(&id)) {
                 continue;
             }
-            if parent.is_some() {
-                offer.adapters.insert(Arc::clone(&id));
-            } else {
-                names += 1;
-            }
+            let kind = if parent.is_some() { &mut offer.adapters } else { &mut offer.names };
+            kind.insert(Arc::clone(&id));
+            offer.dialect = offer.dialect.or_else(|| Dialect::of_owner(owned_by.as_deref()?));
             offer.cards.push(Card { id, root, parent, longest: max_model_len, json: raw.get().into() });
         }
         Some(offer)
@@ -84,6 +90,16 @@ impl Offer {
     /// Its entries, as they stood.
     pub fn cards(&self) -> &[Card] {
         &self.cards
+    }
+
+    /// How its engine reads requests, if it says whose it is.
+    pub fn dialect(&self) -> Option<Dialect> {
+        self.dialect
+    }
+
+    /// Whether its own model goes by this name.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names.contains(name)
     }
 
     /// Whether it has this adapter.
@@ -99,7 +115,8 @@ impl Offer {
     /// Whether `other` offers the same. Engines make up times and identifiers for each answer: those do not count.
     pub fn is_like(&self, other: &Self) -> bool {
         let key = |card: &Card| (card.id.clone(), card.root.clone(), card.parent.clone(), card.longest);
-        self.cards.len() == other.cards.len() && self.cards.iter().map(key).eq(other.cards.iter().map(key))
+        let cards = self.cards.len() == other.cards.len() && self.cards.iter().map(key).eq(other.cards.iter().map(key));
+        cards && self.dialect == other.dialect
     }
 }
 
@@ -125,9 +142,11 @@ mod tests {
         let offer = Offer::read(VLLM.as_bytes(), 10).unwrap();
         assert_eq!(ids(&offer), ["m", "m-alias", "sql"]);
         assert!(offer.has_adapter("sql") && !offer.has_adapter("m"));
+        assert!(offer.has_name("m") && offer.has_name("m-alias") && !offer.has_name("sql"));
         let sql: Vec<_> = offer.adapters().collect();
         assert_eq!((sql.len(), sql[0].parent.as_deref(), sql[0].root.as_deref()), (1, Some("m"), Some("/loras/sql")));
         assert_eq!((offer.cards()[0].longest, sql[0].longest), (Some(4096), None));
+        assert_eq!(offer.dialect(), Some(Dialect::Vllm));
         assert!(offer.cards()[0].json.contains("modelperm-1"));
     }
 
@@ -140,6 +159,7 @@ mod tests {
             ("\"sql\"", "\"law\""),
             ("4096", "8192"),
             ("/loras/sql", "/loras/2"),
+            ("\"vllm\"", "\"sglang\""),
             ("\"parent\":\"m\"", "\"parent\":\"x\""),
         ] {
             assert!(!offer.is_like(&Offer::read(VLLM.replace(old, new).as_bytes(), 10).unwrap()), "{new}");

@@ -56,7 +56,7 @@ impl Placing for Trying<'_> {
     }
 
     fn choice(&self) -> Choice {
-        if self.request.adapter.is_none() {
+        if self.request.adapter.is_none() && self.request.alias.is_none() {
             return all_but(self.avoid);
         }
         let mut lacking = SlotSet::new();

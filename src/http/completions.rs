@@ -16,6 +16,8 @@ use warmpath_core::units::{BlockSize, Tokens};
 
 use super::arrival::Arrival;
 use super::between::Between;
+use super::bulk;
+use super::coding::unencoded;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::{Behaviour, Gateway};
@@ -29,9 +31,6 @@ use crate::telemetry::access::Access;
 use crate::tokenize::Prompts;
 use crate::tokenize::characters::characters;
 use crate::upstream::end_to_end;
-
-/// Bytes of text that make a token, about; only for load, where token ids are unknown.
-pub(super) const BYTES_PER_TOKEN: usize = 4;
 
 /// Characters in a block, for each token in a block of the engines: what the endpoint picker of the Gateway API inference
 /// extension reckons with.
@@ -82,6 +81,7 @@ pub(super) async fn understand(
     (parts, body): (Parts, Bytes),
     sought: Sought,
 ) -> Result<Understood, GatewayError> {
+    unencoded(&parts.headers)?;
     let reads_prompts = gateway.behaviour.reads_prompts || sought == Sought::All;
     let parse = if reads_prompts { RequestView::parse } else { RequestView::sketch };
     let parsed = parse(endpoint, &body, gateway.behaviour.messages_max);
@@ -90,12 +90,13 @@ pub(super) async fn understand(
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);
     let seed = gateway.behaviour.index_seed;
-    let root = destination.root(view.cache_salt.as_deref(), pool.block_size, seed);
+    view.read_as(gateway.fleet.dialect(&pool.model));
+    let root = destination.root(view.salt().as_deref(), pool.block_size, seed);
     let prompts = if reads_prompts {
         // In a box of its own: it is large, and many requests do without.
         Box::pin(prompts(gateway, &pool, &body, &mut view, &root)).await
     } else {
-        Prompts::Unread(estimate(&view, body.len()))
+        Prompts::Unread(estimate(&view, &body))
     };
     let standing = Standing::of(gateway, &parts.headers, &view)?;
     let (relayed, asking) = relayed(gateway, &view, &body);
@@ -114,7 +115,7 @@ pub(super) async fn understand(
         shape: Shape {
             opening,
             opening_characters: characters.filter(|_| opening.is_some()),
-            ..shape(&view, standing, &prompts, &pool, body.len())
+            ..shape(&view, standing, &prompts, &pool, &body)
         },
         root,
         texts: texts(&view, &prompts, &destination, (root, seed)),
@@ -176,12 +177,11 @@ fn relayed(gateway: &Gateway, view: &RequestView<'_>, body: &[u8]) -> (Relayed, 
 }
 
 /// About how many tokens a request has whose ids are not known: of ids that were only counted just as many.
-fn estimate(view: &RequestView<'_>, body_len: usize) -> Tokens {
-    let counted = match view.input {
-        Input::Completion(Prompt::Unread { tokens, .. }) => tokens,
-        _ => None,
-    };
-    Tokens(u32::try_from(counted.unwrap_or(body_len / BYTES_PER_TOKEN)).unwrap_or(u32::MAX))
+fn estimate(view: &RequestView<'_>, body: &[u8]) -> Tokens {
+    match view.input {
+        Input::Completion(Prompt::Unread { tokens: Some(tokens), .. }) => bulk::count(tokens),
+        _ => bulk::of_json(body),
+    }
 }
 
 /// What is known of the sender.
@@ -211,7 +211,7 @@ fn shape(
     Standing { class, tenant, affinity, objectives }: Standing,
     prompts: &Prompts,
     pool: &PoolState,
-    body_len: usize,
+    body: &[u8],
 ) -> Shape {
     let count = prompts.count().unwrap_or_else(|| view.prompt_count());
     let sequences = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(view.n.max(1));
@@ -223,7 +223,7 @@ fn shape(
         affinity,
         objectives,
         whole: !view.stream,
-        ..Shape::of(prompts.tokens().unwrap_or_else(|| estimate(view, body_len)), pool.block_size)
+        ..Shape::of(prompts.tokens().unwrap_or_else(|| estimate(view, body)), pool.block_size)
     }
 }
 
@@ -241,5 +241,5 @@ fn texts(
     }
     let block = pool.block_size.get().saturating_mul(CHARACTERS_PER_TOKEN);
     let block = BlockSize::new(block).unwrap_or(pool.block_size);
-    (destination.root(view.cache_salt.as_deref(), block, seed), characters(view))
+    (destination.root(view.salt().as_deref(), block, seed), characters(view))
 }

@@ -18,8 +18,8 @@ pub(super) struct Destination {
     pub(super) pool: Arc<PoolState>,
     /// The LoRA adapter that was asked for.
     pub(super) adapter: Option<Arc<str>>,
-    /// Whether another name of the model was asked for, which its workers need not know.
-    pub(super) alias: bool,
+    /// The other name of the model that was asked for, which its workers need not know.
+    pub(super) alias: Option<Arc<str>>,
 }
 
 impl Destination {
@@ -46,7 +46,7 @@ impl Destination {
         };
         match found {
             Some((pool, adapter)) => {
-                let alias = adapter.is_none() && model.is_some_and(|name| name != &*pool.model);
+                let alias = model.filter(|name| adapter.is_none() && *name != &*pool.model).map(Arc::from);
                 Ok(Self { pool, adapter, alias })
             }
             None => Err(unknown_model(model.unwrap_or_default())),

@@ -60,8 +60,8 @@ pub(super) struct Understood {
     pub(super) relayed: Relayed,
     /// The LoRA adapter that was asked for: only workers that have it will do.
     pub(super) adapter: Option<Arc<str>>,
-    /// Whether an alias of the model was asked for.
-    pub(super) alias: bool,
+    /// The alias of the model that was asked for: only workers that go by it will do, where any does.
+    pub(super) alias: Option<Arc<str>>,
     /// Whether every reader of the body finds the name of the model that was found here.
     pub(super) names_model: bool,
 }

@@ -12,7 +12,8 @@ use warmpath_core::shape::Shape;
 use warmpath_core::units::Tokens;
 
 use super::arrival::Arrival;
-use super::completions::BYTES_PER_TOKEN;
+use super::bulk;
+use super::coding::unencoded;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::Gateway;
@@ -28,10 +29,6 @@ mod multipart;
 /// What a worker may be asked to do; whether it does is for it to say.
 const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 const ALLOW: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
-
-/// Bytes of sound or image that cost an engine as much as a token, about: half a minute of speech is 1 500 of them for
-/// Whisper, and between 0.2 and 1 MB.
-const MEDIA_BYTES_PER_TOKEN: usize = 512;
 
 /// The fields of a body that are read; of messages how many there are.
 #[derive(Deserialize)]
@@ -51,10 +48,11 @@ enum Kind {
 }
 
 impl Kind {
-    fn bytes_per_token(self) -> usize {
+    /// About how many tokens it comes to.
+    fn tokens(self, body: &[u8]) -> Tokens {
         match self {
-            Kind::Json => BYTES_PER_TOKEN,
-            Kind::Media => MEDIA_BYTES_PER_TOKEN,
+            Kind::Json => bulk::of_json(body),
+            Kind::Media => bulk::of_media(body),
         }
     }
 }
@@ -91,7 +89,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     let affinity = senders.session(&parts.headers, None);
     let mut headers = end_to_end(parts.headers);
     arrival.name(&mut headers);
-    let tokens = Tokens(u32::try_from(body.len() / kind.bytes_per_token()).unwrap_or(u32::MAX));
+    let tokens = kind.tokens(&body);
     let root = destination.root(None, pool.block_size, gateway.behaviour.index_seed);
     let path = parts.uri.into_parts().path_and_query;
     arrival.access.iter().for_each(|access| access.asks(&pool.model, tokens));
@@ -123,7 +121,8 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
 /// The model that a body names, if it does, and what the body is. O(body).
 ///
 /// # Errors
-/// Where two readers could disagree: it is JSON that is broken, or names a model twice, or is a form beyond what is read.
+/// Where two readers could disagree: it is JSON that is broken, or names a model twice, or is a form beyond what is read,
+/// or either is compressed.
 /// Where it is JSON beyond the limits of what engines are to read: nested too deep, or with more than `messages_max`.
 fn model<'a>(
     headers: &HeaderMap,
@@ -131,7 +130,13 @@ fn model<'a>(
     messages_max: usize,
 ) -> Result<(Option<Cow<'a, str>>, Kind), GatewayError> {
     let content_type = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
-    if let Some(boundary) = multipart::boundary(content_type) {
+    // What names no type is JSON to engines.
+    let is_for_json = content_type.is_empty() || is_json(content_type);
+    let boundary = multipart::boundary(content_type);
+    if (is_for_json || boundary.is_some()) && !body.is_empty() {
+        unencoded(headers)?;
+    }
+    if let Some(boundary) = boundary {
         let model = multipart::field(body, boundary, "model");
         let model = model.map_err(|unclear| {
             let field = (unclear != multipart::Unclear::LongBoundary).then_some("model");
@@ -141,8 +146,6 @@ fn model<'a>(
     }
     let refused = |BadRequest { message, param }| GatewayError::bad_request(message, param);
     let begin = without_mark(body).trim_ascii_start().first();
-    // What names no type is JSON to engines.
-    let is_for_json = content_type.is_empty() || is_json(content_type);
     if is_for_json && is_wide(body) {
         return Err(GatewayError::bad_request("the body is not UTF-8", None));
     }

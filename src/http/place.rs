@@ -117,18 +117,25 @@ pub(super) fn dry_run(gateway: &Gateway, request: &Understood) -> Result<DryRun,
     })
 }
 
-/// Those in `avoid`, and those that lack the adapter that is asked for.
+/// Those in `avoid`, and those that lack the adapter that is asked for, or the alias where others have it.
 pub(super) fn avoided<'a>(
     request: &Understood,
     avoid: &'a SlotSet,
     roster: &Roster,
     lacking: &'a mut SlotSet,
 ) -> &'a SlotSet {
-    let (Some(adapter), Some(pool)) = (&request.adapter, roster.table().pool(&request.pool.model)) else {
-        return avoid;
-    };
-    lacking.clone_from(avoid);
-    roster.avoid_without(adapter, pool, lacking);
+    let Some(pool) = roster.table().pool(&request.pool.model) else { return avoid };
+    match (&request.adapter, &request.alias) {
+        (None, None) => return avoid,
+        (Some(adapter), _) => {
+            lacking.clone_from(avoid);
+            roster.avoid_without(adapter, pool, lacking);
+        }
+        (None, Some(alias)) => {
+            lacking.clone_from(avoid);
+            roster.avoid_unnamed(alias, pool, lacking);
+        }
+    }
     lacking
 }
 

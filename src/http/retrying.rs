@@ -190,7 +190,7 @@ impl<'a> Retrying<'a> {
         match failure {
             Failure::TooManyRequests => fleet.rest(worker, Instant::now(), *retry_after),
             // Adapters come and go while their worker serves its model, and an alias is the router's word.
-            Failure::NotServed if self.request.adapter.is_some() || self.request.alias => {}
+            Failure::NotServed if self.request.adapter.is_some() || self.request.alias.is_some() => {}
             _ => fleet.request_failed(worker, failure),
         }
         self.soonest = [self.soonest, *retry_after].into_iter().flatten().min();

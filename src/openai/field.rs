@@ -110,6 +110,11 @@ impl Visitor<'_> for IdVisitor {
         u32::try_from(id).map(TokenId).map_err(|_| E::custom("no token id"))
     }
 
+    fn visit_f64<E: Error>(self, id: f64) -> Result<TokenId, E> {
+        let id = lax::whole(id).and_then(|id| u32::try_from(id).ok());
+        id.map(TokenId).ok_or_else(|| E::custom("no token id"))
+    }
+
     fn visit_str<E: Error>(self, _: &str) -> Result<TokenId, E> {
         Err(E::custom("no token id"))
     }

@@ -24,13 +24,16 @@ pub(super) fn flag(json: &str) -> Option<bool> {
 pub(super) fn integer(json: &str) -> Option<i64> {
     match serde_json::from_str(json).ok()? {
         Value::Bool(flag) => Some(i64::from(flag)),
-        Value::Number(number) => {
-            let number = number.as_f64()?;
-            (number.trunc() == number).then(|| saturating(&format!("{number:.0}")))
-        }
+        Value::Number(number) => whole(number.as_f64()?),
         Value::String(text) => decimal(text.trim()),
         _ => None,
     }
+}
+
+/// The integer that a number without a fraction is.
+#[cold]
+pub(super) fn whole(number: f64) -> Option<i64> {
+    (number.trunc() == number).then(|| saturating(&format!("{number:.0}")))
 }
 
 /// Python's integers, with zeros behind a point.

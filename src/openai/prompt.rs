@@ -120,6 +120,9 @@ mod tests {
         assert_eq!(read(r#"[ "a","" ]"#), Ok(Prompt::Texts(vec!["a".into(), "".into()])));
         assert_eq!(read("[ 0, 4294967295 ]"), Ok(Prompt::Ids(vec![vec![0, u32::MAX]])));
         assert_eq!(read("[[1,2],[3]]"), Ok(Prompt::Ids(vec![vec![1, 2], vec![3]])));
+        // As pydantic takes integers.
+        assert_eq!(read("[1.0,2,-0.0,3e2]"), Ok(Prompt::Ids(vec![vec![1, 2, 0, 300]])));
+        assert_eq!(read("[[1.0],[2]]"), Ok(Prompt::Ids(vec![vec![1], vec![2]])));
     }
 
     #[test]
@@ -168,6 +171,7 @@ mod tests {
             ("[-1]", "`prompt` has a bad element 0: expected a token id, from 0 to 4294967295"),
             ("[1,2.5]", "`prompt` has a bad element 1: expected a token id, from 0 to 4294967295"),
             ("[4294967296]", "`prompt` has a bad element 0: expected a token id, from 0 to 4294967295"),
+            ("[4294967296.0]", "`prompt` has a bad element 0: expected a token id, from 0 to 4294967295"),
             (r#"[1,"a"]"#, "`prompt` has a bad element 1: expected a token id, from 0 to 4294967295"),
             (r#"[[1],["a"]]"#, "`prompt` has a bad element 1: expected a list of token ids, each from 0 to 4294967295"),
             (r#"["a",1]"#, "`prompt` has a bad element 1: expected a text"),

@@ -19,7 +19,7 @@ use super::work::{Begun, Tally, Workplace};
 use super::{ModelTokenizer, Prompts, Reason};
 use crate::config::{Model, TokenizerSource};
 use crate::error::chain;
-use crate::openai::{Endpoint, Input, Prompt, RequestView};
+use crate::openai::{Dialect, Endpoint, Input, Prompt, RequestView};
 use crate::telemetry::metrics::TokenizerFigures;
 
 /// Bytes of a body whose ids are made on the async thread, where ids are asked for: 1 ms with the slowest tokenizer.
@@ -220,6 +220,9 @@ impl TokenizerHandle {
             return given.map(Start::Given);
         }
         let tokenizer = loaded?;
+        if !view.is_rendered_alike() {
+            return Err(Reason::EngineRules);
+        }
         if body.len() > self.shared.limits.body_bytes_max { Err(Reason::TooLong) } else { Ok(Start::With(tokenizer)) }
     }
 
@@ -231,8 +234,8 @@ impl TokenizerHandle {
         if body.len() <= INLINE_IDS_MAX {
             return tokenizer.ids(view, SystemTime::now());
         }
-        let (tokenizer, body, endpoint) = (Arc::clone(tokenizer), body.clone(), endpoint(view));
-        let job = move |_: &dyn Fn() -> bool| tokenizer.ids(&mut again(endpoint, &body)?, SystemTime::now());
+        let (tokenizer, body, read) = (Arc::clone(tokenizer), body.clone(), Read::of(view));
+        let job = move |_: &dyn Fn() -> bool| tokenizer.ids(&mut read.again(&body)?, SystemTime::now());
         self.shared.pool.run(job).await?
     }
 
@@ -249,9 +252,9 @@ impl TokenizerHandle {
             if let Some(known) = at.known(view, root, SystemTime::now()) {
                 return Ok(known);
             }
-            let (root, body, endpoint) = (*root, body.clone(), endpoint(view));
+            let (root, body, read) = (*root, body.clone(), Read::of(view));
             let job = move |awaited: &dyn Fn() -> bool| {
-                at.begin(&again(endpoint, &body)?, &root, SystemTime::now())?.finish(&at, awaited)
+                at.begin(&read.again(&body)?, &root, SystemTime::now())?.finish(&at, awaited)
             };
             return self.shared.pool.run(job).await?;
         }
@@ -285,15 +288,28 @@ enum Start<'a> {
     With(&'a Arc<ModelTokenizer>),
 }
 
-/// The view of a body that was within its bounds before.
-fn again(endpoint: Endpoint, body: &[u8]) -> Result<RequestView<'_>, Reason> {
-    RequestView::parse(endpoint, body, usize::MAX).map_err(|_| Reason::TokenizerError)
+/// How a body was read that was within its bounds.
+#[derive(Clone, Copy)]
+struct Read {
+    endpoint: Endpoint,
+    dialect: Dialect,
 }
 
-fn endpoint(view: &RequestView<'_>) -> Endpoint {
-    match view.input {
-        Input::Completion(_) => Endpoint::Completions,
-        Input::Chat(_) => Endpoint::Chat,
+impl Read {
+    fn of(view: &RequestView<'_>) -> Self {
+        let endpoint = match view.input {
+            Input::Completion(_) => Endpoint::Completions,
+            Input::Chat(_) => Endpoint::Chat,
+        };
+        Self { endpoint, dialect: view.dialect }
+    }
+
+    /// The same view of it.
+    fn again(self, body: &[u8]) -> Result<RequestView<'_>, Reason> {
+        let view = RequestView::parse(self.endpoint, body, usize::MAX);
+        let mut view = view.map_err(|_| Reason::TokenizerError)?;
+        view.read_as(self.dialect);
+        Ok(view)
     }
 }
 

@@ -9,6 +9,8 @@ pub enum Reason {
     Embeddings,
     /// The request brings a template of its own, which engines refuse unless they are told to trust it.
     RequestTemplate,
+    /// The engine makes another text of such a chat than is made here.
+    EngineRules,
     /// A variable for the template has the name of a parameter of the engine's renderer.
     TemplateVariables,
     /// The template refuses the conversation, fails, or reads the time of day.
@@ -35,10 +37,11 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, for metrics that exist before they first count.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Media,
         Self::Embeddings,
         Self::RequestTemplate,
+        Self::EngineRules,
         Self::TemplateVariables,
         Self::TemplateError,
         Self::NoTemplate,
@@ -58,6 +61,7 @@ impl Reason {
             Self::Media => "media",
             Self::Embeddings => "prompt_embeds",
             Self::RequestTemplate => "request_template",
+            Self::EngineRules => "engine_rules",
             Self::TemplateVariables => "template_variables",
             Self::TemplateError => "template_error",
             Self::NoTemplate => "no_template",

@@ -183,6 +183,9 @@ fn chat_body<'a>(view: &'a RequestView<'_>, chat: &'a ChatView<'_>) -> Result<Ch
     if chat.chat_template.is_some() {
         return Err(Reason::RequestTemplate);
     }
+    if !view.is_rendered_alike() {
+        return Err(Reason::EngineRules);
+    }
     Ok(ChatBody {
         model: view.model.as_deref(),
         messages: &chat.messages,

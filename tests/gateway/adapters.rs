@@ -71,6 +71,47 @@ async fn only_workers_that_have_an_adapter_are_asked_for_it() {
     assert_eq!(workers[0].seen().len(), asked);
 }
 
+/// While a new name is brought to one worker after the other.
+#[tokio::test]
+async fn an_alias_goes_to_those_that_go_by_it_where_anybody_does() {
+    let workers = two(&[], &[]).await;
+    let builder = fleet().engines(0).stranger(workers[0].address).stranger(workers[1].address);
+    let fleet = builder.policy("round_robin").config(CONFIG).start().await;
+    let chosen = async || {
+        let mut chosen = Vec::new();
+        for _ in 0..4 {
+            let answer = ask(&fleet, "alias/of-m").await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+            chosen.push(answer.worker);
+        }
+        chosen.sort();
+        chosen.dedup();
+        chosen
+    };
+    // Engines may serve a name without listing it.
+    assert_eq!(chosen().await, ["stranger-1", "stranger-2"]);
+    let unknown = r#"{"error": {"code": "model_not_found"}}"#;
+    workers[0].plays(vec![whole("404 Not Found", unknown)]);
+    let listed = serves(4096, &[]).replacen(r#"[{"#, r#"[{"id": "alias/of-m", "root": "/models/m"}, {"#, 1);
+    workers[1].offers(&listed);
+    fleet
+        .eventually("it is known who goes by it", async |fleet| {
+            let asked = workers[0].seen().len();
+            assert_eq!(ask(fleet, "alias/of-m").await.status, 200);
+            assert_eq!(ask(fleet, "alias/of-m").await.status, 200);
+            workers[0].seen().len() == asked
+        })
+        .await;
+    assert_eq!(chosen().await, ["stranger-2"]);
+    let embedding = fleet.post("/v1/embeddings", &json!({"model": "alias/of-m", "input": "x"})).await;
+    assert_eq!((embedding.status, embedding.worker.as_str()), (200, "stranger-2"));
+    // Of its own name it is another matter.
+    workers[1].plays(vec![whole("404 Not Found", unknown)]);
+    let answer = ask(&fleet, "alias/of-m").await;
+    assert_eq!(answer.status, 404);
+    assert_eq!(answer.body["error"]["message"], "no worker that was asked serves the model");
+}
+
 /// What a worker does that answers when it is told to.
 fn slow() -> Vec<Step> {
     vec![Step::Await, whole("200 OK", "{}")]

@@ -72,6 +72,36 @@ async fn bodies_that_are_no_request_are_400() {
     is_well(&fleet).await;
 }
 
+/// The router would have to read it, and so would the engine.
+#[tokio::test]
+async fn a_compressed_body_is_415_and_named() {
+    const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00";
+    const JSON: &str = "application/json";
+    let fleet = fleet().engines(1).start().await;
+    let send = async |path: &str, kind: &'static str, coding: &'static str, body: &'static [u8]| {
+        let request = fleet.client.post(fleet.url(path)).header("content-type", kind);
+        let answer = request.header("content-encoding", coding).body(body).send().await.unwrap();
+        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+        let body = answer.json().await.unwrap_or_default();
+        Answered { status, body, worker: String::new(), predicted: None, headers }
+    };
+    for (path, kind) in [
+        (COMPLETIONS, JSON),
+        (CHAT, JSON),
+        ("/v1/embeddings", JSON),
+        ("/v1/audio/transcriptions", "multipart/form-data; boundary=b"),
+    ] {
+        let answer = send(path, kind, "gzip", GZIP).await;
+        assert_eq!(refusal(&answer), (415, "invalid_request_error", None, None), "{path}");
+        assert!(message(&answer).contains("`Content-Encoding: gzip`"), "{}", message(&answer));
+    }
+    let plain = br#"{"model": "m", "prompt": "x", "max_tokens": 1}"#;
+    assert_eq!(send(COMPLETIONS, JSON, "identity", plain).await.status, 200);
+    // Nobody reads it here.
+    assert_ne!(send("/v1/audio/transcriptions", "audio/wav", "gzip", GZIP).await.status, 415);
+    is_well(&fleet).await;
+}
+
 #[tokio::test]
 async fn an_unknown_model_is_404_and_a_missing_one_is_fine_where_there_is_one() {
     let fleet = fleet().engines(1).start().await;

@@ -246,6 +246,30 @@ async fn what_is_passed_through_weighs_on_its_worker_until_it_ends() {
     assert_eq!(fleet.metric("warmpath_prefill_tokens_in_flight", "stranger-1").await, 0.0);
 }
 
+/// A photograph is one or two thousand tokens, not the half a million that its base64 would be as text.
+#[tokio::test]
+async fn images_in_json_weigh_what_they_cost() {
+    let photo = "iVBORw0KGgoAAA+/".repeat(100_000);
+    let image = json!({"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{photo}")}});
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": [image]}]});
+    for path in ["/v1/responses", "/v1/chat/completions"] {
+        let worker = Scripted::start(vec![Step::Await, whole("200 OK", "{}")]).await;
+        let fleet = behind_one(&worker).await;
+        let sending = fleet.post(path, &body);
+        let watching = async {
+            worker.asked(1).await;
+            let weight = fleet.metric("warmpath_prefill_tokens_in_flight", "stranger-1").await;
+            assert!((3_000.0..3_500.0).contains(&weight), "{path}: {weight}");
+            let (_, workers) = fleet.admin("/api/v1/workers").await;
+            let workers: Value = serde_json::from_str(&workers).unwrap();
+            assert_eq!(workers["workers"][0]["kv_load"], 0.0, "{path}: nothing is learned of a guess");
+            worker.go();
+        };
+        let (answer, ()) = tokio::join!(sending, watching);
+        assert_eq!(answer.status, 200, "{path}");
+    }
+}
+
 #[tokio::test]
 async fn another_worker_takes_over_before_the_answer_has_begun_and_a_400_is_the_engines_word() {
     let (busy, free) = (

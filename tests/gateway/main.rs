@@ -74,6 +74,7 @@ mod sdk;
 mod sdk_faults;
 mod seldom;
 mod serving;
+mod sglang;
 mod sidecar;
 mod simulated;
 mod smuggling;

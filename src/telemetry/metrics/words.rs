@@ -130,6 +130,7 @@ pub(super) const WORDS: &[Words] = &[
             ("media", "messages with images, sound or video"),
             ("prompt_embeds", "the prompt is made of vectors"),
             ("request_template", "the request brings a chat template of its own"),
+            ("engine_rules", "the engine, SGLang, makes another text of such a chat than is made here"),
             ("template_variables", "a variable for the template has the name of a parameter of the engine's renderer"),
             ("template_error", "the template refuses the chat, fails, or reads the time of day"),
             ("no_template", "the tokenizer has no chat template"),
