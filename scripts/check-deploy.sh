@@ -48,6 +48,8 @@ if has promtool; then
     promtool check rules deploy/prometheus/alerts.yaml
     python3 scripts/deploy/dashboard.py --rules >"$folder/dashboard.yaml"
     promtool check rules "$folder/dashboard.yaml"
+    cp scripts/deploy/dashboard_test.yaml "$folder"
+    promtool test rules "$folder/dashboard_test.yaml"
     promtool test rules deploy/prometheus/alerts_test.yaml
 else
     skip "promtool is not installed"
