@@ -125,8 +125,8 @@ impl App {
         let bus = bus::start((&fleet, &sources), (&reloader, data.address().port()), Arc::clone(&ready), &background);
         let health = {
             let (fleet, sources, settings) = (fleet.clone(), sources.clone(), Arc::clone(&reloader));
-            let unread_after = scrape::unread_after(&config.engines);
-            move || report((&fleet, unread_after), (&ready, &sources), (&trouble, &settings), &certificates)
+            let (unread_after, obstacle) = (scrape::unread_after(&config.engines), journal.obstacle());
+            move || report((&fleet, unread_after), (&ready, &sources), (&trouble, &obstacle, &settings), &certificates)
         };
         let measured = Arc::clone(&sources);
         let admin_state = Arc::new(Admin {
