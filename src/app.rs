@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use warmpath_core::overlap::PrefixIndex;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
-use crate::config::{Config, Override, ReadyWhen};
+use crate::config::{Config, Override, ReadyWhen, Timeouts};
 use crate::door::Door;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
@@ -48,9 +48,6 @@ mod scrape;
 mod sources;
 mod spans;
 
-/// Between "not ready" and "no new connections", so that balancers can take the router out.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// After the grace, for clients to be told that their answers end.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -65,7 +62,7 @@ pub struct App {
     reloader: Arc<Reloader>,
     tasks: Tasks,
     background: Tasks,
-    grace: Duration,
+    timeouts: Timeouts,
     draining: Arc<AtomicBool>,
     /// Cancelled when workers are waited for no longer.
     absent: (CancellationToken, Arc<OnceLock<Absent>>),
@@ -128,8 +125,8 @@ impl App {
         let bus = bus::start((&fleet, &sources), (&reloader, data.address().port()), Arc::clone(&ready), &background);
         let health = {
             let (fleet, sources, settings) = (fleet.clone(), sources.clone(), Arc::clone(&reloader));
-            let unread_after = scrape::unread_after(&config.engines);
-            move || report((&fleet, unread_after), (&ready, &sources), (&trouble, &settings), &certificates)
+            let (unread_after, obstacle) = (scrape::unread_after(&config.engines), journal.obstacle());
+            move || report((&fleet, unread_after), (&ready, &sources), (&trouble, &obstacle, &settings), &certificates)
         };
         let measured = Arc::clone(&sources);
         let admin_state = Arc::new(Admin {
@@ -158,7 +155,7 @@ impl App {
             reloader,
             tasks,
             background,
-            grace: config.timeouts.shutdown_grace.get(),
+            timeouts: config.timeouts,
             draining,
             absent,
             keepers: [journal, courier],
@@ -234,16 +231,17 @@ impl App {
         absent.get().map_or(Ok(()), |absent| Err((*absent).into()))
     }
 
-    /// Not ready, and answers that end their connections; then no new connections, then what runs may finish within the grace;
-    /// what is left of that is for the workers' views to be written down. The admin port answers to the last. Returns how many
-    /// connections were cut.
+    /// Not ready, and answers that end their connections; after the delay, in which balancers take the router out, no new
+    /// connections, then what runs may finish within the grace; what is left of that is for the workers' views to be written
+    /// down. The admin port answers to the last. Returns how many connections were cut.
     pub async fn stop(self) -> usize {
         self.draining.store(true, Ordering::Relaxed);
         self.data_door.part();
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(self.timeouts.shutdown_delay.get()).await;
         self.data_door.close();
-        let until = Instant::now() + self.grace;
-        let patience = self.grace - self.sources.time_to_stop(self.grace);
+        let grace = self.timeouts.shutdown_grace.get();
+        let until = Instant::now() + grace;
+        let patience = grace - self.sources.time_to_stop(grace);
         let drained = self.tasks.drain(patience + LAST_WORDS);
         tokio::pin!(drained);
         let cut = tokio::select! {

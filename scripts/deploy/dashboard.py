@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes deploy/grafana/dashboard.json; with --check, fails if the file is not what would be written; with
---rules, prints its queries as recording rules, so that promtool can parse them."""
+--rules, prints its queries as recording rules, so that promtool can parse them and dashboard_test.yaml run them: each is
+called panel:TITLE:N, in lower case with underscores, where N counts the panel's queries from 0."""
 import json
 import pathlib
 import re
@@ -23,11 +24,10 @@ def gauge(metric, labels=ALL, more="", how="sum", by=""):
     return f"{clause} (warmpath_{metric}{labels}{more}}})"
 
 
-def fleet(metric, more=(), how="sum", by=""):
-    """What routers tell of each worker and rank alike, counted once, however many of them tell it."""
-    once = ", ".join(["job", "worker", "rank", *more])
-    clause = f"{how} by ({by})" if by else how
-    return f"{clause} (max by ({once}) (warmpath_{metric}{WORKER}}}))"
+def seen(metric, of, by=""):
+    """The sum of what every router sees alike, of each of these once."""
+    clause = f"sum by ({by})" if by else "sum"
+    return f"{clause} ({gauge(metric, WORKER, how='max', by=f'job, {of}')})"
 
 
 def quantiles(metric, labels=ALL):
@@ -72,21 +72,20 @@ ROWS = [
         ("Routing decision", "s", quantiles("routing_latency_seconds"), "To hash, match, score and reserve."),
     ]),
     ("Workers", [
-        ("State", "short", [(fleet("worker_state", ["state"], by="state"), "{{state}}")],
-         "Workers and ranks by what they are; of which routers think otherwise, as both."),
+        ("State", "short", [(seen("worker_state", "worker, state", by="state"), "{{state}}")], "Workers by what they are."),
         ("In flight", "short", [(gauge("in_flight_requests", WORKER, by="worker"), "{{worker}}")], ""),
         ("Load", "percentunit", [
-            (f"sum by (worker) (avg by (job, instance, worker) (warmpath_kv_load{WORKER}}}))", "{{worker}}")],
-         "Blocks in flight, by all routers, over the cache; the mean of its ranks."),
+            (f"sum by (worker) ({gauge('kv_load', WORKER, how='avg', by='job, instance, worker')})", "{{worker}}"),
+        ], "Blocks in flight over the cache: of all routers together, and of a worker's ranks the mean."),
         ("Hit rate by worker", "percentunit", [(gauge("kv_hit_rate", WORKER, how="avg", by="worker"), "{{worker}}")], "Last five minutes."),
         ("Trust", "percentunit", [(gauge("trust_weight", WORKER, how="min", by="worker"), "{{worker}}")],
          "What a promised block is worth."),
-        ("Doubts", "short", [(fleet("trust_reason", ["reason"], by="reason"), "{{reason}}")], "Workers and ranks that are doubted, by reason."),
-        ("Waiting in engines", "short", [(fleet("engine_requests_waiting", by="worker"), "{{worker}}")], "Of all its ranks."),
-        ("Engines' cache in use", "percentunit", [(gauge("engine_kv_usage", WORKER, how="max", by="worker"), "{{worker}}")], ""),
+        ("Doubts", "short", [(seen("trust_reason", "worker, reason", by="reason"), "{{reason}}")], "Workers that are doubted, by reason."),
+        ("Waiting in engines", "short", [(seen("engine_requests_waiting", "worker, rank", by="worker"), "{{worker}}")], "In all its ranks."),
+        ("Engines' cache in use", "percentunit", [(gauge("engine_kv_usage", WORKER, how="max", by="worker"), "{{worker}}")], "In the fullest rank."),
     ]),
     ("Index", [
-        ("Blocks", "short", [(fleet("index_blocks", by="worker"), "{{worker}}")], "Of all its ranks."),
+        ("Blocks", "short", [(seen("index_blocks", "worker, rank", by="worker"), "{{worker}}")], "Of all its ranks, as the router with most of them knows."),
         ("Memory", "bytes", [(gauge("index_bytes", by="instance"), "{{instance}}")], ""),
         ("Full", "short", [
             (rate("index_refused_blocks_total"), "refused"),
@@ -102,10 +101,10 @@ ROWS = [
             (rate("kv_view_repairs_total", "outcome", WORKER), "repair: {{outcome}}"),
         ], "A second."),
         ("Views and bus", "short", [
-            (fleet("kv_view_suspect"), "suspect views"),
-            (fleet("kv_view_cold"), "cold views"),
+            (seen("kv_view_suspect", "worker, rank"), "suspect views"),
+            (seen("kv_view_cold", "worker, rank"), "cold views"),
             (gauge("event_bus_up", how="min"), "bus"),
-        ], ""),
+        ], "Views of ranks, in any router."),
     ]),
     ("Queue", [
         ("Waiting", "short", [(gauge("queue_length", MODEL, by="class"), "{{class}}")], "Requests, by class."),
@@ -130,6 +129,8 @@ ROWS = [
             (gauge("config_last_reload_successful", how="min", by="instance"), "{{instance}}: followed"),
             (rate("config_reload_failures_total"), "failures"),
         ], ""),
+        ("Keys that wait for a restart", "short", [
+            (gauge("config_restart_pending", how="max", by="instance"), "{{instance}}")], "What the file says and the router does not do yet."),
         ("Age of the configuration", "s", [
             (f"time() - {gauge('config_last_reload_success_timestamp_seconds', how='max', by='instance')}", "{{instance}}")], ""),
         ("Tasks begun again", "short", [(rate("task_restarts_total", "task"), "{{task}}")], "After a panic."),
@@ -188,12 +189,14 @@ def dashboard():
 
 
 def rules():
-    queries = [(entry["title"], at, target["expr"]) for entry in panels() for at, target in enumerate(entry.get("targets", []))]
-    records = []
-    for title, at, query in queries:
-        name = re.sub(r"[^a-z]+", "_", title.lower())
-        query = re.sub(r"\$(job|instance|model|worker)\b", ".*", query.replace("$__rate_interval", "5m"))
-        records.append({"record": f"panel:{name}:{at}", "expr": query})
+    def plain(query):
+        return re.sub(r"\$(job|instance|model|worker)\b", ".*", query.replace("$__rate_interval", "5m"))
+
+    def name(title):
+        return re.sub("[^a-z]+", "_", title.lower())
+
+    records = [{"record": f"panel:{name(entry['title'])}:{at}", "expr": plain(target["expr"])}
+               for entry in panels() for at, target in enumerate(entry.get("targets", []))]
     return json.dumps({"groups": [{"name": "dashboard", "rules": records}]}, indent=1)
 
 

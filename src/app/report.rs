@@ -15,6 +15,7 @@ use super::{Ready, StartError};
 use crate::door::Tls;
 use crate::fleet::{Duty, Fleet, PoolState};
 use crate::http::admin::{self, Admin, HealthReport};
+use crate::replay::record::Obstacle;
 use crate::shutdown::Tasks;
 use crate::tokenize::TokenizerState;
 
@@ -22,11 +23,12 @@ use crate::tokenize::TokenizerState;
 pub(super) fn report(
     (fleet, unread_after): (&Fleet, Duration),
     (ready, sources): (&Ready, &Sources),
-    (trouble, reloader): (&Trouble, &Reloader),
+    (trouble, obstacle, reloader): (&Trouble, &Obstacle, &Reloader),
     certificates: &[Arc<Tls>],
 ) -> HealthReport {
     let mut degraded = sources.complaints();
     degraded.extend(reloader.complaint());
+    degraded.extend(obstacle.told());
     degraded.extend(certificates.iter().flat_map(|tls| tls.complaints()));
     degraded.extend(probe::unserved(fleet));
     degraded.extend(probe::complaints(fleet));

@@ -67,7 +67,9 @@ pub struct Timeouts {
     pub start: Period,
     /// Between two looks at that.
     pub start_interval: Period,
-    /// What runs at shutdown may take this long; then it is cancelled.
+    /// How long the data port goes on serving whoever comes once the router is no longer ready, since it is to end.
+    pub shutdown_delay: Allowance,
+    /// What runs at shutdown may take this long, after that; then it is cancelled.
     pub shutdown_grace: Period,
 }
 
@@ -146,6 +148,7 @@ impl Default for Timeouts {
             health_interval: Period::milliseconds(500),
             start: Period::seconds(300),
             start_interval: Period::seconds(10),
+            shutdown_delay: Allowance::milliseconds(100),
             shutdown_grace: Period::seconds(30),
         }
     }

@@ -52,6 +52,10 @@ impl Allowance {
     pub(super) const fn seconds(seconds: u64) -> Self {
         Self(Some(Period::seconds(seconds)))
     }
+
+    pub(super) const fn milliseconds(milliseconds: u64) -> Self {
+        Self(Some(Period::milliseconds(milliseconds)))
+    }
 }
 
 impl ByteSize {

@@ -1,8 +1,10 @@
 //! Between understanding a request and sending it: a worker, at once or when it is the request's turn.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::pin;
 use std::time::Instant;
 
+use futures_util::FutureExt;
 use warmpath_core::admission;
 use warmpath_core::queue::Choice;
 use warmpath_core::slot_set::SlotSet;
@@ -13,6 +15,7 @@ use super::gateway::Gateway;
 use super::place::{Placed, avoided, place};
 use crate::error::GatewayError;
 use crate::queue::{Asking, Placing};
+use crate::telemetry::access::Access;
 
 impl Gateway {
     /// A worker for the request, other than those in `avoid`, which have failed it. Waits while all are full, if the
@@ -25,7 +28,13 @@ impl Gateway {
             deadline: request.deadline,
             returned: !avoid.is_empty(),
         };
-        request.pool.gate.admit(&asking, &mut Trying { gateway: self, request, avoid }).await
+        let mut trying = Trying { gateway: self, request, avoid };
+        let mut admitted = pin!(request.pool.gate.admit(&asking, &mut trying));
+        if let Some(at_once) = admitted.as_mut().now_or_never() {
+            return at_once;
+        }
+        let _waiting = request.access.as_deref().map(Access::waits);
+        admitted.await
     }
 }
 

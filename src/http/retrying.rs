@@ -174,6 +174,7 @@ impl<'a> Retrying<'a> {
 
     /// Takes note of a failed attempt, and says what to do about it.
     pub(super) fn judge(&mut self, attempt: &mut Attempt<'_>, error: &GatewayError) -> Next {
+        self.request.access.iter().for_each(|access| access.failed());
         let GatewayError::Upstream { failure, retry_after, source, .. } = error else {
             attempt.side = Side::Router;
             return Next::Stop;

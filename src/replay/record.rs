@@ -1,10 +1,12 @@
 //! Writes down what a gateway keeps of finished requests, in our own form of traces, so that they can be replayed.
 //!
 //! The file is written as requests finish, in whole lines. When it would exceed its limit it becomes `FILE.1`, in place of
-//! the one before, and a new one begins; so does what an earlier process left, since times are since the start.
+//! the one before, and a new one begins; so does what an earlier process left, since times are since the start. Of lines that
+//! cannot be written whole, as the disk is full, nothing stays.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::fs::{self, File, OpenOptions};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -25,9 +27,27 @@ pub struct Journal {
     path: PathBuf,
     limit: u64,
     file: File,
+    /// All of it lines that were written whole.
     written: u64,
+    /// Whether a part of a line may stand behind them.
+    torn: bool,
     metrics: RecordMetrics,
-    failing: bool,
+    obstacle: Obstacle,
+}
+
+/// Why finished requests could not be written, when that was tried last. A clone is the same.
+#[derive(Clone, Debug, Default)]
+pub struct Obstacle(Arc<Mutex<Option<String>>>);
+
+impl Obstacle {
+    /// In words; none where they could.
+    pub fn told(&self) -> Option<String> {
+        self.why().clone()
+    }
+
+    fn why(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Journal {
@@ -40,7 +60,13 @@ impl Journal {
             return Err(io::Error::other(why));
         }
         let file = fresh(path).await?;
-        Ok(Self { path: path.to_owned(), limit, file, written: 0, metrics, failing: false })
+        let (path, obstacle) = (path.to_owned(), Obstacle::default());
+        Ok(Self { path, limit, file, written: 0, torn: false, metrics, obstacle })
+    }
+
+    /// What keeps it from being written, from now on.
+    pub fn obstacle(&self) -> Obstacle {
+        self.obstacle.clone()
     }
 
     /// Writes what comes, until `stop`; then what waits by then.
@@ -70,11 +96,12 @@ impl Journal {
         }
         match self.append(&lines).await {
             Ok(()) => {
-                self.failing = false;
+                *self.obstacle.why() = None;
                 self.metrics.add("written", count);
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.failing, true) {
+                let why = format!("requests cannot be recorded in {}: {error}", self.path.display());
+                if self.obstacle.why().replace(why).is_none() {
                     tracing::warn!(file = %self.path.display(), %error, "requests cannot be recorded");
                 }
                 self.metrics.add("failed", count);
@@ -83,14 +110,42 @@ impl Journal {
     }
 
     async fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.mend().await?;
+        }
         let len = u64::try_from(lines.len()).unwrap_or(u64::MAX);
         if self.written > 0 && self.written.saturating_add(len) > self.limit {
             self.file = fresh(&self.path).await?;
             self.written = 0;
         }
-        self.file.write_all(lines).await?;
-        self.file.flush().await?;
-        self.written += len;
+        let put = self.put(lines).await;
+        match put {
+            Ok(()) => self.written += len,
+            Err(_) => {
+                self.torn = true;
+                // At once, for whoever reads it meanwhile; where that fails, before the next lines.
+                let _ = self.mend().await;
+            }
+        }
+        put
+    }
+
+    async fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes).await?;
+        self.file.flush().await
+    }
+
+    /// Takes back what was written of lines that could not be written whole. Where nothing can be taken back, as from a
+    /// pipe, the next line is at least one of its own.
+    async fn mend(&mut self) -> io::Result<()> {
+        let found = self.file.metadata().await?;
+        // Others may have emptied it.
+        let is_behind = found.is_file() && found.len() >= self.written;
+        if !is_behind || self.file.set_len(self.written).await.is_err() {
+            self.put(b"\n").await?;
+            self.written = found.len() + 1;
+        }
+        self.torn = false;
         Ok(())
     }
 }
@@ -161,6 +216,7 @@ fn line(finished: Finished, to: &mut Vec<u8>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::time::Duration;
 
     use super::super::trace::{Options, Trace};
@@ -202,6 +258,40 @@ mod tests {
         assert_eq!(std::fs::read(folder.join("trace.jsonl.1")).unwrap(), b"{\"timestamp\":0,\"block_size\":16}\n");
         assert!(metrics.render().contains("w_recorded_requests_total{outcome=\"written\"} 100"));
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn of_lines_that_are_not_written_whole_nothing_stays() {
+        let path = std::env::temp_dir().join(format!("warmpath-journal-torn-{}", std::process::id()));
+        let metrics = Metrics::new("w");
+        let half = || {
+            let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+            file.write_all(b"{\"timestamp\":5,\"hash_ids\":[1")
+        };
+        let lines = || std::fs::read_to_string(&path).unwrap().lines().count();
+        let mut journal = Journal::begin(&path, 1 << 20, metrics.record()).await.unwrap();
+        let obstacle = journal.obstacle();
+        journal.write(&mut vec![finished(1)]).await;
+        // A disk that is full takes a part of a line, and the rest fails.
+        half().unwrap();
+        let writable = std::mem::replace(&mut journal.file, File::open(&path).await.unwrap());
+        journal.write(&mut vec![finished(2), finished(3)]).await;
+        assert!(obstacle.told().is_some_and(|why| why.starts_with("requests cannot be recorded in /")), "{obstacle:?}");
+        assert_eq!((journal.torn, lines()), (true, 2));
+        // There is room again.
+        journal.file = writable;
+        journal.write(&mut vec![finished(4)]).await;
+        assert_eq!((obstacle.told(), lines()), (None, 2));
+        // Where nothing can be taken back, since others have emptied the file, the next line is one of its own.
+        std::fs::write(&path, "").unwrap();
+        half().unwrap();
+        journal.torn = true;
+        journal.write(&mut vec![finished(6)]).await;
+        let told = std::fs::read_to_string(&path).unwrap();
+        assert!(told.starts_with("{\"timestamp\":5,\"hash_ids\":[1\n{\"timestamp\":6,"), "{told}");
+        assert_eq!((journal.torn, journal.written), (false, u64::try_from(told.len()).unwrap()));
+        assert!(metrics.render().contains("w_recorded_requests_total{outcome=\"failed\"} 2"));
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[tokio::test]

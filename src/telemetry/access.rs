@@ -1,5 +1,6 @@
 //! The access log: one line a request, with the decision in it and nothing of what was said.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,7 @@ struct Line {
     asked: Option<(Arc<str>, Tokens)>,
     status: Option<u16>,
     outcome: Option<&'static str>,
+    waits: Vec<Range<Instant>>,
     attempts: SmallVec<[Attempt; 1]>,
     chosen: Option<Chosen>,
     first_token: Option<Duration>,
@@ -64,6 +66,8 @@ pub struct Ended {
     pub status: Option<u16>,
     /// What became of it, as `requests_total` counts it.
     pub outcome: &'static str,
+    /// Each time that it waited for a worker.
+    pub waits: Vec<Range<Instant>>,
     /// Each time that it was sent to a worker.
     pub attempts: SmallVec<[Attempt; 1]>,
     /// The last decision.
@@ -79,8 +83,17 @@ pub struct Ended {
 pub struct Attempt {
     /// When.
     pub began: Instant,
+    /// When it had failed; none where it lasted as long as the request.
+    pub failed: Option<Instant>,
     /// To whom.
     pub worker: Option<WorkerId>,
+}
+
+/// A request that waits for a worker. The wait is over when this is dropped.
+#[derive(Debug)]
+pub struct Waiting<'a> {
+    access: &'a Access,
+    since: Instant,
 }
 
 /// A decision, as far as it is told.
@@ -131,12 +144,24 @@ impl Access {
         self.line().chosen = Some(chosen);
     }
 
+    /// From now on it waits for a worker.
+    pub fn waits(&self) -> Waiting<'_> {
+        Waiting { access: self, since: Instant::now() }
+    }
+
     /// It was sent to the worker that was chosen last.
     pub fn sent(&self) {
         let began = Instant::now();
         let mut line = self.line();
         let worker = line.chosen.as_ref().map(|chosen| chosen.worker.clone());
-        line.attempts.push(Attempt { began, worker });
+        line.attempts.push(Attempt { began, failed: None, worker });
+    }
+
+    /// What was sent last has failed, if it had not yet.
+    pub fn failed(&self) {
+        if let Some(last) = self.line().attempts.last_mut() {
+            last.failed.get_or_insert_with(Instant::now);
+        }
     }
 
     /// The first token came so long after the request.
@@ -165,6 +190,12 @@ impl Access {
     }
 }
 
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.access.line().waits.push(self.since..Instant::now());
+    }
+}
+
 impl Drop for Access {
     fn drop(&mut self) {
         let line = std::mem::take(self.line.get_mut().unwrap_or_else(PoisonError::into_inner));
@@ -179,6 +210,7 @@ impl Drop for Access {
             prompt,
             status: line.status,
             outcome: line.outcome.unwrap_or_else(|| self.parting.outcome()),
+            waits: line.waits,
             attempts: line.attempts,
             chosen: line.chosen,
             first_token: line.first_token,
@@ -194,6 +226,12 @@ impl Drop for Access {
 }
 
 impl Ended {
+    /// How long it waited for workers, if it did.
+    fn waited(&self) -> Option<Duration> {
+        let waits = self.waits.iter();
+        (!self.waits.is_empty()).then(|| waits.map(|wait| wait.end.saturating_duration_since(wait.start)).sum())
+    }
+
     fn log(&self) {
         let chosen = self.chosen.as_ref();
         tracing::info!(
@@ -210,6 +248,7 @@ impl Ended {
             overlap_tokens = chosen.map(|chosen| chosen.overlap.0),
             reported_cached_tokens = self.usage.cached.map(|tokens| tokens.0),
             output_tokens = self.usage.completion.map(|tokens| tokens.0),
+            queue_ms = self.waited().map(milliseconds),
             ttft_ms = self.first_token.map(milliseconds),
             total_ms = milliseconds(self.ended.saturating_duration_since(self.began)),
             attempts = self.attempts.len(),
@@ -297,6 +336,21 @@ mod tests {
                       outcome=\"no_worker\" total_ms=";
         let behind_its_time = &line[line.find(' ').unwrap()..];
         assert!(behind_its_time.starts_with(begins) && line.ends_with(" attempts=0\n"), "{line}");
+    }
+
+    #[test]
+    fn how_long_a_request_waited_is_told_of_all_its_waits() {
+        let told: Value = serde_json::from_str(&logged(LogFormat::Json, |access, _| {
+            for _ in 0..2 {
+                let waiting = access.waits();
+                std::thread::sleep(Duration::from_millis(20));
+                drop(waiting);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }))
+        .unwrap();
+        let (waited, total) = (told["queue_ms"].as_f64().unwrap(), told["total_ms"].as_f64().unwrap());
+        assert!(waited >= 40.0 && waited + 40.0 <= total, "{told}");
     }
 
     #[test]

@@ -33,8 +33,9 @@ impl Clock {
     }
 }
 
-/// What is sent of these requests; `ids` makes a number for each span that nobody knows yet. Three spans a request and one
-/// more for each further attempt.
+/// What is sent of these requests; `ids` makes a number for each span that nobody knows yet. Three spans a request, one more
+/// for each further attempt, and one for each time that it waited for a worker: on the way to its decision, or between two
+/// attempts.
 pub fn encoded(requests: &[Ended], clock: Clock, instance: &str, mut ids: impl FnMut() -> u64) -> Value {
     let spans: Vec<Value> = requests.iter().flat_map(|request| spans(request, clock, &mut ids)).collect();
     let resource = [
@@ -79,13 +80,13 @@ fn spans(request: &Ended, clock: Clock, ids: &mut impl FnMut() -> u64) -> Vec<Va
     };
     let sent = request.attempts.first().map_or(request.ended, |attempt| attempt.began);
     all.push(child("route".to_owned(), INTERNAL, (request.began, sent)));
+    all.extend(request.waits.iter().map(|wait| child("queue".to_owned(), INTERNAL, (wait.start, wait.end))));
     for (at, attempt) in request.attempts.iter().enumerate() {
-        let next = request.attempts.get(at + 1).map(|next| next.began);
-        let times = (attempt.began, next.unwrap_or(request.ended));
+        let times = (attempt.began, attempt.failed.unwrap_or(request.ended));
         let mut client = child(format!("upstream attempt {}", at + 1), CLIENT, times);
         let worker = attempt.worker.as_ref().map(|worker| attribute("warmpath.worker", text(worker.as_str())));
         client["attributes"] = worker.into_iter().collect::<Vec<Value>>().into();
-        if next.is_some() || is_fault(request) {
+        if attempt.failed.is_some() || is_fault(request) {
             client["status"] = json!({"code": ERROR});
         }
         all.push(client);
@@ -165,7 +166,11 @@ mod tests {
     fn request(began: Instant) -> Ended {
         let parent = HeaderValue::try_from(format!("00-{TRACE}-b7ad6b7169203331-01")).unwrap();
         let after = |ms| began + Duration::from_millis(ms);
-        let attempt = |ms, worker: &str| Attempt { began: after(ms), worker: Some(WorkerId::from(worker)) };
+        let attempt = |ms, failed: Option<u64>, worker: &str| Attempt {
+            began: after(ms),
+            failed: failed.map(after),
+            worker: Some(WorkerId::from(worker)),
+        };
         Ended {
             request: HeaderValue::from_static("r"),
             trace: TraceContext::of(&HeaderMap::from_iter([(TRACEPARENT, parent)]), true, 1.0),
@@ -176,7 +181,8 @@ mod tests {
             prompt: Some(Tokens(24)),
             status: Some(200),
             outcome: "ok",
-            attempts: smallvec![attempt(10, "a"), attempt(30, "b")],
+            waits: vec![after(2)..after(9), after(20)..after(29)],
+            attempts: smallvec![attempt(10, Some(15), "a"), attempt(30, None, "b")],
             chosen: Some(Chosen {
                 worker: WorkerId::from("b"),
                 rank: Rank(0),
@@ -240,11 +246,13 @@ mod tests {
         };
         let of = |worker: &str| json!([{"key": "warmpath.worker", "value": {"stringValue": worker}}]);
         let route = child("0000000000000001", "route", 1, "1000000000000", "1000010000000");
-        let mut first = child("0000000000000002", "upstream attempt 1", 3, "1000010000000", "1000030000000");
+        let before = child("0000000000000002", "queue", 1, "1000002000000", "1000009000000");
+        let between = child("0000000000000003", "queue", 1, "1000020000000", "1000029000000");
+        let mut first = child("0000000000000004", "upstream attempt 1", 3, "1000010000000", "1000015000000");
         (first["attributes"], first["status"]) = (of("a"), json!({"code": 2}));
-        let mut second = child("0000000000000003", "upstream attempt 2", 3, "1000030000000", "1000500000000");
+        let mut second = child("0000000000000005", "upstream attempt 2", 3, "1000030000000", "1000500000000");
         second["attributes"] = of("b");
-        assert_eq!(spans, [server, route, first, second]);
+        assert_eq!(spans, [server, route, before, between, first, second]);
     }
 
     #[test]
@@ -252,7 +260,7 @@ mod tests {
         let began = Instant::now();
         // What began before the clock was read is as long ago.
         let clock = Clock { at: began + Duration::from_secs(2), since_1970: Duration::from_secs(1000) };
-        let broken = Ended { outcome: "broken", usage: Usage::default(), ..request(began) };
+        let broken = Ended { outcome: "broken", usage: Usage::default(), waits: Vec::new(), ..request(began) };
         let unknown = Ended {
             outcome: "unknown_model",
             status: Some(404),
@@ -260,6 +268,7 @@ mod tests {
             prompt: None,
             usage: Usage::default(),
             chosen: None,
+            waits: Vec::new(),
             attempts: smallvec![],
             ..request(began)
         };

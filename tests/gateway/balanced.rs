@@ -70,7 +70,11 @@ async fn r17(name: &str, restarts: usize, requests: usize) {
     let [a, b, c, d] = free_ports();
     let ports = [(a, b), (c, d)];
     let start = |number: usize, worker: SocketAddr| {
-        Serving::on(ports[number], (&format!("{name}-{number}"), worker, "timeouts: {health_interval: 50ms}"), 4_096)
+        Serving::on(
+            ports[number],
+            (&format!("{name}-{number}"), worker, "timeouts: {health_interval: 50ms, shutdown_delay: 500ms}"),
+            4_096,
+        )
     };
     let mut routers = [start(0, worker.address), start(1, worker.address)];
     let balancer = Haproxy::start(&ports);

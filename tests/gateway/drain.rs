@@ -86,6 +86,25 @@ async fn r16_streams_finish_within_the_grace_and_are_told_when_it_is_over() {
     assert!(TcpStream::connect(admin).await.is_err());
 }
 
+/// R17. A balancer that asks now and then has time to hear that the router ends.
+#[tokio::test]
+async fn r17_until_the_delay_is_over_whoever_comes_is_served() {
+    let worker = Scripted::start(Vec::new()).await;
+    let fleet = fleet().engines(0).stranger(worker.address).config("timeouts: {shutdown_delay: 1s}").start().await;
+    let (data, admin) = (fleet.app.data_address(), fleet.app.admin_address());
+    let coming = async {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let ready = exchange(admin, b"GET /readyz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await;
+        let served = ask(&mut connect(data).await, MODELS).await;
+        (ready.unwrap().status, served.unwrap().status)
+    };
+    let start = Instant::now();
+    let (told, cut) = tokio::join!(coming, fleet.app.stop());
+    assert_eq!((told, cut), ((503, 200), 0));
+    assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert!(TcpStream::connect(data).await.is_err());
+}
+
 /// Asks over and over, on one connection as long as it is kept or on a new one each time, until nobody is let in any more.
 /// Returns how often there was an answer, and how often none to what was sent.
 async fn ask_until_it_is_closed(address: SocketAddr, keeps: bool) -> (usize, usize) {

@@ -7,6 +7,17 @@ use warmpath::replay::workload::Workload;
 
 use crate::fleet::fleet;
 
+/// R33. A disk that is full.
+#[tokio::test]
+async fn r33_that_requests_cannot_be_recorded_is_told_by_healthz() {
+    let fleet = fleet().engines(1).config("record: /dev/full").start().await;
+    assert!(!fleet.admin("/healthz").await.1.contains("recorded"));
+    assert_eq!(fleet.post("/v1/completions", &json!({"model": "m", "prompt": [1, 2]})).await.status, 200);
+    let why = "requests cannot be recorded in /dev/full: No space left on device";
+    fleet.eventually("it is told", async |fleet| fleet.admin("/healthz").await.1.contains(why)).await;
+    assert_eq!(fleet.metric("warmpath_recorded_requests_total", "failed").await, 1.0);
+}
+
 #[tokio::test]
 async fn a_recorded_trace_has_the_requests_and_the_hit_rate_of_what_was_sent() {
     let path = std::env::temp_dir().join(format!("warmpath-record-{}.jsonl", std::process::id()));

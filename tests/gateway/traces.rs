@@ -1,6 +1,7 @@
 //! Spans of requests, as a receiver of OTLP over HTTP gets them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -139,4 +140,59 @@ async fn of_the_traces_that_begin_here_a_share_is_recorded_and_the_receiver_gets
     assert_eq!((seen.len(), spans(&seen[0]).len()), (1, 3), "the client's alone");
     assert_eq!(spans(&seen[0])[0]["traceId"], TRACE);
     assert_eq!((seen[0].header("x-api-key"), seen[0].header("x-tenant")), (vec!["s3cret"], vec!["7"]));
+}
+
+/// The spans of this name, from all that the receiver has got.
+fn named(receiver: &Scripted, name: &str) -> Vec<Value> {
+    receiver.seen().iter().flat_map(spans).filter(|span| span["name"] == name).collect()
+}
+
+fn took(span: &Value) -> Duration {
+    let nanos = time(span, "endTimeUnixNano") - time(span, "startTimeUnixNano");
+    Duration::from_nanos(u64::try_from(nanos).unwrap())
+}
+
+#[tokio::test]
+async fn a_wait_for_a_worker_is_a_span_of_its_own() {
+    let receiver = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let worker = Scripted::start(vec![Step::Await, whole("200 OK", ANSWER)]).await;
+    let config = format!("tracing: {{otlp: 'http://{}/otlp'}}\ntimeouts: {{health_interval: 1h}}", receiver.address);
+    let fleet = fleet().engines(0).policy("round_robin").config(&config);
+    let fleet = fleet.stranger_with(worker.address, "events: none, max_num_seqs: 1").start().await;
+    let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
+    let let_wait = async {
+        worker.asked(1).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        worker.go();
+        worker.go();
+    };
+    let (first, second, ()) = tokio::join!(ask(&fleet, &parent), ask(&fleet, &parent), let_wait);
+    assert_eq!((first, second), (200, 200));
+    fleet.stop_gateway().await;
+    let waits = named(&receiver, "queue");
+    assert_eq!(waits.len(), 1, "only one had to wait");
+    assert!(took(&waits[0]) >= Duration::from_millis(300), "{waits:?}");
+    let attempts = named(&receiver, "upstream attempt 1");
+    let its_own = attempts.iter().find(|attempt| attempt["parentSpanId"] == waits[0]["parentSpanId"]).unwrap();
+    assert!(time(&waits[0], "endTimeUnixNano") <= time(its_own, "startTimeUnixNano"));
+}
+
+/// What comes between two attempts is not the time of the first one's worker.
+#[tokio::test]
+async fn an_attempt_ends_when_its_worker_has_failed() {
+    let receiver = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let refusal = "HTTP/1.1 503 Service Unavailable\r\nretry-after-ms: 700\r\ncontent-length: 2\r\n\r\n{}";
+    let worker = Scripted::start(vec![Step::Send(refusal.into())]).await;
+    let fleet = before(&receiver, &[&worker], "").await;
+    let recover = async {
+        worker.asked(1).await;
+        worker.plays(vec![whole("200 OK", ANSWER)]);
+    };
+    let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
+    let (status, ()) = tokio::join!(ask(&fleet, &parent), recover);
+    assert_eq!(status, 200);
+    fleet.stop_gateway().await;
+    let [first, second] = ["upstream attempt 1", "upstream attempt 2"].map(|name| named(&receiver, name).remove(0));
+    let between = time(&second, "startTimeUnixNano") - time(&first, "endTimeUnixNano");
+    assert!(between >= 500_000_000, "{between} ns between them: {first} {second}");
 }
