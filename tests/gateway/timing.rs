@@ -21,17 +21,8 @@ fn told(answer: &Response) -> Vec<String> {
 
 /// Names and milliseconds of a header.
 fn parts(told: &str) -> Vec<(&str, f64)> {
-    let part = |part: &'_ str| -> Option<(usize, f64)> {
-        let (name, span) = part.split_once(";dur=")?;
-        Some((name.len(), span.parse().ok()?))
-    };
-    let parts = told.split(", ");
-    parts
-        .map(|text| {
-            let (end, span) = part(text).expect("a name and a duration");
-            (&text[..end], span)
-        })
-        .collect()
+    let parts = told.split(", ").map(|part| part.split_once(";dur=").expect("a name and a duration"));
+    parts.map(|(name, span)| (name, span.parse().expect("a number"))).collect()
 }
 
 #[tokio::test]
@@ -98,9 +89,9 @@ async fn every_request_for_a_model_is_timed_once_whatever_becomes_of_it() {
         (good_stream(), "ok"),
         (vec![whole("400 Bad Request", "{}")], "worker_refused"),
         (vec![whole("500 Internal Server Error", "{}")], "worker_error"),
-        (vec![Step::Close], "upstream_error"),
         (vec![Step::Hold], "deadline"),
         (vec![Step::Hold], "client_left"),
+        (vec![Step::Close], "upstream_error"),
     ] {
         worker.plays(script);
         let wait = Duration::from_millis(if outcome == "client_left" { 100 } else { 5_000 });

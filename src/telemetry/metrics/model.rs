@@ -72,8 +72,8 @@ impl ModelMetrics {
 
     /// A request ended, so long after it came.
     pub fn request(&self, outcome: &'static str, after: Duration) {
-        self.requests.count(outcome);
         self.duration.record(after);
+        self.requests.count(outcome);
     }
 }
 
