@@ -17,7 +17,8 @@ sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Options of engines and of other programs that documents speak of.
 FOREIGN = set(
-    """--kv-events-config --enable-prompt-tokens-details --enable-cache-report --enable-metrics --enable-prefix-caching
+    """--kv-events-config --enable-prompt-tokens-details --enable-cache-report --enable-priority-scheduling
+    --schedule-low-priority-values-first --exclude-tools-when-tool-choice-none --enable-metrics --enable-prefix-caching
     --served-model-name --chat-template --default-chat-template-kwargs --page-size --data-parallel-start-rank --api-key
     --max-num-seqs --block-size --port
     --router-mode --release --locked --build --lora-modules --enable-lora --no-enable-prefix-caching --quick --peers --max-running-requests
