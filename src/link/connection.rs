@@ -382,6 +382,8 @@ mod tests {
             }
             all_kept.notify_one();
             all_said.notified().await;
+            // The runtime notices what has come when it waits for something.
+            tokio::time::sleep(Duration::from_millis(20)).await;
             send(&link, &outgoing).await
         };
         let both = async { tokio::join!(asking, playing) };
