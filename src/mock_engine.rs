@@ -16,7 +16,7 @@ use crate::shutdown::Tasks;
 use crate::sim::{Engine, EngineConfig, Profile};
 use crate::telemetry::metrics::DoorMetrics;
 use driver::Driver;
-use exposition::{Exposition, Names};
+use exposition::{Exposition, Names, Subject};
 use ranks::{Ranks, Seat};
 use voice::Voice;
 use wire::{Wire, WireSettings};
@@ -71,7 +71,7 @@ struct Shared {
     longest: usize,
     voice: Voice,
     ranks: Ranks,
-    exposition: Exposition,
+    exposition: Arc<Exposition>,
     requests: AtomicU64,
     /// The share of requests that are answered with an error.
     errors: Mutex<f64>,
@@ -79,7 +79,7 @@ struct Shared {
 
 impl MockSettings {
     /// Starts one rank.
-    fn seat(&self, rank: u32, bus: Bus, exposition: &Exposition, tasks: &Tasks) -> Result<Seat, BoxError> {
+    fn seat(&self, rank: u32, bus: Bus, exposition: &Arc<Exposition>, tasks: &Tasks) -> Result<Seat, BoxError> {
         let seed = self.engine.seed.wrapping_add(rank.into());
         let config = EngineConfig { seed, ..self.engine.clone() };
         let wire = WireSettings {
@@ -91,11 +91,10 @@ impl MockSettings {
             rank,
         };
         let engine = Engine::new(config.clone())?;
-        let levels = Arc::new(exposition.rank(rank, config.block_size.get(), config.blocks));
         let (wire, delaying) = Wire::new(Publisher::new(bus, &self.model, &self.worker, rank), wire);
         tasks.spawn(delaying);
         let (commands, queue) = driver::commands();
-        tasks.spawn(Driver::new((engine, config), queue, wire, levels, self.speedup).run());
+        tasks.spawn(Driver::new((engine, config), queue, wire, (Arc::clone(exposition), rank), self.speedup).run());
         Ok(Seat::new(commands))
     }
 }
@@ -116,7 +115,14 @@ impl MockEngine {
             tasks.spawn(async move { bus.prepare().await });
         });
         let names = if settings.engine.profile == Profile::SglangRadix { Names::Sglang } else { Names::Vllm };
-        let exposition = Exposition::new(&settings.model, names);
+        let subject = Subject {
+            model: settings.model.clone(),
+            names,
+            ranks: u32::try_from(settings.ranks.len())?,
+            block_size: settings.engine.block_size.get(),
+            blocks: settings.engine.blocks,
+        };
+        let exposition = Arc::new(Exposition::new(subject));
         let seat = |(rank, bus): (u32, &Bus)| settings.seat(rank, bus.clone(), &exposition, tasks);
         let seats = (0..).zip(&settings.ranks).map(seat).collect::<Result<Vec<_>, _>>()?;
         let shared = Shared {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::exposition::RankMetrics;
+use super::exposition::{Exposition, RankMetrics};
 use super::wire::Wire;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::ReplayFault;
@@ -71,7 +71,11 @@ pub(super) struct Driver {
     config: EngineConfig,
     commands: mpsc::Receiver<Command>,
     wire: Wire,
-    exposition: Arc<RankMetrics>,
+    exposition: Arc<Exposition>,
+    rank: u32,
+    /// The processes that there were before.
+    lives: u64,
+    metrics: RankMetrics,
     clients: HashMap<RequestId, mpsc::Sender<TokenOut>>,
     clock: Clock,
 }
@@ -98,34 +102,37 @@ impl Clock {
 }
 
 impl Driver {
-    /// A driver of `engine`, `speedup` times as fast as the engine would be.
+    /// A driver of the `engine` of a rank, `speedup` times as fast as the engine would be.
     pub(super) fn new(
         (engine, config): (Engine, EngineConfig),
         commands: mpsc::Receiver<Command>,
         wire: Wire,
-        exposition: Arc<RankMetrics>,
+        (exposition, rank): (Arc<Exposition>, u32),
         speedup: f64,
     ) -> Self {
         let clock = Clock { start: Instant::now(), speedup, now: Ms::ZERO };
-        Self { engine, config, commands, wire, exposition, clients: HashMap::new(), clock }
+        let metrics = exposition.rank(rank, 0);
+        Self { engine, config, commands, wire, exposition, rank, lives: 0, metrics, clients: HashMap::new(), clock }
     }
 
-    /// Steps while there is work, and sleeps otherwise.
+    /// Steps while there is work, and sleeps otherwise. What a step did is told when it has lasted as long as it does; until
+    /// then, what it is busy with.
     pub(super) async fn run(mut self) {
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
             }
             let Some(step) = self.engine.step(self.clock.now) else {
-                self.exposition.levels(&self.engine);
+                self.metrics.ended(&self.engine.stats());
                 let Some(command) = self.commands.recv().await else { return };
                 self.clock.catch_up();
                 self.obey(command);
                 continue;
             };
-            self.exposition.levels(&self.engine);
+            self.metrics.levels(&self.engine.scheduled());
             self.clock.now += step.duration;
             sleep_until(self.clock.real(self.clock.now)).await;
+            self.metrics.ended(&self.engine.stats());
             self.finish(step);
         }
     }
@@ -137,7 +144,7 @@ impl Driver {
                 let id = request.id;
                 let result = self.submit(request);
                 if result.is_ok() {
-                    self.exposition.arrived(id, self.clock.now);
+                    self.metrics.arrived(id, self.clock.now);
                     self.clients.insert(id, tokens);
                 }
                 if queued.send(result).is_err() {
@@ -161,13 +168,13 @@ impl Driver {
     }
 
     fn restart(&mut self) {
-        for (id, _) in self.clients.drain() {
-            self.exposition.left(id);
-        }
+        self.clients.clear();
         match Engine::new(self.config.clone()) {
             Ok(engine) => self.engine = engine,
             Err(error) => return tracing::error!(%error, "the engine could not start again"),
         }
+        self.lives += 1;
+        self.metrics = self.exposition.rank(self.rank, self.lives);
         self.wire.restart();
     }
 
@@ -180,7 +187,7 @@ impl Driver {
 
     fn abort(&mut self, id: RequestId) {
         if self.clients.remove(&id).is_some() {
-            self.exposition.left(id);
+            self.metrics.left(id);
             self.engine.abort(id);
         }
     }
@@ -188,7 +195,7 @@ impl Driver {
     fn finish(&mut self, step: Step) {
         self.wire.publish(&step.events);
         for token in step.tokens {
-            self.exposition.token(&token, self.clock.now);
+            self.metrics.token(&token, self.clock.now);
             let id = token.id;
             let finished = token.finished.is_some();
             let gone = self.clients.get(&id).is_some_and(|client| client.try_send(token).is_err());

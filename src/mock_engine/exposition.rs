@@ -1,37 +1,18 @@
 //! The engine's metrics, under vLLM's names or SGLang's.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 
 use crate::real::real_len;
-use crate::sim::{Engine, Ms, RequestId, TokenOut};
+use crate::sim::{EngineStats, Levels, Ms, RequestId, TokenOut};
 
 const SECONDS: [f64; 16] =
     [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 60.0];
 const METADATA: Metadata<'static> = Metadata::new("mock_engine", Level::INFO, None);
-
-/// A counter of what the engine counts itself, which begins anew when it is started anew.
-struct Total {
-    counter: Counter,
-    seen: AtomicU64,
-}
-
-impl From<Counter> for Total {
-    fn from(counter: Counter) -> Self {
-        Self { counter, seen: AtomicU64::new(0) }
-    }
-}
-
-impl Total {
-    fn follow(&self, total: u64) {
-        let seen = self.seen.swap(total, Ordering::Relaxed);
-        self.counter.increment(total.checked_sub(seen).unwrap_or(total));
-    }
-}
 
 /// Whose names metrics have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +21,29 @@ pub(super) enum Names {
     Sglang,
 }
 
+/// What metrics are of.
+pub(super) struct Subject {
+    pub(super) model: String,
+    pub(super) names: Names,
+    pub(super) ranks: u32,
+    pub(super) block_size: u32,
+    /// Of each rank.
+    pub(super) blocks: u32,
+}
+
 /// The metrics of all ranks.
 pub(super) struct Exposition {
-    recorder: PrometheusRecorder,
-    handle: PrometheusHandle,
-    model: String,
-    names: Names,
+    subject: Subject,
+    process: Mutex<Process>,
     /// The text as it was when metrics went stale; none while they are fresh.
     stale: Mutex<Option<String>>,
+}
+
+/// The metrics of one process: the next one's begin at 0.
+struct Process {
+    /// The processes that there were before.
+    lives: u64,
+    recorder: PrometheusRecorder,
 }
 
 /// Handles of every metric of one rank that routers read; what an engine does not have goes nowhere.
@@ -56,15 +52,15 @@ pub(super) struct RankMetrics {
     running: Gauge,
     waiting: Gauge,
     usage: Gauge,
-    queries: Total,
-    hits: Total,
-    prompt_tokens: Total,
-    generated_tokens: Total,
+    queries: Counter,
+    hits: Counter,
+    prompt_tokens: Counter,
+    generated_tokens: Counter,
     finished: Counter,
-    preemptions: Total,
-    aborted: Total,
+    preemptions: Counter,
+    aborted: Counter,
     /// Of the hits, those that lay in the host.
-    host_hits: Total,
+    host_hits: Counter,
     hit_rate: Gauge,
     ttft: Histogram,
     itl: Histogram,
@@ -119,23 +115,22 @@ impl Registry<'_> {
 }
 
 impl Exposition {
-    /// The metrics of an engine that serves `model`.
-    pub(super) fn new(model: &str, names: Names) -> Self {
-        let builder = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
-            .expect("bounds are not empty");
-        let recorder = builder.build_recorder();
-        Self { handle: recorder.handle(), recorder, model: model.to_owned(), names, stale: Mutex::default() }
+    /// The metrics of an engine whose process starts now.
+    pub(super) fn new(subject: Subject) -> Self {
+        Self { process: Mutex::new(subject.begin(0)), subject, stale: Mutex::default() }
     }
 
-    /// Those of one rank, which has `blocks` blocks.
-    pub(super) fn rank(&self, rank: u32, block_size: u32, blocks: u32) -> RankMetrics {
-        let Self { recorder, model, names, .. } = self;
-        let registry = Registry { recorder, model, names: *names, rank };
-        match names {
-            Names::Vllm => vllm(&registry, block_size, blocks),
-            Names::Sglang => sglang(&registry),
+    /// Those of one rank, whose process had so many before it. The first rank that has another one begins it for all.
+    pub(super) fn rank(&self, rank: u32, lives: u64) -> RankMetrics {
+        let mut process = self.process();
+        if lives > process.lives {
+            *process = self.subject.begin(lives);
         }
+        self.subject.rank(&process.recorder, rank)
+    }
+
+    fn process(&self) -> MutexGuard<'_, Process> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets the metrics stay as they are, or follow the engine again.
@@ -151,8 +146,48 @@ impl Exposition {
     }
 
     fn fresh(&self) -> String {
-        self.handle.run_upkeep();
-        self.handle.render()
+        let handle = self.process().recorder.handle();
+        handle.run_upkeep();
+        handle.render()
+    }
+}
+
+impl Subject {
+    /// The metrics of a process that starts now, with those of every rank.
+    fn begin(&self, lives: u64) -> Process {
+        let builder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+            .expect("bounds are not empty");
+        let recorder = builder.build_recorder();
+        if self.names == Names::Vllm {
+            of_process(&recorder);
+        }
+        for rank in 0..self.ranks {
+            self.rank(&recorder, rank);
+        }
+        Process { lives, recorder }
+    }
+
+    fn rank(&self, recorder: &PrometheusRecorder, rank: u32) -> RankMetrics {
+        let registry = Registry { recorder, model: &self.model, names: self.names, rank };
+        match self.names {
+            Names::Vllm => vllm(&registry, self.block_size, self.blocks),
+            Names::Sglang => sglang(&registry),
+        }
+    }
+}
+
+/// What is told once for all ranks, by vLLM; SGLang's processes tell together, and nothing of each.
+fn of_process(recorder: &PrometheusRecorder) {
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let adapters = [("max_lora", "0"), ("running_lora_adapters", ""), ("waiting_lora_adapters", "")];
+    let adapters = adapters.map(|(name, value)| Label::new(name, value)).to_vec();
+    for key in [
+        Key::from_name("process_start_time_seconds"),
+        // Its value is when the lists became what they are.
+        Key::from_parts("vllm:lora_requests_info", adapters),
+    ] {
+        recorder.register_gauge(&key, &METADATA).set(now_s);
     }
 }
 
@@ -164,14 +199,14 @@ fn vllm(registry: &Registry<'_>, block_size: u32, blocks: u32) -> RankMetrics {
         running: registry.gauge("num_requests_running"),
         waiting: registry.gauge("num_requests_waiting"),
         usage: registry.gauge("kv_cache_usage_perc"),
-        queries: registry.counter("prefix_cache_queries_total").into(),
-        hits: registry.counter("prefix_cache_hits_total").into(),
-        prompt_tokens: registry.counter("prompt_tokens_total").into(),
-        generated_tokens: registry.counter("generation_tokens_total").into(),
+        queries: registry.counter("prefix_cache_queries_total"),
+        hits: registry.counter("prefix_cache_hits_total"),
+        prompt_tokens: registry.counter("prompt_tokens_total"),
+        generated_tokens: registry.counter("generation_tokens_total"),
         finished: registry.labelled("request_success_total", "finished_reason", "length"),
-        preemptions: registry.counter("num_preemptions_total").into(),
-        aborted: Counter::noop().into(),
-        host_hits: Counter::noop().into(),
+        preemptions: registry.counter("num_preemptions_total"),
+        aborted: Counter::noop(),
+        host_hits: Counter::noop(),
         hit_rate: Gauge::noop(),
         ttft: registry.histogram("time_to_first_token_seconds"),
         itl: registry.histogram("inter_token_latency_seconds"),
@@ -189,14 +224,14 @@ fn sglang(registry: &Registry<'_>) -> RankMetrics {
         running: registry.gauge("num_running_reqs"),
         waiting: registry.gauge("num_queue_reqs"),
         usage: registry.gauge("token_usage"),
-        queries: Counter::noop().into(),
-        hits: registry.labelled("cached_tokens_total", "cache_source", "device").into(),
-        prompt_tokens: registry.counter("prompt_tokens_total").into(),
-        generated_tokens: registry.counter("generation_tokens_total").into(),
+        queries: Counter::noop(),
+        hits: registry.labelled("cached_tokens_total", "cache_source", "device"),
+        prompt_tokens: registry.counter("prompt_tokens_total"),
+        generated_tokens: registry.counter("generation_tokens_total"),
         finished: registry.counter("num_requests_total"),
-        preemptions: Counter::noop().into(),
-        aborted: registry.counter("num_aborted_requests_total").into(),
-        host_hits: registry.labelled("cached_tokens_total", "cache_source", "host").into(),
+        preemptions: Counter::noop(),
+        aborted: registry.counter("num_aborted_requests_total"),
+        host_hits: registry.labelled("cached_tokens_total", "cache_source", "host"),
         hit_rate: registry.gauge("cache_hit_rate"),
         ttft: registry.histogram("time_to_first_token_seconds"),
         itl: registry.histogram("inter_token_latency_seconds"),
@@ -243,12 +278,17 @@ impl RankMetrics {
         }
     }
 
+    /// What the engine is busy with.
+    pub(super) fn levels(&self, levels: &Levels) {
+        self.running.set(real_len(levels.running));
+        self.waiting.set(real_len(levels.waiting));
+        self.usage.set(levels.kv_usage);
+    }
+
     /// Levels and totals as they stand between two steps.
-    pub(super) fn levels(&self, engine: &Engine) {
-        let stats = engine.stats();
-        self.running.set(real_len(stats.running));
-        self.waiting.set(real_len(stats.waiting));
-        self.usage.set(stats.kv_usage);
+    pub(super) fn ended(&self, stats: &EngineStats) {
+        let EngineStats { running, waiting, kv_usage, .. } = *stats;
+        self.levels(&Levels { running, waiting, kv_usage });
         self.hit_rate.set(real_len(stats.prefix_hits) / real_len(stats.prefix_queries.max(1)));
         let hits = match self.names {
             Names::Vllm => stats.prefix_hits,
@@ -264,11 +304,11 @@ impl RankMetrics {
             (&self.preemptions, stats.preemptions),
         ];
         for (counter, total) in totals {
-            counter.follow(u64::try_from(total).unwrap_or(u64::MAX));
+            counter.absolute(u64::try_from(total).unwrap_or(u64::MAX));
         }
     }
 
-    fn lives(&self) -> std::sync::MutexGuard<'_, HashMap<RequestId, Life>> {
+    fn lives(&self) -> MutexGuard<'_, HashMap<RequestId, Life>> {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

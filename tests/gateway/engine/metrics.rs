@@ -29,18 +29,47 @@ async fn metrics_have_vllms_names_and_the_right_counts() {
         assert_eq!(value_of(&text, &format!("vllm:{name}{{"), "model_name=\"m\""), value, "{name}");
     }
     assert_eq!(value_of(&text, "vllm:cache_config_info{", "block_size=\"4\",num_gpu_blocks=\"101\""), 1.0);
+    let adapters = "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"";
+    assert!(value_of(&text, "vllm:lora_requests_info{", adapters) >= started(&text));
 }
 
-/// Whoever goes by what counters grow by sees what a process that has begun anew does.
+fn started(text: &str) -> f64 {
+    value_of(text, "process_start_time_seconds", "")
+}
+
+/// As another process: whoever goes by what counters grow by, or by its start, sees that there is one.
 #[tokio::test]
-async fn counters_go_on_where_the_engine_begins_anew() {
+async fn counters_begin_at_0_where_the_engine_begins_anew() {
     let bench = bench().await;
     bench.complete(tokens(0, 40)).await;
     bench.until("vllm:prompt_tokens_total", 40.0).await;
+    let before = started(&bench.get("/metrics").await.1);
     assert_eq!(bench.post("/restart", &json!({})).await.0, 200);
+    let text = bench.get("/metrics").await.1;
+    assert!(before > 1e9 && started(&text) > before, "{before} and {}", started(&text));
+    assert_eq!(value_of(&text, "vllm:prompt_tokens_total", "model_name=\"m\""), 0.0);
     bench.complete(tokens(0, 20)).await;
-    bench.until("vllm:prompt_tokens_total", 60.0).await;
+    bench.until("vllm:prompt_tokens_total", 20.0).await;
     bench.until("vllm:prefix_cache_hits_total", 0.0).await;
+    bench.until("vllm:request_success_total", 1.0).await;
+}
+
+/// A step of 0.4 s is seen while it lasts, and what comes of it when it is over.
+#[tokio::test]
+async fn a_long_prefill_runs_while_it_is_computed() {
+    let bench = Setup { timing: "linear:10,10", ..Setup::default() }.start().await;
+    let asking = async { bench.post("/v1/completions", &json!({"prompt": tokens(0, 40), "max_tokens": 1})).await };
+    let looking = async {
+        bench.until("vllm:num_requests_running", 1.0).await;
+        let text = bench.get("/metrics").await.1;
+        let value = |name: &str| value_of(&text, name, "model_name=\"m\"");
+        assert_eq!(value("vllm:num_requests_waiting"), 0.0);
+        assert!((value("vllm:kv_cache_usage_perc") - 0.1).abs() < 1e-9, "10 of 100 blocks: {text}");
+        assert_eq!((value("vllm:generation_tokens_total"), value("vllm:prompt_tokens_total")), (0.0, 0.0));
+    };
+    let ((status, _), ()) = tokio::join!(asking, looking);
+    assert_eq!((status, bench.metric("vllm:generation_tokens_total").await), (200, 1.0));
+    bench.until_idle().await;
 }
 
 #[tokio::test]
