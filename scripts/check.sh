@@ -214,7 +214,7 @@ header "cargo clippy"
 cargo clippy --workspace --all-targets --locked -- -D warnings
 
 header "cargo test"
-cargo test --workspace --locked
+cargo test --workspace --locked --no-fail-fast
 
 header "what is shipped: alerts, dashboard, unit, charts"
 deploy_report="$(mktemp)"

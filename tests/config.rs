@@ -231,7 +231,7 @@ fn a_fleet_has_no_more_ranks_than_there_are_slots() {
         format!("models: [{{name: m}}]\nworkers:\n{}", (1..=64).map(worker).collect::<String>())
     };
     assert_eq!(faults(&fleet(1023), &[]), Vec::<String>::new());
-    let said = "66:69: workers and their ranks up to here are 65536; at most 65535 are served";
+    let said = "66:66: workers and their ranks up to here are 65536; at most 65535 are served";
     assert_eq!(faults(&fleet(1024), &[]), [said]);
 }
 
