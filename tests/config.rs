@@ -2,6 +2,8 @@
 
 #[path = "config/broken.rs"]
 mod broken;
+#[path = "config/fleets.rs"]
+mod fleets;
 #[path = "config/outside.rs"]
 mod outside;
 
@@ -219,20 +221,6 @@ fn depth_and_size_are_bounded() {
     let binary = Scratch::new("binary.yaml", b"log: {}\nlog\xff: {}\n");
     let reading = Reading::of_file(&binary.0, &Environment::default()).unwrap();
     assert_eq!(reading.faults[0].to_string(), format!("{}:2:4: not UTF-8", binary.0.display()));
-}
-
-#[test]
-fn a_fleet_has_no_more_ranks_than_there_are_slots() {
-    let fleet = |last: u32| {
-        let worker = |at: u32| {
-            let ranks = if at == 64 { last } else { 1024 };
-            format!("- {{id: w{at}, url: 'http://w{at}', model: m, events: none, dp_ranks: {ranks}}}\n")
-        };
-        format!("models: [{{name: m}}]\nworkers:\n{}", (1..=64).map(worker).collect::<String>())
-    };
-    assert_eq!(faults(&fleet(1023), &[]), Vec::<String>::new());
-    let said = "66:66: workers and their ranks up to here are 65536; at most 65535 are served";
-    assert_eq!(faults(&fleet(1024), &[]), [said]);
 }
 
 #[test]

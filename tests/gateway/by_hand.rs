@@ -166,7 +166,7 @@ async fn blocks_in_external_storage_count_for_the_whole_pool() {
         let (status, told) = bench.fleet.explain(&json!({"model": "m", "prompt": prompt})).await;
         assert_eq!(status, 200, "{told}");
         let considered = told["considered"].as_array().unwrap();
-        considered.iter().map(|of| of["candidate"]["overlap"].clone()).collect::<Vec<_>>()
+        considered.iter().map(|of| of["seen"]["overlap"].clone()).collect::<Vec<_>>()
     };
     bench.publish(1, Some((7, 0)), batch(None, vec![external.into()])).await;
     bench.until_blocks(1, 4.0).await;
