@@ -35,7 +35,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null                         # nothing here may wait for an answer
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"     # where Debian keeps nats-server, off an ordinary user's PATH
 [ -d "${HOME:-}/.cargo/bin" ] && PATH="$PATH:$HOME/.cargo/bin"
-# What is built for the first time takes less time so; whoever builds here again has more of it the other way.
+# A first build, as in CI, needs neither files for later ones nor debug information. Later builds have both, from then on.
 [ -d "${CARGO_TARGET_DIR:-target}/debug" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 
 readonly VENV="$PWD/.cache/venv"

@@ -43,12 +43,17 @@ fn policies_hear_nothing_of_a_request_that_nobody_has_read_but_those_that_take_t
     assert_eq!(heard.0.lock().unwrap().as_slice(), [RequestKey(5)]);
 }
 
+fn world_of_sessions(policy: PolicyName) -> World {
+    let mut world = World::new(policy, 2, roomy());
+    let rule = SessionRule { weight: Weight::try_from(1.0).unwrap(), ttl: Duration::from_secs(60), sessions_max: 100 };
+    world.scheduler = world.scheduler.with_sessions(Sessions::new(rule));
+    world
+}
+
 /// Clients of `/v1/responses` and `/v1/messages` send nothing else.
 #[test]
 fn a_session_of_which_nothing_is_read_begins_where_its_first_request_went_and_stays_there() {
-    let mut world = World::new(PolicyName::RoundRobin, 2, roomy());
-    let rule = SessionRule { weight: Weight::try_from(1.0).unwrap(), ttl: Duration::from_secs(60), sessions_max: 100 };
-    world.scheduler = world.scheduler.with_sessions(Sessions::new(rule));
+    let mut world = world_of_sessions(PolicyName::RoundRobin);
     world.avoid = [Slot(0)].into_iter().collect();
     assert_eq!(placed(&mut world, 1, true), 1);
     world.avoid = [Slot(1)].into_iter().collect();
@@ -59,9 +64,7 @@ fn a_session_of_which_nothing_is_read_begins_where_its_first_request_went_and_st
 
 #[test]
 fn a_session_stays_where_its_prompts_went() {
-    let mut world = World::new(PolicyName::LeastRequests, 2, roomy());
-    let rule = SessionRule { weight: Weight::try_from(1.0).unwrap(), ttl: Duration::from_secs(60), sessions_max: 100 };
-    world.scheduler = world.scheduler.with_sessions(Sessions::new(rule));
+    let mut world = world_of_sessions(PolicyName::LeastRequests);
     world.avoid = [Slot(0)].into_iter().collect();
     assert_eq!(placed(&mut world, 1, false), 1);
     world.avoid = [Slot(1)].into_iter().collect();
