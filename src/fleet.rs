@@ -13,7 +13,7 @@ use warmpath_core::queue::Rules;
 use warmpath_core::retry::{Failure, RetryBudget};
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::{BlockSize, Blocks};
-use warmpath_core::workers::{Limits, Pool, Ramp, WorkerTable};
+use warmpath_core::workers::{Limits, Pool, Ramp};
 
 use crate::config::Retries;
 use crate::queue::{Gate, GateSettings, Seats};
@@ -114,7 +114,7 @@ impl Fleet {
     pub fn new(pools: Vec<(Pool, Arc<PoolState>)>, conduct: Conduct) -> Self {
         let (pools, states): (Vec<_>, Vec<_>) = pools.into_iter().unzip();
         let states: Pools = states.into_iter().map(|state| (Arc::clone(&state.model), state)).collect();
-        let roster = Roster::new(WorkerTable::new(Vec::new(), pools), Vec::new());
+        let roster = Roster::new(pools);
         let catalogue = catalogue::Kept::default();
         catalogue.outdate();
         let (pools, conduct) = (ArcSwap::from_pointee(states), ArcSwap::from_pointee(conduct));
@@ -226,9 +226,11 @@ impl Fleet {
 
     fn tell_tokenizers(&self) {
         let roster = self.roster();
-        for pool in self.pools() {
-            let of_pool = roster.workers().filter(|worker| worker.model == pool.model);
-            pool.tokenizer.set_engines(of_pool.cloned());
+        for served in roster.table().pools() {
+            let engines = served.targets.iter().filter_map(|slot| roster.worker(*slot));
+            if let Some(pool) = self.pool(&served.model) {
+                pool.tokenizer.set_engines(engines.cloned());
+            }
         }
     }
 

@@ -12,7 +12,6 @@ use warmpath_core::workers::Pool;
 use super::offer::{Card, Offer};
 use super::roster::Roster;
 use super::{Fleet, Worker};
-use crate::openai::Dialect;
 
 /// Who made a model that nobody else claims.
 const OWNER: &str = "warmpath";
@@ -69,12 +68,6 @@ impl Fleet {
         kept.current.load_full()
     }
 
-    /// How the engines of this model read requests; as vLLM's where none has said.
-    pub fn dialect(&self, model: &str) -> Dialect {
-        let roster = self.roster();
-        roster.table().pool(model).and_then(|pool| roster.dialect(pool)).unwrap_or_default()
-    }
-
     /// The ranks of a worker said what they serve. Returns whether that is new. Whoever waits for an adapter may find it
     /// there now, or has to learn that nobody has it any more.
     pub fn offered(&self, ranks: &[Arc<Worker>], offer: Offer) -> bool {
@@ -82,9 +75,15 @@ impl Fleet {
         if ranks.iter().all(said) {
             return false;
         }
+        let dialect = |worker: &Arc<Worker>| worker.offer.load().as_ref().and_then(|offer| offer.dialect());
+        let is_read_anew = ranks.iter().any(|worker| dialect(worker) != offer.dialect());
         let offer = Arc::new(offer);
         for worker in ranks {
             worker.offer.store(Some(Arc::clone(&offer)));
+        }
+        if is_read_anew {
+            let _one_at_a_time = self.lock();
+            self.publish(self.roster.load().heard());
         }
         self.catalogue.outdate();
         // They serve one model, all of them.
@@ -125,11 +124,6 @@ impl Roster {
             avoid.union_with(&others);
         }
     }
-
-    /// How the engines of `pool` read requests, as the first of them has said. O(targets until then).
-    pub fn dialect(&self, pool: &Pool) -> Option<Dialect> {
-        pool.targets.iter().find_map(|slot| self.worker(*slot)?.offer.load().as_ref()?.dialect())
-    }
 }
 
 impl Catalogue {
@@ -137,10 +131,12 @@ impl Catalogue {
     fn of(pools: &[Pool], offers: &[(Arc<str>, Arc<Offer>)]) -> Self {
         let mut catalogue = Self::default();
         let mut said: HashMap<(&str, &str), Said<'_>, foldhash::fast::RandomState> = HashMap::default();
+        let mut adapters: HashMap<&str, BTreeSet<&Arc<str>>, foldhash::fast::RandomState> = HashMap::default();
         for (model, offer) in offers {
             for card in offer.cards() {
                 said.entry((&**model, &*card.id)).or_default().add(card);
             }
+            adapters.entry(model).or_default().extend(offer.adapters().map(|card| &card.id));
         }
         for pool in pools {
             let own = said.get(&(&*pool.model, &*pool.model));
@@ -150,10 +146,7 @@ impl Catalogue {
             }
         }
         for pool in pools {
-            let of_pool = offers.iter().filter(|(model, _)| *model == pool.model);
-            let names: BTreeSet<&Arc<str>> =
-                of_pool.flat_map(|(_, offer)| offer.adapters()).map(|card| &card.id).collect();
-            for id in names {
+            for id in adapters.remove(&*pool.model).unwrap_or_default() {
                 let card = said.get(&(&*pool.model, &**id)).copied().unwrap_or_default();
                 catalogue.add(Entry::new(id, pool, true, card));
             }

@@ -1,11 +1,16 @@
 //! The fleet at one moment: the table that placements go by, and the workers that it speaks of.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use warmpath_core::ids::{Slot, WorkerId};
 use warmpath_core::workers::{Pool, Target, WorkerTable};
 
 use super::{Newcomer, Worker};
+use crate::openai::Dialect;
+
+/// By the model's name.
+type OfModel<T> = HashMap<Arc<str>, T, foldhash::fast::RandomState>;
 
 /// A table and its workers, never changed: whoever holds one finds in a slot whom its table meant, and keeps the slot
 /// from being given to another.
@@ -13,11 +18,14 @@ use super::{Newcomer, Worker};
 pub struct Roster {
     table: WorkerTable,
     workers: Vec<Option<Arc<Worker>>>,
+    /// What those who serve a model had said of it when this was made.
+    dialects: OfModel<Dialect>,
 }
 
 impl Roster {
-    pub(super) fn new(table: WorkerTable, workers: Vec<Option<Arc<Worker>>>) -> Self {
-        Self { table, workers }
+    /// One of these pools, in which nobody serves yet.
+    pub(super) fn new(pools: Vec<Pool>) -> Self {
+        Self { table: WorkerTable::new(Vec::new(), pools), ..Self::default() }
     }
 
     /// What placements go by.
@@ -38,6 +46,11 @@ impl Roster {
     /// The routing targets of one worker.
     pub fn ranks_of(&self, id: &WorkerId) -> impl Iterator<Item = &Arc<Worker>> {
         self.workers().filter(move |worker| worker.id == *id)
+    }
+
+    /// How the engines of this model read requests, as the first of them had said; as vLLM's where none had.
+    pub fn dialect(&self, model: &str) -> Dialect {
+        self.dialects.get(model).copied().unwrap_or_default()
     }
 
     /// This and `joined`, each with what is new of it.
@@ -72,15 +85,26 @@ impl Roster {
         self.of(targets, self.workers.clone())
     }
 
+    /// This with what its workers have said of their models since it was made.
+    pub(super) fn heard(&self) -> Self {
+        self.changed_where(|_| false, |_| {})
+    }
+
+    /// O(workers + pools).
     fn of(&self, targets: Vec<Target>, mut workers: Vec<Option<Arc<Worker>>>) -> Self {
         let last = workers.iter().rposition(Option::is_some);
         workers.truncate(last.map_or(0, |last| last + 1));
-        let serving = |pool: &Pool| {
-            let of_pool = workers.iter().flatten().filter(|worker| worker.model == pool.model);
-            Pool { targets: of_pool.map(|worker| worker.slot).collect(), ..pool.clone() }
-        };
-        let pools = self.table.pools().iter().map(serving).collect();
-        Self { table: WorkerTable::new(targets, pools), workers }
+        let (mut serving, mut dialects) = (OfModel::<Vec<Slot>>::default(), OfModel::default());
+        for worker in workers.iter().flatten() {
+            serving.entry(Arc::clone(&worker.model)).or_default().push(worker.slot);
+            if let Some(dialect) = worker.offer.load().as_ref().and_then(|offer| offer.dialect()) {
+                dialects.entry(Arc::clone(&worker.model)).or_insert(dialect);
+            }
+        }
+        let mut served =
+            |pool: &Pool| Pool { targets: serving.remove(&pool.model).unwrap_or_default(), ..pool.clone() };
+        let pools = self.table.pools().iter().map(&mut served).collect();
+        Self { table: WorkerTable::new(targets, pools), workers, dialects }
     }
 }
 
