@@ -19,6 +19,7 @@ use crate::credentials::{Folder, openssl};
 use crate::fleet::{TestFleet, fleet};
 use crate::http2::{http2, models};
 use crate::raw::{MODELS, ask, connect, exchange, streamed_text, until_closed};
+use crate::reload::alone;
 use crate::scripted::{Scripted, Step, end, event, head, piece};
 
 /// Certificates that `openssl` made.
@@ -205,6 +206,7 @@ async fn where_clients_must_show_a_certificate_only_those_of_the_authority_are_l
 /// be used changes nothing.
 #[tokio::test]
 async fn certificates_change_under_open_streams_and_broken_ones_are_not_taken() {
+    let _alone = alone().await;
     let certificates = Certificates::new("changed");
     certificates.make("second", "IP:127.0.0.1", 5);
     certificates.make("third", "IP:127.0.0.1", 7);
@@ -261,6 +263,7 @@ async fn certificates_change_under_open_streams_and_broken_ones_are_not_taken() 
 /// No client takes it, so it does not take the place of one that clients do take, until its time has come.
 #[tokio::test]
 async fn a_certificate_outside_its_time_does_not_replace_one_within() {
+    let _alone = alone().await;
     let certificates = Certificates::new("untimely");
     certificates.make_between("expired", "20200101000000Z", "20210203000000Z");
     certificates.make_between("early", "20400506000000Z", "20410101000000Z");
@@ -292,6 +295,7 @@ async fn a_certificate_outside_its_time_does_not_replace_one_within() {
 /// The clock may be wrong, and whoever starts has nothing better. It is said, and another may take its place.
 #[tokio::test]
 async fn a_certificate_outside_its_time_is_served_at_the_start_and_warned_of() {
+    let _alone = alone().await;
     let certificates = Certificates::new("late");
     certificates.make("whole", "IP:127.0.0.1", 2);
     certificates.make_between("server", "20200101000000Z", "20210203000000Z");

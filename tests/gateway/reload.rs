@@ -9,40 +9,54 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use warmpath::shutdown::Tasks;
 
 use crate::fleet::{TestFleet, fleet};
 use crate::scripted::{Scripted, Step, end, event, head, piece};
 
-/// The file of a configuration, gone with its test.
-pub(crate) struct File(PathBuf);
+/// Signals reach every router of this process, and whoever follows a file reads it again then: nobody who counts that may
+/// run beside a test that sends one.
+static SIGNALS: RwLock<()> = RwLock::const_new(());
+
+/// For a test that sends signals.
+pub(crate) async fn alone() -> RwLockWriteGuard<'static, ()> {
+    SIGNALS.write().await
+}
+
+/// The file of a configuration, gone with its test, while which nobody sends signals.
+pub(crate) struct File {
+    path: PathBuf,
+    _undisturbed: RwLockReadGuard<'static, ()>,
+}
 
 impl File {
-    fn new(name: &str, text: &str) -> Self {
-        let file = Self(std::env::temp_dir().join(format!("warmpath-reload-{}-{name}.yaml", std::process::id())));
+    async fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("warmpath-reload-{}-{name}.yaml", std::process::id()));
+        let file = Self { path, _undisturbed: SIGNALS.read().await };
         file.write(text.as_bytes());
         file
     }
 
     /// Puts another text in its place, at once.
     pub(crate) fn write(&self, text: &[u8]) {
-        let new = self.0.with_extension("new");
+        let new = self.path.with_extension("new");
         std::fs::write(&new, text).unwrap();
-        std::fs::rename(new, &self.0).unwrap();
+        std::fs::rename(new, &self.path).unwrap();
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl TestFleet {
     /// Follows a file with what it was started with.
     pub(crate) async fn following(&self, name: &str) -> File {
-        let file = File::new(name, &self.yaml);
-        self.app.follow(file.0.clone(), Vec::new()).unwrap();
+        let file = File::new(name, &self.yaml).await;
+        self.app.follow(file.path.clone(), Vec::new()).unwrap();
         self.eventually("it follows the file", async |fleet| fleet.config().await["file"].is_string()).await;
         file
     }
@@ -235,8 +249,8 @@ async fn what_can_change_changes_and_what_cannot_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_command_line_sets_stays_above_the_file_at_a_reload() {
     let fleet = fleet().engines(1).start().await;
-    let file = File::new("flags", &fleet.yaml);
-    fleet.app.follow(file.0.clone(), vec!["limits.messages=3".parse().unwrap()]).unwrap();
+    let file = File::new("flags", &fleet.yaml).await;
+    fleet.app.follow(file.path.clone(), vec!["limits.messages=3".parse().unwrap()]).unwrap();
     fleet.eventually("it follows the file", async |fleet| fleet.config().await["file"].is_string()).await;
     let other = fleet.yaml.replace("policy: kv", "policy: product") + "limits: {messages: 5}\n";
     file.write(other.as_bytes());
@@ -300,13 +314,14 @@ async fn a_router_of_no_file_says_so() {
 struct Mounted {
     folder: PathBuf,
     stamp: u32,
+    _undisturbed: RwLockReadGuard<'static, ()>,
 }
 
 impl Mounted {
-    fn new(name: &str, text: &str) -> Self {
+    async fn new(name: &str, text: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("warmpath-mount-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let mut mounted = Self { folder, stamp: 0 };
+        let mut mounted = Self { folder, stamp: 0, _undisturbed: SIGNALS.read().await };
         mounted.swap(text);
         symlink("..data/warmpath.yaml", mounted.file()).unwrap();
         mounted
@@ -344,7 +359,7 @@ impl Drop for Mounted {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mounted_map_that_is_swapped_by_links_is_followed() {
     let fleet = fleet().engines(1).policy("round_robin").start().await;
-    let mut mounted = Mounted::new("swap", &fleet.yaml);
+    let mut mounted = Mounted::new("swap", &fleet.yaml).await;
     fleet.app.follow(mounted.file(), Vec::new()).unwrap();
     fleet.eventually("it follows the file", async |fleet| fleet.config().await["file"].is_string()).await;
     let policy = async |fleet: &TestFleet| -> Value {
