@@ -147,13 +147,14 @@ pub struct Removed {
     pub remaining_copy_counts: Option<Vec<u32>>,
 }
 
-/// The tier that an engine's medium name means; `None` for names that nobody has told us. Names: vLLM, SGLang, LMCache.
+/// The tier that an engine's medium name means; `None` for names that nobody has told us. Names: vLLM (`FS` and `OBJ` of its
+/// second tier since 0.26), SGLang, LMCache, llm-d (`SHARED_STORAGE`).
 pub fn tier_of_medium(medium: &str) -> Option<Tier> {
     Some(match medium {
         "GPU" | "DEVICE" => Tier::Device,
         "CPU" | "CPU_PINNED" | "CPU_TIER1" => Tier::Host,
-        "CPU_TIER2" | "DISK" | "NVME" | "STORAGE" => Tier::Disk,
-        "EXTERNAL" | "NETWORK" | "REMOTE" | "SHARED" => Tier::External,
+        "CPU_TIER2" | "DISK" | "NVME" | "STORAGE" | "FS" => Tier::Disk,
+        "EXTERNAL" | "NETWORK" | "REMOTE" | "SHARED" | "SHARED_STORAGE" | "OBJ" => Tier::External,
         _ => return None,
     })
 }
@@ -184,8 +185,8 @@ mod tests {
         let table: [(&[&str], Tier); 4] = [
             (&["GPU", "DEVICE"], Tier::Device),
             (&["CPU", "CPU_PINNED", "CPU_TIER1"], Tier::Host),
-            (&["CPU_TIER2", "DISK", "NVME", "STORAGE"], Tier::Disk),
-            (&["EXTERNAL", "NETWORK", "REMOTE", "SHARED"], Tier::External),
+            (&["CPU_TIER2", "DISK", "NVME", "STORAGE", "FS"], Tier::Disk),
+            (&["EXTERNAL", "NETWORK", "REMOTE", "SHARED", "SHARED_STORAGE", "OBJ"], Tier::External),
         ];
         for (media, tier) in table {
             for medium in media {

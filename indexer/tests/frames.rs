@@ -186,6 +186,20 @@ fn keys_of_a_map_come_in_any_order_and_unknown_ones_pass() {
 }
 
 #[test]
+fn what_is_not_at_its_publisher_lies_outside_whatever_it_is_made_of() {
+    let tier = |locality: &str| {
+        let locality: String = locality.bytes().map(|byte| format!("{byte:02x}")).collect();
+        // {"type": "BlockRemoved", "block_hashes": [9], "medium": "STORAGE", "locality": …}
+        let event = "84a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865739109a66d656469756da753544f52414745\
+                     a86c6f63616c697479"
+            .to_owned() + &format!("{:02x}{locality}", 0xa0 + locality.len() / 2);
+        let CacheEvent::Removed(removed) = decode(&around(&[&event])).unwrap().events.remove(0) else { panic!() };
+        removed.tier
+    };
+    assert_eq!((tier("REMOTE"), tier("LOCAL")), (Tier::External, Tier::Disk));
+}
+
+#[test]
 fn copy_counts_are_read_if_they_are_aligned() {
     let counts = |list: &str| {
         let event = format!(
@@ -229,6 +243,8 @@ fn a_removal_that_is_rejected_is_told() {
     assert_eq!(told(&[&removed("9201c0"), CLEARED]), (true, 1));
     let map = format!("82ac626c6f636b5f68617368657391c3a474797065{}", "ac426c6f636b52656d6f766564");
     assert_eq!(told(&[CLEARED, &map]), (true, 1));
+    // {…"TierBlocksCleared"}: a kind that is still to come.
+    assert_eq!(told(&["91b154696572426c6f636b73436c6561726564"]), (true, 1));
     let tape = "93ac426c6f636b52656d6f7665649101a454415045";
     // An empty event says nothing, whatever follows it.
     assert_eq!(told(&[tape, "90", "91a3466f6f", &array_event(6, "9201020292010201c0")]), (false, 4));

@@ -87,6 +87,11 @@ impl Scrape {
         if rank.is_some_and(of_other_rank) {
             return;
         }
+        // SGLang with priorities says how many there are, and beside it how many of them are of each class.
+        let is_part = sample.label("priority").is_some_and(|class| !class.is_empty());
+        if is_part && (name == names.running || name == names.waiting) {
+            return;
+        }
         if name == names.info {
             let figure = |label| sample.label(label).and_then(|text| text.parse().ok());
             // An engine that does not know its cache yet says 0, by which it would be full for ever.
@@ -182,6 +187,11 @@ mod tests {
         );
         assert_eq!(read.prefix(), Some(PrefixCounters { queries: 100, hits: 9 }));
         assert_eq!(known(sglang, None).unwrap().running, Some(7));
+        let by_class = "sglang:num_running_reqs{priority=\"\"} 8\nsglang:num_running_reqs{priority=\"0\"} 5\n\
+                        sglang:num_running_reqs{priority=\"7\"} 3\nsglang:num_queue_reqs{priority=\"0\"} 4\n\
+                        sglang:num_queue_reqs{priority=\"\"} 4\n";
+        let read = known(by_class, None).unwrap();
+        assert_eq!((read.running, read.waiting), (Some(8), Some(4)));
     }
 
     #[test]

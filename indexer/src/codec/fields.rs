@@ -26,6 +26,7 @@ pub(super) enum Field {
     Kind,
     Salt,
     CopyCounts,
+    Locality,
 }
 
 /// Positions after the tag in the array form of `BlockStored`.
@@ -61,6 +62,7 @@ impl Field {
             b"kv_cache_spec_kind" => Self::Kind,
             b"cache_salt" => Self::Salt,
             b"remaining_copy_counts" => Self::CopyCounts,
+            b"locality" => Self::Locality,
             _ => return None,
         })
     }
@@ -78,6 +80,7 @@ pub(super) struct Fields<'a> {
     block_size: Option<Option<u32>>,
     lora_id: Option<Box<str>>,
     medium: Option<&'a str>,
+    is_remote: bool,
     lora_name: Option<&'a str>,
     /// Read last: an item means something else when it equals the adapter's name.
     extra_keys: Option<Cursor<'a>>,
@@ -108,6 +111,7 @@ impl<'a> Fields<'a> {
             }
             Field::Salt => self.salt = cursor.text("cache_salt")?,
             Field::CopyCounts => self.copy_counts = copy_counts(cursor)?,
+            Field::Locality => self.is_remote = cursor.text("locality")? == Some("REMOTE"),
         }
         Ok(())
     }
@@ -135,7 +139,10 @@ impl<'a> Fields<'a> {
 
     fn tier(&self, at: usize) -> Result<Tier, DecodeError> {
         let Some(medium) = self.medium else { return Ok(Tier::Device) };
-        tier_of_medium(medium).ok_or_else(|| DecodeError::UnknownMedium { medium: shortened(medium), at })
+        let tier =
+            tier_of_medium(medium).ok_or_else(|| DecodeError::UnknownMedium { medium: shortened(medium), at })?;
+        // By itself a medium such as STORAGE says what a store is made of, not whose it is.
+        Ok(if self.is_remote { Tier::External } else { tier })
     }
 
     /// Makes a stored event of the fields; `at` is where it begins.

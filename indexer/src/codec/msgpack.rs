@@ -118,9 +118,7 @@ fn events(cursor: &mut Cursor<'_>, batch: &mut EventBatch) -> Result<(), DecodeE
                 *cursor = reader;
             }
             Err(reason) => {
-                // In a medium that nobody knows there are no blocks to lose.
-                batch.removal_rejected |= !matches!(reason, DecodeError::UnknownMedium { .. })
-                    && matches!(kind_of(*cursor), Some(Kind::Removed | Kind::Cleared));
+                batch.removal_rejected |= takes_away(&reason, *cursor);
                 if let Err(broken) = cursor.skip("events") {
                     return Err(if matches!(reason, DecodeError::Truncated { .. }) { reason } else { broken });
                 }
@@ -133,6 +131,16 @@ fn events(cursor: &mut Cursor<'_>, batch: &mut EventBatch) -> Result<(), DecodeE
         }
     }
     Ok(())
+}
+
+/// Whether the event that begins here, rejected for this reason, may have told of blocks that are gone. Engines name events
+/// of that sort so, whichever are still to come; in a medium that nobody knows there are no blocks to lose.
+fn takes_away(reason: &DecodeError, event: Cursor<'_>) -> bool {
+    match reason {
+        DecodeError::UnknownMedium { .. } => false,
+        DecodeError::UnknownKind { kind, .. } => kind.ends_with("Removed") || kind.ends_with("Cleared"),
+        _ => matches!(kind_of(event), Some(Kind::Removed | Kind::Cleared)),
+    }
 }
 
 #[derive(Clone, Copy)]
