@@ -21,6 +21,7 @@ use super::coding::unencoded;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::{Behaviour, Gateway};
+use super::sender::SessionNames;
 use super::usage;
 use crate::door::Answered;
 use crate::error::GatewayError;
@@ -90,7 +91,7 @@ pub(super) async fn understand(
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);
     let seed = gateway.behaviour.index_seed;
-    view.read_as(gateway.fleet.dialect(&pool.model));
+    view.read_as(gateway.fleet.roster().dialect(&pool.model));
     let root = destination.root(view.salt().as_deref(), pool.block_size, seed);
     let prompts = if reads_prompts {
         // In a box of its own: it is large, and many requests do without.
@@ -196,10 +197,11 @@ impl Standing {
     fn of(gateway: &Gateway, headers: &HeaderMap, view: &RequestView<'_>) -> Result<Self, GatewayError> {
         let Behaviour { senders, objectives, .. } = &gateway.behaviour;
         let class = senders.class(headers, view.priority)?;
+        let names = SessionNames { prompt_cache_key: view.prompt_cache_key.as_deref(), user: view.user.as_deref() };
         Ok(Self {
             class,
             tenant: senders.tenant(headers),
-            affinity: senders.session(headers, Some(view)),
+            affinity: senders.session(headers, names),
             // Of an answer in one piece nobody sees when its tokens come.
             objectives: if view.stream { objectives.of(class) } else { Objectives::default() },
         })

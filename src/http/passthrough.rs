@@ -17,6 +17,7 @@ use super::coding::unencoded;
 use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::Gateway;
+use super::sender::SessionNames;
 use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::link::Outgoing;
@@ -37,6 +38,10 @@ struct Fields<'a> {
     model: Option<Cow<'a, str>>,
     #[serde(borrow)]
     messages: Option<Raw<'a>>,
+    #[serde(borrow)]
+    prompt_cache_key: Option<Raw<'a>>,
+    #[serde(borrow)]
+    user: Option<Raw<'a>>,
 }
 
 /// What a body is made of.
@@ -79,14 +84,16 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
 async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body, arrival.at).await?;
-    let (model, kind) = model(&parts.headers, &body, gateway.behaviour.messages_max)?;
+    let Content { kind, model, prompt_cache_key, user } =
+        Content::read(&parts.headers, &body, gateway.behaviour.messages_max)?;
     let destination = Destination::of(gateway, model.as_deref())?;
     let names_model = kind == Kind::Json && model.is_some();
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);
     let senders = &gateway.behaviour.senders;
     let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
-    let affinity = senders.session(&parts.headers, None);
+    let names = SessionNames { prompt_cache_key: prompt_cache_key.as_deref(), user: user.as_deref() };
+    let affinity = senders.session(&parts.headers, names);
     let mut headers = end_to_end(parts.headers);
     arrival.name(&mut headers);
     let tokens = kind.tokens(&body);
@@ -118,51 +125,65 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
     forward(gateway, &understood).await
 }
 
-/// The model that a body names, if it does, and what the body is. O(body).
-///
-/// # Errors
-/// Where two readers could disagree: it is JSON that is broken, or names a model twice, or is a form beyond what is read,
-/// or either is compressed.
-/// Where it is JSON beyond the limits of what engines are to read: nested too deep, or with more than `messages_max`.
-fn model<'a>(
-    headers: &HeaderMap,
-    body: &'a [u8],
-    messages_max: usize,
-) -> Result<(Option<Cow<'a, str>>, Kind), GatewayError> {
-    let content_type = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
-    // What names no type is JSON to engines.
-    let is_for_json = content_type.is_empty() || is_json(content_type);
-    let boundary = multipart::boundary(content_type);
-    if (is_for_json || boundary.is_some()) && !body.is_empty() {
-        unencoded(headers)?;
+/// What is understood of a body.
+#[derive(Debug, PartialEq, Eq)]
+struct Content<'a> {
+    kind: Kind,
+    /// The model that it names.
+    model: Option<Cow<'a, str>>,
+    /// Where they are text; what else stands there is for the worker to judge.
+    prompt_cache_key: Option<Cow<'a, str>>,
+    user: Option<Cow<'a, str>>,
+}
+
+impl<'a> Content<'a> {
+    fn of(kind: Kind, model: Option<Cow<'a, str>>) -> Self {
+        Self { kind, model, prompt_cache_key: None, user: None }
     }
-    if let Some(boundary) = boundary {
-        let model = multipart::field(body, boundary, "model");
-        let model = model.map_err(|unclear| {
-            let field = (unclear != multipart::Unclear::LongBoundary).then_some("model");
-            GatewayError::bad_request(unclear.to_string(), field)
+
+    /// O(body).
+    ///
+    /// # Errors
+    /// Where two readers could disagree: it is JSON that is broken, or names a model twice, or is a form beyond what is read,
+    /// or either is compressed.
+    /// Where it is JSON beyond the limits of what engines are to read: nested too deep, or with more than `messages_max`.
+    fn read(headers: &HeaderMap, body: &'a [u8], messages_max: usize) -> Result<Self, GatewayError> {
+        let content_type = headers.get(header::CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
+        // What names no type is JSON to engines.
+        let is_for_json = content_type.is_empty() || is_json(content_type);
+        let boundary = multipart::boundary(content_type);
+        if (is_for_json || boundary.is_some()) && !body.is_empty() {
+            unencoded(headers)?;
+        }
+        if let Some(boundary) = boundary {
+            let model = multipart::field(body, boundary, "model");
+            let model = model.map_err(|unclear| {
+                let field = (unclear != multipart::Unclear::LongBoundary).then_some("model");
+                GatewayError::bad_request(unclear.to_string(), field)
+            })?;
+            return Ok(Self::of(Kind::Media, model.map(Cow::Borrowed)));
+        }
+        let refused = |BadRequest { message, param }| GatewayError::bad_request(message, param);
+        let begin = without_mark(body).trim_ascii_start().first();
+        if is_for_json && is_wide(body) {
+            return Err(GatewayError::bad_request("the body is not UTF-8", None));
+        }
+        if begin == Some(&b'{') || begin == Some(&b'[') && is_for_json {
+            nests_within_reason(body).map_err(refused)?;
+        }
+        // What a mark precedes is not what every reader takes.
+        if body.trim_ascii_start().first() != Some(&b'{') {
+            return Ok(Self::of(Kind::Media, None));
+        }
+        let fields: Result<Fields<'a>, _> = serde_json::from_slice(body);
+        let Fields { model, messages, prompt_cache_key, user } = fields.map_err(|error| {
+            let what = if error.is_data() { "a valid request" } else { "valid JSON" };
+            GatewayError::bad_request(format!("the body is not {what}: {error}"), None)
         })?;
-        return Ok((model.map(Cow::Borrowed), Kind::Media));
+        messages.map_or(Ok(()), |messages| has_few_messages(messages, messages_max)).map_err(refused)?;
+        let text = |value: Option<Raw<'a>>| serde_json::from_str(value?.get()).ok();
+        Ok(Self { kind: Kind::Json, model, prompt_cache_key: text(prompt_cache_key), user: text(user) })
     }
-    let refused = |BadRequest { message, param }| GatewayError::bad_request(message, param);
-    let begin = without_mark(body).trim_ascii_start().first();
-    if is_for_json && is_wide(body) {
-        return Err(GatewayError::bad_request("the body is not UTF-8", None));
-    }
-    if begin == Some(&b'{') || begin == Some(&b'[') && is_for_json {
-        nests_within_reason(body).map_err(refused)?;
-    }
-    // What a mark precedes is not what every reader takes.
-    if body.trim_ascii_start().first() != Some(&b'{') {
-        return Ok((None, Kind::Media));
-    }
-    let fields: Result<Fields<'a>, _> = serde_json::from_slice(body);
-    let Fields { model, messages } = fields.map_err(|error| {
-        let what = if error.is_data() { "a valid request" } else { "valid JSON" };
-        GatewayError::bad_request(format!("the body is not {what}: {error}"), None)
-    })?;
-    messages.map_or(Ok(()), |messages| has_few_messages(messages, messages_max)).map_err(refused)?;
-    Ok((model, Kind::Json))
 }
 
 /// Whether it begins as JSON of two or four bytes a character does, which some engines read, and nobody writes (RFC 8259, 8.1).
@@ -184,8 +205,8 @@ mod tests {
     fn named(content_type: &'static str, body: &str) -> Result<(Option<String>, Kind), String> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-        let found = model(&headers, body.as_bytes(), 3).map_err(|error| error.to_string())?;
-        Ok((found.0.map(Cow::into_owned), found.1))
+        let found = Content::read(&headers, body.as_bytes(), 3).map_err(|error| error.to_string())?;
+        Ok((found.model.map(Cow::into_owned), found.kind))
     }
 
     #[test]
@@ -198,6 +219,18 @@ mod tests {
         assert_eq!(named("audio/wav", "RIFF"), Ok((None, Kind::Media)));
         let form = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nw\r\n--b--\r\n";
         assert_eq!(named("multipart/form-data; boundary=b", form), Ok((Some("w".to_owned()), Kind::Media)));
+    }
+
+    #[test]
+    fn a_session_is_read_where_its_name_is_text() {
+        let names = |body: &str| {
+            let content = Content::read(&HeaderMap::new(), body.as_bytes(), 3).unwrap();
+            (content.prompt_cache_key.map(Cow::into_owned), content.user.map(Cow::into_owned))
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(names(r#"{"prompt_cache_key":"a\u0062","user":"u"}"#), (text("ab"), text("u")));
+        assert_eq!(names(r#"{"prompt_cache_key":{"k":1},"user":null}"#), (None, None));
+        assert_eq!(names(r#"{"metadata":{"user":"u"}}"#), (None, None));
     }
 
     #[test]
@@ -216,7 +249,7 @@ mod tests {
             let read = |content_type| {
                 let mut headers = HeaderMap::new();
                 headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-                model(&headers, body, 3).map_err(|error| error.status().as_u16())
+                Content::read(&headers, body, 3).map_err(|error| error.status().as_u16())
             };
             assert_eq!([read("application/json"), read("application/json; charset=utf-16")], [Err(400), Err(400)]);
         }

@@ -9,11 +9,17 @@ use warmpath_core::shape::{AffinityKey, Class, TenantId};
 
 use crate::config::SessionField;
 use crate::error::GatewayError;
-use crate::openai::RequestView;
 
 /// How long the client will wait for the whole answer, in milliseconds from the request's arrival: relative, since clocks
 /// differ. OpenAI's clients send none by themselves: their `x-stainless-read-timeout` bounds each wait, not the sum.
 const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+
+/// What a body says that may tell sessions apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SessionNames<'a> {
+    pub(super) prompt_cache_key: Option<&'a str>,
+    pub(super) user: Option<&'a str>,
+}
 
 /// How senders and their urgency are known.
 #[derive(Clone, Debug)]
@@ -49,14 +55,14 @@ impl Senders {
     }
 
     /// The session that it belongs to, a tenant's own; none where sessions count for nothing. O(bytes of its name).
-    pub(super) fn session(&self, headers: &HeaderMap, view: Option<&RequestView<'_>>) -> Option<AffinityKey> {
+    pub(super) fn session(&self, headers: &HeaderMap, in_body: SessionNames<'_>) -> Option<AffinityKey> {
         let (header, field) = self.sessions.as_ref()?;
         let by_header = header.as_ref().and_then(|header| headers.get(header)).map(|name| name.as_bytes());
         // A header without a name says nothing.
         let by_header = by_header.filter(|name| !name.is_empty());
         let by_body = || match field {
-            SessionField::PromptCacheKey => view?.prompt_cache_key.as_deref(),
-            SessionField::User => view?.user.as_deref(),
+            SessionField::PromptCacheKey => in_body.prompt_cache_key,
+            SessionField::User => in_body.user,
             SessionField::None => None,
         };
         let name = by_header.or_else(|| by_body().map(str::as_bytes)).filter(|name| !name.is_empty())?;
@@ -189,10 +195,10 @@ mod tests {
 
     #[test]
     fn a_session_is_named_by_its_header_or_else_by_the_body_and_is_its_tenants_own() {
-        let (header, body) = (|| "x-session-id".parse().ok(), br#"{"prompt":"x","user":"u","prompt_cache_key":"k"}"#);
-        let view = RequestView::parse(Endpoint::Completions, body, 9).unwrap();
+        let header = || "x-session-id".parse().ok();
+        let body = SessionNames { prompt_cache_key: Some("k"), user: Some("u") };
         let senders = Senders::new(None, None);
-        let by = |senders: &Senders, pairs: &[(&'static str, &str)]| senders.session(&headers(pairs), Some(&view));
+        let by = |senders: &Senders, pairs: &[(&'static str, &str)]| senders.session(&headers(pairs), body);
         assert_eq!(by(&senders, &[("x-session-id", "s")]), None);
         let senders = senders.with_sessions(header(), SessionField::PromptCacheKey);
         let named = [("x-session-id", "s")].as_slice();
@@ -206,7 +212,7 @@ mod tests {
         assert_eq!(by(&senders, &[]), by(&senders, &[("x-session-id", "u")]));
         let senders = senders.with_sessions(None, SessionField::None);
         assert_eq!(by(&senders, named), None);
-        assert_eq!(senders.session(&headers(named), None), None);
+        assert_eq!(senders.session(&headers(named), SessionNames::default()), None);
     }
 
     #[test]

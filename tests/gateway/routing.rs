@@ -75,6 +75,10 @@ async fn a_session_stays_with_its_worker_where_sessions_count() {
         assert_eq!(ask(Some("s"), Some("t"), turn * 100).await, home);
         // What the body says counts where the header is silent.
         assert_eq!(ask(None, Some("t"), turn * 100 + 50).await, other);
+        // Of what passes unread, too.
+        let body = json!({"model": "m", "prompt": "x", "prompt_cache_key": "t"});
+        let passed = fleet.client.post(fleet.url("/tokenize")).json(&body).send().await.unwrap();
+        assert_eq!(passed.headers()["x-warmpath-worker"], other.as_str());
     }
 }
 
