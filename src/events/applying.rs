@@ -45,6 +45,9 @@ impl EventTask {
     }
 
     fn count(&self, applied: &Applied) {
+        let metrics = &self.worker.metrics;
+        let number = |count| u64::try_from(count).unwrap_or(u64::MAX);
+        metrics.belief.applied(number(applied.telling()), number(applied.wrong_size));
         let outcomes = [
             ("stored", applied.stored),
             ("copy", applied.copies),
@@ -59,7 +62,7 @@ impl EventTask {
             ("cut", applied.cut),
         ];
         for (outcome, count) in outcomes {
-            self.worker.metrics.events(outcome, u64::try_from(count).unwrap_or(u64::MAX));
+            metrics.events(outcome, number(count));
         }
     }
 }

@@ -105,7 +105,6 @@ impl WorkerMetrics {
     /// `count` events met this end.
     pub fn events(&self, outcome: &'static str, count: u64) {
         if count > 0 {
-            self.belief.events(outcome, count);
             self.events.add(outcome, count);
         }
     }
