@@ -198,22 +198,18 @@ impl Fleet {
     }
 
     /// Lets a worker go. Requests that are on their way there keep it, and its slots stay taken until the last of them
-    /// has ended. Returns its ranks. O(workers).
-    pub fn leave(&self, id: &WorkerId) -> Vec<Arc<Worker>> {
+    /// has ended. O(workers).
+    pub fn leave(&self, id: &WorkerId) {
         let slots = self.lock();
         let roster = self.roster.load_full();
-        let left: Vec<_> = roster.ranks_of(id).cloned().collect();
-        if let Some(worker) = left.first() {
+        if let Some(worker) = roster.ranks_of(id).next() {
             self.away.went(Instant::now(), id, worker.duty());
         }
         self.publish(roster.without(id));
         drop(slots);
         self.catalogue.outdate();
-        for worker in &left {
-            self.forget(worker.slot);
-        }
+        roster.ranks_of(id).for_each(|left| self.forget(left.slot));
         self.tell_tokenizers();
-        left
     }
 
     /// Forgets all that is remembered of what was sent to `slot`, whoever was there.
