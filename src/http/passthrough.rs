@@ -112,7 +112,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
             method: parts.method,
             path: path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/")),
             headers,
-            body: body.clone(),
+            body,
         },
     };
     forward(gateway, &understood).await

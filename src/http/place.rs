@@ -128,11 +128,11 @@ pub(super) fn avoided<'a>(
     match (&request.adapter, &request.alias) {
         (None, None) => return avoid,
         (Some(adapter), _) => {
-            lacking.clone_from(avoid);
+            lacking.copy_from(avoid);
             roster.avoid_without(adapter, pool, lacking);
         }
         (None, Some(alias)) => {
-            lacking.clone_from(avoid);
+            lacking.copy_from(avoid);
             roster.avoid_unnamed(alias, pool, lacking);
         }
     }
