@@ -20,7 +20,6 @@ use super::gateway::Gateway;
 use super::place::Placed;
 use super::retrying::Retrying;
 use super::timing::{SERVER_TIMING, Timing};
-use crate::decisions::told::decided;
 use crate::decisions::{Decision, Standing};
 use crate::error::{GatewayError, Retry, SHOULD_RETRY};
 use crate::fleet::{Duty, PoolState, Worker};
@@ -361,5 +360,5 @@ fn tell_decision(placement: &Placement, headers: &mut HeaderMap) {
         headers.insert(WORKER, worker);
     }
     headers.insert(OVERLAP_TOKENS, HeaderValue::from(placement.overlap_tokens.0));
-    headers.insert(DECISION, HeaderValue::from_static(decided(placement.decided_by)));
+    headers.insert(DECISION, HeaderValue::from_static(placement.decided_by.as_str()));
 }
