@@ -20,7 +20,7 @@ use super::gateway::Gateway;
 use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::link::Outgoing;
-use crate::openai::{BadRequest, Raw, has_few_messages, nests_within_reason, without_mark};
+use crate::openai::{Raw, has_few_messages, nests_within_reason, without_mark};
 use crate::tokenize::Prompts;
 use crate::upstream::end_to_end;
 
@@ -144,13 +144,12 @@ fn model<'a>(
         })?;
         return Ok((model.map(Cow::Borrowed), Kind::Media));
     }
-    let refused = |BadRequest { message, param }| GatewayError::bad_request(message, param);
     let begin = without_mark(body).trim_ascii_start().first();
     if is_for_json && is_wide(body) {
         return Err(GatewayError::bad_request("the body is not UTF-8", None));
     }
     if begin == Some(&b'{') || begin == Some(&b'[') && is_for_json {
-        nests_within_reason(body).map_err(refused)?;
+        nests_within_reason(body)?;
     }
     // What a mark precedes is not what every reader takes.
     if body.trim_ascii_start().first() != Some(&b'{') {
@@ -161,7 +160,7 @@ fn model<'a>(
         let what = if error.is_data() { "a valid request" } else { "valid JSON" };
         GatewayError::bad_request(format!("the body is not {what}: {error}"), None)
     })?;
-    messages.map_or(Ok(()), |messages| has_few_messages(messages, messages_max)).map_err(refused)?;
+    messages.map_or(Ok(()), |messages| has_few_messages(messages, messages_max))?;
     Ok((model, Kind::Json))
 }
 
