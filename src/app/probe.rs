@@ -8,7 +8,7 @@ use http::StatusCode;
 
 use crate::config::{ReadyWhen, Timeouts};
 use crate::error::chain;
-use crate::fleet::{Duty, Fleet, Worker};
+use crate::fleet::{Change, Duty, Fleet, Worker};
 use crate::link::{AskError, Outgoing, SendError, Stage};
 use crate::shutdown::{Restarts, Tasks};
 
@@ -48,8 +48,12 @@ impl Probes {
                 let (rank, why) = (worker.rank.map(|rank| rank.0), fault.as_deref());
                 let is_news = worker.note_check(why);
                 match self.fleet.checked(worker, why.is_none(), Instant::now()) {
-                    Some(true) => tracing::info!(worker = %worker.id, rank, "brought back: its health checks pass"),
-                    Some(false) => tracing::warn!(worker = %worker.id, rank, why, "taken out: its health checks fail"),
+                    Some(Change::BroughtBack) => {
+                        tracing::info!(worker = %worker.id, rank, "brought back: its health checks pass")
+                    }
+                    Some(Change::TakenOut) => {
+                        tracing::warn!(worker = %worker.id, rank, why, "taken out: its health checks fail")
+                    }
                     None if is_news && why.is_some() && !worker.health().is_available() => {
                         tracing::warn!(worker = %worker.id, rank, why, "its health checks fail");
                     }
