@@ -139,9 +139,8 @@ fn chosen<'a>(config: &'a Config, examination: &Examination) -> Result<Vec<&'a W
 }
 
 /// The ranks of a worker as routing targets have them.
-fn ranks(worker: &Worker) -> impl Iterator<Item = Option<Rank>> + use<> {
-    let (start, count) = (u32::from(worker.dp_start_rank), u32::from(worker.dp_ranks.value.get()));
-    (start..start.saturating_add(count)).map(move |rank| (start > 0 || count > 1).then_some(Rank(rank)))
+fn ranks(worker: &Worker) -> impl Iterator<Item = Option<Rank>> {
+    worker.ranks().map(|rank| worker.rank(rank))
 }
 
 /// Begins to listen to everybody who has events.

@@ -184,6 +184,11 @@ impl GatewayError {
         Self::BadRequest { message: message.into(), param: param.map(str::to_owned) }
     }
 
+    /// A worker failed, and did not say when it is to be asked again.
+    pub(crate) fn upstream(worker: &WorkerId, failure: Failure, source: Option<BoxError>) -> Self {
+        Self::Upstream { worker: worker.clone(), failure, retry_after: None, source }
+    }
+
     /// The status that the client sees.
     pub fn status(&self) -> StatusCode {
         match self {

@@ -10,7 +10,7 @@ use warmpath_indexer::concurrent::Chains;
 use warmpath_indexer::event::EventBatch;
 use warmpath_indexer::feed::Stamp;
 use warmpath_indexer::index::Writer;
-use warmpath_indexer::repair::{Emptied, Means, Repair, Repaired, Step, Want};
+use warmpath_indexer::repair::{Emptied, Repair, Repaired, Step};
 
 use crate::fleet::engine::Process;
 use crate::fleet::{PoolState, Worker};
@@ -79,8 +79,7 @@ impl EventTask {
         source: Source,
     ) -> Self {
         let restoring = Restoring::new(worker.id.as_str(), worker.rank.unwrap_or_default().0);
-        let Abilities { patience, replays, snapshots } = source.abilities;
-        let repair = Repair::new(Means { patience, replays, snapshots });
+        let repair = Repair::new(source.abilities);
         Self {
             worker,
             pool,
@@ -267,6 +266,18 @@ impl EventTask {
         if self.numbered && !message.is_numbered() { Err(Refusal::Unnumbered) } else { Ok(()) }
     }
 
+    /// A bus that numbers nothing cannot tell what it lost while nobody listened.
+    fn note_numbering(&mut self, message: &Message) {
+        if message.seq.is_some() || message.payload.first() == Some(&b'{') || self.unnumbered {
+            return;
+        }
+        self.unnumbered = true;
+        if self.restored {
+            tracing::warn!(worker = %self.worker.id, "events carry no numbers; starting from an empty view");
+            self.index.forget();
+        }
+    }
+
     /// Those events of a batch that could not be understood.
     fn note_rejected(&mut self, batch: &EventBatch, now: Instant) {
         let count = u64::try_from(batch.rejected_total()).unwrap_or(u64::MAX);
@@ -304,7 +315,7 @@ impl EventTask {
         match step {
             Step::Apply(batch) => self.apply(&batch),
             Step::Clear(why) => self.clear(why),
-            Step::Ask(want) => self.ask(want),
+            Step::Ask(ask) => self.ask(ask),
             Step::View(view) => {
                 self.trust.set_view(view);
                 self.worker.metrics.suspect.set(if view.is_doubted() { 1.0 } else { 0.0 });
@@ -336,11 +347,7 @@ impl EventTask {
     }
 
     /// A source that has no time to be asked is taken not to answer: it is asked again later.
-    fn ask(&self, want: Want) {
-        let ask = match want {
-            Want::Replay { id, from } => Ask::Replay { id, from },
-            Want::Snapshot { id } => Ask::Snapshot { id },
-        };
+    fn ask(&self, ask: Ask) {
         if let Err(error) = self.source.asks.try_send(ask) {
             tracing::debug!(worker = %self.worker.id, %error, "the event source cannot be asked");
         }

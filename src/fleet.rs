@@ -57,6 +57,15 @@ pub struct Fleet {
     away: duty::Away,
 }
 
+/// Whether a worker may be chosen, where that has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It may, and might not before.
+    BroughtBack,
+    /// It may not any more.
+    TakenOut,
+}
+
 /// What the workers of each model share, by the model's name.
 type Pools = HashMap<Arc<str>, Arc<PoolState>>;
 
@@ -198,22 +207,18 @@ impl Fleet {
     }
 
     /// Lets a worker go. Requests that are on their way there keep it, and its slots stay taken until the last of them
-    /// has ended. Returns its ranks. O(workers).
-    pub fn leave(&self, id: &WorkerId) -> Vec<Arc<Worker>> {
+    /// has ended. O(workers).
+    pub fn leave(&self, id: &WorkerId) {
         let slots = self.lock();
         let roster = self.roster.load_full();
-        let left: Vec<_> = roster.ranks_of(id).cloned().collect();
-        if let Some(worker) = left.first() {
+        if let Some(worker) = roster.ranks_of(id).next() {
             self.away.went(Instant::now(), id, worker.duty());
         }
         self.publish(roster.without(id));
         drop(slots);
         self.catalogue.outdate();
-        for worker in &left {
-            self.forget(worker.slot);
-        }
+        roster.ranks_of(id).for_each(|left| self.forget(left.slot));
         self.tell_tokenizers();
-        left
     }
 
     /// Forgets all that is remembered of what was sent to `slot`, whoever was there.
@@ -234,8 +239,8 @@ impl Fleet {
         }
     }
 
-    /// Takes note of a health check. Returns whether the worker may be chosen now, where that has changed.
-    pub fn checked(&self, worker: &Worker, passed: bool, now: Instant) -> Option<bool> {
+    /// Takes note of a health check. Returns what that has changed.
+    pub fn checked(&self, worker: &Worker, passed: bool, now: Instant) -> Option<Change> {
         let (before, after) = {
             let mut health = worker.lock_health();
             let before = health.is_available();
@@ -299,15 +304,15 @@ impl Fleet {
         }
     }
 
-    /// Makes the table say of a worker what its health and its duty say; since when it is back, if it is. Returns whether
-    /// it may be chosen now, where that has changed. O(workers) where it has.
-    fn settle(&self, worker: &Worker, returned: Option<Instant>) -> Option<bool> {
+    /// Makes the table say of a worker what its health and its duty say; since when it is back, if it is. Returns what that
+    /// has changed. O(workers) where it has.
+    fn settle(&self, worker: &Worker, returned: Option<Instant>) -> Option<Change> {
         let _one_at_a_time = self.lock();
         self.settle_locked(worker, returned)
     }
 
     /// The same for whoever makes changes already.
-    fn settle_locked(&self, worker: &Worker, returned: Option<Instant>) -> Option<bool> {
+    fn settle_locked(&self, worker: &Worker, returned: Option<Instant>) -> Option<Change> {
         let available = worker.may_serve();
         let roster = self.roster.load_full();
         // It may have left; its slot is never another's while somebody holds it.
@@ -322,7 +327,7 @@ impl Fleet {
             target.ramp = returned.map(ramp).or(target.ramp);
         });
         self.publish(changed);
-        (before != available).then_some(available)
+        (before != available).then_some(if available { Change::BroughtBack } else { Change::TakenOut })
     }
 
     /// Takes note of how many blocks the cache of a worker has, as its engine says; what operators have set counts more.

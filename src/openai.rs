@@ -10,6 +10,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use crate::error::GatewayError;
+
 mod dialect;
 mod field;
 mod fields;
@@ -50,6 +52,12 @@ impl BadRequest {
     /// A fault of one field.
     fn field(param: &'static str, message: impl Into<String>) -> Self {
         Self { message: short(message.into()), param: Some(param) }
+    }
+}
+
+impl From<BadRequest> for GatewayError {
+    fn from(BadRequest { message, param }: BadRequest) -> Self {
+        Self::bad_request(message, param)
     }
 }
 

@@ -281,10 +281,9 @@ impl Capacities {
     /// The capacities for a trace of `unique` different blocks. A sweep has those of `unique · e^x / e⁴` above 2 000, with x
     /// in 40 even steps from −4 to 4, as the optimizer of the Tair KVCache manager sweeps; of a small trace, all.
     pub fn resolved(&self, unique: usize) -> Vec<Capacity> {
-        let Self::Sweep = self else {
-            let Self::Listed(listed) = self else { return Vec::new() };
+        if let Self::Listed(listed) = self {
             return listed.clone();
-        };
+        }
         let points = (0..SWEEP_POINTS).map(|step| {
             let x = -4.0 + 8.0 * f64::from(step) / f64::from(SWEEP_POINTS - 1);
             floor(real_len(unique) * (x - 4.0).exp() * (1.0 + 1e-12))

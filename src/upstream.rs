@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use warmpath_core::retry::Failure;
 
 use crate::alarm::in_time;
-use crate::error::{BoxError, GatewayError, error_json, retry_after};
+use crate::error::{GatewayError, error_json, retry_after};
 use crate::fleet::Worker;
 use crate::link::{Fault, Inflow, Outgoing, SendError, Stage, Way};
 use headers::{RANK, is_media, to_client};
@@ -112,7 +112,9 @@ impl Upstream {
         let until = Instant::now() + self.timeouts.first_byte;
         let own = own(worker);
         let sending = pin!(worker.link.send(outgoing, &own, way));
-        let Some(sent) = in_time(until, sending).await else { return Err(failed(worker, Failure::Silent, None)) };
+        let Some(sent) = in_time(until, sending).await else {
+            return Err(GatewayError::upstream(&worker.id, Failure::Silent, None));
+        };
         let response = sent.map_err(|SendError { stage, source }| {
             let failure = match stage {
                 // It lives, and its client may have made it say so much: so would any other.
@@ -122,7 +124,7 @@ impl Upstream {
                 Stage::Stale => Failure::Stale,
                 Stage::Broken => Failure::Broken,
             };
-            failed(worker, failure, Some(source))
+            GatewayError::upstream(&worker.id, failure, Some(source))
         })?;
         let (mut parts, mut rest) = response.into_parts();
         let failure = match parts.status {
@@ -140,9 +142,9 @@ impl Upstream {
             return Err(GatewayError::Upstream { worker: worker.id.clone(), failure, retry_after, source: None });
         }
         let cut = |cut| match cut {
-            Cut::Late => failed(worker, Failure::Silent, None),
-            Cut::Broken(source) => failed(worker, Failure::Broken, Some(source.into())),
-            Cut::Unserved(failure) => failed(worker, failure, None),
+            Cut::Late => GatewayError::upstream(&worker.id, Failure::Silent, None),
+            Cut::Broken(source) => GatewayError::upstream(&worker.id, Failure::Broken, Some(source.into())),
+            Cut::Unserved(failure) => GatewayError::upstream(&worker.id, failure, None),
         };
         let patience = Patience { until, idle: self.timeouts.idle };
         let (content, first) = if is_event_stream(&parts, &outgoing.method) {
@@ -275,10 +277,6 @@ async fn first_event(body: &mut Inflow, patience: Patience) -> Result<(Content, 
             None => {}
         }
     }
-}
-
-fn failed(worker: &Worker, failure: Failure, source: Option<BoxError>) -> GatewayError {
-    GatewayError::Upstream { worker: worker.id.clone(), failure, retry_after: None, source }
 }
 
 /// What the worker is told by the router in the place of what its client says.

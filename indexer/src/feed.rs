@@ -79,7 +79,8 @@ impl<T> WorkerFeed<T> {
     }
 
     /// Holds at most so much while something is being fetched.
-    pub fn set_hold_max(&mut self, max: HoldMax) {
+    #[cfg(test)]
+    pub(crate) fn set_hold_max(&mut self, max: HoldMax) {
         self.held.set_max(max);
     }
 

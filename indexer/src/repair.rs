@@ -9,19 +9,19 @@ use std::time::Instant;
 
 use warmpath_core::trust::ViewState;
 
-use crate::feed::{Action, Began, HoldMax, Patience, Position, Stamp, Verdict, WorkerFeed};
+use crate::feed::{Action, Began, Patience, Position, Stamp, Verdict, WorkerFeed};
 use doubt::{BACK_OFF, FRESH, back_off};
 use replay::{Asked, Bare};
-pub use step::{AskId, Cold, Emptied, Outcome, Repaired, ReplayEnd, Step, Want};
+pub use step::{Ask, AskId, Cold, Emptied, Outcome, Repaired, ReplayEnd, Step};
 
 /// What a source can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Means {
+pub struct Abilities {
     /// How long batches may overtake each other on its path.
     pub patience: Patience,
-    /// Whether it sends batches again.
+    /// Whether it answers [`Ask::Replay`].
     pub replays: bool,
-    /// Whether it has snapshots.
+    /// Whether it answers [`Ask::Snapshot`].
     pub snapshots: bool,
 }
 
@@ -66,7 +66,7 @@ struct Awaited {
 ///    late it comes and whatever else is on its way.
 /// 5. What waits is bounded, in batches and in bytes; so is how long anything is tried.
 pub struct Repair<T> {
-    means: Means,
+    abilities: Abilities,
     feed: WorkerFeed<T>,
     doubt: Option<Doubt>,
     cold: Option<Cold>,
@@ -99,10 +99,10 @@ pub struct Repair<T> {
 
 impl<T> Repair<T> {
     /// Of a view that is empty, over a source that has said nothing.
-    pub fn new(means: Means) -> Self {
+    pub fn new(abilities: Abilities) -> Self {
         Self {
-            means,
-            feed: WorkerFeed::new(means.patience),
+            abilities,
+            feed: WorkerFeed::new(abilities.patience),
             doubt: None,
             cold: None,
             asked: None,
@@ -125,18 +125,11 @@ impl<T> Repair<T> {
         }
     }
 
-    /// Holds at most so much while something is being fetched.
-    #[must_use]
-    pub fn with_hold_max(mut self, max: HoldMax) -> Self {
-        self.feed.set_hold_max(max);
-        self
-    }
-
     /// Begins again with an empty view, over the same source: what was known is not to be trusted, for the task that kept it
     /// has failed. Answers to earlier questions do not matter any more.
     pub fn start_over(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
-        let Self { means, last_id, process_start, told, .. } = *self;
-        *self = Self { last_id, process_start, told, ..Self::new(means) };
+        let Self { abilities, last_id, process_start, told, .. } = *self;
+        *self = Self { last_id, process_start, told, ..Self::new(abilities) };
         if let Some(at) = process_start {
             self.feed.note_process(at, false);
         }
@@ -145,7 +138,7 @@ impl<T> Repair<T> {
 
     /// From now on the source sends batches again, or not.
     pub fn set_replays(&mut self, replays: bool) {
-        self.means.replays = replays;
+        self.abilities.replays = replays;
     }
 
     /// How far the view can be believed.
@@ -200,7 +193,7 @@ impl<T> Repair<T> {
                 }
                 if let Some(doubt) = &mut self.doubt {
                     doubt.better = false;
-                    doubt.gone |= self.means.snapshots && self.cold.is_some();
+                    doubt.gone |= self.abilities.snapshots && self.cold.is_some();
                 }
             } else {
                 self.unproven = self.feed.is_started();
@@ -268,7 +261,7 @@ impl<T> Repair<T> {
             (doubt.gone, doubt.outcome) = (false, Outcome::Snapshot);
         }
         self.feed.go_on(&mut self.actions);
-        if !awaited.outrun && (self.feed.is_complete() || !self.means.replays) {
+        if !awaited.outrun && (self.feed.is_complete() || !self.abilities.replays) {
             self.settle(now);
         } else {
             self.feed.pause();
@@ -294,7 +287,7 @@ impl<T> Repair<T> {
             if !self.feed.is_complete() {
                 self.gap(now);
             }
-        } else if self.means.replays {
+        } else if self.abilities.replays {
             if let Some(doubt) = &mut self.doubt {
                 doubt.gone = false;
             }

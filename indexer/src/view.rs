@@ -73,6 +73,13 @@ pub struct Applied {
     pub cut: usize,
 }
 
+impl Applied {
+    /// Of events that say what the cache holds, orphans included.
+    pub fn telling(&self) -> usize {
+        self.stored + self.copies + self.reported + self.removed + self.orphans
+    }
+}
+
 impl AddAssign for Applied {
     fn add_assign(&mut self, other: Self) {
         self.stored += other.stored;

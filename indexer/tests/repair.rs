@@ -14,12 +14,12 @@ use std::time::Duration;
 use path::{Faults, Kind, World};
 use warmpath_core::trust::ViewState;
 use warmpath_indexer::feed::Patience;
-use warmpath_indexer::repair::Means;
+use warmpath_indexer::repair::Abilities;
 
 /// A path that keeps the order, and an engine that sends again what it said; no epochs.
 const ZMQ: Kind = Kind {
     name: "zmq",
-    means: Means { patience: Patience::NONE, replays: true, snapshots: false },
+    abilities: Abilities { patience: Patience::NONE, replays: true, snapshots: false },
     epoch: false,
     ring: 10_000,
 };
@@ -28,21 +28,21 @@ const ZMQ_SHORT: Kind = Kind { name: "zmq, short ring", ring: 20, ..ZMQ };
 /// A path that reorders, and somebody who keeps the engine's blocks.
 const BRIDGE: Kind = Kind {
     name: "bridge",
-    means: Means { patience: Patience::NATS, replays: false, snapshots: true },
+    abilities: Abilities { patience: Patience::NATS, replays: false, snapshots: true },
     epoch: true,
     ring: 10_000,
 };
 /// All that there can be, and a short memory.
 const ALL: Kind = Kind {
     name: "replay and snapshot",
-    means: Means { patience: Patience::NATS, replays: true, snapshots: true },
+    abilities: Abilities { patience: Patience::NATS, replays: true, snapshots: true },
     epoch: true,
     ring: 20,
 };
 /// Nothing but the batches themselves.
 const BARE: Kind = Kind {
     name: "bare",
-    means: Means { patience: Patience::NATS, replays: false, snapshots: false },
+    abilities: Abilities { patience: Patience::NATS, replays: false, snapshots: false },
     epoch: true,
     ring: 10_000,
 };
@@ -57,7 +57,7 @@ fn live_through(kind: Kind, faults: Faults, seed: u64) -> World {
     world.live_through(300);
     world.quiesce();
     let view = world.repair.view();
-    let whole = kind.means.snapshots || (kind.means.replays && kind.ring >= 10_000);
+    let whole = kind.abilities.snapshots || (kind.abilities.replays && kind.ring >= 10_000);
     assert!(!view.is_doubted(), "{world}");
     assert!(view == ViewState::Current || !whole, "{world}: {:?}", world.repair.cold());
     world.compare();

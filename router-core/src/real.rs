@@ -49,9 +49,6 @@ pub trait Number:
     /// `then` where it is larger than the other, else `or`.
     fn if_above(self, other: Self, then: Self, or: Self) -> Self;
 
-    /// Whether any is larger than nothing.
-    fn is_any_positive(self) -> bool;
-
     /// All of them.
     fn numbers(&self) -> &[f64];
 
@@ -117,11 +114,6 @@ impl Number for f64 {
     }
 
     #[inline(always)]
-    fn is_any_positive(self) -> bool {
-        self > 0.0
-    }
-
-    #[inline(always)]
     fn numbers(&self) -> &[f64] {
         std::slice::from_ref(self)
     }
@@ -182,11 +174,6 @@ impl Number for Four {
     }
 
     #[inline(always)]
-    fn is_any_positive(self) -> bool {
-        self.simd_gt(Self::ZERO).any()
-    }
-
-    #[inline(always)]
     fn numbers(&self) -> &[f64] {
         self.as_array()
     }
@@ -221,7 +208,7 @@ mod tests {
         const OF: [f64; FOUR] = [-1.5, 0.0, 2.0, f64::INFINITY];
         const TO: [f64; FOUR] = [1.0, 0.0, -3.0, 7.0];
         type Binary<N> = fn(N, N) -> N;
-        fn all<N: Number>() -> [Binary<N>; 9] {
+        fn all<N: Number>() -> [Binary<N>; 8] {
             [
                 |a, b| a + b,
                 |a, b| a - b,
@@ -231,16 +218,13 @@ mod tests {
                 N::smaller,
                 |a, b| a.if_above(b, b * b, N::all(4.0)),
                 |a, b| a.if_positive(b),
-                |a, b| if b.is_any_positive() { a } else { N::all(0.5) },
             ]
         }
-        for (one, four) in all::<f64>().into_iter().zip(all::<Four>()).take(8) {
+        for (one, four) in all::<f64>().into_iter().zip(all::<Four>()) {
             let each = four(Four::new(OF), Four::new(TO));
             let told = [0, 1, 2, 3].map(|at| one(OF[at], TO[at]));
             assert_eq!(each.numbers(), told);
         }
-        let any = |of: [f64; FOUR]| Four::new(of).is_any_positive();
-        assert_eq!([any(OF), any([0.0; FOUR]), any([-1.0; FOUR])], [true, false, false]);
     }
 
     #[test]

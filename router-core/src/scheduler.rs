@@ -65,6 +65,18 @@ pub enum DecidedBy {
     LeastLoaded,
 }
 
+impl DecidedBy {
+    /// In one word, as clients and operators are told.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Fallback(_) => "fallback",
+            Self::Load => "load",
+            Self::LeastLoaded => "least_loaded",
+        }
+    }
+}
+
 /// A decision, and the worker's share that goes with it.
 #[derive(Debug)]
 pub struct Placement {

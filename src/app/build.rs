@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use warmpath_core::admission::OnAllBusy;
-use warmpath_core::ids::Rank;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::queue::Rules;
 use warmpath_core::retry::RetryBudget;
@@ -80,7 +79,6 @@ pub(super) fn newcomers(
     (health, links): (Health, &Links),
     metrics: &Metrics,
 ) -> Result<Vec<Newcomer>, StartError> {
-    let (start, count) = (u32::from(described.dp_start_rank), u32::from(described.dp_ranks.value.get()));
     let contract = contract(described)?;
     let (requests, control) = (link(links, described)?, link(links, described)?);
     let silence = match config.event_source(described) {
@@ -90,11 +88,11 @@ pub(super) fn newcomers(
     // What was counted of whoever had its id is not its own.
     metrics.forget_worker(described.id.value.as_str());
     let newcomer = |rank| {
-        let rank = (start > 0 || count > 1).then_some(Rank(rank));
+        let rank = described.rank(rank);
         Newcomer {
             id: described.id.value.clone(),
             rank,
-            tells_rank: count > 1,
+            tells_rank: described.dp_ranks.get() > 1,
             model: described.model.value.as_str().into(),
             link: Arc::clone(&requests),
             control: Arc::clone(&control),
@@ -104,7 +102,7 @@ pub(super) fn newcomers(
             silence,
         }
     };
-    Ok((start..start.saturating_add(count)).map(newcomer).collect())
+    Ok(described.ranks().map(newcomer).collect())
 }
 
 /// What of a worker's description may change while it stays.

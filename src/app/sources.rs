@@ -15,7 +15,7 @@ use super::StartError;
 use super::build::setup;
 use crate::config::{Config, EventSource, Worker as Described};
 use crate::error::BoxError;
-use crate::events::course::{Course, Standing, Way};
+use crate::events::course::{Course, MEANWHILE, Standing, Way};
 use crate::events::local::LocalBus;
 use crate::events::nats::NatsBus;
 use crate::events::snapshots::SnapshotFolder;
@@ -34,9 +34,6 @@ const WRITING_MAX: Duration = Duration::from_secs(5);
 
 /// Workers whose events cannot be used that are told by name; of the rest, the number.
 const NAMED: usize = 3;
-
-/// What becomes of those of whom nothing is heard.
-const MEANWHILE: &str = "routed to by load and by what was known before";
 
 /// What the tasks that receive events are called.
 const SOURCE: &str = "event_source";

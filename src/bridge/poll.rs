@@ -1,10 +1,9 @@
 //! Asks the engine how it is, about twice a second, and tells its load.
 
-use std::error::Error;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -14,11 +13,13 @@ use warmpath_core::units::BlockSize;
 
 use super::scrape::Scrape;
 use crate::config::MetricNames;
+use crate::error::chain;
 use crate::events::nats::NatsBus;
 use crate::events::nats::load::{LoadReport, VERSION};
 use crate::fleet::health::Health;
 use crate::fleet::prometheus::METRICS_MAX;
-use crate::link::{AskError, Site};
+use crate::link::Site;
+use crate::wall_clock;
 
 /// How often the engine is asked. One that comes back is registered after two good answers, so within a second.
 const EVERY: Duration = Duration::from_millis(500);
@@ -146,7 +147,7 @@ impl Poll {
         if let Err(error) = &answer
             && !self.complained.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(engine = %self.site, why = because(error), "the engine does not answer");
+            tracing::warn!(engine = %self.site, why = chain(error), "the engine does not answer");
         }
         let (status, body) = answer.ok()?;
         self.complained.store(false, Ordering::Relaxed);
@@ -154,15 +155,8 @@ impl Poll {
     }
 }
 
-/// An error and its causes.
-fn because(error: &AskError) -> String {
-    let causes = std::iter::successors(error.source(), |&cause| cause.source());
-    causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}"))
-}
-
 fn report(worker: &str, epoch: u64, scrape: Scrape) -> LoadReport {
     let Scrape { started_ms, block_size, blocks, ranks } = scrape;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let at_ms = u64::try_from(now).unwrap_or(u64::MAX);
+    let at_ms = wall_clock::now_ms();
     LoadReport { v: VERSION, worker: worker.to_owned(), at_ms, epoch, blocks, block_size, started_ms, ranks }
 }

@@ -1,10 +1,11 @@
 //! `models` and `workers`: who serves what.
 
 use std::num::{NonZeroU16, NonZeroU32};
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use warmpath_core::ids::WorkerId;
+use warmpath_core::ids::{Rank, WorkerId};
 use warmpath_core::units::BlockSize;
 use warmpath_core::workers::Role;
 
@@ -120,6 +121,17 @@ pub enum EventSource {
 }
 
 impl Worker {
+    /// The numbers of its ranks.
+    pub fn ranks(&self) -> Range<u32> {
+        let first = u32::from(self.dp_start_rank);
+        first..first + u32::from(self.dp_ranks.get())
+    }
+
+    /// What a rank is called; none where the worker is one target alone.
+    pub fn rank(&self, number: u32) -> Option<Rank> {
+        (self.dp_start_rank > 0 || self.dp_ranks.get() > 1).then_some(Rank(number))
+    }
+
     /// A worker of which only this is known; everything else has its default.
     pub fn at(id: WorkerId, url: BaseUrl, model: String) -> Self {
         Self {

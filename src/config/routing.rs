@@ -183,9 +183,7 @@ impl Routing {
             lru: LruLimits { match_blocks_max, capacity_blocks },
         }
     }
-}
 
-impl Routing {
     /// Whether `policy` is set as it is in `other`: its section, the one of its name, is the same.
     pub fn sets_alike(&self, other: &Routing, policy: PolicyName) -> bool {
         let section = |routing| serde_json::to_value(routing).ok()?.get(policy.as_str()).cloned();

@@ -184,7 +184,7 @@ impl Decision {
             model: Arc::clone(&self.model),
             worker: name.map(|name| name.worker.as_str().to_owned()).unwrap_or_default(),
             rank: name.map_or(0, |name| name.rank.0),
-            decided_by: decided(self.decided_by).to_owned(),
+            decided_by: self.decided_by.as_str().to_owned(),
             policy: self.policy,
             prompt_tokens: self.asked.0.shape.prompt.0,
             overlap_tokens: self.overlap.0,
@@ -221,7 +221,7 @@ pub fn told_dry(
         model: Arc::clone(model),
         worker: name.as_ref().map(|name| name.worker.as_str().to_owned()).unwrap_or_default(),
         rank: name.as_ref().map_or(0, |name| name.rank.0),
-        decided_by: decided(*decided_by).to_owned(),
+        decided_by: decided_by.as_str().to_owned(),
         policy: *policy,
         prompt_tokens: question.shape.prompt.0,
         overlap_tokens: candidate.overlap.total().tokens(question.shape.block_size).0,
@@ -267,7 +267,7 @@ impl Told {
     /// Where the costs are to be from by which `again` was decided.
     fn costs_of(&self, asked: &Policy, again: &Explanation) -> CostsFrom {
         let policy = again.policy;
-        let was_it = (self.row.policy, self.row.decided_by.as_str()) == (policy, decided(DecidedBy::Policy));
+        let was_it = (self.row.policy, self.row.decided_by.as_str()) == (policy, DecidedBy::Policy.as_str());
         if again.decided_by != DecidedBy::LeastLoaded && self.lacks(asked) {
             CostsFrom::Unread
         } else if again.decided_by != DecidedBy::Policy {
@@ -339,15 +339,5 @@ fn label(name: Option<&Name>) -> String {
         Some(Name { worker, rank: Rank(0), .. }) => worker.to_string(),
         Some(Name { worker, rank: Rank(rank), .. }) => format!("{worker} rank {rank}"),
         None => "another".to_owned(),
-    }
-}
-
-/// The word for who decided.
-pub fn decided(by: DecidedBy) -> &'static str {
-    match by {
-        DecidedBy::Policy => "policy",
-        DecidedBy::Fallback(_) => "fallback",
-        DecidedBy::Load => "load",
-        DecidedBy::LeastLoaded => "least_loaded",
     }
 }

@@ -22,6 +22,9 @@ const REASON_MAX: usize = 240;
 /// Messages in a row that cannot be used before that is more than a stray one's fault.
 const REFUSED_MIN: u64 = 8;
 
+/// What becomes of workers of whom nothing is heard.
+pub const MEANWHILE: &str = "routed to by load and by what was known before";
+
 /// No lag was told yet.
 const NO_LAG: u64 = u64::MAX;
 

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use warmpath_indexer::concurrent::Chains;
@@ -16,9 +16,10 @@ use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::index::{Restored, Writer};
 use warmpath_indexer::snapshot::{CHUNK_BYTES, HEADER_BYTES, Mark, SnapshotError, SnapshotFault, chunk_len, owner_of};
 
+use super::EventTask;
 use super::nats::stream::KEPT;
-use super::{EventTask, Message};
 use crate::fleet::discovery::registration::key_of;
+use crate::wall_clock::now_ms;
 
 /// Files that are read or written at once: a few are as fast as all, take less memory, and leave time for requests.
 const AT_ONCE: usize = 4;
@@ -161,11 +162,6 @@ impl SnapshotFolder {
     }
 }
 
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn age(taken_ms: u64) -> Duration {
     Duration::from_millis(now_ms().saturating_sub(taken_ms))
 }
@@ -260,18 +256,6 @@ impl EventTask {
         match folder.write(of, (&self.index, left), until) {
             Ok(blocks) => tracing::info!(worker = of.0, rank = of.1, blocks, "snapshot written"),
             Err(error) => tracing::warn!(worker = of.0, rank = of.1, %error, "snapshot not written"),
-        }
-    }
-
-    /// A bus that numbers nothing cannot tell what it lost while nobody listened.
-    pub(super) fn note_numbering(&mut self, message: &Message) {
-        if message.seq.is_some() || message.payload.first() == Some(&b'{') || self.unnumbered {
-            return;
-        }
-        self.unnumbered = true;
-        if self.restored {
-            tracing::warn!(worker = %self.worker.id, "events carry no numbers; starting from an empty view");
-            self.index.forget();
         }
     }
 }

@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
-use warmpath_indexer::feed::Patience;
-pub use warmpath_indexer::repair::{AskId, ReplayEnd};
+pub use warmpath_indexer::repair::{Abilities, Ask, AskId, ReplayEnd};
 
 use super::course::Course;
 
@@ -48,23 +47,6 @@ pub enum Heard {
     SnapshotEnded(AskId),
 }
 
-/// Something that a source can be asked for. It is answered by what is heard, later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// All batches from this number on that are still there.
-    Replay {
-        /// What the answers are to name.
-        id: AskId,
-        /// The first.
-        from: u64,
-    },
-    /// The worker's blocks, from whoever keeps them.
-    Snapshot {
-        /// What the answers are to name.
-        id: AskId,
-    },
-}
-
 /// Where the batches of one (worker, rank) come from.
 #[derive(Debug)]
 pub struct Source {
@@ -76,17 +58,6 @@ pub struct Source {
     pub abilities: Abilities,
     /// How it goes, as both ends tell it.
     pub course: Arc<Course>,
-}
-
-/// What a source can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abilities {
-    /// How long batches may overtake each other on its path.
-    pub patience: Patience,
-    /// Whether it answers [`Ask::Replay`].
-    pub replays: bool,
-    /// Whether it answers [`Ask::Snapshot`].
-    pub snapshots: bool,
 }
 
 /// Requests that wait for a source; more than one or two are a fault of the asker.

@@ -1,8 +1,8 @@
 //! Events straight from the engines over ZeroMQ: one connection to each (worker, rank)'s PUB socket, made again whenever
 //! it ends, or a place to which engines connect; and what was missed, asked of the engine's ROUTER socket.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use warmpath_core::ids::{Rank, WorkerId};
 
-use super::course::{Course, Standing, Way};
 use super::source::{Heard, Line, Message, Room};
 use super::zmtp::{Kind, Link, LinkError, Traffic};
 use crate::config::ZmqEndpoint;
@@ -144,13 +143,7 @@ impl ZmqBus {
     /// Hands on one (worker, rank)'s batches, connecting again for ever; the future ends when nobody listens any more.
     pub fn follow(&self, worker: &ZmqWorker, engine: ZmqEngine, line: Line) -> impl Future<Output = ()> + use<> {
         let place = self.board.enter(&worker.place(), &engine.events, Arc::clone(&line.course));
-        let ear = Ear {
-            metrics: worker.metrics.clone(),
-            tell: line.tell.clone(),
-            room: line.room.clone(),
-            place: place.clone(),
-            links: AtomicUsize::new(0),
-        };
+        let ear = Ear::new(worker, &line, place.clone());
         let expected = Topics { topic: self.settings.topic.clone(), model: Arc::clone(&worker.model) };
         let replays = Replays::new(line, engine.replay, self.settings.replay, place);
         let settings = Arc::clone(&self.settings);
@@ -327,6 +320,17 @@ impl Pulse {
 }
 
 impl Ear {
+    /// That of `worker`, over whose connection nobody has spoken yet.
+    fn new(worker: &ZmqWorker, line: &Line, place: Place) -> Self {
+        Self {
+            metrics: worker.metrics.clone(),
+            tell: line.tell.clone(),
+            room: line.room.clone(),
+            place,
+            links: AtomicUsize::new(0),
+        }
+    }
+
     /// Hands a message on; what is no batch is counted and left out. False when nobody is there.
     async fn hand_on(&self, frames: Vec<Bytes>) -> bool {
         let Some(message) = batch(frames) else {

@@ -124,14 +124,12 @@ impl Fleet {
         if known { Ok(()) } else { Err(DutyError::Unknown(id.clone())) }
     }
 
-    /// An operator had the cache of this worker emptied: what is known of it is emptied, too. Returns how many ranks.
-    pub fn reset_view(&self, id: &WorkerId) -> usize {
-        let roster = self.roster();
-        let ranks = roster.ranks_of(id).inspect(|worker| {
+    /// An operator had the cache of this worker emptied: what is known of it is emptied, too.
+    pub fn reset_view(&self, id: &WorkerId) {
+        for worker in self.roster().ranks_of(id) {
             self.forget(worker.slot);
             worker.view_reset.notify_one();
-        });
-        ranks.count()
+        }
     }
 }
 

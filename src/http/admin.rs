@@ -19,6 +19,7 @@ use crate::fleet::Fleet;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::Metrics;
 use bus::BusReport;
+use guard::Reader;
 use settings::Settings;
 
 pub mod bus;
@@ -185,10 +186,7 @@ async fn health(State(admin): State<Arc<Admin>>) -> Response {
     Json((admin.health)()).into_response()
 }
 
-async fn metrics(State(admin): State<Arc<Admin>>, headers: axum::http::HeaderMap) -> Response {
-    if let Some(refusal) = guard::refusal(&admin, &headers) {
-        return refusal;
-    }
+async fn metrics(Reader(admin): Reader) -> Response {
     admin.fleet.measure(Instant::now());
     (admin.refresh)();
     let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];

@@ -85,8 +85,7 @@ pub(super) async fn understand(
     unencoded(&parts.headers)?;
     let reads_prompts = gateway.behaviour.reads_prompts || sought == Sought::All;
     let parse = if reads_prompts { RequestView::parse } else { RequestView::sketch };
-    let parsed = parse(endpoint, &body, gateway.behaviour.messages_max);
-    let mut view = parsed.map_err(|fault| GatewayError::bad_request(fault.message, fault.param))?;
+    let mut view = parse(endpoint, &body, gateway.behaviour.messages_max)?;
     let destination = Destination::of(gateway, view.model.as_deref())?.adapted(gateway, view.lora_path.as_deref());
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);

@@ -20,7 +20,6 @@ use super::gateway::Gateway;
 use super::place::Placed;
 use super::retrying::Retrying;
 use super::timing::{SERVER_TIMING, Timing};
-use crate::decisions::told::decided;
 use crate::decisions::{Decision, Standing};
 use crate::error::{GatewayError, Retry, SHOULD_RETRY};
 use crate::fleet::{Duty, PoolState, Worker};
@@ -120,7 +119,7 @@ async fn answered(
                     Some(failure) => {
                         attempt.tell(gateway, &mut answer.parts.headers);
                         retrying.keep(answer);
-                        failed_by(&attempt.worker, failure)
+                        GatewayError::upstream(&attempt.worker.id, failure, None)
                     }
                 },
                 Err(error) => error,
@@ -145,19 +144,15 @@ async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way
         return Err(GatewayError::Suspect);
     }
     if worker.duty() == Duty::Ejected {
-        return Err(failed_by(worker, Failure::Ejected));
+        return Err(GatewayError::upstream(&worker.id, Failure::Ejected, None));
     }
     request.access.iter().for_each(|access| access.sent());
     let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way));
     tokio::select! {
         biased;
         sent = &mut sending => sent,
-        () = worker.ejected() => Err(failed_by(worker, Failure::Ejected)),
+        () = worker.ejected() => Err(GatewayError::upstream(&worker.id, Failure::Ejected, None)),
     }
-}
-
-fn failed_by(worker: &Worker, failure: Failure) -> GatewayError {
-    GatewayError::Upstream { worker: worker.id.clone(), failure, retry_after: None, source: None }
 }
 
 /// Why another worker is to be asked after this answer, if one is.
@@ -361,5 +356,5 @@ fn tell_decision(placement: &Placement, headers: &mut HeaderMap) {
         headers.insert(WORKER, worker);
     }
     headers.insert(OVERLAP_TOKENS, HeaderValue::from(placement.overlap_tokens.0));
-    headers.insert(DECISION, HeaderValue::from_static(decided(placement.decided_by)));
+    headers.insert(DECISION, HeaderValue::from_static(placement.decided_by.as_str()));
 }

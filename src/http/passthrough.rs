@@ -21,7 +21,7 @@ use super::sender::SessionNames;
 use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::link::Outgoing;
-use crate::openai::{BadRequest, Raw, has_few_messages, nests_within_reason, without_mark};
+use crate::openai::{Raw, has_few_messages, nests_within_reason, without_mark};
 use crate::tokenize::Prompts;
 use crate::upstream::end_to_end;
 
@@ -119,7 +119,7 @@ async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Resul
             method: parts.method,
             path: path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/")),
             headers,
-            body: body.clone(),
+            body,
         },
     };
     forward(gateway, &understood).await
@@ -163,13 +163,12 @@ impl<'a> Content<'a> {
             })?;
             return Ok(Self::of(Kind::Media, model.map(Cow::Borrowed)));
         }
-        let refused = |BadRequest { message, param }| GatewayError::bad_request(message, param);
         let begin = without_mark(body).trim_ascii_start().first();
         if is_for_json && is_wide(body) {
             return Err(GatewayError::bad_request("the body is not UTF-8", None));
         }
         if begin == Some(&b'{') || begin == Some(&b'[') && is_for_json {
-            nests_within_reason(body).map_err(refused)?;
+            nests_within_reason(body)?;
         }
         // What a mark precedes is not what every reader takes.
         if body.trim_ascii_start().first() != Some(&b'{') {
@@ -180,7 +179,7 @@ impl<'a> Content<'a> {
             let what = if error.is_data() { "a valid request" } else { "valid JSON" };
             GatewayError::bad_request(format!("the body is not {what}: {error}"), None)
         })?;
-        messages.map_or(Ok(()), |messages| has_few_messages(messages, messages_max)).map_err(refused)?;
+        messages.map_or(Ok(()), |messages| has_few_messages(messages, messages_max))?;
         let text = |value: Option<Raw<'a>>| serde_json::from_str(value?.get()).ok();
         Ok(Self { kind: Kind::Json, model, prompt_cache_key: text(prompt_cache_key), user: text(user) })
     }

@@ -12,7 +12,6 @@ use warmpath_core::slot_set::SlotSet;
 
 use super::forward::Understood;
 use super::gateway::Gateway;
-use crate::decisions::told::decided;
 use crate::decisions::{Decision, Made, Name, names};
 use crate::error::GatewayError;
 use crate::fleet::Worker;
@@ -93,7 +92,7 @@ fn chosen((placement, policy): (&Placement, PolicyName), decision: Option<&Decis
         rank: target.rank,
         overlap: placement.overlap_tokens,
         policy: policy.as_str(),
-        decided_by: decided(placement.decided_by),
+        decided_by: placement.decided_by.as_str(),
         cost: at.and_then(|at| scratch.costs().get(at)).map(|cost| cost.0),
         decision: decision.map(|decision| decision.number),
     }
@@ -128,11 +127,11 @@ pub(super) fn avoided<'a>(
     match (&request.adapter, &request.alias) {
         (None, None) => return avoid,
         (Some(adapter), _) => {
-            lacking.clone_from(avoid);
+            lacking.copy_from(avoid);
             roster.avoid_without(adapter, pool, lacking);
         }
         (None, Some(alias)) => {
-            lacking.clone_from(avoid);
+            lacking.copy_from(avoid);
             roster.avoid_unnamed(alias, pool, lacking);
         }
     }

@@ -81,7 +81,7 @@ impl<'a> Retrying<'a> {
     /// another rank of one that has.
     ///
     /// # Errors
-    /// There is none. What the workers said tells the client more than that.
+    /// No worker is left. What the workers said tells the client more than that.
     pub(super) async fn place(&mut self) -> Result<Placed, GatewayError> {
         let mut placed = self.admit().await;
         if is_nobody(&placed)
@@ -92,7 +92,7 @@ impl<'a> Retrying<'a> {
             placed = self.admit().await;
         }
         if is_nobody(&placed) && self.avoid.len() > self.failed.len() {
-            self.avoid.clone_from(&self.failed);
+            self.avoid.copy_from(&self.failed);
             placed = self.admit().await;
         }
         placed.map_err(|error| self.told(error))

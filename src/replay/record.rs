@@ -197,7 +197,6 @@ async fn fresh(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).append(true);
     // Who sends what when is nobody else's business.
-    #[cfg(unix)]
     options.mode(0o600);
     options.open(path).await
 }

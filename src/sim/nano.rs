@@ -128,12 +128,6 @@ impl NanoPool {
         self.lookup(sequence).len() * self.block_size.len()
     }
 
-    /// Whether there is room for the newest token of a sequence.
-    #[cfg(test)]
-    fn can_append(&self, sequence: &Sequence) -> bool {
-        !self.begins_block(sequence) || !self.free.is_empty()
-    }
-
     /// Makes room for the newest token of a sequence: takes a block if the token begins one, caches the block if it fills
     /// one. To be called once for each generated token, before it is computed.
     ///
@@ -281,6 +275,13 @@ impl NanoPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl NanoPool {
+        /// Whether there is room for the newest token of a sequence.
+        fn can_append(&self, sequence: &Sequence) -> bool {
+            !self.begins_block(sequence) || !self.free.is_empty()
+        }
+    }
 
     fn pool(blocks: u32, block_size: u32) -> NanoPool {
         NanoPool::new(blocks, BlockSize::new(block_size).unwrap(), true)

@@ -38,6 +38,7 @@ impl<T> Hold<T> {
         Self { batches: BTreeMap::new(), bytes: 0, max }
     }
 
+    #[cfg(test)]
     pub(super) fn set_max(&mut self, max: HoldMax) {
         self.max = max;
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{AskId, Asked, Awaited, Cold, Doubt, Emptied, Outcome, Repair, Repaired, Step, Want};
+use super::{Ask, AskId, Asked, Awaited, Cold, Doubt, Emptied, Outcome, Repair, Repaired, Step};
 use crate::feed::Action;
 
 /// The first wait after a failed attempt; each further one is twice as long.
@@ -30,11 +30,11 @@ pub(super) fn back_off(failures: u32) -> Duration {
 
 impl<T> Repair<T> {
     pub(super) fn can_fetch(&self) -> bool {
-        self.means.replays || self.means.snapshots
+        self.abilities.replays || self.abilities.snapshots
     }
 
     pub(super) fn snapshot_can_be_asked(&self, now: Instant) -> bool {
-        self.means.snapshots && self.snapshot_retry.is_none_or(|retry| retry <= now)
+        self.abilities.snapshots && self.snapshot_retry.is_none_or(|retry| retry <= now)
     }
 
     /// From now on something may be missing.
@@ -138,7 +138,7 @@ impl<T> Repair<T> {
 
     /// Ends every input: asks for what is wanted now, and hands on what is to be done.
     pub(super) fn finish(&mut self, now: Instant, steps: &mut Vec<Step<T>>) {
-        let want = self.next_want(now);
+        let ask = self.next_ask(now);
         for action in self.actions.drain(..) {
             steps.push(match action {
                 Action::Apply(item) => Step::Apply(item),
@@ -150,7 +150,7 @@ impl<T> Repair<T> {
             });
         }
         steps.extend(self.over.take().map(Step::Repaired));
-        steps.extend(want.map(Step::Ask));
+        steps.extend(ask.map(Step::Ask));
         let view = self.view();
         if view != self.told {
             self.told = view;
@@ -158,20 +158,20 @@ impl<T> Repair<T> {
         }
     }
 
-    fn next_want(&mut self, now: Instant) -> Option<Want> {
+    fn next_ask(&mut self, now: Instant) -> Option<Ask> {
         let doubt = self.doubt?;
         if self.snapshot.is_some() || self.retry.is_some_and(|retry| retry > now) {
             return None;
         }
         self.retry = None;
-        if doubt.gone || !self.means.replays {
+        if doubt.gone || !self.abilities.replays {
             if !self.snapshot_can_be_asked(now) {
                 self.lose(Cold::NoReplay, now);
                 return None;
             }
             let id = self.new_id();
             self.snapshot = Some(Awaited { id, heard: now, begun: false, outrun: false });
-            return Some(Want::Snapshot { id });
+            return Some(Ask::Snapshot { id });
         }
         if self.asked.is_some() {
             return None;
@@ -185,7 +185,7 @@ impl<T> Repair<T> {
         self.bare.clear();
         self.asked =
             Some(Asked { id, from, need, next_before: next, heard: now, reached, outdated, highest: None, void });
-        Some(Want::Replay { id, from })
+        Some(Ask::Replay { id, from })
     }
 
     fn new_id(&mut self) -> AskId {
@@ -238,7 +238,7 @@ impl<T> Repair<T> {
             self.asked.map(|asked| asked.heard + SILENCE),
             self.retry,
             self.feed.deadline(),
-            better.filter(|_| self.means.snapshots && self.quarantine.is_none()),
+            better.filter(|_| self.abilities.snapshots && self.quarantine.is_none()),
         ];
         waits.into_iter().flatten().min()
     }
@@ -301,7 +301,7 @@ impl<T> Repair<T> {
             if self.fresh.take().is_some_and(|until| self.feed.next_seq() <= until) {
                 self.lose(Cold::NoReplay, now);
             }
-        } else if self.means.replays
+        } else if self.abilities.replays
             && self.feed.oldest_known().is_some()
             && not_before.is_none_or(|not_before| not_before <= now)
         {

@@ -12,7 +12,7 @@ pub enum Step<T> {
     /// Empties the view; if a snapshot is being put in, it is given up.
     Clear(Emptied),
     /// Asks the source.
-    Ask(Want),
+    Ask(Ask),
     /// Tells whoever decides how far the view can be believed from now on.
     View(ViewState),
     /// Takes note that something was repaired.
@@ -86,19 +86,19 @@ pub enum ReplayEnd {
     CutShort,
 }
 
-/// What is wanted of a source.
+/// Something that a source can be asked for. It is answered later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum Ask {
     /// All batches from this number on that are still there.
     Replay {
-        /// Whose answers they are.
+        /// What the answers are to name.
         id: AskId,
         /// The first.
         from: u64,
     },
     /// The worker's blocks, from whoever keeps them.
     Snapshot {
-        /// Whose answer it is.
+        /// What the answers are to name.
         id: AskId,
     },
 }

@@ -7,21 +7,21 @@ mod bare;
 mod cold;
 mod restarts;
 
-const REPLAYS: Means = Means { patience: Patience::NONE, replays: true, snapshots: false };
-const BOTH: Means = Means { snapshots: true, ..REPLAYS };
-const NEITHER: Means = Means { replays: false, ..REPLAYS };
+const REPLAYS: Abilities = Abilities { patience: Patience::NONE, replays: true, snapshots: false };
+const BOTH: Abilities = Abilities { snapshots: true, ..REPLAYS };
+const NEITHER: Abilities = Abilities { replays: false, ..REPLAYS };
 
-use Step::{Apply, Ask, Clear, View};
+use Step::{Apply, Clear, View};
 use ViewState::{Current, Suspect, Unproven};
 
 /// Asks for a snapshot.
 fn fetched() -> Step<u64> {
-    Ask(Want::Snapshot { id: AskId::default() })
+    Step::Ask(Ask::Snapshot { id: AskId::default() })
 }
 
 /// Asks for all from this number on.
 fn again(from: u64) -> Step<u64> {
-    Ask(Want::Replay { id: AskId::default(), from })
+    Step::Ask(Ask::Replay { id: AskId::default(), from })
 }
 
 /// A repair whose items are their own numbers, and a clock that the test moves. Time stamps are numbers plus 100 a life.
@@ -37,9 +37,9 @@ struct Bench {
 
 impl Bench {
     #[expect(clippy::disallowed_methods, reason = "any instant will do as the beginning")]
-    fn new(means: Means) -> Self {
+    fn new(abilities: Abilities) -> Self {
         Self {
-            repair: Repair::new(means),
+            repair: Repair::new(abilities),
             now: Instant::now(),
             epoch: None,
             life: 0.0,
@@ -49,8 +49,8 @@ impl Bench {
     }
 
     /// One that has heard so many batches.
-    fn of(means: Means, batches: u64) -> Self {
-        let mut bench = Self::new(means);
+    fn of(abilities: Abilities, batches: u64) -> Self {
+        let mut bench = Self::new(abilities);
         for seq in 0..batches {
             assert_eq!(bench.live(seq), vec![Apply(seq)]);
         }
@@ -63,8 +63,8 @@ impl Bench {
         steps.retain(|step| !matches!(step, Step::Repaired(_)));
         for step in &mut steps {
             match step {
-                Ask(Want::Replay { id, .. }) => self.asked = std::mem::take(id),
-                Ask(Want::Snapshot { id }) => self.awaited = std::mem::take(id),
+                Step::Ask(Ask::Replay { id, .. }) => self.asked = std::mem::take(id),
+                Step::Ask(Ask::Snapshot { id }) => self.awaited = std::mem::take(id),
                 _ => {}
             }
         }
@@ -190,14 +190,14 @@ fn without_a_snapshot_the_replay_is_asked_for_again_and_taken_as_it_is() {
 
 #[test]
 fn without_a_snapshot_what_came_meanwhile_shows_whether_any_is_missing() {
-    let means = Means { replays: false, ..BOTH };
+    let abilities = Abilities { replays: false, ..BOTH };
     for (heard, next) in [(0, 0), (3, 3)] {
-        let mut bench = Bench::of(means, heard);
+        let mut bench = Bench::of(abilities, heard);
         assert_eq!(bench.connected(), vec![fetched(), View(Suspect)]);
         assert_eq!((bench.live(next), bench.live(next + 1)), (vec![], vec![]));
         assert_eq!(bench.not_restored(), vec![Apply(next), Apply(next + 1), View(Current)]);
     }
-    let mut bench = Bench::of(means, 3);
+    let mut bench = Bench::of(abilities, 3);
     bench.connected();
     assert_eq!((bench.live(3), bench.live(5)), (vec![], vec![]));
     let lost = Clear(Emptied::Lost(1, Cold::HistoryGone));
@@ -207,9 +207,9 @@ fn without_a_snapshot_what_came_meanwhile_shows_whether_any_is_missing() {
 /// What was missed while the path was gone may be younger than the snapshot, and what failed with it is no failure now.
 #[test]
 fn a_snapshot_of_before_a_reconnection_is_asked_for_again_behind_it() {
-    let means = Means { replays: false, ..BOTH };
+    let abilities = Abilities { replays: false, ..BOTH };
     for comes in [false, true] {
-        let mut bench = Bench::of(means, 3);
+        let mut bench = Bench::of(abilities, 3);
         assert_eq!(bench.connected(), vec![fetched(), View(Suspect)]);
         assert_eq!(bench.connected(), vec![]);
         let at = |next: u32| Position { epoch: None, next: u64::from(next), newest: Some(f64::from(next) - 1.0) };
@@ -226,7 +226,7 @@ fn a_snapshot_of_before_a_reconnection_is_asked_for_again_behind_it() {
 
 #[test]
 fn a_snapshot_that_comes_too_late_is_not_taken_for_the_next() {
-    let mut bench = Bench::of(Means { replays: false, ..BOTH }, 3);
+    let mut bench = Bench::of(Abilities { replays: false, ..BOTH }, 3);
     bench.connected();
     let late = bench.awaited;
     assert_eq!(bench.after(10), vec![View(Unproven)]);
@@ -331,8 +331,7 @@ fn r28_a_worker_that_talks_nonsense_is_not_heard_for_a_while_and_then_repaired()
 #[test]
 fn what_waits_is_bounded_and_what_found_no_room_is_fetched() {
     let mut bench = Bench::of(REPLAYS, 3);
-    bench.repair =
-        std::mem::replace(&mut bench.repair, Repair::new(REPLAYS)).with_hold_max(HoldMax { batches: 100, bytes: 25 });
+    bench.repair.feed.set_hold_max(HoldMax { batches: 100, bytes: 25 });
     for seq in 4..20 {
         bench.live(seq);
     }
@@ -362,8 +361,8 @@ fn without_any_way_back_a_gap_empties_the_view() {
 #[test]
 fn a_view_from_before_the_start_is_unproven_until_the_path_has_told() {
     let position = Position { epoch: Some(7), next: 3, newest: Some(2.0) };
-    let resumed = |means| {
-        let mut bench = Bench::new(means);
+    let resumed = |abilities| {
+        let mut bench = Bench::new(abilities);
         let mut fits = false;
         let steps = bench.hear(|repair, now, steps| fits = repair.resume((position, Began::AtStart), now, steps));
         assert_eq!((fits, steps), (true, vec![View(Unproven)]));
@@ -375,7 +374,7 @@ fn a_view_from_before_the_start_is_unproven_until_the_path_has_told() {
     assert_eq!(bench.connected(), vec![again(3), View(Suspect)]);
     assert_eq!(bench.ended(), vec![View(Current)]);
     // By nobody: the next batch has to follow.
-    let mut bench = resumed(Means { replays: false, ..BOTH });
+    let mut bench = resumed(Abilities { replays: false, ..BOTH });
     assert_eq!(bench.connected(), vec![fetched(), View(Suspect)]);
     assert_eq!(bench.not_restored(), vec![View(Unproven)]);
     let next = Stamp { seq: 3, epoch: Some(7), ts: Some(3.0) };

@@ -13,7 +13,7 @@ use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
 use warmpath_indexer::event::CacheEvent;
 use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::index::Writer;
-use warmpath_indexer::repair::{AskId, Means, Repair, ReplayEnd, Step, Want};
+use warmpath_indexer::repair::{Abilities, Ask, AskId, Repair, ReplayEnd, Step};
 use warmpath_indexer::view::ViewSettings;
 
 use super::engine::{Batch, Draw, Engine, pool};
@@ -25,7 +25,7 @@ const STEP: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    pub(crate) means: Means,
+    pub(crate) abilities: Abilities,
     pub(crate) epoch: bool,
     pub(crate) ring: usize,
 }
@@ -104,7 +104,7 @@ impl World {
             engine: Engine::new(20, kind.ring, kind.epoch),
             writer: index.writer(Slot(0), &settings),
             index,
-            repair: Repair::new(kind.means),
+            repair: Repair::new(kind.abilities),
             steps: Vec::new(),
             now: Instant::now(),
             at: 0,
@@ -172,7 +172,7 @@ impl World {
     }
 
     fn reorders(&self) -> bool {
-        self.faults.reorder && self.kind.means.patience.batches > 0
+        self.faults.reorder && self.kind.abilities.patience.batches > 0
     }
 
     fn publish(&mut self, batch: Batch) {
@@ -193,7 +193,7 @@ impl World {
             // One connection: what is not here by now never comes; what answers a replay goes another way.
             self.under_way.retain(|(_, _, heard)| !matches!(heard, Heard::Live(_)));
         }
-        if self.kind.means.replays {
+        if self.kind.abilities.replays {
             // The first to speak are not heard.
             let silence = self.draw.below(6);
             self.cut_until = self.cut_until.max(self.at + silence);
@@ -280,8 +280,8 @@ impl World {
                     self.restoring = false;
                     self.writer.forget();
                 }
-                Step::Ask(Want::Replay { id, from }) => self.answer_replay(id, from),
-                Step::Ask(Want::Snapshot { id }) => self.answer_snapshot(id),
+                Step::Ask(Ask::Replay { id, from }) => self.answer_replay(id, from),
+                Step::Ask(Ask::Snapshot { id }) => self.answer_snapshot(id),
                 Step::View(ViewState::Current) => self.check(),
                 Step::View(_) => {}
                 Step::Repaired(_) => self.repairs += 1,

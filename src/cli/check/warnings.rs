@@ -111,13 +111,9 @@ fn certificates(config: &Config, warn: &mut impl FnMut(&str, String)) {
 /// Workers at one address are the same engine: each would know half of its load. Only ranks may share one.
 fn twins(config: &Config, warn: &mut impl FnMut(&str, String)) {
     let address = |worker: &Worker| worker.url.to_string().to_ascii_lowercase();
-    let ranks = |worker: &Worker| {
-        let first = u32::from(worker.dp_start_rank);
-        first..first + u32::from(worker.dp_ranks.get())
-    };
     for (at, worker) in config.workers.iter().enumerate() {
         let meets = |other: &&Worker| {
-            let (these, those) = (ranks(worker), ranks(other));
+            let (these, those) = (worker.ranks(), other.ranks());
             address(other) == address(worker) && these.start < those.end && those.start < these.end
         };
         if let Some(first) = config.workers[..at].iter().find(meets) {

@@ -1,14 +1,16 @@
 //! How the connections are, for health and readiness.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::*;
+use super::shown;
+use crate::config::ZmqEndpoint;
+use crate::events::course::{Course, MEANWHILE, Way};
+use crate::events::zmtp::LinkError;
 
 /// Troubles that are told by name; of the rest, the number.
 const NAMED: usize = 3;
-
-/// What becomes of those of whom nothing is heard.
-const MEANWHILE: &str = "routed to by load and by what was known before";
 
 /// Topics that are told by name.
 const TOPICS_MAX: usize = 8;

@@ -3,14 +3,22 @@
 //! under one topic; which of them speaks, its batches say.
 
 use std::collections::HashMap;
-use std::sync::RwLock;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
+use bytes::Bytes;
 use tokio::sync::Semaphore;
+use warmpath_core::ids::Rank;
 use warmpath_indexer::codec;
 
-use super::*;
-use crate::events::zmtp::{Arrival, Listener};
+use super::board::Place;
+use super::replay::Replays;
+use super::{Beat, Ear, FIRST_PAUSE, Pulse, ZmqBus, ZmqWorker, shown, split};
+use crate::config::ZmqEndpoint;
+use crate::events::course::{Course, Standing};
+use crate::events::source::{Heard, Line};
+use crate::events::zmtp::{Arrival, Kind, Link, LinkError, Listener};
 use crate::shutdown::Tasks;
 
 /// Connections at once; more are turned away, so that strangers cannot take all of the process's files.
@@ -102,15 +110,8 @@ impl Gate {
         line: Line,
     ) -> impl Future<Output = ()> + use<> {
         let place = self.bus.board.enter(&worker.place(), &self.endpoint, Arc::clone(&line.course));
-        let ear = Ear {
-            metrics: worker.metrics.clone(),
-            tell: line.tell.clone(),
-            room: line.room.clone(),
-            place: place.clone(),
-            links: AtomicUsize::new(0),
-        };
+        let ear = Arc::new(Ear::new(worker, &line, place.clone()));
         place.excuse();
-        let ear = Arc::new(ear);
         let rank = worker.rank.unwrap_or_default();
         self.change(|guests| {
             for name in [worker.id.as_str(), worker.authority.as_str()] {

@@ -2,9 +2,16 @@
 //! ones and SGLang `["", topic, number, payload]`, until a number of all ones.
 
 use std::pin::Pin;
+use std::time::Duration;
 
-use super::*;
-use crate::events::{Ask, AskId, ReplayEnd};
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::board::Place;
+use super::{END, numbered};
+use crate::config::ZmqEndpoint;
+use crate::events::source::{Ask, AskId, Heard, Line, Message, ReplayEnd, Room};
+use crate::events::zmtp::{Kind, Link, LinkError, Traffic};
 
 /// Bounds on a replay.
 #[derive(Clone, Copy, Debug)]

@@ -2,20 +2,21 @@
 //! where one would go.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use axum::Json;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::guard::{self, Reader};
 use super::query::Query;
-use super::{Admin, guard, refused};
+use super::{Admin, refused};
 use crate::decisions::history::POINTS_MAX;
 use crate::decisions::told::Row;
 use crate::decisions::{Decision, Filter};
 use crate::http::explain::explain;
+use crate::wall_clock;
 
 /// Decisions in one answer, unless fewer are asked for, and at most.
 const LIMIT: usize = 100;
@@ -34,10 +35,7 @@ struct List {
 
 /// The last decisions, the newest first: `?model=`, `?worker=`, `?request=` (a part of its name), `?after=` (a number) and
 /// `?limit=`.
-pub(super) async fn list(State(admin): State<Arc<Admin>>, headers: HeaderMap, uri: Uri) -> Response {
-    if let Some(refusal) = guard::refusal(&admin, &headers) {
-        return refusal;
-    }
+pub(super) async fn list(Reader(admin): Reader, uri: Uri) -> Response {
     let filter = match filter(&uri) {
         Ok(filter) => filter,
         Err(message) => return refused(StatusCode::BAD_REQUEST, &message),
@@ -67,10 +65,7 @@ fn filter(uri: &Uri) -> Result<Filter, String> {
 }
 
 /// What the decisions that are kept say of the last minutes: `?step_ms=` and `?points=`.
-pub(super) async fn history(State(admin): State<Arc<Admin>>, headers: HeaderMap, uri: Uri) -> Response {
-    if let Some(refusal) = guard::refusal(&admin, &headers) {
-        return refusal;
-    }
+pub(super) async fn history(Reader(admin): Reader, uri: Uri) -> Response {
     let (mut step_ms, mut points) = (STEP_MS, POINTS);
     for (key, value) in Query::of(&uri) {
         match (key.as_str(), value.parse::<u64>()) {
@@ -79,22 +74,12 @@ pub(super) async fn history(State(admin): State<Arc<Admin>>, headers: HeaderMap,
             _ => return refused(StatusCode::BAD_REQUEST, "known: step_ms and points, whole numbers"),
         }
     }
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    Json(admin.decisions.history(now_ms, step_ms, points)).into_response()
+    Json(admin.decisions.history(wall_clock::now_ms(), step_ms, points)).into_response()
 }
 
 /// One decision with every term of every candidate, by its request's name or else by its number; with `?by=number` by this
 /// alone.
-pub(super) async fn one(
-    State(admin): State<Arc<Admin>>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Response {
-    if let Some(refusal) = guard::refusal(&admin, &headers) {
-        return refusal;
-    }
+pub(super) async fn one(Reader(admin): Reader, Path(id): Path<String>, uri: Uri) -> Response {
     let told = |decision: Arc<Decision>| Some(decision.told(&admin.fleet.pool(&decision.model)?.scheduler));
     let found = match Query::of(&uri).next() {
         None => admin.decisions.get(&id),

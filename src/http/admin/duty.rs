@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use warmpath_core::ids::WorkerId;
 
-use super::{Admin, guard};
+use super::{Admin, guard, refused};
 use crate::fleet::{Duty, DutyError, Worker};
 use crate::link::Outgoing;
 
@@ -66,12 +66,11 @@ async fn act_on(admin: Arc<Admin>, (id, name): (String, String), headers: Header
     let (status, message) = answer;
     let action: String = name.chars().take(32).collect();
     tracing::info!(target: "warmpath::audit", worker = shown, action, status = status.as_u16(), "operator");
-    let body = if status.is_success() {
-        json!({"worker": shown, "state": message})
+    let mut response = if status.is_success() {
+        (status, Json(json!({"worker": shown, "state": message}))).into_response()
     } else {
-        json!({"error": {"message": message, "code": status.as_u16()}})
+        refused(status, &message)
     };
-    let mut response = (status, Json(body)).into_response();
     if status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
     }

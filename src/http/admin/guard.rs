@@ -5,13 +5,14 @@
 //! here is not; and one that says which page it comes from must come from this port itself.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use axum::Json;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
 
-use super::Admin;
+use super::{Admin, refused};
 
 /// What whoever sent another token is told: who hears that one is missing looks in the wrong place.
 const WRONG: &str = "the token that was sent is not that of `listen.admin_token`";
@@ -61,16 +62,21 @@ pub(super) fn change_refused(admin: &Admin, headers: &HeaderMap) -> Option<Respo
     let refusal = may_change(admin, headers).err()?;
     Some(match refusal {
         Refusal::Token | Refusal::WrongToken => challenge(refusal),
-        Refusal::Host | Refusal::Origin => {
-            let body = json!({"error": {"message": refusal.message(), "code": 403}});
-            (refusal.status(), Json(body)).into_response()
-        }
+        Refusal::Host | Refusal::Origin => refused(refusal.status(), refusal.message()),
     })
 }
 
-/// What whoever has no token is told; none for whoever needs none or has it.
-pub(super) fn refusal(admin: &Admin, headers: &HeaderMap) -> Option<Response> {
-    given(admin.token.get().as_deref().map(String::as_str), headers).err().map(challenge)
+/// The admin port, as whoever asks may read it: who has no token and needs one is told so. A handler's first argument, so that
+/// nothing is said of a request before that.
+pub(super) struct Reader(pub(super) Arc<Admin>);
+
+impl FromRequestParts<Arc<Admin>> for Reader {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Response> {
+        given(admin.token.get().as_deref().map(String::as_str), &parts.headers).map_err(challenge)?;
+        Ok(Self(Arc::clone(admin)))
+    }
 }
 
 /// What whoever has no token is told.

@@ -1,14 +1,11 @@
 //! `GET /api/v1/index`: how much the prefix index holds, for whom, and what found no room in it.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::{Admin, guard};
+use super::Admin;
+use super::guard::Reader;
 
 /// The prefix index. Fields may be added, never renamed.
 #[derive(Serialize)]
@@ -40,11 +37,8 @@ struct Share {
 }
 
 /// Answers with all of it. O(chains), as `/metrics`.
-pub(super) async fn show(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
-    match guard::refusal(&admin, &headers) {
-        Some(refusal) => refusal,
-        None => Json(state(&admin)).into_response(),
-    }
+pub(super) async fn show(Reader(admin): Reader) -> Response {
+    Json(state(&admin)).into_response()
 }
 
 fn state(admin: &Admin) -> IndexState {

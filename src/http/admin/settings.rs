@@ -9,7 +9,8 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
-use super::{Admin, guard};
+use super::Admin;
+use super::guard::{self, Reader};
 use crate::config::{Change, Leaf};
 
 /// The configuration of a gateway, which can be read again.
@@ -56,11 +57,8 @@ pub struct Reloaded {
 }
 
 /// What is in effect.
-pub(super) async fn show(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
-    match guard::refusal(&admin, &headers) {
-        Some(refusal) => refusal,
-        None => Json(&*admin.settings.show()).into_response(),
-    }
+pub(super) async fn show(Reader(admin): Reader) -> Response {
+    Json(&*admin.settings.show()).into_response()
 }
 
 /// Reads the file again: 200 where it is followed, 422 where it has faults.

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use warmpath_core::trust::Report;
 use warmpath_core::workers::Target;
 
-use super::{Admin, guard};
+use super::Admin;
+use super::guard::Reader;
 use crate::fleet::scrape::Scrape;
 use crate::fleet::{Worker, kv_load};
 
@@ -80,10 +79,7 @@ struct Engine {
 }
 
 /// Answers with every routing target, ascending by slot.
-pub(super) async fn list(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
-    if let Some(refusal) = guard::refusal(&admin, &headers) {
-        return refusal;
-    }
+pub(super) async fn list(Reader(admin): Reader) -> Response {
     Json(Workers { workers: rows(&admin) }).into_response()
 }
 

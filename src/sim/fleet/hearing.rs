@@ -107,8 +107,7 @@ impl Hearing {
             match action {
                 Action::Apply(batch) => {
                     let applied = writer.apply(&batch.events);
-                    let useful = applied.stored + applied.copies + applied.reported + applied.removed + applied.orphans;
-                    heard.total += u64::try_from(useful).unwrap_or(u64::MAX);
+                    heard.total += u64::try_from(applied.telling()).unwrap_or(u64::MAX);
                     heard.wrong_size += u64::try_from(applied.wrong_size).unwrap_or(u64::MAX);
                     *orphans += applied.orphans;
                 }

@@ -39,11 +39,6 @@ pub struct SharedTier {
 }
 
 impl SharedTier {
-    /// Empty storage for `pages` pages, of which the least recently used make room.
-    pub fn new(pages: u32) -> Self {
-        Self::with(pages, Eviction::Lru, 0)
-    }
-
     /// Empty storage for `pages` pages. `seed` is that of chance.
     pub fn with(pages: u32, eviction: Eviction, seed: u64) -> Self {
         Self { shelf: Shelf::new(pages, eviction, seed), events: Some(Vec::new()) }
@@ -131,18 +126,21 @@ impl SharedPage {
 mod tests {
     use super::*;
 
+    impl SharedTier {
+        /// Empty storage for `pages` pages, of which the least recently used make room.
+        pub(in crate::sim) fn new(pages: u32) -> Self {
+            Self::with(pages, Eviction::Lru, 0)
+        }
+    }
+
     fn page(key: u64) -> SharedPage {
         let parent = key.checked_sub(1).map(EngineHash);
         SharedPage { key: EngineHash(key), parent, content: Content::Tokens(vec![1; 4]), salt: None, adapter: None }
     }
 
-    fn tier(pages: u32) -> SharedTier {
-        SharedTier::new(pages)
-    }
-
     #[test]
     fn existence_is_told_as_the_length_of_the_leading_run() {
-        let mut tier = tier(8);
+        let mut tier = SharedTier::new(8);
         assert_eq!(tier.batch_set(Ms(3.0), [page(0), page(1), page(3)]), 3);
         let keys = [0, 1, 2, 3].map(EngineHash);
         assert_eq!((tier.batch_exists(Ms(2.0), &keys), tier.batch_exists(Ms(3.0), &keys)), (0, 2));
@@ -152,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_page_is_written_and_announced_once_for_all() {
-        let mut tier = tier(2);
+        let mut tier = SharedTier::new(2);
         assert_eq!(tier.batch_set(Ms::ZERO, [page(0), page(1)]), 2);
         assert_eq!(tier.batch_set(Ms::ZERO, [page(0), page(1)]), 0, "another engine has written it");
         assert_eq!(tier.take_events().len(), 2);

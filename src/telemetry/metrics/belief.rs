@@ -91,15 +91,10 @@ impl Belief {
         Some(self.heard.carried.load(Ordering::Relaxed)).filter(|size| *size > 0)
     }
 
-    /// Takes note of `count` events that met this end, as [`WorkerMetrics::events`](super::WorkerMetrics::events) names
-    /// it: of those that say what the cache holds, and of those that could not be used for their size.
-    pub(super) fn events(&self, outcome: &'static str, count: u64) {
-        match outcome {
-            "stored" | "copy" | "reported" | "removed" | "orphan" => &self.heard.total,
-            "wrong_block_size" => &self.heard.wrong_size,
-            _ => return,
-        }
-        .fetch_add(count, Ordering::Relaxed);
+    /// Events were applied: so many that say what the cache holds, and so many that could not be used for their size.
+    pub fn applied(&self, telling: u64, wrong_size: u64) {
+        self.heard.total.fetch_add(telling, Ordering::Relaxed);
+        self.heard.wrong_size.fetch_add(wrong_size, Ordering::Relaxed);
     }
 
     /// Brings the gauges of trust up to date.
@@ -145,11 +140,10 @@ mod tests {
 
     #[test]
     fn events_are_tallied_by_what_became_of_them() {
-        let worker = Metrics::new("w").worker("a", None);
-        for (outcome, count) in [("stored", 3), ("removed", 2), ("wrong_block_size", 7), ("undecodable", 9)] {
-            worker.events(outcome, count);
-        }
-        assert_eq!(worker.belief.heard(), EventsHeard { total: 5, wrong_size: 7 });
+        let belief = Metrics::new("w").worker("a", None).belief;
+        belief.applied(3, 0);
+        belief.applied(2, 7);
+        assert_eq!(belief.heard(), EventsHeard { total: 5, wrong_size: 7 });
     }
 
     #[test]

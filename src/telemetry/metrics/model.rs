@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use metrics::{Gauge, Histogram, Label};
 
-use super::*;
+use super::reasons::Reasons;
+use super::{BALANCE, DURATION, MODELS_MAX, Metrics, OBJECTIVES, QueueMetrics, REQUESTS, TTFT};
+use crate::shutdown::Restarts;
 
 /// Handles of one model.
 #[derive(Clone)]

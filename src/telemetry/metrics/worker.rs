@@ -5,7 +5,14 @@ use std::sync::Arc;
 use metrics::{Counter, Gauge, Histogram, Label};
 use warmpath_core::history::Measured;
 
-use super::*;
+use super::belief::{self, Belief};
+use super::reasons::Reasons;
+use super::{
+    CACHED_TOKENS, COLD, CREDIT, EVENT_GAPS, EVENT_LAG, EVENT_RESTARTS, EVENTS, EVENTS_HELD, HISTORY_EVICTED,
+    HISTORY_SWEPT, HISTORY_UNITS, HIT_RATE, IN_FLIGHT, INDEX_BLOCKS, INDEX_WORKER_BYTES, KV_LOAD, PLACED, PREDICTIONS,
+    PREFILL, PROMPT_REPORTED, PROMPT_TOKENS, REPAIRS, RESTORED, Registry, SUSPECT, UP, WORKER_STATE,
+};
+use crate::real::real;
 
 /// Handles of one worker.
 #[derive(Clone)]
@@ -105,7 +112,6 @@ impl WorkerMetrics {
     /// `count` events met this end.
     pub fn events(&self, outcome: &'static str, count: u64) {
         if count > 0 {
-            self.belief.events(outcome, count);
             self.events.add(outcome, count);
         }
     }

@@ -19,8 +19,8 @@ impl Bench {
         steps
     }
 
-    fn of_bare(means: Means, batches: u64) -> Self {
-        let mut bench = Self::new(means);
+    fn of_bare(abilities: Abilities, batches: u64) -> Self {
+        let mut bench = Self::new(abilities);
         for seq in 0..batches {
             assert_eq!(bench.bare(seq), vec![Apply(seq)]);
         }

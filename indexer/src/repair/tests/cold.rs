@@ -2,11 +2,11 @@
 
 use super::*;
 
-const CORE: Means = Means { patience: Patience::NATS, replays: false, snapshots: true };
+const CORE: Abilities = Abilities { patience: Patience::NATS, replays: false, snapshots: true };
 
 /// One that has lost what came before 10, and has 10 to 12.
-fn cold(means: Means) -> Bench {
-    let mut bench = Bench::new(means);
+fn cold(abilities: Abilities) -> Bench {
+    let mut bench = Bench::new(abilities);
     for seq in 10..13 {
         bench.live(seq);
     }
@@ -27,8 +27,8 @@ fn cold(means: Means) -> Bench {
 
 #[test]
 fn a_snapshot_that_nobody_has_takes_nothing_from_a_cold_view() {
-    for means in [CORE, BOTH] {
-        let mut bench = cold(means);
+    for abilities in [CORE, BOTH] {
+        let mut bench = cold(abilities);
         for seq in 13..20 {
             assert_eq!(bench.after(30), vec![fetched(), View(Suspect)]);
             assert_eq!(bench.live(seq), vec![]);
@@ -73,8 +73,8 @@ fn a_cold_view_outlives_a_reconnection() {
 /// Whoever keeps the engine's blocks has lost what was said before, too: what it has is better than nothing, and not all.
 #[test]
 fn a_snapshot_of_a_view_that_began_in_the_middle_leaves_the_view_cold() {
-    for means in [CORE, BOTH] {
-        let mut bench = cold(means);
+    for abilities in [CORE, BOTH] {
+        let mut bench = cold(abilities);
         let at = |next: u32| Position { epoch: None, next: u64::from(next), newest: Some(f64::from(next) - 1.0) };
         assert_eq!(bench.after(30), vec![fetched(), View(Suspect)]);
         assert_eq!(bench.restored_from((at(13), Began::InTheMiddle)), vec![View(ViewState::Cold)]);
