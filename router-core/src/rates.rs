@@ -85,7 +85,9 @@ struct Flight {
     context: f64,
     /// Its answer comes in one piece.
     whole: bool,
-    stage: Stage,
+    decoding: bool,
+    /// Whether its first token came.
+    heard: bool,
     /// The interval that its first token ended, until another token shows that it was one: an answer that comes as a whole
     /// comes with its last.
     interval: Option<Interval>,
@@ -233,7 +235,8 @@ impl State {
             brought: (work.tokens, work.pairs),
             context,
             whole,
-            stage: Stage::Pending,
+            decoding: false,
+            heard: false,
             interval: None,
             told: false,
         };
@@ -258,9 +261,9 @@ impl State {
     }
 
     fn first_token(&mut self, now: f64, key: RequestKey) {
-        let Some(Flight { slot, sent, brought, whole, stage, .. }) = self.flights.get(&key).copied() else { return };
+        let Some(Flight { slot, sent, brought, whole, heard, .. }) = self.flights.get(&key).copied() else { return };
         self.settle(now, slot);
-        if stage != Stage::Decoding {
+        if !heard {
             self.coming.remove(brought);
         }
         // Only now: a prompt that no engine takes brings nothing.
@@ -273,7 +276,7 @@ impl State {
         let Some(worker) = workers.get_mut(slot.index()) else { return };
         let interval = worker.first_token(now, key, |other| begin_decoding(flights, other));
         if let Some(flight) = flights.get_mut(&key) {
-            (flight.stage, flight.interval) = (Stage::Decoding, interval.filter(|_| !whole));
+            (flight.decoding, flight.heard, flight.interval) = (true, true, interval.filter(|_| !whole));
         }
     }
 
@@ -318,10 +321,11 @@ impl State {
     fn ended(&mut self, now: f64, key: RequestKey, fully: bool) {
         let Some(&Flight { slot, .. }) = self.flights.get(&key) else { return };
         self.settle(now, slot);
-        let Some(Flight { sent, brought, context, whole, stage, told, .. }) = self.flights.remove(&key) else {
+        let Some(Flight { sent, brought, context, whole, decoding, heard, told, .. }) = self.flights.remove(&key)
+        else {
             return;
         };
-        if stage != Stage::Decoding {
+        if !heard {
             self.coming.remove(brought);
         }
         self.end_to_end.pass(now, self.flights.len());
@@ -334,6 +338,11 @@ impl State {
         if fully && whole {
             self.longest = (self.longest * LONGEST_KEPT).max(now - sent);
         }
+        let stage = match (decoding, heard) {
+            (false, _) => Stage::Pending,
+            (true, false) => Stage::Unheard,
+            (true, true) => Stage::Decoding,
+        };
         if let Some(worker) = self.workers.get_mut(slot.index()) {
             worker.ended(now, (key, sent), (stage, context), (fully && !whole).then_some(told));
         }
@@ -342,10 +351,8 @@ impl State {
 
 /// A request is past its prompt, though nothing was heard of it.
 fn begin_decoding(flights: &mut Flights, key: RequestKey) {
-    if let Some(flight) = flights.get_mut(&key)
-        && flight.stage == Stage::Pending
-    {
-        flight.stage = Stage::Unheard;
+    if let Some(flight) = flights.get_mut(&key) {
+        flight.decoding = true;
     }
 }
 
