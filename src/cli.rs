@@ -187,6 +187,15 @@ fn nats_url(option: &'static str, text: &str) -> anyhow::Result<String> {
     Ok(url.as_str().to_owned())
 }
 
+/// What a command does that serves until it is told to end. Of what may block, such as a look-up of a name or a read from a
+/// file system that hangs, nothing is waited for then.
+fn network<T>(serving: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = runtime()?;
+    let served = runtime.block_on(serving);
+    runtime.shutdown_background();
+    served
+}
+
 /// The runtime of every command that talks to the network.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().on_thread_park(crate::turn::ended).build()?)

@@ -219,7 +219,12 @@ impl Ward<'_> {
 
     async fn checks(&self, worker: &Worker, model: &Model) -> Vec<Finding> {
         let engine = Engine::new(&self.links, worker, &self.config.engines.presets, self.examination.timeout);
-        let reachable = identity::reachable(&engine).await;
+        let is_other = |other: &&Worker| other.id.value != worker.id.value && other.is_engine_of(worker);
+        let reachable = match self.config.workers.iter().find(is_other) {
+            // Whatever else was found would be true of one of both.
+            Some(other) => identity::not_alone(&engine, &other.id.value),
+            None => identity::reachable(&engine).await,
+        };
         if reachable.has_failed() {
             let rest = Check::ALL.into_iter().filter(|check| *check != Check::Reachable);
             return std::iter::once(reachable)

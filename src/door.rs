@@ -169,7 +169,10 @@ impl House {
             self.let_in(stream, peer);
         }
         // Who waits to be let in may have asked already.
-        while let Some((stream, peer)) = listener.accept(&self.metrics).now_or_never() {
+        for _ in 0..listener::BACKLOG {
+            // Constrained, it would be as if nobody waited after the first 128.
+            let next = tokio::task::unconstrained(listener.accept(&self.metrics)).now_or_never();
+            let Some((stream, peer)) = next else { return };
             self.let_in(stream, peer);
         }
     }

@@ -57,6 +57,10 @@ pub struct EventTask {
     unnumbered: bool,
     /// Whether a batch told its life and its number: from then on, what does not is of somebody else.
     numbered: bool,
+    /// Whether what comes is what the bus kept from before anybody listened, up to the next connection.
+    is_late: bool,
+    /// Whether what came last was asked for.
+    is_asked_for: bool,
     refusals: Refusals,
     /// Whether it is being worked on; if so when work begins, it has panicked.
     at_work: bool,
@@ -93,6 +97,8 @@ impl EventTask {
             warming: None,
             restored: false,
             unnumbered: false,
+            is_late: false,
+            is_asked_for: false,
             numbered: false,
             refusals: Refusals::default(),
             at_work: false,
@@ -179,8 +185,14 @@ impl EventTask {
 
     async fn hear(&mut self, heard: &Heard, now: Instant) {
         match heard {
-            Heard::Connected => self.repair.connected(now, &mut self.steps),
-            Heard::History(there) => self.repair.set_replays(*there && self.source.abilities.replays),
+            Heard::Connected => {
+                self.is_late = false;
+                self.repair.connected(now, &mut self.steps);
+            }
+            Heard::History(there) => {
+                self.is_late = *there;
+                self.repair.set_replays(*there && self.source.abilities.replays);
+            }
             Heard::Live(message) => self.receive(message, None, now),
             Heard::Replayed(id, message) => self.receive(message, Some(*id), now),
             Heard::ReplayEnded(id, end) => self.repair.replay_ended((*id, *end), now, &mut self.steps),
@@ -222,6 +234,7 @@ impl EventTask {
         self.note_rejected(&batch, now);
         let duplicates = self.repair.feed().counts().duplicates;
         let sized = (batch, message.payload.len());
+        self.is_asked_for = replayed.is_some();
         if let Some(id) = replayed {
             self.worker.metrics.events("replayed", 1);
             self.repair.replayed(id, stamp, sized, now, &mut self.steps);

@@ -8,6 +8,7 @@ use crate::config::{Engines, Timeouts};
 use crate::fleet::offer::{ANSWER_MAX, Offer};
 use crate::fleet::{Fleet, Worker};
 use crate::link::Outgoing;
+use crate::openai::Dialect;
 use crate::shutdown::{Restarts, Tasks};
 use http::header::AUTHORIZATION;
 
@@ -66,10 +67,27 @@ impl Offers {
             let (models, adapters) = (offer.cards().len(), offer.adapters().count());
             if self.fleet.offered(ranks, offer) {
                 tracing::info!(worker = %first.id, models, adapters, "serves");
+                if let Some(what) = misnamed(first) {
+                    tracing::warn!(worker = %first.id, "{what}");
+                }
             }
         }
         true
     }
+}
+
+/// That a worker lists other models than its own, in words, where its engine answers to no other name. SGLang's do to any.
+pub(super) fn misnamed(worker: &Worker) -> Option<String> {
+    let offer = worker.offer.load();
+    let offer = offer.as_ref().filter(|offer| offer.dialect() == Some(Dialect::Vllm))?;
+    let named = offer.cards().iter().find(|card| card.parent.is_none())?;
+    let model = &worker.model;
+    (!offer.has_name(model)).then(|| {
+        format!(
+            "serves `{}`, not `{model}`: start it with --served-model-name {model}, or correct its `model`",
+            named.id
+        )
+    })
 }
 
 /// Whether everybody who serves has answered what, if only that nobody is told.

@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
 use tokio::signal::unix::Signal;
 use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -29,6 +30,9 @@ use crate::wall_clock::now_ms;
 /// Between two looks at the file. Its text is compared, so that links that are swapped, as Kubernetes does with mounted
 /// maps, and files that are moved into place are seen.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// How long a read of the file may take; a file system that hangs can take for ever.
+const READ_MAX: Duration = Duration::from_secs(10);
 
 /// Faults of one file that are logged; the admin port tells all.
 const LOGGED: usize = 8;
@@ -54,6 +58,8 @@ pub(super) struct Reloader {
 struct Running {
     config: Config,
     seen: Option<Seen>,
+    /// The read that took too long: there is no other until it has ended.
+    hanging: Option<JoinHandle<Option<Seen>>>,
 }
 
 /// A look at the file.
@@ -83,7 +89,7 @@ impl Reloader {
             workers,
             token,
             metrics,
-            running: Mutex::new(Running { config: config.clone(), seen: None }),
+            running: Mutex::new(Running { config: config.clone(), seen: None, hanging: None }),
             shown: ArcSwap::from_pointee(shown),
         }
     }
@@ -120,8 +126,7 @@ impl Reloader {
         let (file, overrides) = self.followed.get()?.clone();
         let mut running = self.running.lock().await;
         let known = running.seen.as_ref().filter(|seen| asked.is_none() && !seen.refers).map(|seen| seen.hash);
-        // Files can be slow.
-        let seen = tokio::task::spawn_blocking(move || see((&file, overrides), known)).await.ok()??;
+        let seen = read((file, overrides), known, &mut running.hanging).await?;
         let is_first = running.seen.is_none();
         let same = |before: &Seen| match (&before.outcome, &seen.outcome) {
             (Ok((before, _)), Ok((now, _))) => before == now,
@@ -243,6 +248,38 @@ impl Settings for Reloader {
     }
 }
 
+/// Reads the file, which can be slow; none where its text is as `known`.
+async fn read(
+    (file, overrides): (PathBuf, Vec<Override>),
+    known: Option<u64>,
+    hanging: &mut Option<JoinHandle<Option<Seen>>>,
+) -> Option<Seen> {
+    let deadline = tokio::time::Instant::now() + READ_MAX;
+    let unread = Seen::not(known, format!("{}: cannot be read: it takes more than {READ_MAX:?}", file.display()));
+    if let Some(before) = hanging {
+        // What it has seen may be old by now.
+        if tokio::time::timeout_at(deadline, before).await.is_err() {
+            return unread;
+        }
+        *hanging = None;
+    }
+    let mut reading = tokio::task::spawn_blocking(move || see((&file, overrides), known));
+    match tokio::time::timeout_at(deadline, &mut reading).await {
+        Ok(seen) => seen.ok()?,
+        Err(_) => {
+            *hanging = Some(reading);
+            unread
+        }
+    }
+}
+
+impl Seen {
+    /// Nothing, for this reason; none where that is `known`.
+    fn not(known: Option<u64>, fault: String) -> Option<Self> {
+        (known != Some(0)).then(|| Self { hash: 0, refers: false, outcome: Err(vec![fault]) })
+    }
+}
+
 /// Reads the file; none where its text is as `known`.
 fn see((file, overrides): (&Path, Vec<Override>), known: Option<u64>) -> Option<Seen> {
     let mut bytes = Vec::new();
@@ -250,9 +287,7 @@ fn see((file, overrides): (&Path, Vec<Override>), known: Option<u64>) -> Option<
     match read {
         Ok(_) => {}
         Err(error) => {
-            let fault = format!("{}: cannot be read: {error}", file.display());
-            let unseen = known != Some(0);
-            return unseen.then(|| Seen { hash: 0, refers: false, outcome: Err(vec![fault]) });
+            return Seen::not(known, format!("{}: cannot be read: {error}", file.display()));
         }
     }
     let mut hasher = Xxh3::new();

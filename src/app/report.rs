@@ -1,5 +1,6 @@
 //! What the router says of its own health, and into its log when SIGUSR1 asks how everything stands.
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use warmpath_core::trust::Reason;
 
 use super::StartError;
 use super::members::Trouble;
+use super::offers;
 use super::readiness::{self, Ready};
 use super::reload::Reloader;
 use super::scrape;
@@ -33,14 +35,19 @@ pub(super) fn report(
     degraded.extend(readiness::unserved(fleet));
     degraded.extend(readiness::complaints(fleet));
     degraded.extend(misfits(fleet, Instant::now()));
+    degraded.extend(misnamed(fleet));
+    degraded.extend(twins(fleet));
     degraded.extend(scrape::complaints(fleet, unread_after, Instant::now()));
     degraded.extend(trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
     degraded.extend(fleet.pools().filter_map(|pool| untokenized(&pool)));
+    let waiting = |pool: &Arc<PoolState>| pool.gate.lengths().iter().sum::<usize>();
     let full = fleet.pools().filter(|pool| pool.gate.is_full());
-    degraded.extend(full.map(|pool| {
-        let waiting: usize = pool.gate.lengths().iter().sum();
-        format!("the queue of `{}` is full: {waiting} requests wait for a worker", pool.model)
-    }));
+    degraded.extend(
+        full.map(|pool| {
+            format!("the queue of `{}` is full: {} requests wait for a worker", pool.model, waiting(&pool))
+        }),
+    );
+    let queued = fleet.pools().map(|pool| waiting(&pool)).sum();
     let status = if degraded.is_empty() { "ok" } else { "degraded" };
     let roster = fleet.roster();
     let off_duty = roster.workers().filter(|worker| worker.duty() != Duty::Active);
@@ -49,7 +56,7 @@ pub(super) fn report(
     off_duty.dedup();
     let not_ready = ready().err().map(|why| why.to_string());
     let ready = not_ready.is_none();
-    HealthReport { status, degraded, off_duty, ready, not_ready, version: env!("CARGO_PKG_VERSION") }
+    HealthReport { status, degraded, queued, off_duty, ready, not_ready, version: env!("CARGO_PKG_VERSION") }
 }
 
 /// Workers whose blocks are of another size than their model's, in words: nothing of their caches is ever found.
@@ -66,6 +73,30 @@ fn misfits(fleet: &Fleet, now: Instant) -> Vec<String> {
     misfits.sort_unstable();
     misfits.dedup();
     misfits
+}
+
+/// Workers that do not list their model, in words: they refuse its requests.
+fn misnamed(fleet: &Fleet) -> Vec<String> {
+    let roster = fleet.roster();
+    let mut misnamed: Vec<_> =
+        roster.workers().filter_map(|worker| Some((worker.id.clone(), offers::misnamed(worker)?))).collect();
+    // Ranks are one engine.
+    misnamed.dedup();
+    misnamed.iter().map(|(id, what)| format!("worker `{id}` {what}")).collect()
+}
+
+/// Workers at the address of another one, in words: each shows half of its load. Only ranks may share one.
+fn twins(fleet: &Fleet) -> Vec<String> {
+    let roster = fleet.roster();
+    let mut there = HashMap::new();
+    let twins = roster.workers().filter_map(|worker| {
+        let (address, rank) = (worker.link.authority(), worker.rank.unwrap_or_default());
+        let first = *there.entry((address, rank)).or_insert(&worker.id);
+        (*first != worker.id).then(|| format!("worker `{}` is at the address of `{first}`, {address}", worker.id))
+    });
+    let mut twins: Vec<String> = twins.collect();
+    twins.dedup();
+    twins
 }
 
 /// What a model's prompts are routed by though its policy wants to know their tokens, in words; none where it knows them.

@@ -18,7 +18,7 @@ use warmpath_indexer::feed::Patience;
 use warmpath_indexer::view::ViewSettings;
 
 use super::misuse::{OrMisuse, misuse};
-use super::{name, nats_url, runtime};
+use super::{name, nats_url, network};
 use crate::bridge::{BlockSet, Bridge, BridgeSettings, RankFeed, RankView};
 use crate::config::{BaseUrl, LogFormat, MetricNames, ZmqEndpoint, subject_prefix};
 use crate::door::Listener;
@@ -152,7 +152,7 @@ impl BridgeArgs {
         telemetry::log_to_stderr(format, Level::INFO);
         let settings = self.settings()?;
         let grace = Duration::from_secs(self.grace);
-        runtime()?.block_on(async {
+        network(async {
             let mut interrupts = Interrupts::new();
             let metrics = match self.metrics {
                 Some(address) => Some(Listener::bind(address).with_context(|| format!("--metrics {address}"))?),

@@ -80,7 +80,12 @@ impl DemoArgs {
         }
         if let Some(fleet) = fleet {
             if self.keep {
-                say(format_args!("\n{}\n", fleet.invitation()))?;
+                let invitation = format!("\n{}\n", fleet.invitation());
+                if self.json {
+                    remark(format_args!("{invitation}"));
+                } else {
+                    say(format_args!("{invitation}"))?;
+                }
                 fleet.serve().await?;
             } else {
                 fleet.stop().await;

@@ -14,7 +14,7 @@ use warmpath_indexer::codec::encode::{self, HashForm};
 
 use super::cache::CacheArgs;
 use super::misuse::{OrMisuse, misuse};
-use super::{name, nats_url, number, remark, runtime};
+use super::{name, nats_url, network, number, remark};
 use crate::config::{LogFormat, ZmqEndpoint, subject_prefix};
 use crate::events::nats::{NatsBus, NatsSettings};
 use crate::events::publish::Bus;
@@ -174,7 +174,7 @@ impl MockEngineArgs {
             File::open(file).with_context(|| format!("cannot read {}", file.display())).or_misuse()?;
         }
         telemetry::log_to_stderr(LogFormat::Text, Level::INFO);
-        runtime()?.block_on(async {
+        network(async {
             let mut interrupts = Interrupts::new();
             let tasks = Tasks::new();
             let settings = self.settings(&tasks).await?;

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 
+use super::network;
 use super::overrides::Overrides;
-use super::runtime;
 use crate::app::App;
 use crate::config::{Config, LogFormat, Tls};
 use crate::shutdown::Interrupts;
@@ -33,7 +33,7 @@ impl ServeArgs {
         let _log = telemetry::log_with_requests(format, config.log.level.into());
         let scheme = |tls: &Tls| if tls.certificate.is_some() { "https" } else { "http" };
         let (data_scheme, admin_scheme) = (scheme(&config.listen.data_tls), scheme(&config.listen.admin_tls));
-        let served = runtime()?.block_on(async {
+        let served = network(async {
             let mut interrupts = Interrupts::new();
             let app = App::start(config, None).await.context("the router could not start")?;
             app.follow(self.config, self.overrides.list)?;

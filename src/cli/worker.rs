@@ -111,7 +111,8 @@ impl WorkerCommand {
         })?;
         let mut text = told.to_string();
         if !json {
-            text = printable::line(&format!("{id}: {}", told["state"].as_str().unwrap_or_default()));
+            let done = if action == "reset_cache" { "cache emptied, it is " } else { "" };
+            text = printable::line(&format!("{id}: {done}{}", told["state"].as_str().unwrap_or_default()));
             if let Some(requests) = told["in_flight"].as_u64() {
                 // Writing to a string cannot fail.
                 let _ = write!(text, ", {requests} in flight");

@@ -132,6 +132,13 @@ impl Worker {
         (self.dp_start_rank > 0 || self.dp_ranks.get() > 1).then_some(Rank(number))
     }
 
+    /// Whether both are the same engine: at one address, but for engines whose ranks are listed apart.
+    pub fn is_engine_of(&self, other: &Self) -> bool {
+        let (these, those) = (self.ranks(), other.ranks());
+        let meet = these.start < those.end && those.start < these.end;
+        meet && self.url.to_string().eq_ignore_ascii_case(&other.url.to_string())
+    }
+
     /// A worker of which only this is known; everything else has its default.
     pub fn at(id: WorkerId, url: BaseUrl, model: String) -> Self {
         Self {

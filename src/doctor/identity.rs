@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use serde_json::Value;
+use warmpath_core::ids::WorkerId;
 use warmpath_core::units::BlockSize;
 
 use super::engine::{Engine, Reply};
@@ -36,6 +37,12 @@ pub(super) async fn reachable(engine: &Engine) -> Finding {
             Finding::failed(Check::Reachable, format!("{url}/health: {error}"), remedy)
         }
     }
+}
+
+/// It is at the address of another one.
+pub(super) fn not_alone(engine: &Engine, other: &WorkerId) -> Finding {
+    let remedy = "list each engine once, its ranks by dp_ranks, or correct workers[].url";
+    Finding::failed(Check::Reachable, format!("{} is the address of `{other}`, too", engine.base()), remedy)
 }
 
 /// What an engine offers of a model.

@@ -10,7 +10,7 @@ use crate::error::is_starved;
 use crate::telemetry::metrics::DoorMetrics;
 
 /// Connections that wait to be accepted.
-const BACKLOG: u32 = 1024;
+pub(super) const BACKLOG: u32 = 1024;
 
 /// What the kernel keeps of an answer that the client does not take, in bytes; it doubles this for its own purposes. By
 /// itself it grows to megabytes, and workers would write ahead of their clients by as much.

@@ -22,13 +22,20 @@ impl EventTask {
         if applied.wrong_size > 0 {
             self.note_size(batch);
         }
-        let lag_s = batch.ts.map(|ts| (wall_clock::now().as_secs_f64() - ts).max(0.0));
-        if let Some(lag_s) = lag_s {
-            self.worker.metrics.event_lag.record(lag_s);
+        // Of what was asked for, or kept from before, it would be the age of history.
+        if !self.is_late && !self.is_asked_for {
+            self.note_lag(batch);
         }
-        let events = u64::try_from(batch.events.len()).unwrap_or(u64::MAX);
-        let lag = lag_s.and_then(|lag_s| Duration::try_from_secs_f64(lag_s).ok());
-        self.source.course.applied(Instant::now(), events, lag);
+        self.source.course.applied(Instant::now(), u64::try_from(batch.events.len()).unwrap_or(u64::MAX));
+    }
+
+    fn note_lag(&self, batch: &EventBatch) {
+        let Some(ts) = batch.ts else { return };
+        let lag_s = (wall_clock::now().as_secs_f64() - ts).max(0.0);
+        self.worker.metrics.event_lag.record(lag_s);
+        if let Ok(lag) = Duration::try_from_secs_f64(lag_s) {
+            self.source.course.lags(lag);
+        }
     }
 
     fn note_size(&self, batch: &EventBatch) {

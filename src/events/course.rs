@@ -191,8 +191,13 @@ impl Course {
         (self.refused.load(Ordering::Relaxed) >= REFUSED_MIN).then(|| self.line().refusal.clone())
     }
 
-    /// So many events were applied; `lag` is the time from the engine's clock to ours, where it told one.
-    pub fn applied(&self, now: Instant, events: u64, lag: Option<Duration>) {
+    /// A batch came so long after the engine had made it, by the engine's clock and ours.
+    pub fn lags(&self, lag: Duration) {
+        self.lag_ms.store(u64::try_from(lag.as_millis()).unwrap_or(NO_LAG - 1), Ordering::Relaxed);
+    }
+
+    /// So many events were applied.
+    pub fn applied(&self, now: Instant, events: u64) {
         let number = self.number(now);
         let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
         let bucket = &mut rate[usize::try_from(number).unwrap_or(0) % BUCKETS];
@@ -203,9 +208,6 @@ impl Course {
         drop(rate);
         self.events.fetch_add(events, Ordering::Relaxed);
         self.line().last_event = Some(now);
-        if let Some(lag) = lag {
-            self.lag_ms.store(u64::try_from(lag.as_millis()).unwrap_or(NO_LAG - 1), Ordering::Relaxed);
-        }
     }
 
     /// Batches are missing that nobody can bring.
@@ -326,8 +328,9 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let course = Course::new(start);
-        course.applied(at(0), 30, None);
-        course.applied(at(9), 30, Some(Duration::from_millis(250)));
+        course.applied(at(0), 30);
+        course.applied(at(9), 30);
+        course.lags(Duration::from_millis(250));
         let told = course.read(at(10));
         assert_eq!((told.events, told.events_per_s, told.last_event_age_s), (60, 6.0, Some(1.0)));
         assert_eq!(told.lag_s, Some(0.25));

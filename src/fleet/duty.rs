@@ -86,6 +86,8 @@ impl Fleet {
     /// # Errors
     /// When there is no such worker, or it is so already.
     pub fn set_duty(&self, id: &WorkerId, duty: Duty) -> Result<(), DutyError> {
+        // Whoever comes in its place meanwhile would not hear of it.
+        let _one_at_a_time = self.lock();
         let roster = self.roster();
         let mut ranks = roster.ranks_of(id).peekable();
         if ranks.peek().is_none() {
@@ -98,7 +100,7 @@ impl Fleet {
         let mut changed = false;
         for worker in ranks {
             changed |= worker.set_duty(duty);
-            self.settle(worker, None);
+            self.settle_locked(worker, None);
         }
         if changed { Ok(()) } else { Err(DutyError::Already(id.clone(), duty)) }
     }
@@ -109,6 +111,7 @@ impl Fleet {
     /// # Errors
     /// When there is no such worker.
     pub fn reset_breaker(&self, id: &WorkerId) -> Result<(), DutyError> {
+        let _one_at_a_time = self.lock();
         let roster = self.roster();
         let mut known = false;
         for worker in roster.ranks_of(id) {
@@ -119,7 +122,7 @@ impl Fleet {
                 health.pardon();
                 was_out
             };
-            self.settle(worker, was_out.then(Instant::now));
+            self.settle_locked(worker, was_out.then(Instant::now));
         }
         if known { Ok(()) } else { Err(DutyError::Unknown(id.clone())) }
     }

@@ -112,6 +112,8 @@ pub struct HealthReport {
     pub status: &'static str,
     /// What does not work, in words.
     pub degraded: Vec<String>,
+    /// Requests that wait in the router for a worker.
+    pub queued: usize,
     /// Workers that their operators have taken out, as `id: draining` or `id: ejected`.
     pub off_duty: Vec<String>,
     /// Whether requests can be served.

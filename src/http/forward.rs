@@ -218,7 +218,8 @@ impl Drop for Attempt<'_> {
         let at = Instant::now();
         // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
         let side = if self.side == Side::Client && at >= *deadline { Side::Worker } else { self.side };
-        if side == Side::Client {
+        // A panic is told of by who catches it.
+        if side == Side::Client && !std::thread::panicking() {
             pool.metrics.given_up(at.saturating_duration_since(*arrived));
         }
         if let Some(decision) = &self.decision {

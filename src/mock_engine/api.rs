@@ -192,7 +192,8 @@ async fn generate(shared: Arc<Shared>, form: Form, headers: &HeaderMap, body: By
     };
     if view.model.as_deref().is_some_and(|model| model != shared.model) {
         let message = format!("The model `{}` does not exist.", view.model.unwrap_or_default());
-        return refuse(StatusCode::NOT_FOUND, &message);
+        let error = json!({"message": message, "type": "NotFoundError", "param": "model", "code": 404});
+        return (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response();
     }
     // Whatever it is, it is answered; only its tokens may be made up.
     let made_up = |_| vec![body.iter().map(|byte| TokenId::from(*byte)).collect()];

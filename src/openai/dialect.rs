@@ -22,10 +22,10 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// That of an engine which says that its models are this one's: `owned_by` in `/v1/models`.
+    /// That of an engine which says that its models are this one's: `owned_by` in `/v1/models`. The simulated one is as vLLM.
     pub fn of_owner(owner: &str) -> Option<Self> {
         match owner {
-            "vllm" => Some(Self::Vllm),
+            "vllm" | "warmpath" => Some(Self::Vllm),
             "sglang" => Some(Self::Sglang),
             _ => None,
         }

@@ -10,15 +10,17 @@ use crate::sim::fleet::{Outcome, RequestOutcome};
 /// Points of a line; more are not seen.
 const POINTS: usize = 240;
 
-/// The page of all that was tried on the trace of this name.
-pub fn page(trace: &str, trials: &Trials<'_>, tried: &[Tried]) -> Page {
+/// The page of all that was tried on the trace of this name, by the command of these `words`.
+pub fn page(trace: &str, words: &str, trials: &Trials<'_>, tried: &[Tried]) -> Page {
     let hours = trials.prepared().span().0 / 3_600_000.0;
     let input: u64 = (0..trials.prepared().len()).map(|number| u64::from(trials.prepared().lengths(number).0)).sum();
     let mut page = Page::new(format!("Replay of {trace}"))
         .lead(
             "Simulated engines in virtual time, behind the scheduler, the index and the decoder of the gateway. Requests \
-             arrive as the trace says, whatever became of those before them.",
+             arrive as the trace says, whatever became of those before them, unless the command sets clients that wait for \
+             answers. Times are those of requests that were completed.",
         )
+        .fact("command", words)
         .fact("requests", trials.prepared().len().to_string())
         .fact("prompt tokens", format!("{:.1} M", real(input) / 1e6))
         .fact("recorded over", format!("{hours:.2} h"));
@@ -50,6 +52,7 @@ fn figures(tried: &[&Tried]) -> Table {
         "policy",
         "workers",
         "speed",
+        "completed",
         "hit rate",
         "reachable",
         "TTFT mean, ms",
@@ -67,6 +70,7 @@ fn figures(tried: &[&Tried]) -> Table {
             row.policy.clone(),
             row.workers.to_string(),
             row.speed.to_string(),
+            format!("{} of {}", row.completed, row.requests),
             row.hit_rate.map_or_else(|| "–".to_owned(), percent),
             percent(row.reachable_hit_rate),
             format!("{:.0}", row.ttft_ms.mean),
@@ -138,8 +142,7 @@ fn fleet(trials: &Trials<'_>, tried: &[&Tried]) -> Section {
 
 /// The reachable hit rate by time, at the speed of these trials.
 fn bound(trials: &Trials<'_>, tried: &[&Tried], row: &Row) -> Vec<(f64, f64)> {
-    let capacity = tried.first().map_or(0, |tried| tried.capacity);
-    let course = trials.reachable_by_time(capacity);
+    let course = tried.first().map_or_else(Vec::new, |tried| trials.reachable_by_time(tried));
     thinned(course.into_iter().map(|(at, rate)| (at / 1e3 / row.speed, rate)).collect())
 }
 

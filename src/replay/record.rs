@@ -4,12 +4,12 @@
 //! the one before, and a new one begins; so does what an earlier process left, since times are since the start. Of lines that
 //! cannot be written whole, as the disk is full, nothing stays.
 
-use std::io;
+use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::fs::{self, File, OpenOptions};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -56,7 +56,9 @@ impl Journal {
     /// # Errors
     /// It cannot be written.
     pub async fn begin(path: &Path, limit: u64, metrics: RecordMetrics) -> io::Result<Self> {
-        if let Some(why) = refusal(path).await? {
+        let asked = path.to_owned();
+        let refused = tokio::task::spawn_blocking(move || refusal(&asked)).await.map_err(io::Error::other)?;
+        if let Some(why) = refused? {
             return Err(io::Error::other(why));
         }
         let file = fresh(path).await?;
@@ -152,8 +154,11 @@ impl Journal {
 
 /// Why what is at `path` must stay as it is; none where there is nothing, or a recording. Who names another file, such as the
 /// configuration, must not lose it. What is neither file nor folder, as a pipe, is written to.
-async fn refusal(path: &Path) -> io::Result<Option<&'static str>> {
-    let found = match fs::metadata(path).await {
+///
+/// # Errors
+/// It cannot be read.
+pub fn refusal(path: &Path) -> io::Result<Option<&'static str>> {
+    let found = match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         found => found?,
     };
@@ -164,7 +169,8 @@ async fn refusal(path: &Path) -> io::Result<Option<&'static str>> {
         return Ok(None);
     }
     let mut line = Vec::new();
-    BufReader::new(File::open(path).await?).take(LINE_MAX).read_until(b'\n', &mut line).await?;
+    let file = std::io::BufReader::new(std::fs::File::open(path)?);
+    file.take(LINE_MAX).read_until(b'\n', &mut line)?;
     // A run that broke off may have left a part of its first line.
     let is_ours = match line.ends_with(b"\n") {
         true => line.starts_with(BEGINNING) && has_part(&line, BLOCK_SIZE),

@@ -236,7 +236,14 @@ pub fn lines(rows: &[Row]) -> String {
             shown(row.new_tokens_max_over_mean, 2),
         );
     }
-    text + "\nrequests and tokens: of the busiest worker over the mean, tokens as far as they were computed\n"
+    text += "\nrequests and tokens: of the busiest worker over the mean, tokens as far as they were computed\n";
+    for row in rows.iter().filter(|row| row.completed < row.requests) {
+        let Row { policy, workers, speed, completed, requests, .. } = row;
+        text += &format!(
+            "{policy}, {workers} workers, speed {speed}: {completed} of {requests} requests were completed; times are theirs\n"
+        );
+    }
+    text
 }
 
 #[cfg(test)]

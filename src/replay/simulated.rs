@@ -1,5 +1,6 @@
 //! Traces through simulated fleets: what is tried, several at once, and the rows that come of it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -75,14 +76,15 @@ impl<'a> Trials<'a> {
         &self.prepared
     }
 
-    /// The share of prompt tokens that one cache of `capacity` blocks has had by the time of each arrival, in
-    /// ms.
-    pub fn reachable_by_time(&self, capacity: usize) -> Vec<(f64, f64)> {
-        let course = reachable::course(self.trace, self.prepared.block_size().get(), capacity);
+    /// The share of prompt tokens that one cache of as many blocks as the fleet of `tried` has had by the time of each arrival,
+    /// in ms; of the requests that its engines took.
+    pub fn reachable_by_time(&self, tried: &Tried) -> Vec<(f64, f64)> {
+        let trace = taken(self.trace, &tried.outcome.requests);
+        let course = reachable::course(&trace, self.prepared.block_size().get(), tried.capacity);
         let begin = self.trace.first().map_or(0, |request| request.at_ms);
         let mut sums = (0, 0);
         let mut by_time: Vec<(f64, f64)> = Vec::new();
-        for ((input, cached), request) in course.zip(self.trace) {
+        for ((input, cached), request) in course.zip(&*trace) {
             sums = (sums.0 + input, sums.1 + cached);
             let now = (real(request.at_ms.saturating_sub(begin)), real(sums.1) / real(sums.0.max(1)));
             match by_time.last_mut() {
@@ -157,13 +159,9 @@ impl<'a> Trials<'a> {
     /// The share of prompt tokens that a cache of `capacity` blocks has, once so many requests have warmed it, over the
     /// requests that engines took.
     fn reachable(&self, capacity: usize, warm_up: usize, outcomes: &[RequestOutcome]) -> f64 {
-        let is_taken = |outcome: &RequestOutcome| outcome.completed || outcome.output_tokens > 0;
         if !outcomes.iter().all(is_taken) {
-            let taken = |range: &[TraceRequest], outcomes: &[RequestOutcome]| -> Vec<TraceRequest> {
-                let taken = range.iter().zip(outcomes).filter(|(_, outcome)| is_taken(outcome));
-                taken.map(|(request, _)| request.clone()).collect()
-            };
-            let (trace, warm) = (taken(self.trace, outcomes), taken(self.trace, &outcomes[..warm_up]).len());
+            let warm = outcomes[..warm_up].iter().filter(|outcome| is_taken(outcome)).count();
+            let trace = taken(self.trace, outcomes);
             return reachable::hit_rate_after(warm, &trace, self.prepared.block_size().get(), capacity);
         }
         let key = (capacity, warm_up);
@@ -266,6 +264,20 @@ pub fn csv(tried: &[Tried]) -> String {
         }
     }
     text
+}
+
+/// Whether an engine took the request, whatever became of it then.
+fn is_taken(outcome: &RequestOutcome) -> bool {
+    outcome.completed || outcome.output_tokens > 0
+}
+
+/// The requests of `trace` that engines took.
+fn taken<'a>(trace: &'a [TraceRequest], outcomes: &[RequestOutcome]) -> Cow<'a, [TraceRequest]> {
+    if outcomes.iter().all(is_taken) {
+        return Cow::Borrowed(trace);
+    }
+    let taken = trace.iter().zip(outcomes).filter(|(_, outcome)| is_taken(outcome));
+    taken.map(|(request, _)| request.clone()).collect()
 }
 
 #[cfg(test)]

@@ -44,6 +44,23 @@ fn what_serve_could_not_use_is_a_warning_and_fails_where_that_is_asked_for() {
 }
 
 #[test]
+fn a_recording_that_is_something_else_is_a_warning() {
+    let config = Configuration::new("recorded", "models: [{name: m}]\n");
+    let name = config.path();
+    let folder = std::path::Path::new(name).parent().unwrap();
+    let text = format!("models: [{{name: m}}]\nworkers: []\nrecord: {name}\n");
+    std::fs::write(name, &text).unwrap();
+    let said = || stderr(&warmpath(&["check", name])).to_owned();
+    let refused = format!("{name}:3:9: warning: `{name}` cannot be written: it holds something else than a recording");
+    assert!(said().lines().any(|line| line == refused), "{}", said());
+    // What is not there yet can be made; and the file may be named as other commands name it.
+    std::fs::write(name, text.replace(&format!("record: {name}"), &format!("record: {}/r.jsonl", folder.display())))
+        .unwrap();
+    let output = warmpath(&["check", "--config", name]);
+    assert!(!stderr(&output).contains("recording") && output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
 fn a_tokenizer_or_a_template_that_cannot_be_loaded_is_a_warning_with_its_cause() {
     let folder = std::env::temp_dir().join(format!("warmpath-untokenized-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -1,6 +1,7 @@
 //! How the router starts and stops: whom it waits for, and what becomes of answers that are under way.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -341,4 +342,18 @@ async fn a_hangup_does_not_end_a_router_without_certificates() {
     }
     serving.signal("TERM");
     assert_eq!(serving.ended(Duration::from_secs(10)).await.code(), Some(0));
+}
+
+/// A file system that hangs, as a pipe that nobody writes into: what reads from it is not waited for.
+#[tokio::test]
+async fn r16_a_read_that_hangs_does_not_hold_up_the_end() {
+    let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
+    let pipe = std::env::temp_dir().join(format!("warmpath-hangs-{}", std::process::id()));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let found = format!("discovery: {{file: {{path: '{}'}}}}", pipe.display());
+    let mut serving = Serving::start("hangs", worker.address, &found);
+    serving.signal("TERM");
+    let ended = serving.ended(Duration::from_secs(10)).await.code();
+    std::fs::remove_file(&pipe).unwrap();
+    assert_eq!(ended, Some(0));
 }

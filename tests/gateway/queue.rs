@@ -105,6 +105,7 @@ async fn a_full_worker_is_given_what_waits_in_the_order_of_urgency() {
     for (class, length) in [("high", 1.0), ("normal", 2.0), ("low", 1.0), ("returned", 0.0)] {
         assert_eq!(fleet.metric(LENGTH, &format!("class=\"{class}\"")).await, length, "{class}");
     }
+    assert_eq!(fleet.health().await["queued"], 4);
     for count in 1..=5 {
         worker.asked(count).await;
         // What waits is here, and not at the worker.

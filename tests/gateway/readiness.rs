@@ -135,6 +135,23 @@ async fn what_one_engine_lacks_is_not_said_of_the_others() {
         .await;
 }
 
+#[tokio::test]
+async fn a_worker_that_lists_another_model_or_shares_its_address_is_told_of() {
+    let (other, shared) = (Scripted::start(good_stream()).await, Scripted::start(good_stream()).await);
+    other.offers(&serves(9, &[]).replace("\"m\"", "\"other\""));
+    shared.offers(&serves(9, &[]));
+    let config = "engines: {models_interval: 20ms}";
+    let fleet = fleet().engines(0).config(config);
+    let fleet = fleet.stranger(other.address).stranger(shared.address).stranger(shared.address).start().await;
+    let misnamed =
+        "worker `stranger-1` serves `other`, not `m`: start it with --served-model-name m, or correct its `model`";
+    let twins = format!("worker `stranger-3` is at the address of `stranger-2`, {}", shared.address);
+    until_said(&fleet, misnamed).await;
+    until_said(&fleet, &twins).await;
+    other.offers(&serves(9, &[]));
+    fleet.eventually("only twins are left", async |fleet| degraded(fleet).await == [&*twins]).await;
+}
+
 /// A request for an adapter would be told that there is no such model, which nobody tries again.
 #[tokio::test]
 async fn a_router_is_not_ready_before_its_workers_have_said_what_they_serve() {

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use warmpath_core::policy::PolicyName;
 
-use crate::config::{Config, EventSource, Fault, Reading, Tls as TlsConfig, TokenizerSource, Worker};
+use crate::config::{Config, EventSource, Fault, Reading, Tls as TlsConfig, TokenizerSource};
 use crate::door::{Tls, TlsFiles};
 use crate::error::chain;
 use crate::link;
+use crate::replay::record;
 use crate::telemetry::metrics::DoorMetrics;
 use crate::tokenize::hf::{self, LoadError, TokenizerFiles};
 
@@ -48,6 +49,13 @@ fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
         |path: &Path| path.ancestors().skip(1).find(|above| above.exists()).is_some_and(|it| !it.is_dir());
     if let Some(path) = config.record.as_deref().filter(|path| path.is_dir() || lies_below_a_file(path)) {
         warn("record", format!("`{}` cannot be written: it is a folder, or lies below a file", path.display()));
+    }
+    if let Some(path) = config.record.as_deref().filter(|path| path.is_file()) {
+        match record::refusal(path) {
+            Ok(None) => {}
+            Ok(Some(why)) => warn("record", format!("`{}` cannot be written: {why}", path.display())),
+            Err(error) => warn("record", format!("`{}` cannot be read: {error}", path.display())),
+        }
     }
     let is_file = |path: &Path| path.exists() && !path.is_dir();
     if let Some(path) = config.index.snapshots.as_deref().filter(|path| is_file(path) || lies_below_a_file(path)) {
@@ -110,13 +118,8 @@ fn certificates(config: &Config, warn: &mut impl FnMut(&str, String)) {
 
 /// Workers at one address are the same engine: each would know half of its load. Only ranks may share one.
 fn twins(config: &Config, warn: &mut impl FnMut(&str, String)) {
-    let address = |worker: &Worker| worker.url.to_string().to_ascii_lowercase();
     for (at, worker) in config.workers.iter().enumerate() {
-        let meets = |other: &&Worker| {
-            let (these, those) = (worker.ranks(), other.ranks());
-            address(other) == address(worker) && these.start < those.end && those.start < these.end
-        };
-        if let Some(first) = config.workers[..at].iter().find(meets) {
+        if let Some(first) = config.workers[..at].iter().find(|other| worker.is_engine_of(other)) {
             let url = &worker.url.value;
             let first = &first.id.value;
             warn(

@@ -22,6 +22,9 @@ const DETAIL: u16 = 2;
 /// Lines of the figures over time: their values, and bars below.
 const FIGURES: u16 = 3;
 
+/// The most lines of what needs attention, where there is no room for all.
+const TROUBLES: usize = 3;
+
 /// Decisions that are printed.
 const PRINTED: usize = 20;
 
@@ -64,7 +67,7 @@ pub(super) fn printed(state: &mut State, columns: u16) -> String {
     state.picture.decisions.truncate(PRINTED);
     let Picture { workers, decisions, bus, .. } = &state.picture;
     let told = if sources::is_told(bus) { sources::height(bus) + 1 } else { 0 };
-    let rows = workers.len() + decisions.len() + told + usize::from(FIGURES) + 5;
+    let rows = workers.len() + decisions.len() + told + troubles(state).len() + usize::from(FIGURES) + 4;
     let size = (columns, u16::try_from(rows).unwrap_or(u16::MAX));
     text(&drawn(size, |frame| draw_known(frame, frame.area(), state, false)))
 }
@@ -98,10 +101,10 @@ fn text(buffer: &Buffer) -> String {
 }
 
 fn draw_known(frame: &mut Frame<'_>, area: Rect, state: &mut State, live: bool) {
-    let troubles = troubles(state);
+    let troubles = shown(troubles(state), if live { TROUBLES } else { usize::MAX });
     let (workers, decisions) = (state.picture.workers.len() + 2, state.picture.decisions.len() + 1);
     let rows = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
-    let trouble = u16::from(!troubles.is_empty());
+    let trouble = rows(troubles.len());
     let is_told = sources::is_told(&state.picture.bus);
     let summary = u16::from(is_told);
     let left = area.height.saturating_sub(1 + trouble + summary + FIGURES);
@@ -113,7 +116,8 @@ fn draw_known(frame: &mut Frame<'_>, area: Rect, state: &mut State, live: bool) 
     let below = whole.bottom();
     let rest = Rect { y: below, height: area.bottom().saturating_sub(below), ..area };
     frame.render_widget(heading(state), head);
-    frame.render_widget(Paragraph::new(Line::styled(troubles, WARN)), trouble);
+    let troubles: Vec<_> = troubles.into_iter().map(|trouble| Line::styled(trouble, WARN)).collect();
+    frame.render_widget(Paragraph::new(troubles), trouble);
     draw_figures(frame, figures, &state.picture);
     tables::draw_workers(frame, workers, state, live);
     if is_told {
@@ -141,6 +145,9 @@ fn heading(state: &State) -> Paragraph<'static> {
         let hash: String = config.hash.chars().take(8).collect();
         line.push(Span::raw(format!("  config {hash} since {} UTC", clock(config.loaded_at_ms))));
     }
+    if health.queued > 0 {
+        line.push(Span::styled(format!("  {} waiting for a worker", health.queued), WARN));
+    }
     if let Some(reload) = &config.last_reload {
         let came = if reload.ok { "followed" } else { "not followed" };
         let text = format!("  last read {} ({}): {came}", clock(reload.at_ms), reload.asked_by);
@@ -149,8 +156,18 @@ fn heading(state: &State) -> Paragraph<'static> {
     Paragraph::new(Line::from(line))
 }
 
-/// What needs attention, in one line.
-fn troubles(state: &State) -> String {
+/// The first of them, and how many more there are.
+fn shown(mut troubles: Vec<String>, lines: usize) -> Vec<String> {
+    let more = troubles.len().saturating_sub(lines);
+    if more > 0 {
+        troubles.truncate(lines - 1);
+        troubles.push(format!("and {} more: see /healthz, or `warmpath top --once`", more + 1));
+    }
+    troubles
+}
+
+/// What needs attention.
+fn troubles(state: &State) -> Vec<String> {
     let Picture { health, config, .. } = &state.picture;
     let mut all: Vec<String> = state.fault.iter().cloned().collect();
     // Why nobody is served comes first; what it says may be among the rest, too.
@@ -162,7 +179,7 @@ fn troubles(state: &State) -> String {
         let keys: Vec<&str> = config.needs_restart.iter().map(|change| change.key.as_str()).collect();
         all.push(format!("needs a restart: {}", keys.join(", ")));
     }
-    all.join("; ")
+    all
 }
 
 /// A figure: its name, its value over the last minute, its course.

@@ -50,6 +50,7 @@ pub(super) struct Picture {
 pub(super) struct Health {
     pub(super) status: String,
     pub(super) degraded: Vec<String>,
+    pub(super) queued: usize,
     pub(super) off_duty: Vec<String>,
     pub(super) ready: bool,
     pub(super) not_ready: Option<String>,

@@ -252,6 +252,8 @@ fn names_of(worker: &ZmqWorker, models: &[&str]) -> Vec<String> {
 /// may be missing. False when nobody is there.
 async fn meet(ear: &Arc<Ear>, known: &mut Vec<Arc<Ear>>) -> bool {
     ear.links.fetch_add(1, Ordering::Relaxed);
+    // Those who left and came again over the same connection.
+    known.retain(|ear| !ear.tell.is_closed());
     known.push(Arc::clone(ear));
     let told = ear.tell.send(Heard::Connected).await.is_ok();
     if told {

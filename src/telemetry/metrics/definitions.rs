@@ -127,7 +127,7 @@ definitions! {
     "Events" {
         BUS_UP = "event_bus_up", Kind::Gauge, [], "0 while a bus that workers' events come over is not connected, or none of the engines' own sockets is.";
         EVENTS = "kv_events_total", Kind::Counter, ["worker", RANK, "outcome"], "KV-cache events, by what became of them.";
-        EVENT_LAG = "kv_event_lag_seconds", Kind::Histogram(&TTFT_BOUNDS), ["worker", RANK], "From the engine's time stamp to the index.";
+        EVENT_LAG = "kv_event_lag_seconds", Kind::Histogram(&TTFT_BOUNDS), ["worker", RANK], "From the engine's time stamp to the index, of batches that came by themselves.";
         EVENT_GAPS = "kv_event_gaps_total", Kind::Counter, ["worker", RANK], "Losses of events that emptied a worker's view.";
         EVENT_RESTARTS = "kv_event_restarts_total", Kind::Counter, ["worker", RANK], "Engine restarts seen in its events.";
         EVENTS_HELD = "kv_events_held", Kind::Gauge, ["worker", RANK], "Event batches that wait for others.";

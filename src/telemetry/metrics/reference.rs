@@ -17,8 +17,8 @@ const HEAD: &str = "\
 <!-- Made of src/telemetry/metrics/definitions.rs and words.rs; a test holds it to the code, and writes it with UPDATE=1. -->
 
 `GET /metrics` on the admin port gives them in the text format of Prometheus. Names begin with `metrics.prefix`, which is
-`warmpath` unless the configuration says otherwise. A series shows once there is something to tell: a counter of failures
-is absent, not 0, until the first one, and the series of a worker that has left are gone. Times are in seconds. A histogram
+`warmpath` unless the configuration says otherwise. A series shows once there is something to tell: most
+counters of failures are absent, not 0, until the first one, and the series of a worker that has left are gone. Times are in seconds. A histogram
 has the series `_bucket` (with the label `le`, the bound), `_sum` and `_count`. [The runbook](runbook.md) tells what to do
 about the alerts that are made of them; `deploy/grafana/dashboard.json` shows them.
 ";
