@@ -1,12 +1,12 @@
 //! What operators do with workers.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use warmpath_core::ids::WorkerId;
 
-use super::Fleet;
+use super::{Fleet, Worker};
 
 /// What an operator wants of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,19 +82,23 @@ pub enum DutyError {
 
 impl Fleet {
     /// Sets what operators want of a worker, all its ranks together. Of one that is away, it is changed for when it returns.
+    /// An ejection reaches those, too, that left under this name and still have requests.
     ///
     /// # Errors
     /// When there is no such worker, or it is so already.
     pub fn set_duty(&self, id: &WorkerId, duty: Duty) -> Result<(), DutyError> {
         // Whoever comes in its place meanwhile would not hear of it.
-        let _one_at_a_time = self.lock();
+        let slots = self.lock();
         let roster = self.roster();
+        let is_here = |worker: &Arc<Worker>| roster.worker(worker.slot).is_some_and(|here| Arc::ptr_eq(here, worker));
+        let left = slots.holders().filter(|worker| duty == Duty::Ejected && worker.id == *id && !is_here(worker));
+        let is_reached = left.fold(false, |reached, worker| worker.set_duty(duty) || reached);
         let mut ranks = roster.ranks_of(id).peekable();
         if ranks.peek().is_none() {
             return match self.away.set(Instant::now(), id, duty) {
-                Some(was) if was == duty => Err(DutyError::Already(id.clone(), duty)),
-                Some(_) => Ok(()),
-                None => Err(DutyError::Unknown(id.clone())),
+                Some(was) if was == duty && !is_reached => Err(DutyError::Already(id.clone(), duty)),
+                None if !is_reached => Err(DutyError::Unknown(id.clone())),
+                _ => Ok(()),
             };
         }
         let mut changed = false;

@@ -32,6 +32,11 @@ impl<T> Slots<T> {
         }
         Some(holder)
     }
+
+    /// All that somebody holds, ascending by slot. O(slots).
+    pub fn holders(&self) -> impl Iterator<Item = Arc<T>> {
+        self.holders.iter().filter_map(Weak::upgrade)
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +55,8 @@ mod tests {
         drop(in_flight);
         let fourth = give();
         assert_eq!(fourth.0, 0);
+        assert_eq!(slots.holders().map(|slot| slot.0).collect::<Vec<_>>(), [0, 1, 2]);
+        let mut give = || slots.give(Arc::new).unwrap();
         drop(fourth);
         assert_eq!(give().0, 0);
     }

@@ -195,6 +195,30 @@ async fn requests_that_wait_go_to_the_new_address_of_the_only_worker() {
     assert_eq!((first.seen().len(), second.seen().len()), (1, 3));
 }
 
+/// Nobody sees it among the workers any more, and what hangs there keeps its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_hangs_at_a_worker_that_left_goes_to_another_when_that_one_is_ejected() {
+    let (silent, well) = (slow().await, Scripted::start(good_stream()).await);
+    let fleet = fleet().engines(0).policy("round_robin").stranger(silent.address).start().await;
+    let file = fleet.following("left").await;
+    let ask = async {
+        let body = json!({"model": "m", "prompt": "x", "stream": true}).to_string();
+        fleet.client.post(fleet.url("/v1/completions")).body(body).send().await.unwrap().status().as_u16()
+    };
+    let act = async {
+        silent.asked(1).await;
+        let replaced = fleet.yaml.replace(&silent.address.to_string(), &well.address.to_string());
+        file.write(replaced.replace("stranger-1", "other").as_bytes());
+        assert_eq!(fleet.reload().await.0, 200);
+        let is_there = async |fleet: &TestFleet| fleet.admin("/api/v1/workers").await.1.contains("\"other\"");
+        fleet.eventually("the other has come", is_there).await;
+        assert_eq!(fleet.operate("stranger-1", "drain").await.0, 404);
+        assert_eq!(fleet.operate("stranger-1", "eject").await.0, 200);
+        well.asked(1).await;
+    };
+    assert_eq!(tokio::join!(ask, act).0, 200);
+}
+
 /// There is no engine inside this process that could tell of its blocks: the worker stays what it was.
 #[tokio::test]
 async fn a_worker_that_cannot_be_what_is_asked_for_stays_what_it_is() {
