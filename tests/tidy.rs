@@ -2,15 +2,16 @@
 //! and words do not occur. Each test collects every breach before it fails. The tables below are the map of
 //! ARCHITECTURE.md; whoever changes one changes the other.
 
+#[path = "tidy/files.rs"]
+mod files;
 #[path = "tidy/layers.rs"]
 mod layers;
 #[path = "tidy/source.rs"]
 mod source;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use files::{read, root, rust_files, tracked_files};
 use layers::Row;
 
 /// `src/`, from top to bottom. A module imports from its own line and the lines below it, and from both crates.
@@ -134,9 +135,6 @@ const BANNED_WORDS: &[&str] =
 
 /// Files that name them for a good reason.
 const BANNED_WORDS_EXEMPT: &[&str] = &["tests/tidy.rs", "Cargo.lock", "scripts/peers/Cargo.lock"];
-
-/// Entries at any depth that hold nothing of ours.
-const FOREIGN_ENTRIES: &[&str] = &["target", ".git", ".cache"];
 
 #[test]
 fn modules_import_only_what_the_map_allows() {
@@ -345,57 +343,6 @@ fn report(breaches: &[String]) {
 /// Runs `judge` on each Rust file's path and masked code.
 fn in_each_file(judge: impl Fn(&str, &str) -> Vec<String>) -> Vec<String> {
     rust_files().iter().flat_map(|(path, text)| judge(path, &source::mask(text))).collect()
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// Path and text of every Rust file, tracked or not.
-fn rust_files() -> Vec<(String, String)> {
-    let files = walk().into_iter().filter(|path| path.ends_with(".rs"));
-    let files: Vec<_> = files.map(|path| (path.clone(), read(&path))).collect();
-    assert!(!files.is_empty(), "no Rust file found below {}", root().display());
-    files
-}
-
-/// What git tracks; every file, where there is no git or no repository, as in an unpacked archive.
-fn tracked_files() -> Vec<String> {
-    let mut git = Command::new("git");
-    git.args(["ls-files", "-z"]).current_dir(root());
-    for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
-        git.env_remove(variable);
-    }
-    let listed = git.output().ok().filter(|output| output.status.success() && !output.stdout.is_empty());
-    let Some(output) = listed else { return walk() };
-    output.stdout.split(|byte| *byte == 0).filter_map(|path| String::from_utf8(path.to_vec()).ok()).collect()
-}
-
-/// Every file below the root, with `/` between the parts of its path, sorted.
-fn walk() -> Vec<String> {
-    let mut files = Vec::new();
-    let mut folders = vec![PathBuf::new()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(root().join(&folder)).expect("a folder of the repository is readable") {
-            let entry = entry.expect("an entry of a folder is readable");
-            let path = folder.join(entry.file_name());
-            if FOREIGN_ENTRIES.iter().any(|name| entry.file_name() == *name) {
-                continue;
-            }
-            let kind = entry.file_type().expect("the kind of an entry is readable");
-            if kind.is_dir() {
-                folders.push(path);
-            } else if kind.is_file() {
-                files.extend(path.to_str().map(|path| path.replace('\\', "/")));
-            }
-        }
-    }
-    files.sort();
-    files
 }
 
 #[cfg(test)]
