@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem::size_of;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rand::rngs::Xoshiro256PlusPlus;
 use smallvec::SmallVec;
@@ -17,6 +17,8 @@ use warmpath_core::policy::PolicyName;
 use warmpath_core::scheduler::{DecidedBy, Placement, Question, Scratch};
 use warmpath_core::units::{Blocks, Tokens};
 use warmpath_core::workers::{Pool, WorkerTable};
+
+use crate::wall_clock;
 
 mod course;
 pub mod history;
@@ -202,7 +204,7 @@ impl Decision {
             self.asked.clone_from(asked);
         }
         self.number = number;
-        self.at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.at = wall_clock::now();
         self.request.clear();
         self.request.extend_from_slice(&made.request[..made.request.len().min(REQUEST_MAX)]);
         self.model = Arc::clone(&made.fleet.1.model);

@@ -41,3 +41,4 @@ pub mod tokenize;
 pub mod tune;
 mod turn;
 pub mod upstream;
+mod wall_clock;

@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
@@ -24,6 +24,7 @@ use crate::http::desk::Desk;
 use crate::real::real;
 use crate::telemetry::metrics::ConfigMetrics;
 use crate::upstream::Upstream;
+use crate::wall_clock::now_ms;
 
 /// Between two looks at the file. Its text is compared, so that links that are swapped, as Kubernetes does with mounted
 /// maps, and files that are moved into place are seen.
@@ -277,9 +278,4 @@ fn secret(config: &Config) -> Option<String> {
 
 fn hex(hash: u64) -> String {
     format!("{hash:016x}")
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

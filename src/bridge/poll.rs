@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -19,6 +19,7 @@ use crate::events::nats::load::{LoadReport, VERSION};
 use crate::fleet::health::Health;
 use crate::fleet::prometheus::METRICS_MAX;
 use crate::link::Site;
+use crate::wall_clock;
 
 /// How often the engine is asked. One that comes back is registered after two good answers, so within a second.
 const EVERY: Duration = Duration::from_millis(500);
@@ -156,7 +157,6 @@ impl Poll {
 
 fn report(worker: &str, epoch: u64, scrape: Scrape) -> LoadReport {
     let Scrape { started_ms, block_size, blocks, ranks } = scrape;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let at_ms = u64::try_from(now).unwrap_or(u64::MAX);
+    let at_ms = wall_clock::now_ms();
     LoadReport { v: VERSION, worker: worker.to_owned(), at_ms, epoch, blocks, block_size, started_ms, ranks }
 }

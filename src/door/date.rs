@@ -1,7 +1,9 @@
 //! The time of an answer, as its head tells it.
 
 use std::cell::RefCell;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::wall_clock;
 
 thread_local! {
     /// The last second that this thread was asked for, and its text.
@@ -10,7 +12,7 @@ thread_local! {
 
 /// Appends the present second (RFC 9110, 5.6.7), which is written out once.
 pub(super) fn write(head: &mut Vec<u8>) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = wall_clock::now().as_secs();
     LAST.with_borrow_mut(|(second, text)| {
         if *second != now || text.is_empty() {
             (*second, *text) = (now, httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(now)));
@@ -21,6 +23,8 @@ pub(super) fn write(head: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]

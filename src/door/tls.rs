@@ -21,6 +21,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::pem::{self, PemError};
 use crate::telemetry::metrics::DoorMetrics;
+use crate::wall_clock;
 
 mod validity;
 
@@ -187,8 +188,7 @@ fn stamps(files: &TlsFiles) -> [Option<Stamp>; 3] {
 
 /// Seconds since 1970.
 fn now() -> i64 {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX)
+    i64::try_from(wall_clock::now().as_secs()).unwrap_or(i64::MAX)
 }
 
 /// What the files make.

@@ -1,11 +1,12 @@
 //! What becomes of a batch whose turn has come.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use warmpath_indexer::event::{CacheEvent, EventBatch};
 use warmpath_indexer::view::Applied;
 
 use super::EventTask;
+use crate::wall_clock;
 
 impl EventTask {
     pub(super) fn apply(&mut self, batch: &EventBatch) {
@@ -21,10 +22,7 @@ impl EventTask {
         if applied.wrong_size > 0 {
             self.note_size(batch);
         }
-        let lag_s = batch.ts.map(|ts| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-            (now - ts).max(0.0)
-        });
+        let lag_s = batch.ts.map(|ts| (wall_clock::now().as_secs_f64() - ts).max(0.0));
         if let Some(lag_s) = lag_s {
             self.worker.metrics.event_lag.record(lag_s);
         }

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use warmpath_indexer::concurrent::Chains;
@@ -19,6 +19,7 @@ use warmpath_indexer::snapshot::{CHUNK_BYTES, HEADER_BYTES, Mark, SnapshotError,
 use super::nats::stream::KEPT;
 use super::{EventTask, Message};
 use crate::fleet::discovery::registration::key_of;
+use crate::wall_clock::now_ms;
 
 /// Files that are read or written at once: a few are as fast as all, take less memory, and leave time for requests.
 const AT_ONCE: usize = 4;
@@ -159,11 +160,6 @@ impl SnapshotFolder {
         }
         written
     }
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn age(taken_ms: u64) -> Duration {

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 
 use crate::real::real_len;
 use crate::sim::{EngineStats, Levels, Ms, RequestId, TokenOut};
+use crate::wall_clock;
 
 const SECONDS: [f64; 16] =
     [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 60.0];
@@ -179,7 +179,7 @@ impl Subject {
 
 /// What is told once for all ranks, by vLLM; SGLang's processes tell together, and nothing of each.
 fn of_process(recorder: &PrometheusRecorder) {
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let now_s = wall_clock::now().as_secs_f64();
     let adapters = [("max_lora", "0"), ("running_lora_adapters", ""), ("waiting_lora_adapters", "")];
     let adapters = adapters.map(|(name, value)| Label::new(name, value)).to_vec();
     for key in [

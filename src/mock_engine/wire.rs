@@ -1,7 +1,5 @@
 //! Cache events of the simulated engine as the bytes that a real engine would send.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use warmpath_core::units::BlockSize;
@@ -13,6 +11,7 @@ use crate::events::publish::Publisher;
 use crate::events::publish::faults::{EventFaults, FaultyWay};
 use crate::events::publish::zmq::ReplayFault;
 use crate::sim::BlockEvent;
+use crate::wall_clock;
 
 /// Encodes one batch a step, numbers it, and publishes it.
 pub(super) struct Wire {
@@ -74,7 +73,7 @@ impl Wire {
         if events.is_empty() {
             return;
         }
-        let ts = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let ts = wall_clock::now().as_secs_f64();
         let batch = EventBatch {
             ts: Some(ts),
             dp_rank: Some(self.rank),
@@ -101,6 +100,5 @@ impl Wire {
 
 /// Microseconds since 1970: higher for each later process.
 fn epoch() -> u64 {
-    let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-    u64::try_from(epoch).unwrap_or(0)
+    u64::try_from(wall_clock::now().as_micros()).unwrap_or(0)
 }

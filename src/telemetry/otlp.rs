@@ -2,7 +2,7 @@
 //! no request waits for a tracing system.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, header};
@@ -14,6 +14,7 @@ use super::access::Ended;
 use super::metrics::SpanMetrics;
 use super::spans::{Clock, encoded};
 use crate::link::{Link, Outgoing};
+use crate::wall_clock;
 
 /// Requests that wait to be sent.
 const QUEUE: usize = 4096;
@@ -110,8 +111,7 @@ impl Courier {
     }
 
     async fn send(&mut self, batch: &[Ended]) {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let clock = Clock { at: Instant::now(), since_1970 };
+        let clock = Clock { at: Instant::now(), since_1970: wall_clock::now() };
         let body = encoded(batch, clock, &self.instance, rand::random).to_string();
         let (path, headers) = (self.path.clone(), self.headers.clone());
         let ask = Outgoing { method: Method::POST, path, headers, body: body.into() };

@@ -2,7 +2,6 @@
 //! where one would go.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -17,6 +16,7 @@ use crate::decisions::history::POINTS_MAX;
 use crate::decisions::told::Row;
 use crate::decisions::{Decision, Filter};
 use crate::http::explain::explain;
+use crate::wall_clock;
 
 /// Decisions in one answer, unless fewer are asked for, and at most.
 const LIMIT: usize = 100;
@@ -74,9 +74,7 @@ pub(super) async fn history(Reader(admin): Reader, uri: Uri) -> Response {
             _ => return refused(StatusCode::BAD_REQUEST, "known: step_ms and points, whole numbers"),
         }
     }
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-    Json(admin.decisions.history(now_ms, step_ms, points)).into_response()
+    Json(admin.decisions.history(wall_clock::now_ms(), step_ms, points)).into_response()
 }
 
 /// One decision with every term of every candidate, by its request's name or else by its number; with `?by=number` by this
