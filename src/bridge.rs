@@ -30,7 +30,7 @@ use lease::Lease;
 use poll::Poll;
 use rank::{RankCounts, RankTask};
 
-pub use blocks::{Behind, BlockSet, Chunks};
+pub use blocks::{BlockSet, Chunks};
 pub use view::RankView;
 
 mod blocks;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use warmpath_indexer::event::CacheEvent;
-use warmpath_indexer::feed::Began;
+use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::snapshot::NEWEST_VERSION;
 
 use crate::events::nats::snapshots::{CHUNK_BYTES_MAX, SnapshotAnswer, SnapshotKeeper, SnapshotRequest};
@@ -18,17 +18,6 @@ const OPEN_MAX: usize = 4;
 /// How long a reader may take between two chunks.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// Where a rank's stream goes on behind its blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Behind {
-    /// The epoch; 0 before there was any batch.
-    pub epoch: u64,
-    /// The number of the batch that comes next.
-    pub next: u64,
-    /// The newest time stamp, in seconds of the engine's clock.
-    pub newest: f64,
-}
-
 /// The chunks of one snapshot, made as they are asked for.
 pub type Chunks = Box<dyn Iterator<Item = Vec<u8>> + Send>;
 
@@ -38,8 +27,8 @@ pub trait BlockSet: Send {
     fn apply(&mut self, events: &[CacheEvent]);
     /// Empties the set, as after a restart or a loss.
     fn forget(&mut self);
-    /// All blocks, in chunks of at most `chunk_bytes`, which say where the set began.
-    fn chunks(&self, at: (Behind, Began), chunk_bytes: usize) -> Chunks;
+    /// All blocks, in chunks of at most `chunk_bytes`, which say where the stream goes on and where the set began.
+    fn chunks(&self, at: (Position, Began), chunk_bytes: usize) -> Chunks;
 }
 
 /// Every rank's blocks.
@@ -51,7 +40,8 @@ pub(super) struct Blocks {
 
 struct Rank {
     set: Box<dyn BlockSet>,
-    behind: Behind,
+    /// Where its stream goes on behind its blocks; without an epoch before there was any batch.
+    position: Position,
     began: Began,
 }
 
@@ -72,7 +62,8 @@ struct Shelf {
 struct Open {
     id: u64,
     rank: u32,
-    behind: Behind,
+    /// The epoch, and the number of the batch that comes next.
+    position: (u64, u64),
     chunks: Peekable<Chunks>,
     /// The last chunk that was handed out, for a reader who did not get it.
     last: Option<SnapshotAnswer>,
@@ -82,20 +73,20 @@ struct Open {
 impl Blocks {
     /// Nothing known yet.
     pub(super) fn new(sets: impl IntoIterator<Item = (u32, Box<dyn BlockSet>)>) -> Self {
-        let nothing = |set| Rank { set, behind: Behind::default(), began: Began::default() };
+        let nothing = |set| Rank { set, position: Position::default(), began: Began::default() };
         let rank = |(rank, set)| (rank, Mutex::new(nothing(set)));
         Self { ranks: sets.into_iter().map(rank).collect(), open: Mutex::default(), served: AtomicU64::new(0) }
     }
 
-    /// Takes a batch of a rank in; the stream goes on at `behind`. Of one that cannot be read, which has no `events`, nobody
+    /// Takes a batch of a rank in; the stream goes on at `position`. Of one that cannot be read, which has no `events`, nobody
     /// knows what it removed: from then on nothing older is believed.
-    pub(super) fn apply(&self, rank: u32, events: Option<&[CacheEvent]>, behind: Behind) {
+    pub(super) fn apply(&self, rank: u32, events: Option<&[CacheEvent]>, position: Position) {
         if let Some(mut rank) = self.rank(rank) {
             match events {
                 Some(events) => rank.set.apply(events),
                 None => rank.forget(Began::InTheMiddle),
             }
-            rank.behind = behind;
+            rank.position = position;
         }
     }
 
@@ -123,14 +114,12 @@ impl Blocks {
         now: Instant,
     ) -> Result<Open, String> {
         let kept = self.rank(rank).ok_or("no such rank")?;
-        if kept.behind.epoch == 0 {
-            return Err("no events yet".to_owned());
-        }
+        let position = (kept.position.epoch.ok_or("no events yet")?, kept.position.next);
         self.served.fetch_add(1, Ordering::Relaxed);
         // Who does not know that there is more to be known would refuse all of it, and ask for it again and again.
         let began = if reads >= NEWEST_VERSION { kept.began } else { Began::AtStart };
-        let chunks = kept.set.chunks((kept.behind, began), CHUNK_BYTES_MAX).peekable();
-        Ok(Open { id, rank, behind: kept.behind, chunks, last: None, used: now })
+        let chunks = kept.set.chunks((kept.position, began), CHUNK_BYTES_MAX).peekable();
+        Ok(Open { id, rank, position, chunks, last: None, used: now })
     }
 
     fn answer_at(&self, request: SnapshotRequest, now: Instant) -> Result<SnapshotAnswer, String> {
@@ -176,8 +165,7 @@ impl Open {
             return Err("a chunk is too large to be sent".to_owned());
         }
         let last = self.chunks.peek().is_none();
-        let position = (self.behind.epoch, self.behind.next);
-        let answer = SnapshotAnswer { id: self.id, chunk: number, last, position, bytes: bytes.into() };
+        let answer = SnapshotAnswer { id: self.id, chunk: number, last, position: self.position, bytes: bytes.into() };
         Ok(self.last.insert(answer).clone())
     }
 }
@@ -201,7 +189,7 @@ mod tests {
             self.0 = 0;
         }
 
-        fn chunks(&self, (_, began): (Behind, Began), _: usize) -> Chunks {
+        fn chunks(&self, (_, began): (Position, Began), _: usize) -> Chunks {
             let lost = (began == Began::InTheMiddle).then_some(LOST);
             Box::new((0..=self.0).chain(lost).map(|number| vec![number]))
         }
@@ -210,6 +198,11 @@ mod tests {
     fn blocks() -> Blocks {
         let set: Box<dyn BlockSet> = Box::<Counting>::default();
         Blocks::new([(3, set)])
+    }
+
+    /// Where the stream goes on: at this number.
+    fn at(next: u64) -> Position {
+        Position { epoch: Some(7), next, newest: Some(1.0) }
     }
 
     fn ask(id: Option<u64>, chunk: u32) -> SnapshotRequest {
@@ -226,7 +219,7 @@ mod tests {
     fn a_snapshot_is_handed_out_chunk_by_chunk_and_stays_what_it_was() {
         let (blocks, now) = (blocks(), Instant::now());
         assert_eq!(blocks.answer_at(ask(None, 0), now), Err("no events yet".to_owned()));
-        blocks.apply(3, Some(&[CacheEvent::Cleared]), Behind { epoch: 7, next: 5, newest: 1.0 });
+        blocks.apply(3, Some(&[CacheEvent::Cleared]), at(5));
         let answer = |id, chunk| blocks.answer_at(ask(id, chunk), now);
         let expected = |chunk: u8, last| SnapshotAnswer {
             id: 2,
@@ -236,7 +229,7 @@ mod tests {
             bytes: vec![chunk].into(),
         };
         assert_eq!(answer(None, 0), Ok(expected(0, false)));
-        blocks.apply(3, Some(&[CacheEvent::Cleared]), Behind { epoch: 7, next: 6, newest: 1.0 });
+        blocks.apply(3, Some(&[CacheEvent::Cleared]), at(6));
         // The first answer was lost.
         assert_eq!(answer(Some(2), 0), Ok(expected(0, false)));
         assert_eq!(answer(Some(2), 1), Ok(expected(1, true)));
@@ -249,9 +242,8 @@ mod tests {
     #[test]
     fn nothing_older_than_a_batch_that_cannot_be_read_is_in_a_snapshot() {
         let (blocks, now) = (blocks(), Instant::now());
-        let behind = |next| Behind { epoch: 7, next, newest: 1.0 };
-        blocks.apply(3, Some(&[CacheEvent::Cleared]), behind(5));
-        blocks.apply(3, None, behind(6));
+        blocks.apply(3, Some(&[CacheEvent::Cleared]), at(5));
+        blocks.apply(3, None, at(6));
         let answer = blocks.answer_at(ask(None, 0), now).unwrap();
         assert_eq!((answer.chunk, answer.position), (0, (7, 6)));
         assert_eq!(said(&blocks, NEWEST_VERSION), [0, LOST]);
@@ -260,11 +252,10 @@ mod tests {
     #[test]
     fn a_snapshot_says_that_something_was_lost_before_it_until_the_engine_begins_anew() {
         let blocks = blocks();
-        let behind = |next| Behind { epoch: 7, next, newest: 1.0 };
-        blocks.apply(3, Some(&[]), behind(5));
+        blocks.apply(3, Some(&[]), at(5));
         assert_eq!(said(&blocks, NEWEST_VERSION), [0]);
         blocks.forget(3, Began::InTheMiddle);
-        blocks.apply(3, Some(&[CacheEvent::Cleared]), behind(9));
+        blocks.apply(3, Some(&[CacheEvent::Cleared]), at(9));
         assert_eq!(said(&blocks, NEWEST_VERSION), [0, 1, LOST]);
         assert_eq!(said(&blocks, 1), [0, 1], "an older router would not read it");
         blocks.forget(3, Began::AtStart);
@@ -274,7 +265,7 @@ mod tests {
     #[test]
     fn snapshots_that_nobody_reads_on_end() {
         let (blocks, now) = (blocks(), Instant::now());
-        blocks.apply(3, Some(&[]), Behind { epoch: 7, next: 5, newest: 1.0 });
+        blocks.apply(3, Some(&[]), at(5));
         let first = blocks.answer_at(ask(None, 0), now).unwrap().id;
         for _ in 0..OPEN_MAX {
             blocks.answer_at(ask(None, 0), now).unwrap();

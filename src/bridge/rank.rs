@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use tokio::sync::mpsc;
-use warmpath_indexer::feed::Began;
+use warmpath_indexer::feed::{Began, Position};
 
-use super::blocks::{Behind, Blocks};
+use super::blocks::Blocks;
 use super::course::{Batch, Course, Step};
 use super::epoch::Epoch;
 use super::poll::Polled;
 use crate::events::{Ask, Heard, Message, Source};
 use crate::fleet::scrape::milliseconds;
+use crate::wall_clock;
 
 /// What happened to one rank's batches.
 #[derive(Debug, Default)]
@@ -130,7 +131,7 @@ impl RankTask {
                 Step::Restarted { ts } => {
                     let started = self.polled.fresh().await.started_ms;
                     if !started.is_some_and(|started| progress.epoch.seen(started)) {
-                        progress.epoch.restarted(milliseconds(ts).unwrap_or_else(now_ms));
+                        progress.epoch.restarted(milliseconds(ts).unwrap_or_else(wall_clock::now_ms));
                     }
                     self.renew(&progress.epoch);
                 }
@@ -145,12 +146,13 @@ impl RankTask {
             self.begin(batch.ts, epoch).await;
         }
         self.epoch_told.fetch_max(epoch.number(), Ordering::Relaxed);
-        let behind = Behind { epoch: epoch.number(), next: batch.seq.saturating_add(1), newest: batch.ts };
+        let position =
+            Position { epoch: Some(epoch.number()), next: batch.seq.saturating_add(1), newest: Some(batch.ts) };
         if batch.events.is_none() {
             self.counts.unreadable.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(rank = self.rank, seq = batch.seq, "a batch cannot be read; it is passed on as it is");
         }
-        self.blocks.apply(self.rank, batch.events.as_deref(), behind);
+        self.blocks.apply(self.rank, batch.events.as_deref(), position);
         let is_there = |(known, last)| known == epoch.number() && batch.seq <= last;
         if self.published.is_some_and(is_there) {
             return Ok(());
@@ -163,13 +165,8 @@ impl RankTask {
     async fn begin(&mut self, ts: f64, epoch: &mut Epoch) {
         match self.polled.fresh().await.started_ms {
             Some(started) => drop(epoch.seen(started)),
-            None => epoch.restarted(milliseconds(ts).unwrap_or_else(now_ms)),
+            None => epoch.restarted(milliseconds(ts).unwrap_or_else(wall_clock::now_ms)),
         }
         epoch.at_least(self.published.map_or(0, |(known, _)| known));
     }
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    u64::try_from(now).unwrap_or(u64::MAX)
 }

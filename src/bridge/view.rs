@@ -1,7 +1,6 @@
 //! A rank's blocks, kept as a router keeps them.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use warmpath_core::ids::Slot;
 use warmpath_indexer::concurrent::{Chains, ConcurrentIndex};
@@ -11,7 +10,8 @@ use warmpath_indexer::index::Writer;
 use warmpath_indexer::snapshot::{Mark, owner_of};
 use warmpath_indexer::view::ViewSettings;
 
-use super::{Behind, BlockSet, Chunks};
+use super::{BlockSet, Chunks};
+use crate::wall_clock;
 
 /// Blocks that are kept at most, a rank: 500 MB.
 const BLOCKS_MAX: usize = 20_000_000;
@@ -39,10 +39,8 @@ impl BlockSet for RankView {
         self.writer.forget();
     }
 
-    fn chunks(&self, (behind, began): (Behind, Began), chunk_bytes: usize) -> Chunks {
-        let position = Position { epoch: Some(behind.epoch), next: behind.next, newest: Some(behind.newest) };
-        let taken = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let taken_ms = u64::try_from(taken.as_millis()).unwrap_or(u64::MAX);
-        Box::new(self.writer.snapshot(Mark { owner: self.owner, position, began, taken_ms }, chunk_bytes))
+    fn chunks(&self, (position, began): (Position, Began), chunk_bytes: usize) -> Chunks {
+        let mark = Mark { owner: self.owner, position, began, taken_ms: wall_clock::now_ms() };
+        Box::new(self.writer.snapshot(mark, chunk_bytes))
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use tokio::time::timeout;
-use warmpath::bridge::{Behind, BlockSet, Bridge, Chunks, RankView};
+use warmpath::bridge::{BlockSet, Bridge, Chunks, RankView};
 use warmpath::events::nats::load::LoadReport;
 use warmpath::events::nats::{NatsBus, NatsSettings};
 use warmpath::events::source::source;
@@ -16,7 +16,7 @@ use warmpath_core::blocks::DEFAULT_ROOT_SEED;
 use warmpath_core::namespace::Namespace;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::event::CacheEvent;
-use warmpath_indexer::feed::{Began, Patience};
+use warmpath_indexer::feed::{Began, Patience, Position};
 use warmpath_indexer::view::ViewSettings;
 
 use crate::bridge::{Played, until_published};
@@ -243,8 +243,8 @@ impl BlockSet for Three {
 
     fn forget(&mut self) {}
 
-    fn chunks(&self, (behind, _): (Behind, Began), chunk_bytes: usize) -> Chunks {
-        assert_eq!((behind.epoch, behind.next, chunk_bytes), (1_000_000, 1, 512 << 10));
+    fn chunks(&self, (position, _): (Position, Began), chunk_bytes: usize) -> Chunks {
+        assert_eq!((position.epoch, position.next, chunk_bytes), (Some(1_000_000), 1, 512 << 10));
         Box::new([chunk_bytes, chunk_bytes, 9].into_iter().map(|bytes| vec![1; bytes]))
     }
 }
