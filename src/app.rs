@@ -26,7 +26,7 @@ use crate::telemetry::otlp::Exporter;
 use crate::upstream::Upstream;
 use crate::upstream::record::Recorder;
 use muster::{Absent, muster};
-use probe::Unserved;
+use readiness::readiness;
 use reload::Reloader;
 use report::report;
 use sources::Sources;
@@ -40,6 +40,7 @@ mod members;
 mod muster;
 mod offers;
 mod probe;
+mod readiness;
 mod record;
 mod reload;
 mod replicas;
@@ -275,52 +276,6 @@ fn gateway(
         .with_exporter(exporter)
 }
 
-/// Whether requests can be served, or why not.
-type Ready = Arc<dyn Fn() -> Result<(), NotReady> + Send + Sync>;
-
-/// Why requests cannot be served.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum NotReady {
-    #[error("the router is stopping")]
-    Stopping,
-    #[error("it waits for every worker, as `ready_when: all` says{}", .0.as_ref().map(|missing| format!(": {missing}")).unwrap_or_default())]
-    Mustering(Option<Unserved>),
-    #[error("what the router before it knew is still being read")]
-    Cold,
-    #[error("what its workers serve is still being read")]
-    Unread,
-    #[error(transparent)]
-    Unserved(#[from] Unserved),
-}
-
-/// Ready once nobody is waited for, the views of the run before are read, each model has a worker that is well, and those that
-/// are have said what they serve; until it drains. That every worker is well is asked for at the start only: one that dies later
-/// must not take the routers out.
-fn readiness(
-    (fleet, sources): (&Arc<Fleet>, &Arc<Sources>),
-    (mustered, draining): (Arc<AtomicBool>, &Arc<AtomicBool>),
-) -> Ready {
-    let (fleet, sources, draining) = (fleet.clone(), sources.clone(), draining.clone());
-    let read_until = Instant::now() + offers::READING;
-    Arc::new(move || {
-        if draining.load(Ordering::Relaxed) {
-            return Err(NotReady::Stopping);
-        }
-        if !mustered.load(Ordering::Relaxed) {
-            return Err(NotReady::Mustering(probe::ready(&fleet, ReadyWhen::All).err()));
-        }
-        if !sources.are_warm() {
-            return Err(NotReady::Cold);
-        }
-        probe::ready(&fleet, ReadyWhen::Any)?;
-        // Until then requests for adapters would be told that there is no such model, which nobody tries again.
-        if Instant::now() < read_until && !offers::are_read(&fleet) {
-            return Err(NotReady::Unread);
-        }
-        Ok(())
-    })
-}
-
 /// With `ready_when: all`, waits for every worker. What it returns becomes true when nobody is waited for any more.
 fn wait_for_workers(
     config: &Config,
@@ -334,7 +289,7 @@ fn wait_for_workers(
         let (given_up, absent) = (given_up.clone(), Arc::clone(absent));
         let (interval, timeout) = (config.timeouts.start_interval.get(), config.timeouts.start.get());
         background.spawn(async move {
-            match muster(|| probe::ready(&fleet, ReadyWhen::All).is_ok(), interval, timeout).await {
+            match muster(|| readiness::ready(&fleet, ReadyWhen::All).is_ok(), interval, timeout).await {
                 Ok(()) => done.store(true, Ordering::Relaxed),
                 Err(missing) => {
                     absent.get_or_init(|| missing);

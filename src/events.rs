@@ -266,6 +266,18 @@ impl EventTask {
         if self.numbered && !message.is_numbered() { Err(Refusal::Unnumbered) } else { Ok(()) }
     }
 
+    /// A bus that numbers nothing cannot tell what it lost while nobody listened.
+    fn note_numbering(&mut self, message: &Message) {
+        if message.seq.is_some() || message.payload.first() == Some(&b'{') || self.unnumbered {
+            return;
+        }
+        self.unnumbered = true;
+        if self.restored {
+            tracing::warn!(worker = %self.worker.id, "events carry no numbers; starting from an empty view");
+            self.index.forget();
+        }
+    }
+
     /// Those events of a batch that could not be understood.
     fn note_rejected(&mut self, batch: &EventBatch, now: Instant) {
         let count = u64::try_from(batch.rejected_total()).unwrap_or(u64::MAX);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Ready;
+use super::readiness::Ready;
 use super::replicas::{Replicas as Others, Said};
 use super::sources::Sources;
 use crate::events::course::{Standing, Way};

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use warmpath_core::trust::Reason;
 
+use super::StartError;
 use super::members::Trouble;
-use super::probe;
+use super::readiness::{self, Ready};
 use super::reload::Reloader;
 use super::scrape;
 use super::sources::Sources;
-use super::{Ready, StartError};
 use crate::door::Tls;
 use crate::fleet::{Duty, Fleet, PoolState};
 use crate::http::admin::{self, Admin, HealthReport};
@@ -30,8 +30,8 @@ pub(super) fn report(
     degraded.extend(reloader.complaint());
     degraded.extend(obstacle.told());
     degraded.extend(certificates.iter().flat_map(|tls| tls.complaints()));
-    degraded.extend(probe::unserved(fleet));
-    degraded.extend(probe::complaints(fleet));
+    degraded.extend(readiness::unserved(fleet));
+    degraded.extend(readiness::complaints(fleet));
     degraded.extend(misfits(fleet, Instant::now()));
     degraded.extend(scrape::complaints(fleet, unread_after, Instant::now()));
     degraded.extend(trouble.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());

@@ -16,8 +16,8 @@ use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::index::{Restored, Writer};
 use warmpath_indexer::snapshot::{CHUNK_BYTES, HEADER_BYTES, Mark, SnapshotError, SnapshotFault, chunk_len, owner_of};
 
+use super::EventTask;
 use super::nats::stream::KEPT;
-use super::{EventTask, Message};
 use crate::fleet::discovery::registration::key_of;
 use crate::wall_clock::now_ms;
 
@@ -256,18 +256,6 @@ impl EventTask {
         match folder.write(of, (&self.index, left), until) {
             Ok(blocks) => tracing::info!(worker = of.0, rank = of.1, blocks, "snapshot written"),
             Err(error) => tracing::warn!(worker = of.0, rank = of.1, %error, "snapshot not written"),
-        }
-    }
-
-    /// A bus that numbers nothing cannot tell what it lost while nobody listened.
-    pub(super) fn note_numbering(&mut self, message: &Message) {
-        if message.seq.is_some() || message.payload.first() == Some(&b'{') || self.unnumbered {
-            return;
-        }
-        self.unnumbered = true;
-        if self.restored {
-            tracing::warn!(worker = %self.worker.id, "events carry no numbers; starting from an empty view");
-            self.index.forget();
         }
     }
 }
