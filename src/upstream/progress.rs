@@ -232,6 +232,11 @@ impl Progress {
         matches!(self.form, Form::Events(_))
     }
 
+    /// Whether the answer is a stream that ends whole if it ends here.
+    pub fn is_whole_stream(&self) -> bool {
+        self.is_stream() && self.may_end()
+    }
+
     /// Whether it was told how the answer ended.
     pub fn has_ended(&self) -> bool {
         self.ended
@@ -377,7 +382,6 @@ impl Drop for Progress {
             return;
         }
         // Clients may close as soon as they read `[DONE]`: they have all of it.
-        let is_whole = self.is_stream() && self.may_end();
-        self.end(Instant::now(), if is_whole { Ending::Complete } else { Ending::ClientLeft });
+        self.end(Instant::now(), if self.is_whole_stream() { Ending::Complete } else { Ending::ClientLeft });
     }
 }

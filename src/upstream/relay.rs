@@ -119,8 +119,7 @@ impl<B: Body> Relay<B> {
 
     /// Whether the deadline has come before the end of the answer.
     fn is_late(&self, now: Instant) -> bool {
-        let is_whole = self.progress.is_stream() && self.progress.may_end();
-        now >= self.deadline && !is_whole
+        now >= self.deadline && !self.progress.is_whole_stream()
     }
 
     fn is_last(&self) -> bool {
@@ -135,8 +134,7 @@ impl<B: Body> Relay<B> {
 impl<B> Drop for Relay<B> {
     /// A client that takes nothing is let go at the deadline without another look at the body.
     fn drop(&mut self) {
-        let is_whole = self.progress.is_stream() && self.progress.may_end();
-        if is_whole || self.progress.has_ended() {
+        if self.progress.is_whole_stream() || self.progress.has_ended() {
             return;
         }
         let now = Instant::now();
