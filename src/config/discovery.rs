@@ -108,10 +108,18 @@ impl DnsSource {
     /// # Errors
     /// When no URL comes of it.
     pub fn fill(&self, host: &str, port: u16) -> Result<(String, BaseUrl), String> {
-        let fill = |template: &str, host: &str| template.replace("{host}", host).replace("{port}", &port.to_string());
-        let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        Ok((fill(&self.id, host), BaseUrl::try_from(fill(&self.url, &bracketed))?))
+        filled((self.id.as_str(), self.url.as_str()), host, port)
     }
+}
+
+/// A worker's id and URL, of templates for both.
+///
+/// # Errors
+/// When no URL comes of it.
+pub(super) fn filled((id, url): (&str, &str), host: &str, port: u16) -> Result<(String, BaseUrl), String> {
+    let fill = |template: &str, host: &str| template.replace("{host}", host).replace("{port}", &port.to_string());
+    let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    Ok((fill(id, host), BaseUrl::try_from(fill(url, &bracketed))?))
 }
 
 impl Default for FileSource {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Config;
 use super::address::{BaseUrl, Secret, sent};
 use super::check::Rules;
+use super::discovery::filled;
 use super::fleet::{self, EventSource};
 use super::place::Spanned;
 use super::quantity::Period;
@@ -82,11 +83,8 @@ impl KubernetesSource {
     /// # Errors
     /// When no URL comes of it.
     pub fn fill(&self, name: &str, host: &str, port: u16) -> Result<(String, BaseUrl), String> {
-        let fill = |template: &str, host: &str| {
-            template.replace("{name}", name).replace("{host}", host).replace("{port}", &port.to_string())
-        };
-        let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-        Ok((fill(&self.id, host), BaseUrl::try_from(fill(&self.url, &bracketed))?))
+        let named = |template: &str| template.replace("{name}", name);
+        filled((&named(&self.id), &named(&self.url)), host, port)
     }
 
     /// The file with the token, if one is to be shown: none over plain HTTP unless somebody asked for that.

@@ -52,28 +52,6 @@ impl Drop for Folder {
     }
 }
 
-fn stream() -> Vec<u8> {
-    br#"{"model": "m", "prompt": "x", "stream": true}"#.to_vec()
-}
-
-/// Who answers a request, or its status.
-async fn who(fleet: &TestFleet) -> Result<String, u16> {
-    let answer = fleet.post_bytes("/v1/completions", stream()).await;
-    if answer.status == 200 { Ok(answer.worker) } else { Err(answer.status) }
-}
-
-async fn until_answered_by(fleet: &TestFleet, worker: &str) {
-    fleet.eventually(worker, async |fleet| who(fleet).await.as_deref() == Ok(worker)).await;
-}
-
-async fn until_nobody_answers(fleet: &TestFleet) {
-    fleet.eventually("nobody serves", async |fleet| who(fleet).await == Err(503)).await;
-}
-
-async fn until_degraded(fleet: &TestFleet, by: &str) {
-    fleet.eventually(by, async |fleet| fleet.health().await["degraded"].to_string().contains(by)).await;
-}
-
 async fn worker() -> Scripted {
     Scripted::start(good_stream()).await
 }
@@ -124,15 +102,15 @@ async fn a_mounted_list_is_followed_and_one_with_faults_is_not() {
     publish("1", &format!("workers:\n{}", line("a", a.address, "none")));
     std::os::unix::fs::symlink("..data/workers.yaml", folder.0.join("workers.yaml")).unwrap();
     let fleet = fleet().engines(0).config(&folder.settings()).start().await;
-    until_answered_by(&fleet, "a").await;
+    fleet.until_answered_by("a").await;
     publish("2", &line("b", b.address, "none"));
-    until_answered_by(&fleet, "b").await;
+    fleet.until_answered_by("b").await;
     fleet.eventually("a is gone", async |fleet| !fleet.admin("/metrics").await.1.contains("worker=\"a\"")).await;
     publish("3", "- {id: c, url: 'http://c', model: other}\n");
-    until_degraded(&fleet, "no model is named `other`").await;
-    assert_eq!(who(&fleet).await.as_deref(), Ok("b"));
+    fleet.until_degraded("no model is named `other`").await;
+    assert_eq!(fleet.who().await.as_deref(), Ok("b"));
     publish("4", &line("a", a.address, "none"));
-    until_answered_by(&fleet, "a").await;
+    fleet.until_answered_by("a").await;
     assert_eq!(fleet.health().await["degraded"], json!([]));
 }
 
@@ -141,10 +119,10 @@ async fn a_worker_whose_address_changes_is_used_at_the_new_one() {
     let (folder, a, b) = (Folder::new("moved"), worker().await, worker().await);
     folder.list(&line("w", a.address, "none"));
     let fleet = fleet().engines(0).config(&folder.settings()).start().await;
-    until_answered_by(&fleet, "w").await;
+    fleet.until_answered_by("w").await;
     assert_eq!((a.seen().len(), b.seen().len()), (1, 0));
     folder.list(&line("w", b.address, "none"));
-    fleet.eventually("the new one is asked", async |fleet| who(fleet).await.is_ok() && !b.seen().is_empty()).await;
+    fleet.eventually("the new one is asked", async |fleet| fleet.who().await.is_ok() && !b.seen().is_empty()).await;
 }
 
 /// As an engine is upgraded that registers itself.
@@ -154,7 +132,7 @@ async fn a_worker_that_was_drained_is_drained_when_it_returns_unless_that_was_ta
     let listed = line("w", a.address, "none");
     folder.list(&listed);
     let fleet = fleet().engines(0).config(&folder.settings()).start().await;
-    until_answered_by(&fleet, "w").await;
+    fleet.until_answered_by("w").await;
     let gone = async |fleet: &TestFleet| !fleet.admin("/api/v1/workers").await.1.contains("\"w\"");
     let drained = async |fleet: &TestFleet| fleet.admin("/api/v1/workers").await.1.contains("\"draining\"");
     for is_there in [true, false] {
@@ -164,11 +142,11 @@ async fn a_worker_that_was_drained_is_drained_when_it_returns_unless_that_was_ta
         if is_there {
             folder.list(&listed);
             fleet.eventually("it is back, and drained", drained).await;
-            assert_eq!(who(&fleet).await, Err(503));
+            assert_eq!(fleet.who().await, Err(503));
         }
         assert_eq!(fleet.operate("w", "undrain").await.0, 200);
         folder.list(&listed);
-        until_answered_by(&fleet, "w").await;
+        fleet.until_answered_by("w").await;
     }
 }
 
@@ -178,7 +156,7 @@ async fn the_addresses_of_a_name_are_workers() {
     let port = worker.address.port();
     let settings = format!("timeouts: {{health_interval: 5ms}}\ndiscovery: {{dns: {{name: localhost, port: {port}}}}}");
     let fleet = fleet().engines(0).config(&settings).start().await;
-    until_answered_by(&fleet, &format!("127.0.0.1:{port}")).await;
+    fleet.until_answered_by(&format!("127.0.0.1:{port}")).await;
 }
 
 /// A name server that lists `localhost` at one port; at 0 it says that it cannot tell.
@@ -226,12 +204,12 @@ async fn service_records_tell_hosts_and_ports_and_a_name_server_that_fails_takes
     );
     let fleet = fleet().engines(0).config(&settings).start().await;
     let id = |worker: &Scripted| format!("gpu-{}-localhost", worker.address.port());
-    until_answered_by(&fleet, &id(&a)).await;
+    fleet.until_answered_by(&id(&a)).await;
     port.store(0, Ordering::SeqCst);
-    until_degraded(&fleet, "the name server answers with code 2").await;
-    assert_eq!(who(&fleet).await, Ok(id(&a)));
+    fleet.until_degraded("the name server answers with code 2").await;
+    assert_eq!(fleet.who().await, Ok(id(&a)));
     port.store(b.address.port(), Ordering::SeqCst);
-    until_answered_by(&fleet, &id(&b)).await;
+    fleet.until_answered_by(&id(&b)).await;
 }
 
 fn registered(id: &str, address: SocketAddr, epoch: u64) -> Registration {
@@ -264,23 +242,23 @@ async fn workers_register_are_let_go_when_they_fall_silent_and_stay_while_the_bu
     let fleet = fleet().engines(0).nats(nats.url()).config(settings).start().await;
     let store = bucket(&nats).await;
     put(&store, &registered("a", a.address, 1)).await;
-    until_answered_by(&fleet, "a").await;
+    fleet.until_answered_by("a").await;
     // Taken back.
     put(&store, &registered("b", b.address, 1)).await;
     store.delete("a").await.unwrap();
-    until_answered_by(&fleet, "b").await;
+    fleet.until_answered_by("b").await;
     fleet.eventually("a is gone", async |fleet| !fleet.admin("/metrics").await.1.contains("worker=\"a\"")).await;
     // Silent.
-    until_nobody_answers(&fleet).await;
+    fleet.until_nobody_answers().await;
     // There again; and the bus goes for longer than a lease.
     put(&store, &registered("b", b.address, 2)).await;
-    until_answered_by(&fleet, "b").await;
+    fleet.until_answered_by("b").await;
     nats.kill();
-    until_degraded(&fleet, "nobody is let go").await;
+    fleet.until_degraded("nobody is let go").await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert_eq!(who(&fleet).await.as_deref(), Ok("b"));
+    assert_eq!(fleet.who().await.as_deref(), Ok("b"));
     nats.up();
-    until_nobody_answers(&fleet).await;
+    fleet.until_nobody_answers().await;
 }
 
 #[tokio::test]
@@ -291,10 +269,10 @@ async fn a_registration_that_is_none_is_refused_and_said() {
     let store = bucket(&nats).await;
     store.put("x", "{}".into()).await.unwrap();
     put(&store, &Registration { model: "other".to_owned(), ..registered("y", a.address, 1) }).await;
-    until_degraded(&fleet, "the registration under `x` is refused: not a registration").await;
-    until_degraded(&fleet, "worker `y` registered for `other`, and no model is named so").await;
+    fleet.until_degraded("the registration under `x` is refused: not a registration").await;
+    fleet.until_degraded("worker `y` registered for `other`, and no model is named so").await;
     put(&store, &registered("y", a.address, 1)).await;
-    until_answered_by(&fleet, "y").await;
+    fleet.until_answered_by("y").await;
     // Nor is it kept in mind for longer than anybody else who falls silent.
     let is_forgotten = async |fleet: &TestFleet| !fleet.health().await["degraded"].to_string().contains("under `x`");
     fleet.eventually("it is forgotten", is_forgotten).await;

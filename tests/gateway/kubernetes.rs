@@ -62,25 +62,6 @@ fn settings_at(server: &str, interval: &str, token: &Token, more: &str) -> Strin
     )
 }
 
-/// Who answers a request, or its status.
-async fn who(fleet: &TestFleet) -> Result<String, u16> {
-    let body = br#"{"model": "m", "prompt": "x", "stream": true}"#.to_vec();
-    let answer = fleet.post_bytes("/v1/completions", body).await;
-    if answer.status == 200 { Ok(answer.worker) } else { Err(answer.status) }
-}
-
-async fn until_answered_by(fleet: &TestFleet, worker: &str) {
-    fleet.eventually(worker, async |fleet| who(fleet).await.as_deref() == Ok(worker)).await;
-}
-
-async fn until_nobody_answers(fleet: &TestFleet) {
-    fleet.eventually("nobody serves", async |fleet| who(fleet).await == Err(503)).await;
-}
-
-async fn until_degraded(fleet: &TestFleet, by: &str) {
-    fleet.eventually(by, async |fleet| fleet.health().await["degraded"].to_string().contains(by)).await;
-}
-
 async fn until_well(fleet: &TestFleet) {
     fleet.eventually("it is well", async |fleet| fleet.health().await["degraded"] == json!([])).await;
 }
@@ -94,21 +75,21 @@ async fn faults(fleet: &TestFleet) -> f64 {
 async fn endpoints_join_leave_and_pause_as_the_watch_tells() {
     let (mut api, token, a, b) = (ApiServer::start().await, Token::new("watch"), worker().await, worker().await);
     let fleet = fleet().engines(0).config(&settings(&api, "1h", &token)).start().await;
-    until_degraded(&fleet, "there is no EndpointSlice of a Service `vllm` in namespace `gpu`").await;
+    fleet.until_degraded("there is no EndpointSlice of a Service `vllm` in namespace `gpu`").await;
     api.put(slice("vllm-1", &a, &[("a", true)]));
-    until_answered_by(&fleet, "a").await;
+    fleet.until_answered_by("a").await;
     until_well(&fleet).await;
     // Another slice of the same Service, and the first one's pod is not ready any more.
     api.put(slice("vllm-2", &b, &[("b", true)]));
     api.put(slice("vllm-1", &a, &[("a", false)]));
-    until_answered_by(&fleet, "b").await;
+    fleet.until_answered_by("b").await;
     fleet.eventually("a is gone", async |fleet| !fleet.admin("/metrics").await.1.contains("worker=\"a\"")).await;
     api.put(slice("vllm-1", &a, &[("a", true)]));
     api.remove("vllm-2");
-    until_answered_by(&fleet, "a").await;
+    fleet.until_answered_by("a").await;
     fleet.eventually("b is gone", async |fleet| !fleet.admin("/metrics").await.1.contains("worker=\"b\"")).await;
     api.remove("vllm-1");
-    until_nobody_answers(&fleet).await;
+    fleet.until_nobody_answers().await;
     let seen = api.seen();
     assert_eq!(seen.iter().filter(|seen| !seen.contains("watch=1")).count(), 1, "{seen:?}");
     let slices = "GET /apis/discovery.k8s.io/v1/namespaces/gpu/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dvllm&";
@@ -123,7 +104,7 @@ async fn a_watch_that_ends_goes_on_where_it_was_and_one_that_is_too_old_begins_w
     let (mut api, token, a, b) = (ApiServer::start().await, Token::new("ends"), worker().await, worker().await);
     api.put(slice("vllm-1", &a, &[("a", true)]));
     let fleet = fleet().engines(0).config(&settings(&api, "1h", &token)).start().await;
-    until_answered_by(&fleet, "a").await;
+    fleet.until_answered_by("a").await;
     let lists = |api: &ApiServer| api.seen().iter().filter(|seen| !seen.contains("watch=1")).count();
     let watches = |api: &ApiServer| api.seen().iter().filter(|seen| seen.contains("watch=1")).count();
     // What changes while no watch stands is told by the next one.
@@ -131,7 +112,7 @@ async fn a_watch_that_ends_goes_on_where_it_was_and_one_that_is_too_old_begins_w
     token.write("second");
     api.end_watches();
     api.put(slice("vllm-1", &b, &[("b", true)]));
-    until_answered_by(&fleet, "b").await;
+    fleet.until_answered_by("b").await;
     assert_eq!((lists(&api), watches(&api)), (1, 2));
     assert!(api.seen()[2].ends_with(" Bearer second"), "{:?}", api.seen());
     // The server has forgotten what came before: an event says so, and then the head of an answer.
@@ -141,7 +122,7 @@ async fn a_watch_that_ends_goes_on_where_it_was_and_one_that_is_too_old_begins_w
         api.end_watches();
         api.put(slice("vllm-1", &a, &[("a", true), ("not-yet", false)]));
         fleet.eventually("it is listed again", async |_| lists(&api) == round).await;
-        until_answered_by(&fleet, "a").await;
+        fleet.until_answered_by("a").await;
     }
     assert_eq!((fleet.health().await["degraded"].clone(), faults(&fleet).await), (json!([]), 0.0));
     api.leave().await;
@@ -171,17 +152,17 @@ async fn a_server_that_is_away_takes_nobody_along_and_is_asked_again() {
     let (mut api, token, a, b) = (ApiServer::start().await, Token::new("away"), worker().await, worker().await);
     api.put(slice("vllm-1", &a, &[("a", true)]));
     let fleet = fleet().engines(0).config(&settings(&api, "300ms", &token)).start().await;
-    until_answered_by(&fleet, "a").await;
+    fleet.until_answered_by("a").await;
     assert_eq!(faults(&fleet).await, 0.0);
     api.leave().await;
-    until_degraded(&fleet, "does not answer").await;
-    until_degraded(&fleet, "the workers that they named last are kept").await;
-    assert_eq!((faults(&fleet).await, who(&fleet).await.as_deref()), (1.0, Ok("a")));
+    fleet.until_degraded("does not answer").await;
+    fleet.until_degraded("the workers that they named last are kept").await;
+    assert_eq!((faults(&fleet).await, fleet.who().await.as_deref()), (1.0, Ok("a")));
     tokio::time::sleep(Duration::from_millis(700)).await;
-    assert_eq!(who(&fleet).await.as_deref(), Ok("a"));
+    assert_eq!(fleet.who().await.as_deref(), Ok("a"));
     api.put(slice("vllm-1", &b, &[("b", true)]));
     api.come_back().await;
-    until_answered_by(&fleet, "b").await;
+    fleet.until_answered_by("b").await;
     until_well(&fleet).await;
     assert_eq!(faults(&fleet).await, 0.0);
     api.leave().await;
@@ -193,22 +174,22 @@ async fn whoever_may_not_ask_is_told_what_is_missing() {
     api.put(slice("vllm-1", &a, &[("a", true)]));
     api.deny(Some(Denial::Everything(401, "Unauthorized")));
     let fleet = fleet().engines(0).config(&settings(&api, "50ms", &token)).start().await;
-    until_degraded(&fleet, "does not accept the token in").await;
+    fleet.until_degraded("does not accept the token in").await;
     let forbidden =
         "endpointslices.discovery.k8s.io is forbidden: User \"system:serviceaccount:gpu:default\" cannot list";
     api.deny(Some(Denial::Everything(403, forbidden)));
-    until_degraded(&fleet, "cannot list").await;
-    until_degraded(&fleet, "needs a Role in namespace `gpu` with get, list and watch of endpointslices").await;
-    assert_eq!(who(&fleet).await, Err(503));
+    fleet.until_degraded("cannot list").await;
+    fleet.until_degraded("needs a Role in namespace `gpu` with get, list and watch of endpointslices").await;
+    assert_eq!(fleet.who().await, Err(503));
     // Lists alone are enough to serve.
     api.deny(Some(Denial::Watches(403, "cannot watch")));
-    until_answered_by(&fleet, "a").await;
-    until_degraded(&fleet, "changes of endpoints are seen late").await;
+    fleet.until_answered_by("a").await;
+    fleet.until_degraded("changes of endpoints are seen late").await;
     api.deny(None);
     until_well(&fleet).await;
     std::fs::remove_file(&token.0).unwrap();
-    until_degraded(&fleet, "is the service account's token mounted").await;
-    assert_eq!(who(&fleet).await.as_deref(), Ok("a"));
+    fleet.until_degraded("is the service account's token mounted").await;
+    assert_eq!(fleet.who().await.as_deref(), Ok("a"));
     api.leave().await;
 }
 
@@ -217,10 +198,10 @@ async fn answers_that_are_none_are_refused_in_words() {
     let (mut api, token, a) = (ApiServer::start().await, Token::new("nonsense"), worker().await);
     api.deny(Some(Denial::Body("[1, 2")));
     let fleet = fleet().engines(0).config(&settings(&api, "1h", &token)).start().await;
-    until_degraded(&fleet, "the API server's answer is no list of EndpointSlices").await;
+    fleet.until_degraded("the API server's answer is no list of EndpointSlices").await;
     api.put(slice("vllm-1", &a, &[("a", true)]));
     api.deny(None);
-    until_answered_by(&fleet, "a").await;
+    fleet.until_answered_by("a").await;
     until_well(&fleet).await;
     let is_told = async |fleet: &TestFleet| {
         api.say("nonsense\n");
@@ -228,7 +209,7 @@ async fn answers_that_are_none_are_refused_in_words() {
     };
     fleet.eventually("an event that is none is told", is_told).await;
     until_well(&fleet).await;
-    assert_eq!(who(&fleet).await.as_deref(), Ok("a"));
+    assert_eq!(fleet.who().await.as_deref(), Ok("a"));
     api.leave().await;
 }
 
@@ -244,10 +225,10 @@ async fn over_tls_the_server_must_be_one_of_the_authoritys() {
     let authorities = format!(", authorities: '{}'", trusted.display());
     let settings = settings_at(&format!("https://{address}"), "1s", &token, &authorities);
     let fleet = fleet().engines(0).config(&settings).start().await;
-    until_degraded(&fleet, "invalid peer certificate").await;
-    assert_eq!((api.seen().len(), who(&fleet).await), (0, Err(503)));
+    fleet.until_degraded("invalid peer certificate").await;
+    assert_eq!((api.seen().len(), fleet.who().await), (0, Err(503)));
     std::fs::copy(files.path("ca.pem"), &trusted).unwrap();
-    until_answered_by(&fleet, "a").await;
+    fleet.until_answered_by("a").await;
     until_well(&fleet).await;
     api.leave().await;
 }

@@ -51,6 +51,7 @@ mod live;
 mod load;
 mod logged;
 mod meddler;
+mod membership;
 mod models;
 mod nats;
 mod nats_source;
