@@ -1,4 +1,6 @@
 //! Who may import whom: finds the modules that a file names, and judges them by a table.
+use std::collections::HashSet;
+
 use crate::source::{closed, inline_modules, leading_name, line_of, mask, without_tests, words};
 
 /// A module of a crate, with a `/*` behind it for the files in its folder where they have rules of their own, and the
@@ -21,24 +23,21 @@ pub(crate) fn breaches(table: &[Row<'_>], path: &str, text: &str) -> Vec<String>
     if matches!(path, "lib.rs" | "main.rs") {
         return Vec::new();
     }
-    let parts: Vec<&str> = path.trim_end_matches(".rs").split('/').collect();
-    let entry = parts[0];
-    let row = |name: &str| table.iter().find(|(module, _)| *module == name);
-    let own_row = if parts.len() > 1 { row(&format!("{entry}/*")).or_else(|| row(entry)) } else { row(entry) };
-    let Some((_, allowed)) = own_row else {
+    let (entry, depth) = place_of(path);
+    let Some((_, allowed)) = row_of(table, path) else {
         return vec![format!(
             "{path}: `{entry}` has no place in the map: add it to its table in tests/tidy.rs and to ARCHITECTURE.md"
         )];
     };
     let code = without_tests(&mask(text));
     let mut found = Vec::new();
-    for (line, module) in imports(&code, parts.len()) {
+    for (line, module) in imports(&code, depth) {
         if module == entry || allowed.contains(&module) {
             continue;
         }
         let fault = match module {
             "*" => "imports all of the crate's root: name the modules".to_owned(),
-            _ if row(module).is_none() => {
+            _ if row(table, module).is_none() => {
                 format!("`crate::{module}` is no module in the map: import from the file that defines it")
             }
             _ => format!(
@@ -49,6 +48,45 @@ pub(crate) fn breaches(table: &[Row<'_>], path: &str, text: &str) -> Vec<String>
         found.push(format!("{path}:{line}: {fault}"));
     }
     found
+}
+
+/// What modules may import and none of their files does: an allowance is for something. `files` have paths as in
+/// [`breaches`].
+pub(crate) fn unused(table: &[Row<'_>], files: &[(String, String)]) -> Vec<String> {
+    let mut used = HashSet::new();
+    for (path, text) in files {
+        let code = without_tests(&mask(text));
+        let (_, depth) = place_of(path);
+        let Some((module, _)) = row_of(table, path) else { continue };
+        used.extend(imports(&code, depth).into_iter().map(|(_, import)| (*module, import.to_owned())));
+    }
+    let mut found = Vec::new();
+    for (module, allowed) in table {
+        for import in allowed.iter().filter(|import| !used.contains(&(*module, (**import).to_owned()))) {
+            found.push(format!(
+                "`{module}` may import `{import}` and does not: take it out of the table in tests/tidy.rs and of \
+                 ARCHITECTURE.md"
+            ));
+        }
+    }
+    found
+}
+
+/// The module at the crate's root that a file belongs to, and how many modules below the root the file is.
+fn place_of(path: &str) -> (&str, usize) {
+    let path = path.trim_end_matches(".rs");
+    (path.split('/').next().unwrap_or(path), path.split('/').count())
+}
+
+fn row<'t, 'a>(table: &'t [Row<'a>], name: &str) -> Option<&'t Row<'a>> {
+    table.iter().find(|(module, _)| *module == name)
+}
+
+/// The row that a file goes by.
+fn row_of<'t, 'a>(table: &'t [Row<'a>], path: &str) -> Option<&'t Row<'a>> {
+    let (entry, depth) = place_of(path);
+    let of_folder = if depth > 1 { row(table, &format!("{entry}/*")) } else { None };
+    of_folder.or_else(|| row(table, entry))
 }
 
 /// The modules at the crate's root that masked code of a file `depth` modules below the root names, by `crate::…` or a
@@ -192,6 +230,20 @@ mod tests {
         assert_eq!(breaches(&table, "cost/kv.rs", text), Vec::<String>::new());
         assert_eq!(breaches(&table, "cost.rs", text).len(), 1);
         assert_eq!(breaches(&table, "ids.rs", "use crate::cost::Cost;\n").len(), 1);
+    }
+
+    #[test]
+    fn what_may_be_imported_and_is_not_is_told() {
+        let table: Vec<Row<'_>> = vec![("ids", vec![]), ("cost", vec!["ids"]), ("cost/*", vec!["ids", "cost"])];
+        let (root, kv) =
+            ("use crate::ids::Slot;\n", "use super::super::ids;\n#[cfg(test)]\nmod tests { use crate::cost; }\n");
+        let files = |root: &str, kv: &str| {
+            [("cost.rs", root), ("cost/kv.rs", kv)].map(|(path, text)| (path.to_owned(), text.to_owned()))
+        };
+        let found = unused(&table, &files(root, kv));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("`cost/*` may import `cost` and does not"), "{}", found[0]);
+        assert_eq!(unused(&table, &files(root, "use crate::{cost, ids};\n")), Vec::<String>::new());
     }
 
     #[test]
