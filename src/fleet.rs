@@ -27,7 +27,7 @@ use roster::Roster;
 use slots::Slots;
 pub use turns::{RetryTurns, Turn};
 
-pub use worker::{Contract, Newcomer, Worker, place_of};
+pub use worker::{Condition, Contract, Newcomer, Worker, place_of};
 
 pub mod catalogue;
 pub mod discovery;

@@ -45,6 +45,6 @@ pub use radix::RadixCache;
 pub use request::{FinishReason, FirstToken, Refused, RequestId, SimRequest, TokenOut, output_token};
 pub use scheduler::{Engine, Step};
 pub use sequence::{PromptText, Sequence};
-pub use stats::{EngineStats, Levels};
+pub use stats::{EngineStats, Levels, Totals};
 pub use tiers::{Eviction, LinkSpec, PrefetchPolicy, SharedTier, Tiers, WritePolicy};
 pub use timing::{DecodePoint, FitError, PrefillPoint, Roofline, Timing, TimingError};

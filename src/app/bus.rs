@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::readiness::Ready;
 use super::replicas::{Replicas as Others, Said};
 use super::sources::Sources;
-use crate::events::course::{Standing, Way};
+use crate::events::course::{Standing, State, Way};
 use crate::events::nats::NatsBus;
 use crate::fleet::Fleet;
 use crate::http::admin::bus::{BusReport, BusState, Replicas, SourceState};
@@ -55,11 +55,11 @@ fn buses(sources: &Sources, now: Instant) -> Vec<BusState> {
     });
     let gate = sources.gate().map(|(gate, unmatched)| BusState {
         kind: "zmq_gate",
-        up: gate.state == "connected",
+        up: gate.state == State::Connected,
         for_s: gate.for_s,
         losses: 0,
         dropped: unmatched,
-        error: gate.last_error.filter(|_| gate.state != "connected"),
+        error: gate.last_error.filter(|_| gate.state != State::Connected),
         at: gate.at,
     });
     nats.into_iter().chain(gate).collect()
@@ -84,8 +84,8 @@ fn rows(fleet: &Fleet, sources: &Sources, now: Instant) -> Vec<SourceState> {
 fn overshadowed(standing: Standing, trouble: Option<&String>) -> Standing {
     let over_nats = matches!(standing.way, Way::Nats | Way::JetStream);
     match trouble {
-        Some(trouble) if over_nats && standing.state == "waiting" => {
-            Standing { state: "down", last_error: Some(trouble.clone()), last_error_age_s: Some(0.0), ..standing }
+        Some(trouble) if over_nats && standing.state == State::Waiting => {
+            Standing { state: State::Down, last_error: Some(trouble.clone()), last_error_age_s: Some(0.0), ..standing }
         }
         _ => standing,
     }
@@ -118,13 +118,13 @@ mod tests {
         let course = Course::new(now);
         course.comes(Way::Nats, "warmpath.kv.m.w.0");
         let told = overshadowed(course.read(now), Some(&trouble));
-        assert_eq!((told.state, told.last_error.as_deref()), ("down", Some("refused")));
-        assert_eq!(overshadowed(course.read(now), None).state, "waiting");
+        assert_eq!((told.state, told.last_error.as_deref()), (State::Down, Some("refused")));
+        assert_eq!(overshadowed(course.read(now), None).state, State::Waiting);
         course.down(now, "the connection was lost");
         let told = overshadowed(course.read(now), Some(&trouble));
-        assert_eq!((told.state, told.last_error.as_deref()), ("down", Some("the connection was lost")));
+        assert_eq!((told.state, told.last_error.as_deref()), (State::Down, Some("the connection was lost")));
         course.comes(Way::Zmq, "tcp://h:1");
         course.excused(now);
-        assert_eq!(overshadowed(course.read(now), Some(&trouble)).state, "waiting");
+        assert_eq!(overshadowed(course.read(now), Some(&trouble)).state, State::Waiting);
     }
 }

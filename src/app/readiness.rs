@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::offers;
 use super::sources::Sources;
 use crate::config::ReadyWhen;
-use crate::fleet::{Duty, Fleet, Worker};
+use crate::fleet::{Condition, Duty, Fleet, Worker};
 
 /// Workers of a model that are told by name.
 const NAMED: usize = 4;
@@ -87,9 +87,9 @@ impl Unserved {
 
 fn state(worker: &Worker) -> &'static str {
     match worker.condition() {
-        "active" if worker.health().is_ready() => "well",
-        "active" => "not checked yet",
-        condition => condition,
+        Condition::Active if worker.health().is_ready() => "well",
+        Condition::Active => "not checked yet",
+        condition => condition.label(),
     }
 }
 

@@ -15,7 +15,7 @@ use super::StartError;
 use super::build::setup;
 use crate::config::{Config, EventSource, Worker as Described};
 use crate::error::BoxError;
-use crate::events::course::{Course, MEANWHILE, Standing, Way};
+use crate::events::course::{Course, MEANWHILE, Standing, State, Way};
 use crate::events::local::LocalBus;
 use crate::events::nats::NatsBus;
 use crate::events::snapshots::SnapshotFolder;
@@ -278,7 +278,7 @@ impl Sources {
     /// Whether events cannot come though they should: the bus that some share is away, or every engine's own socket.
     fn is_cut_off(&self) -> bool {
         let is_down = |bus: &NatsBus| self.needs_nats() && bus.trouble().is_some();
-        let is_shut = |(gate, _): (Standing, u64)| gate.state != "connected";
+        let is_shut = |(gate, _): (Standing, u64)| gate.state != State::Connected;
         self.bus.as_ref().is_some_and(is_down) || self.gate().is_some_and(is_shut) || self.zmq.is_cut_off()
     }
 

@@ -43,6 +43,18 @@ pub enum Way {
     JetStream,
 }
 
+/// Whether a source is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It is.
+    Connected,
+    /// It is not, and nobody expects it to be.
+    Waiting,
+    /// It should be, and is not.
+    Down,
+}
+
 /// How a source is. A few words and counters; writing costs a lock that nobody else wants but who looks at the page.
 #[derive(Debug)]
 pub struct Course {
@@ -63,7 +75,7 @@ pub struct Course {
 struct LineState {
     way: Way,
     at: String,
-    state: &'static str,
+    state: State,
     since: Instant,
     last_event: Option<Instant>,
     trouble: Option<(Instant, String)>,
@@ -84,8 +96,8 @@ pub struct Standing {
     pub way: Way,
     /// The engine's socket, or the subject.
     pub at: String,
-    /// `connected`, `waiting` while nobody expects it to be there, or `down`.
-    pub state: &'static str,
+    /// Whether it is there.
+    pub state: State,
     /// Since when, in seconds.
     pub for_s: f64,
     /// Events applied.
@@ -116,7 +128,7 @@ impl Course {
         let line = LineState {
             way: Way::default(),
             at: String::new(),
-            state: "waiting",
+            state: State::Waiting,
             since: now,
             last_event: None,
             trouble: None,
@@ -155,17 +167,17 @@ impl Course {
 
     /// It is connected.
     pub fn up(&self, now: Instant) {
-        self.line().turn("connected", now);
+        self.line().turn(State::Connected, now);
     }
 
     /// Nobody misses it until it has been here.
     pub fn excused(&self, now: Instant) {
-        self.line().turn("waiting", now);
+        self.line().turn(State::Waiting, now);
     }
 
     /// It is not connected, for this reason.
     pub fn down(&self, now: Instant, why: &str) {
-        self.line().turn("down", now);
+        self.line().turn(State::Down, now);
         self.trouble(now, why);
     }
 
@@ -276,7 +288,7 @@ fn shown(why: &str) -> String {
 }
 
 impl LineState {
-    fn turn(&mut self, state: &'static str, now: Instant) {
+    fn turn(&mut self, state: State, now: Instant) {
         if self.state != state {
             (self.state, self.since) = (state, now);
         }
@@ -294,19 +306,23 @@ mod tests {
         let course = Course::new(start);
         course.comes(Way::Zmq, "tcp://h:1");
         let told = course.read(at(2));
-        assert_eq!((told.state, told.for_s, told.way, told.at.as_str()), ("waiting", 2.0, Way::Zmq, "tcp://h:1"));
+        assert_eq!((told.state, told.for_s, told.way, told.at.as_str()), (State::Waiting, 2.0, Way::Zmq, "tcp://h:1"));
         assert_eq!((told.last_event_age_s, told.lag_s, told.last_error), (None, None, None));
         course.down(at(3), "refused\n");
         course.down(at(5), &"x".repeat(1000));
         let told = course.read(at(7));
-        assert_eq!((told.state, told.for_s, told.last_error_age_s), ("down", 4.0, Some(2.0)));
+        assert_eq!((told.state, told.for_s, told.last_error_age_s), (State::Down, 4.0, Some(2.0)));
         assert_eq!(told.last_error.map(|why| why.len()), Some(REASON_MAX));
         course.up(at(8));
         course.trouble(at(9), "replay failed\n");
         let told = course.read(at(10));
-        assert_eq!((told.state, told.for_s, told.last_error.as_deref()), ("connected", 2.0, Some("replay failed")));
+        assert_eq!(
+            (told.state, told.for_s, told.last_error.as_deref()),
+            (State::Connected, 2.0, Some("replay failed"))
+        );
         course.kept(true);
-        assert_eq!(serde_json::to_value(course.read(at(10)).way).unwrap(), "jetstream");
+        let told = serde_json::to_value(course.read(at(10))).unwrap();
+        assert_eq!((&told["way"], &told["state"]), (&"jetstream".into(), &"connected".into()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Instant;
 use warmpath_core::cost::load_balance_score;
 use warmpath_core::workers::Target;
 
-use super::{Fleet, worker};
+use super::{Condition, Fleet};
 
 impl Fleet {
     /// How uneven the load of all workers is.
@@ -24,7 +24,7 @@ impl Fleet {
             worker.metrics.kv_load.set(kv_load(target));
             worker.metrics.prefill.set(f64::from(load.prefill_tokens.0));
             worker.metrics.up.set(if target.available { 1.0 } else { 0.0 });
-            worker.metrics.state(worker.condition(), &worker::CONDITIONS);
+            worker.metrics.state(worker.condition().label(), &Condition::ALL.map(Condition::label));
             worker.metrics.hit_rate.set(worker.hit_rate.read(now));
             worker.measure_engine(now);
             let Some(pool) = self.pool(&worker.model) else { continue };

@@ -71,8 +71,33 @@ pub struct Contract {
     pub role: Role,
 }
 
-/// The words for what a worker is doing.
-pub(super) const CONDITIONS: [&str; 4] = ["active", "draining", "ejected", "down"];
+/// Whether a worker may be chosen, and what keeps it from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// It may.
+    Active,
+    /// Its operators have it finish what it has.
+    Draining,
+    /// Its operators have taken it out.
+    Ejected,
+    /// Its health has.
+    Down,
+}
+
+impl Condition {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Active, Self::Draining, Self::Ejected, Self::Down];
+
+    /// The word for it in answers and labels.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Active => Duty::Active.label(),
+            Self::Draining => Duty::Draining.label(),
+            Self::Ejected => Duty::Ejected.label(),
+            Self::Down => "down",
+        }
+    }
+}
 
 /// A routing target that is about to join: all but its slot.
 pub struct Newcomer {
@@ -218,11 +243,13 @@ impl Worker {
         self.duty() == Duty::Active && self.health().is_available()
     }
 
-    /// What keeps it from being chosen, or `active`: one of `CONDITIONS`.
-    pub fn condition(&self) -> &'static str {
+    /// Whether it may be chosen, and what keeps it from that.
+    pub fn condition(&self) -> Condition {
         match self.duty() {
-            Duty::Active if !self.health().is_available() => "down",
-            duty => duty.label(),
+            Duty::Active if !self.health().is_available() => Condition::Down,
+            Duty::Active => Condition::Active,
+            Duty::Draining => Condition::Draining,
+            Duty::Ejected => Condition::Ejected,
         }
     }
 

@@ -179,7 +179,7 @@ impl Driver {
     }
 
     fn submit(&mut self, request: SimRequest) -> Result<(), NotQueued> {
-        if self.engine.stats().waiting >= WAITING_MAX {
+        if self.engine.stats().levels.waiting >= WAITING_MAX {
             return Err(NotQueued::Full);
         }
         Ok(self.engine.submit(self.clock.now, request)?)

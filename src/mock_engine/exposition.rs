@@ -287,23 +287,23 @@ impl RankMetrics {
 
     /// Levels and totals as they stand between two steps.
     pub(super) fn ended(&self, stats: &EngineStats) {
-        let EngineStats { running, waiting, kv_usage, .. } = *stats;
-        self.levels(&Levels { running, waiting, kv_usage });
-        self.hit_rate.set(real_len(stats.prefix_hits) / real_len(stats.prefix_queries.max(1)));
+        let EngineStats { levels, totals, .. } = stats;
+        self.levels(levels);
+        self.hit_rate.set(real_len(totals.prefix_hits) / real_len(totals.prefix_queries.max(1)));
         let hits = match self.names {
-            Names::Vllm => stats.prefix_hits,
-            Names::Sglang => stats.prefix_hits.saturating_sub(stats.loaded),
+            Names::Vllm => totals.prefix_hits,
+            Names::Sglang => totals.prefix_hits.saturating_sub(totals.loaded),
         };
-        let totals = [
-            (&self.queries, stats.prefix_queries),
+        let counters = [
+            (&self.queries, totals.prefix_queries),
             (&self.hits, hits),
-            (&self.host_hits, stats.loaded),
-            (&self.aborted, stats.aborted),
-            (&self.prompt_tokens, stats.prompt_tokens),
-            (&self.generated_tokens, stats.generation_tokens),
-            (&self.preemptions, stats.preemptions),
+            (&self.host_hits, totals.loaded),
+            (&self.aborted, totals.aborted),
+            (&self.prompt_tokens, totals.prompt_tokens),
+            (&self.generated_tokens, totals.generation_tokens),
+            (&self.preemptions, totals.preemptions),
         ];
-        for (counter, total) in totals {
+        for (counter, total) in counters {
             counter.absolute(u64::try_from(total).unwrap_or(u64::MAX));
         }
     }

@@ -13,7 +13,7 @@ use super::clock::Ms;
 use super::engine_config::{ConfigError, EngineConfig};
 use super::job::{Job, Place};
 use super::request::{FirstToken, Refused, RequestId, SimRequest, TokenOut};
-use super::stats::{EngineStats, Levels};
+use super::stats::{Levels, Totals};
 use super::tiers::{Beside, Hierarchy, SharedTier};
 use super::timing::{Chunk, StepLoad};
 use crate::real::real_len;
@@ -42,7 +42,7 @@ pub struct Engine {
     running: Vec<Job>,
     places: HashMap<RequestId, Place, FixedState>,
     arrivals: u64,
-    totals: EngineStats,
+    totals: Totals,
     load: StepLoad,
     scheduled: Levels,
     tiers: Option<Box<Hierarchy>>,
@@ -71,7 +71,7 @@ impl Engine {
             running: Vec::new(),
             places: HashMap::default(),
             arrivals: 0,
-            totals: EngineStats::default(),
+            totals: Totals::default(),
             load,
             scheduled: Levels::default(),
         })
@@ -375,6 +375,7 @@ mod tests {
     use crate::sim::blocks::BlockPool;
     use crate::sim::check::Replica;
     use crate::sim::request::{FinishReason, output_token};
+    use crate::sim::stats::EngineStats;
     use crate::sim::{Tiers, Timing};
 
     /// A small engine: blocks of 4, no null block, one millisecond a computed token.
@@ -509,7 +510,7 @@ mod tests {
         assert_eq!((running(&engine), waiting(&engine)), (vec![1], vec![2, 3]));
         engine.step(Ms::ZERO).unwrap();
         engine.step(Ms::ZERO).unwrap();
-        assert_eq!(engine.stats().finished, 3, "both fit once the first is gone");
+        assert_eq!(engine.totals.finished, 3, "both fit once the first is gone");
     }
 
     #[test]
@@ -518,8 +519,8 @@ mod tests {
         submit(&mut engine, (1..=3).map(|id| request(id, 0..4, 2)));
         engine.step(Ms::ZERO).unwrap();
         assert_eq!((running(&engine), waiting(&engine)), (vec![1, 2], vec![3]));
-        let stats = engine.stats();
-        assert_eq!((stats.running, stats.waiting), (2, 1));
+        let levels = engine.levels();
+        assert_eq!((levels.running, levels.waiting), (2, 1));
     }
 
     /// Two requests of 8 prompt tokens in 6 blocks, run until the first needs a block that only the second can give.
@@ -539,7 +540,7 @@ mod tests {
         for _ in 0..5 {
             engine.step(Ms::ZERO).unwrap();
         }
-        assert_eq!((free(engine), engine.stats().preemptions), (vec![], 0));
+        assert_eq!((free(engine), engine.totals.preemptions), (vec![], 0));
         engine.step(Ms::ZERO).unwrap();
     }
 
@@ -547,21 +548,21 @@ mod tests {
     fn the_last_running_request_is_preempted_and_comes_back_with_what_was_left_of_it() {
         let mut engine = engine(6);
         until_preemption(&mut engine);
-        assert_eq!((running(&engine), waiting(&engine), engine.stats().preemptions), (vec![1], vec![2], 1));
+        assert_eq!((running(&engine), waiting(&engine), engine.totals.preemptions), (vec![1], vec![2], 1));
         let table: Vec<u32> = engine.running[0].sequence.table().iter().map(|id| id.0).collect();
         assert_eq!((table, free(&engine)), (vec![0, 1, 4, 5], vec![3, 2]), "it got the newest of the other's");
         engine.step(Ms::ZERO).unwrap();
         assert_eq!((running(&engine), waiting(&engine)), (vec![1], vec![2]), "no room yet");
         engine.step(Ms::ZERO).unwrap();
-        assert_eq!(engine.stats().finished, 1);
+        assert_eq!(engine.totals.finished, 1);
         let again = engine.step(Ms::ZERO).unwrap();
         assert_eq!((chunks(&engine), engine.load.cached_tokens), (vec![(5, 8)], 8), "2 hits, then 5 of its 13 tokens");
         assert_eq!((again.tokens[0].index, again.tokens[0].first), (5, None), "its 6th token, not another first");
         let steps = run(&mut engine);
         assert_eq!(tokens_of(&steps, 2).len(), 2);
-        let stats = engine.stats();
-        assert_eq!((stats.prompt_tokens, stats.generation_tokens), (16, 16));
-        assert_eq!((stats.prefix_queries, stats.prefix_hits), (16, 0), "a preempted request counts once");
+        let totals = engine.totals;
+        assert_eq!((totals.prompt_tokens, totals.generation_tokens), (16, 16));
+        assert_eq!((totals.prefix_queries, totals.prefix_hits), (16, 0), "a preempted request counts once");
     }
 
     #[test]
@@ -597,7 +598,7 @@ mod tests {
         submit(&mut engine, [request(1, 0..8, 8)]);
         engine.step(Ms::ZERO).unwrap();
         submit(&mut engine, [SimRequest { priority: -1, ..request(2, 100..108, 8) }]);
-        while engine.stats().preemptions == 0 {
+        while engine.totals.preemptions == 0 {
             engine.step(Ms::ZERO).unwrap();
         }
         assert_eq!((running(&engine), waiting(&engine)), (vec![2], vec![1]));
@@ -616,8 +617,7 @@ mod tests {
         let told = next.tokens[0].first.unwrap();
         assert_eq!(told.cached_tokens, 12, "of 13 tokens the last was never computed");
         assert_eq!(next.duration, Ms(4.0));
-        let stats = engine.stats();
-        assert_eq!((stats.prefix_queries, stats.prefix_hits), (22, 12));
+        assert_eq!((engine.totals.prefix_queries, engine.totals.prefix_hits), (22, 12));
     }
 
     #[test]
@@ -661,7 +661,7 @@ mod tests {
         let steps = run(&mut engine);
         assert!(steps.iter().all(|step| step.events.is_empty()));
         assert_eq!(tokens_of(&steps, 2)[0].first.unwrap().cached_tokens, 0);
-        assert_eq!((engine.stats().prefix_queries, engine.stats().prefix_hits), (0, 0));
+        assert_eq!((engine.totals.prefix_queries, engine.totals.prefix_hits), (0, 0));
     }
 
     #[test]
@@ -687,8 +687,8 @@ mod tests {
         assert!(engine.abort(RequestId(2)), "waiting");
         assert!(engine.abort(RequestId(1)), "running");
         assert!(!engine.abort(RequestId(1)));
-        let stats = engine.stats();
-        assert_eq!((stats.aborted, stats.finished, stats.kv_usage, engine.is_idle()), (2, 0, 0.0, true));
+        let EngineStats { levels, totals, .. } = engine.stats();
+        assert_eq!((totals.aborted, totals.finished, levels.kv_usage, engine.is_idle()), (2, 0, 0.0, true));
         submit(&mut engine, [request(1, 0..8, 1)]);
         assert_eq!(engine.step(Ms::ZERO).unwrap().tokens[0].first.unwrap().cached_tokens, 4, "its blocks stay cached");
     }
@@ -725,7 +725,7 @@ mod tests {
         assert_eq!(refused(&mut engine, request(1, 0..4, 0)), "max_tokens must be at least 1");
         submit(&mut engine, [request(1, 0..4, 1)]);
         assert_eq!(refused(&mut engine, request(1, 0..4, 1)), "request 1 is queued or runs already");
-        assert_eq!(engine.stats().waiting, 1);
+        assert_eq!(engine.stats().levels.waiting, 1);
     }
 
     #[test]
@@ -793,9 +793,10 @@ mod tests {
     fn under_pressure_every_invariant_holds_and_every_request_ends() {
         for seed in 0..6 {
             let (steps, stats) = stress(seed);
-            assert_eq!(stats.finished + stats.aborted, 400, "seed {seed}");
-            assert_eq!((stats.running, stats.waiting, stats.kv_usage), (0, 0, 0.0), "seed {seed}");
-            assert!(stats.preemptions > 20 && stats.prefix_hits > 0, "seed {seed} exerts no pressure: {stats:?}");
+            let EngineStats { levels, totals, .. } = stats;
+            assert_eq!(totals.finished + totals.aborted, 400, "seed {seed}");
+            assert_eq!(levels, Levels::default(), "seed {seed}");
+            assert!(totals.preemptions > 20 && totals.prefix_hits > 0, "seed {seed} exerts no pressure: {stats:?}");
             let mut next: HashMap<RequestId, usize> = HashMap::new();
             for out in steps.iter().flat_map(|step| &step.tokens) {
                 let index = next.entry(out.id).or_default();

@@ -11,17 +11,9 @@ pub struct Levels {
     pub kv_usage: f64,
 }
 
-/// What the engine counts, for its metrics. Totals are since its start.
+/// What an engine has counted since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct EngineStats {
-    /// Requests that run.
-    pub running: usize,
-    /// Requests that wait, preempted ones included.
-    pub waiting: usize,
-    /// Share of the blocks in use, 0 to 1; cached but idle blocks are free.
-    pub kv_usage: f64,
-    /// The blocks in use.
-    pub kv_blocks: usize,
+pub struct Totals {
     /// Tokens of admitted prompts that were looked up in the cache. A preempted request counts once.
     pub prefix_queries: usize,
     /// Those of them that were found.
@@ -38,4 +30,15 @@ pub struct EngineStats {
     pub preemptions: usize,
     /// Requests that were aborted.
     pub aborted: usize,
+}
+
+/// What an engine tells of itself, for its metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineStats {
+    /// As it is now.
+    pub levels: Levels,
+    /// The blocks in use.
+    pub kv_blocks: usize,
+    /// Since its start.
+    pub totals: Totals,
 }

@@ -106,7 +106,7 @@ async fn reset_cache(admin: &Admin, id: &WorkerId) -> (StatusCode, String) {
     match ask_engine(worker).await {
         Ok(()) => {
             admin.fleet.reset_view(id);
-            (StatusCode::OK, worker.condition().to_owned())
+            (StatusCode::OK, worker.condition().label().to_owned())
         }
         Err(reason) => (StatusCode::BAD_GATEWAY, format!("worker `{id}` did not empty its cache: {reason}")),
     }

@@ -13,7 +13,7 @@ use warmpath_core::workers::Target;
 use super::Admin;
 use super::guard::Reader;
 use crate::fleet::scrape::Scrape;
-use crate::fleet::{Worker, kv_load};
+use crate::fleet::{Condition, Worker, kv_load};
 
 #[derive(Serialize)]
 struct Workers {
@@ -104,8 +104,8 @@ fn row(now: Instant, (worker, target): (&Worker, &Target), report: Report, index
         slot: target.slot.0,
         rank: target.rank.0,
         model: worker.model.as_ref().to_owned(),
-        state: if condition == "active" { "up" } else { condition },
-        condition,
+        state: if condition == Condition::Active { "up" } else { condition.label() },
+        condition: condition.label(),
         breaker: worker.breaker(),
         in_flight: InFlight {
             requests: load.requests,

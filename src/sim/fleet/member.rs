@@ -48,7 +48,7 @@ impl Member {
     /// often requests had lost their blocks to others in it.
     pub(super) fn restart(&mut self, now: Ms) -> Result<usize, ScenarioError> {
         let next = Engine::new(self.engine.config().clone())?;
-        let preemptions = std::mem::replace(&mut self.engine, next).stats().preemptions;
+        let preemptions = std::mem::replace(&mut self.engine, next).stats().totals.preemptions;
         if let Some(step) = self.step.take() {
             self.busy = self.busy - (step.at - now);
         }

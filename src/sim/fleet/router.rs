@@ -249,7 +249,7 @@ impl Router {
             let own = target.account.read();
             target.trust.heard(now, heard);
             let blocks = target.limits.blocks.map(|_| Blocks(count(stats.kv_blocks)));
-            let said = Said { running: count(stats.running), waiting: count(stats.waiting), blocks };
+            let said = Said { running: count(stats.levels.running), waiting: count(stats.levels.waiting), blocks };
             target.account.report(now, said, own);
         }
     }

@@ -120,7 +120,8 @@ impl<'a> World<'a> {
             let caches = (self.members.as_slice(), self.storage.as_ref());
             audit.at_rest(self.prepared, self.scenario.by_tokens(), caches, &self.router, &self.outcome);
         }
-        self.outcome.preemptions += self.members.iter().map(|member| member.engine.stats().preemptions).sum::<usize>();
+        self.outcome.preemptions +=
+            self.members.iter().map(|member| member.engine.stats().totals.preemptions).sum::<usize>();
         self.outcome.decided = std::mem::take(&mut self.router.decided);
         self.outcome.busy = self.members.iter().map(|member| member.busy).collect();
         Ok(self.outcome)
@@ -371,8 +372,8 @@ impl<'a> World<'a> {
         let stats: Vec<_> = self.members.iter().map(|member| member.engine.stats()).collect();
         self.sample.at = self.now;
         self.sample.balance = self.router.balance();
-        self.sample.waiting = stats.iter().map(|stats| count(stats.waiting)).collect();
-        self.sample.running = stats.iter().map(|stats| count(stats.running)).collect();
+        self.sample.waiting = stats.iter().map(|stats| count(stats.levels.waiting)).collect();
+        self.sample.running = stats.iter().map(|stats| count(stats.levels.running)).collect();
         self.outcome.samples.push(self.sample.clone());
         if self.outcome.samples.len() > SAMPLES_MAX {
             // From here on half as often, and as if it had always been so.

@@ -22,8 +22,7 @@ impl Engine {
 
     /// The counters.
     pub fn stats(&self) -> EngineStats {
-        let Levels { running, waiting, kv_usage } = self.levels();
-        EngineStats { running, waiting, kv_usage, kv_blocks: self.cache.used(), ..self.totals }
+        EngineStats { levels: self.levels(), kv_blocks: self.cache.used(), totals: self.totals }
     }
 
     /// How it is set up.

@@ -9,6 +9,7 @@ use warmpath_core::units::{BlockSize, Tier};
 use warmpath_indexer::event::Content;
 
 use super::*;
+use crate::sim::stats::EngineStats;
 use crate::sim::tiers::{Eviction, LinkSpec, PrefetchPolicy, Tiers, WritePolicy};
 use crate::sim::{Profile, Timing};
 
@@ -51,7 +52,7 @@ impl Listener {
         truth.extend(shared.keys().map(|hash| ((Tier::External, hash), 1)));
         assert_eq!(self.believed, truth, "events tell of exactly what is cached");
         let owners: Vec<_> = engine.running.iter().map(|job| &job.sequence).collect();
-        let kv_usage = engine.stats().kv_usage;
+        let kv_usage = engine.stats().levels.kv_usage;
         assert!((0.0..=1.0).contains(&kv_usage) && (kv_usage > 0.0) != owners.is_empty());
         match &engine.cache {
             Cache::Radix(tree) => crate::sim::radix::tests::check(tree, &owners),
@@ -149,12 +150,13 @@ fn holds(profile: Profile, tiers: Option<Tiers>) -> EngineStats {
     let mut last = EngineStats::default();
     for seed in 0..2 {
         let (steps, stats, written) = stress(profile, tiers, seed);
-        assert_eq!(stats.finished + stats.aborted, 200, "{profile:?} seed {seed}");
-        assert_eq!((stats.running, stats.waiting, stats.kv_usage), (0, 0, 0.0), "{profile:?} seed {seed}");
-        assert!(stats.preemptions > 5 && stats.prefix_hits > 0, "{profile:?} exerts no pressure: {stats:?}");
+        let EngineStats { levels, totals, .. } = stats;
+        assert_eq!(totals.finished + totals.aborted, 200, "{profile:?} seed {seed}");
+        assert_eq!(levels, Levels::default(), "{profile:?} seed {seed}");
+        assert!(totals.preemptions > 5 && totals.prefix_hits > 0, "{profile:?} exerts no pressure: {stats:?}");
         assert_eq!(written > 0, tiers.is_some());
         let tokens: usize = steps.iter().map(|step| step.tokens.len()).sum();
-        assert_eq!(tokens, stats.generation_tokens);
+        assert_eq!(tokens, totals.generation_tokens);
         assert_eq!((&steps, stats, written), (&stress(profile, tiers, seed).0, stats, written), "deterministic");
         last = stats;
     }
@@ -164,7 +166,7 @@ fn holds(profile: Profile, tiers: Option<Tiers>) -> EngineStats {
 #[test]
 fn under_pressure_every_profile_keeps_its_invariants() {
     for profile in [Profile::Vllm, Profile::Nano, Profile::SglangRadix] {
-        assert_eq!(holds(profile, None).loaded, 0);
+        assert_eq!(holds(profile, None).totals.loaded, 0);
     }
 }
 
@@ -175,7 +177,7 @@ fn under_pressure_every_tier_setting_keeps_its_invariants() {
         for (write, prefetch) in writes.into_iter().zip(["best_effort", "wait_complete", "timeout:0.002,0.001"]) {
             for write_output in [false, true] {
                 let stats = holds(profile, Some(tiers(write, prefetch, write_output)));
-                assert!(stats.loaded > 0, "{profile:?} {write} {prefetch}: nothing was loaded");
+                assert!(stats.totals.loaded > 0, "{profile:?} {write} {prefetch}: nothing was loaded");
             }
         }
     }
@@ -198,7 +200,7 @@ fn every_eviction_and_rank_keeps_the_invariants() {
         for profile in [Profile::Vllm, Profile::SglangRadix] {
             let base = tiers(WritePolicy::WriteThrough, "wait_complete", true);
             let stats = holds(profile, Some(Tiers { eviction, ranks: 4, slow_rank: 1.5, ..base }));
-            assert!(stats.loaded > 0, "{profile:?} {eviction}: nothing was loaded");
+            assert!(stats.totals.loaded > 0, "{profile:?} {eviction}: nothing was loaded");
         }
     }
 }

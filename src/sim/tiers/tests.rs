@@ -86,7 +86,7 @@ fn best_effort_uses_the_whole_pages_that_have_come_when_the_request_runs() {
     let step = engine.step_with(Ms(1010.0), &mut shared).unwrap();
     assert_eq!(cached(std::slice::from_ref(&step)), [1472], "23 pages of 64, of 10 of 26.84 ms");
     assert_eq!(told(&[step], Tier::Host).0, 64, "the others are written down once computed");
-    assert_eq!((engine.stats().loaded, engine.stats().prefix_hits), (1472, 1472));
+    assert_eq!((engine.stats().totals.loaded, engine.stats().totals.prefix_hits), (1472, 1472));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn wait_complete_runs_as_soon_as_all_has_come_and_not_before() {
         if !step.tokens.is_empty() {
             break step;
         }
-        assert_eq!((step.events.len(), engine.stats().running), (0, 0));
+        assert_eq!((step.events.len(), engine.stats().levels.running), (0, 0));
         now += step.duration;
         waited += 1;
     };

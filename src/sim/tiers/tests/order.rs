@@ -9,7 +9,7 @@ fn what_waits_for_storage_lets_others_go_first() {
     engine.submit_with(Ms(1000.0), request(2, 500_000, 10, 1), &mut shared).unwrap();
     let step = engine.step_with(Ms(1000.0), &mut shared).unwrap();
     assert_eq!(step.tokens[0].id, RequestId(2));
-    assert_eq!(engine.stats().waiting, 1);
+    assert_eq!(engine.stats().levels.waiting, 1);
 }
 
 /// And so the last to arrive is not the last to be admitted.
@@ -27,7 +27,7 @@ fn who_was_admitted_last_makes_room_for_those_before() {
     let mut now = Ms(1000.0);
     let step = loop {
         let step = engine.step_with(now, &mut shared).unwrap();
-        if engine.stats().preemptions > 0 {
+        if engine.stats().totals.preemptions > 0 {
             break step;
         }
         now += step.duration;
