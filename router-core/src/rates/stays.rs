@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 
 use super::OFF_MAX;
 use super::mean::Mean;
+use crate::real::smaller;
 
 /// The time from when requests are sent to their ends, in ms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stays {
     ms: Mean,
     squares: Mean,
+    /// The same as the first without what was believed.
+    seen: Mean,
     turnover: Turnover,
 }
 
@@ -36,7 +39,7 @@ impl Stays {
     pub(super) fn believed(ms: f64, samples: f64, least: f64) -> Self {
         let turnover = Turnover { here: 0.0, since: 0.0, stayed: ms * samples, gone: samples, most: 1.0 / least };
         let [ms, squares] = [ms, 2.0 * ms * ms].map(|value| Mean::believed(value, samples, least));
-        Self { ms, squares, turnover }
+        Self { ms, squares, seen: Mean::new(least), turnover }
     }
 
     /// From now on so many are there.
@@ -46,6 +49,7 @@ impl Stays {
 
     /// One ended, after so long.
     pub(super) fn add(&mut self, ms: f64) {
+        self.seen.add_at_most(ms, OFF_MAX);
         let ms = ms.min(OFF_MAX * self.ms.get());
         self.ms.add(ms);
         self.squares.add(ms * ms);
@@ -60,6 +64,12 @@ impl Stays {
     /// None where nobody ended.
     pub(super) fn learned(&self) -> Option<f64> {
         self.ms.learned()
+    }
+
+    /// What is the longest that can be believed of a stay, where one of so many ms was the longest: a dozen usual ones, as
+    /// everywhere. One that takes far longer is no reason to expect the same of others.
+    pub(super) fn longest(&self, ms: f64) -> f64 {
+        smaller(ms, OFF_MAX * self.seen.get())
     }
 
     /// ms until a `share` of these has gone, if they come and go evenly: then all of them have once in the time for which those
@@ -211,6 +221,19 @@ mod tests {
             if at % 5 == 0 { stays.add(1_000.0) } else { stays.leave() }
         }
         near(stays.until_gone_evenly(1.0, 200_000.0), 1_000.0);
+    }
+
+    #[test]
+    fn one_long_stay_is_no_longest_of_others() {
+        let mut stays = Stays::believed(10_000.0, 2.0, 0.005);
+        (0..40).for_each(|_| stays.add(100.0));
+        stays.add(8_000.0);
+        // As sixteen usual ones: 40·100 and 1 600, of 41.
+        assert!((stays.longest(8_000.0) - 16.0 * 5_600.0 / 41.0).abs() < 1e-6, "{}", stays.longest(8_000.0));
+        assert_eq!([stays.longest(150.0), stays.longest(0.0)], [150.0, 0.0]);
+        // Where many are that long, it is what they take.
+        (0..100).for_each(|_| stays.add(8_000.0));
+        assert_eq!(stays.longest(8_000.0), 8_000.0);
     }
 
     #[test]
