@@ -260,7 +260,7 @@ impl Progress {
                 self.ticket.fleet.request_answered(&self.ticket.worker);
                 self.ticket.fingerprint.iter().for_each(|print| self.ticket.guard.answered(*print));
                 self.note(Standing::Answered, usage.cached);
-                self.observe(now, Event::Finished { usage });
+                self.observe(now, Event::Finished { usage: usage.of_each(self.ticket.sequences) });
             }
             Verdict::Refused => {
                 let (side, outcome) = match self.form {
