@@ -68,7 +68,7 @@ pub enum Event {
     FirstToken,
     /// More tokens came.
     Progress {
-        /// How many, as far as the stream tells.
+        /// How many of each sequence, as far as the stream tells.
         tokens: Tokens,
     },
     /// It ended as it should.
