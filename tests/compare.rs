@@ -115,3 +115,17 @@ fn who_is_lower_in_both_is_told() {
         "Both figures are in 0 of 2 cells, in 0 where others are tuned as well; in 1 is any one other policy at or below",
     );
 }
+
+/// Whichever of them that is.
+#[test]
+fn of_those_who_hit_equally_much_the_fastest_counts() {
+    let own = row("plain", "agent", 1, "predicted", "default", (100.0, 500.0));
+    let [fast, slow] = [("kv", 150.0), ("logit", 400.0)]
+        .map(|(policy, mean)| row("plain", "agent", 1, policy, "default", (mean, 500.0)));
+    let mut rows = [own, fast, slow];
+    rows[0]["hit"] = json!(0.4);
+    for _ in 0..2 {
+        says(&page(&rows), "the one that hits most, the fastest of equals, is 1.5 times that of `predicted` there.");
+        (rows[1]["mean"], rows[2]["mean"]) = (json!(400.0), json!(150.0));
+    }
+}
