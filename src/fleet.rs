@@ -37,6 +37,7 @@ mod gauges;
 pub mod health;
 mod hits;
 pub mod offer;
+pub mod packing;
 pub mod prometheus;
 mod rest;
 pub mod roster;

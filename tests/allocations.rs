@@ -232,6 +232,7 @@ fn a_warm_ledger_allocates_nothing_whatever_is_in_flight() {
     let share = Share {
         sequences: 1,
         new_tokens: Tokens(9),
+        prompts: NonZeroU32::MIN,
         tail: Blocks(1),
         room: Tokens(7),
         block_size: size,

@@ -77,7 +77,7 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("queue", &["units", "shape"]),
     ("pick", &["real", "cost"]),
     ("retry", &["ids", "cost"]),
-    ("policy", &["shape", "observe", "history", "cost", "pick"]),
+    ("policy", &["ids", "shape", "observe", "history", "cost", "pick"]),
     ("session", &["recent", "ids", "shape", "observe", "cost"]),
     ("admission", &["units", "slot_set", "ledger", "workers", "cost"]),
     (

@@ -249,6 +249,12 @@ pub trait CostFunction: Send + Sync {
     fn prompt_worth_among(&self, shape: &Shape, candidates: &[Candidate], at: usize) -> f64 {
         self.prompt_worth(shape, &candidates[at])
     }
+
+    /// What a rule adds to the cost of the candidate at place `at` that it does not add to a session's last worker; nothing,
+    /// unless it names somebody only because it has to name one.
+    fn excused(&self, _candidates: &[Candidate], _at: usize) -> f64 {
+        0.0
+    }
 }
 
 /// Pushes what `cost` says of each candidate, in their order.

@@ -1,5 +1,6 @@
 //! What is in flight where. A [`Reservation`] holds a request's share of a worker and gives it back when dropped.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -72,6 +73,7 @@ impl Account {
             private: share.tail.0,
             room: share.room,
             prefilling: true,
+            queued: share.new_tokens,
             release: None,
         }
     }
@@ -158,6 +160,8 @@ pub struct Share {
     pub sequences: u32,
     /// Prompt tokens that the engine will have to compute.
     pub new_tokens: Tokens,
+    /// Of how many prompts, which it computes one after the other.
+    pub prompts: NonZeroU32,
     /// Blocks that the prompts fill only partly, or all their blocks where no hashes are known.
     pub tail: Blocks,
     /// Tokens that still fit into the last partly filled block.
@@ -186,6 +190,8 @@ pub struct Reservation {
     private: u32,
     room: Tokens,
     prefilling: bool,
+    /// Of its new tokens, those that are still to be computed by all that is known.
+    queued: Tokens,
     release: Option<Arc<dyn Release>>,
 }
 
@@ -196,18 +202,25 @@ impl Reservation {
         self
     }
 
-    /// The first token was seen: the prefill part is given back, and the prompts soon count as cached by events alone.
-    /// Later calls do nothing.
+    /// The first token was seen: the prefill part is given back, and the prompts soon count as cached by events alone. Of
+    /// several prompts it is that of one: of the others nothing tells when they were computed, before the end. Later calls do
+    /// nothing.
     pub fn first_token(&mut self, now: Instant) {
         if self.end_prefill() {
+            let further = self.share.new_tokens.0 - self.share.new_tokens.0.div_ceil(self.share.prompts.get());
+            self.compute_all_but(Tokens(further));
             self.stay.first_token(now);
         }
+    }
+
+    fn compute_all_but(&mut self, left: Tokens) {
+        let computed = std::mem::replace(&mut self.queued, left).saturating_sub(left);
+        self.account.prefill_tokens.fetch_sub(computed.0, Ordering::Relaxed);
     }
 
     fn end_prefill(&mut self) -> bool {
         let prefilling = std::mem::take(&mut self.prefilling);
         if prefilling {
-            self.account.prefill_tokens.fetch_sub(self.share.new_tokens.0, Ordering::Relaxed);
             self.account.before_first_token.fetch_sub(1, Ordering::Relaxed);
         }
         prefilling
@@ -230,6 +243,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.end_prefill();
+        self.compute_all_but(Tokens(0));
         let freed = self.stay.leave().0.saturating_add(self.private);
         self.account.shrink(freed, self.share.size);
         self.account.sequences.fetch_sub(self.share.sequences, Ordering::Relaxed);
@@ -254,6 +268,7 @@ mod tests {
         Share {
             sequences: 1,
             new_tokens: Tokens(new_tokens),
+            prompts: NonZeroU32::MIN,
             tail: Blocks(1),
             room: Tokens(2),
             block_size: BlockSize::new(4).unwrap(),
@@ -284,6 +299,19 @@ mod tests {
         assert_eq!(account.read().active_blocks, Blocks(3));
         drop(second);
         assert_eq!(account.read(), InFlight { peak_blocks: Blocks(5), ..InFlight::default() });
+    }
+
+    #[test]
+    fn of_several_prompts_the_first_token_gives_back_what_is_of_one() {
+        let (account, overlay) = world();
+        let share = Share { prompts: NonZeroU32::new(120).unwrap(), sequences: 120, ..share(120_000) };
+        let mut several = account.reserve(share, overlay.enter(now(), Slot(0), std::iter::empty()));
+        several.first_token(now());
+        several.first_token(now());
+        let seen = account.read();
+        assert_eq!((seen.before_first_token, seen.prefill_tokens), (0, Tokens(119_000)));
+        drop(several);
+        assert_eq!(account.read().prefill_tokens, Tokens(0));
     }
 
     #[test]

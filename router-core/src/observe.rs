@@ -30,6 +30,15 @@ pub struct Usage {
     pub completion: Option<Tokens>,
 }
 
+impl Usage {
+    /// The same of one of so many sequences, which are generated side by side: the tokens of each, on average.
+    #[must_use]
+    pub fn of_each(self, sequences: u32) -> Self {
+        let completion = self.completion.map(|tokens| Tokens(tokens.0.div_ceil(sequences.max(1))));
+        Self { completion, ..self }
+    }
+}
+
 /// One thing that happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observation {
@@ -59,12 +68,12 @@ pub enum Event {
     FirstToken,
     /// More tokens came.
     Progress {
-        /// How many, as far as the stream tells.
+        /// How many of each sequence, as far as the stream tells.
         tokens: Tokens,
     },
     /// It ended as it should.
     Finished {
-        /// What the engine reported.
+        /// What the engine reported, of its sequences as of one: see [`Usage::of_each`].
         usage: Usage,
     },
     /// It ended otherwise.
@@ -160,5 +169,23 @@ impl Occupants {
                 changed(slot);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sequences_have_together_each_has_a_part_of() {
+        let of_each = |tokens, sequences| {
+            let usage = Usage { prompt: Some(Tokens(9)), cached: Some(Tokens(4)), completion: Some(Tokens(tokens)) };
+            let of_each = usage.of_each(sequences);
+            assert_eq!((of_each.prompt, of_each.cached), (usage.prompt, usage.cached));
+            of_each.completion.map(|tokens| tokens.0)
+        };
+        // Who says that some have none has the others all the same.
+        assert_eq!([of_each(4_800, 16), of_each(7, 1), of_each(3, 16), of_each(5, 0)], [300, 7, 1, 5].map(Some));
+        assert_eq!(Usage::default().of_each(4), Usage::default());
     }
 }

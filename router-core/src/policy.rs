@@ -20,7 +20,8 @@ use crate::cost::predicted::Predicted;
 use crate::cost::product::Product;
 use crate::cost::{Among, Candidate, Cost, CostFunction, Needs};
 use crate::history::History;
-use crate::observe::{Enrol, Learn};
+use crate::ids::SequenceHash;
+use crate::observe::{Enrol, Event, Learn, Observation, Side};
 use crate::pick::Pick;
 use crate::shape::Shape;
 
@@ -176,6 +177,26 @@ pub struct Policy {
     pub needs: Needs,
 }
 
+/// What `predicted` hears: of who fails by nobody's fault but its own that it is withdrawn, before that it has failed.
+struct Withdrawing(Arc<Predicted>);
+
+impl Learn for Withdrawing {
+    fn observe(&self, observation: &Observation) {
+        if let Event::Failed { side: Side::Client | Side::Router } = observation.event {
+            self.0.withdraw(observation);
+        }
+        self.0.observe(observation);
+    }
+
+    fn trunk(&self, path: &[SequenceHash]) -> Option<usize> {
+        self.0.trunk(path)
+    }
+
+    fn before(&self, path: &[SequenceHash]) -> Option<usize> {
+        self.0.before(path)
+    }
+}
+
 impl Policy {
     /// The policy of this name, with fresh state. One that goes by history is given it by
     /// [`with_history`](Self::with_history); without, all workers are alike to it.
@@ -212,7 +233,8 @@ impl Policy {
                 let predicted = Arc::new(Predicted::default());
                 let policy = plain(predicted.clone(), Pick::CheapestFewestRequests);
                 let needs = Needs { added_blocks: true, fork: true, ..Needs::default() };
-                Self { learn: Some(predicted.clone()), enrol: Some(predicted), needs, ..policy }
+                let learn = Arc::new(Withdrawing(predicted.clone()));
+                Self { learn: Some(learn), enrol: Some(predicted), needs, ..policy }
             }
             PolicyName::ApproxTree => plain(Arc::new(ApproxTree(weights.approx_tree)), Pick::CheapestLowestSlot),
             PolicyName::ApproxLru => plain(Arc::new(ApproxLru(weights.approx_lru)), Pick::CheapestFewestRequests),

@@ -300,10 +300,10 @@ const HALF_LIFE: Duration = Duration::from_secs(5);
 
 /// The request's share of a worker on which `new_tokens` are missing.
 fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
-    let Shape { prompt, block_size, sequences, .. } = request.shape;
+    let Shape { prompt, prompts, block_size, sequences, .. } = request.shape;
     let is_read = !request.prompts.is_empty() && !request.prompts.iter().any(Prompt::is_unread);
     let size = if is_read { Size::Known } else { Size::Guessed };
-    let mut share = Share { sequences, new_tokens, tail: Blocks(0), room: Tokens(0), block_size, size };
+    let mut share = Share { sequences, new_tokens, prompts, tail: Blocks(0), room: Tokens(0), block_size, size };
     let mut book = |tokens: Tokens, hashed: usize| {
         let Tail { blocks, room } = Tail::of(request, tokens, hashed);
         share.tail.0 = share.tail.0.saturating_add(blocks.0);

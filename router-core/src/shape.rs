@@ -153,6 +153,9 @@ pub struct Shape {
     pub prompt: Tokens,
     /// Tokens in a block of the request's pool.
     pub block_size: BlockSize,
+    /// How many prompts these are.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub prompts: NonZeroU32,
     /// Sequences that will be decoded: one slot each (`n` × prompts).
     pub sequences: u32,
     /// Tokens that each sequence may produce, where the request says so.
@@ -196,6 +199,7 @@ impl Shape {
         Self {
             prompt,
             block_size,
+            prompts: NonZeroU32::MIN,
             sequences: 1,
             expected_output: None,
             class: Class::default(),
@@ -212,6 +216,14 @@ impl Shape {
             waited: Duration::ZERO,
         }
     }
+}
+
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+fn is_one(prompts: &NonZeroU32) -> bool {
+    *prompts == NonZeroU32::MIN
 }
 
 /// A request that looks for a worker.

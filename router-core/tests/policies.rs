@@ -13,6 +13,8 @@ mod beginnings;
 mod copies;
 #[path = "policies/last.rs"]
 mod last;
+#[path = "policies/leavers.rs"]
+mod leavers;
 #[path = "policies/queues.rs"]
 mod queues;
 #[path = "policies/sessions.rs"]

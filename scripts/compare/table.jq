@@ -77,13 +77,21 @@ def same: .at | [.setting, .trace, .timing, .blocks, .workers, .load];
 def deviation: (add / length) as $mean | (map(. - $mean | . * .) | add / (length - 1)) | sqrt;
 def scatter(of): map(map(of) | deviation) | sort | "\(.[length / 2 | floor] | percent) (the median; at most \(last | percent))";
 
+# Where it finds least of what could be found, and where one worker computes more than the others.
+def missing: map(.own | share) as $shares | map(select(.at.trace == "conversation") | .own | share) as $trace
+    | map(select(.at.load == 0.5) | .own.balance) as $balances
+    | "It finds less than 0.88 of what can be found in \($shares | map(select(. < 0.88)) | length) of \($shares | length) cells, of which "
+        + "\($trace | map(select(. < 0.88)) | length) are of the \($trace | length) of the trace, the least of them \($shares | min | two)"
+        + ($balances | if length == 0 then "." else "; at half of the rate its busiest worker computes more than 1.2 times the mean in "
+            + "\(map(select(. > 1.2)) | length) of \(length), at most \(max | two) times." end);
+
 def wrapped: reduce splits(" ") as $word ([]; if length > 0 and ((.[-1] + $word) | length) < 127 then .[-1] += " " + $word else . + [$word] end) | .[];
 
-# Where somebody hits more: what that costs in time to first token.
-def apart: [.[] | .own as $own | .rows | (at_defaults + at_tuned) | max_by(.hit) | select(.hit > $own.hit)
+# Where somebody hits more: what that costs in time to first token. Of those who hit equally much, the fastest.
+def apart: [.[] | .own as $own | .rows | (at_defaults + at_tuned) | max_by([.hit, -.mean]) | select(.hit > $own.hit)
         | {points: ((.hit - $own.hit) * 100), ratio: (.mean / $own.mean)}] as $all
     | "In \($all | length) of \(length) cells some other policy hits more, by \($all | map(.points) | mean | two) points on average; the "
-        + "mean time to first token of the one that hits most is \($all | map(.ratio) | geometric | two) times that of `predicted` there.";
+        + "mean time to first token of the one that hits most, the fastest of equals, is \($all | map(.ratio) | geometric | two) times that of `predicted` there.";
 
 # With each tuned policy once more, in all cells: at its defaults where no search found any better.
 def relative($tuned): (.rows | {mean: (map(.mean) | min), p50: (map(.p50) | min), p99: (map(.p99) | min), itl: (map(.itl) | min)}) as $least
@@ -109,6 +117,7 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
 | ($cells | map(select(.at.setting == "in turn"))) as $turn
 | ($cells | map(select(.at.setting | IN("plain", "held back", "fresh", "in turn") | not))) as $robust
 | ($plain + $held + $fresh | map(select(overloaded | not))) as $judged
+| ($judged + $turn | map(select(overloaded | not))) as $all
 | ($drawn | map(select((.at.setting | IN("plain", "held back", "fresh")) and (overloaded | not)))) as $once
 | ($plain + $held | map(select(.at.trace == "conversation" and (overloaded | not)))) as $trace
 | "# How the policies compare",
@@ -132,16 +141,21 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
   "held back, the defaults stand. `predicted` has nothing to set. `chwbl` takes a prompt\u0027s first block for its key, which all requests of",
   "the conversation trace share. `product` and the baselines have no weights. Searches had \($weights | map(.trials) | unique | map(tostring) | join(" or ")) choices for each policy.",
   "",
-  ("**Over all \($judged | length) cells below overload, nearest to the lowest mean and the lowest 99th percentile at defaults, as geometric means: "
-    + "\($judged | nearest). Of the \($trace | length) of the conversation trace and of its last third `predicted` has the lowest mean in "
+  ("**Over all \($judged | length) cells below overload\($all - $judged | length
+        | if . > 0 then " but \(.) of few-shot tasks in turn" else "" end), nearest to the lowest mean and the lowest 99th percentile at defaults, as geometric means: "
+    + "\($judged | nearest)"
+    + ($all | if length > ($judged | length) then "; over all \(length) `predicted` \(distances[] | select(.policy == "predicted")
+        | "\(.mean | long) and \(.p99 | long)")" else "" end)
+    + ". Of the \($trace | length) of the conversation trace and of its last third `predicted` has the lowest mean in "
     + "\($trace | map(select(.mean.default.ratio <= 1)) | length), and in \($trace | map(select(.mean.ratio <= 1)) | length) where others are tuned as well.** "
     + "\($judged | promise): of the trace and of the workloads that it was made with, \($plain + $held | map(select(overloaded | not)) | tally); of shapes that "
     + "were drawn when it was done, \($fresh | map(select(overloaded | not)) | tally)."
     + ($judged | figures | exceptions | if . == "" then "" else " These are: \(.)." end)
     + " \($judged | both)"
     + " The highest mean is \($judged | map(.mean.ratio) | max | . - 1 | [., 0] | max | percent) above the best."
+    + ($all | if length > ($judged | length) then " Over all \(length) cells, those in turn among them, \(promise)." else "" end)
     + " In \($robust | map(select(.mean.ratio > 1)) | length) of the \($robust | length) cells under the conditions below, down to a worker that restarts, another policy has a lower "
-    + "mean, tuned weights included." | wrapped),
+    + "mean, tuned weights included. \($judged | missing)" | wrapped),
   "",
   ($once | select(length > ($judged | length)) | "Each draw by itself: \(promise), the worst mean by \(map(.mean.ratio) | max - 1 | percent), "
     + "the worst 99th percentile by \(map(.p99.ratio) | max - 1 | percent). A mean over draws is mostly that of the draw in which a fleet came nearest to its limits." | wrapped, ""),

@@ -77,7 +77,7 @@ pub(super) struct FleetArgs {
     jitter: f64,
     /// For each prompt token, the time for which its KV travels before the first token, in µs, as where prompts and
     /// answers are computed by different engines; llm-d-inference-sim has 3 for 8B on an H100 and 8 for 70B on eight.
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = number::not_negative)]
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = number::travel)]
     kv_transfer: f64,
     /// The share of prompts that the router takes for other tokens than engines do, from some block on.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = number::share)]

@@ -21,6 +21,12 @@ pub(super) fn not_negative(text: &str) -> Result<f64, String> {
     }
 }
 
+/// For how long something travels, in µs for each token: a second at most, or the readings of metrics in which nothing else
+/// happens take longer than all else.
+pub(super) fn travel(text: &str) -> Result<f64, String> {
+    absence(text)
+}
+
 /// How long a simulated worker is gone, in seconds, during which its health is checked.
 pub(super) fn absence(text: &str) -> Result<f64, String> {
     match not_negative(text)? {
@@ -87,6 +93,7 @@ mod tests {
             above_zero("1e300"),
             not_negative("1e300"),
             absence("1e9"),
+            travel("1e7"),
             interval("0.5"),
             slowness("1e300"),
             slowness("1e-300"),
@@ -94,11 +101,11 @@ mod tests {
             assert!(wrong.is_err());
         }
         assert_eq!(
-            [interval("0"), interval("1"), absence("30"), slowness("2.5")],
-            [Ok(0.0), Ok(1.0), Ok(30.0), Ok(2.5)]
+            [interval("0"), interval("1"), absence("30"), travel("8"), slowness("2.5")],
+            [Ok(0.0), Ok(1.0), Ok(30.0), Ok(8.0), Ok(2.5)]
         );
         for parser in
-            [above_zero, not_negative, absence, interval, slowness, share, part, inner_part, deviation, factor]
+            [above_zero, not_negative, absence, travel, interval, slowness, share, part, inner_part, deviation, factor]
         {
             assert!(["nan", "inf", "-inf", "", "x"].iter().all(|text| parser(text).is_err()));
         }

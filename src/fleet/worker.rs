@@ -17,6 +17,7 @@ use super::engine::Engine;
 use super::health::Health;
 use super::hits::Telling;
 use super::offer::Offer;
+use super::packing::Packing;
 use crate::link::Link;
 use crate::telemetry::hit_rate::HitRate;
 use crate::telemetry::metrics::WorkerMetrics;
@@ -43,6 +44,8 @@ pub struct Worker {
     /// Predicted overlap over prompt tokens.
     pub hit_rate: HitRate,
     pub(super) telling: Telling,
+    /// How many tokens its events carry.
+    pub packing: Packing,
     /// What its process said of itself.
     pub engine: Engine,
     /// What it said that it serves, whether it is up or down since.
@@ -150,6 +153,7 @@ impl Worker {
             metrics: newcomer.metrics.clone(),
             hit_rate: HitRate::new(now),
             telling: Telling::default(),
+            packing: Packing::default(),
             engine: Engine::new(now),
             offer: ArcSwapOption::empty(),
             asked: AtomicBool::new(false),

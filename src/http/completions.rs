@@ -1,5 +1,6 @@
 //! The first half of a request's life: read, understand, tokenise. The second is [`forward`](super::forward).
 
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -215,9 +216,10 @@ fn shape(
     body: &[u8],
 ) -> Shape {
     let count = prompts.count().unwrap_or_else(|| view.prompt_count());
-    let sequences = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(view.n.max(1));
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
     Shape {
-        sequences,
+        prompts: NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN),
+        sequences: count.saturating_mul(view.n.max(1)),
         expected_output: view.max_tokens.map(Tokens),
         class,
         tenant,

@@ -18,6 +18,7 @@ use super::record::Recording;
 use super::sse::{ErrorEvent, SseScanner};
 use super::usage;
 use crate::decisions::{Decision, Standing};
+use crate::fleet::packing::Counter;
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::telemetry::access::Access;
 
@@ -27,6 +28,7 @@ pub struct Progress {
     reservation: Option<Reservation>,
     ticket: Ticket,
     form: Form,
+    tokens: Counter,
     /// When its first data came, unless it is an error.
     started: Option<Instant>,
     ended: bool,
@@ -121,7 +123,8 @@ enum Verdict {
 impl Progress {
     /// The progress of an answer of which nothing was seen yet.
     pub fn new(reservation: Reservation, ticket: Ticket, form: Form) -> Self {
-        Self { reservation: Some(reservation), ticket, form, started: None, ended: false }
+        let tokens = ticket.worker.packing.counter(ticket.sequences);
+        Self { reservation: Some(reservation), ticket, form, tokens, started: None, ended: false }
     }
 
     /// Looks at data on its way to the client. Returns how many of its bytes there are up to the end of its last line: all, where
@@ -130,13 +133,13 @@ impl Progress {
         if self.ended {
             return data.len();
         }
-        let (whole, tokens) = match &mut self.form {
+        let (whole, events) = match &mut self.form {
             Form::Events(scanner) => {
                 let before = scanner.seen().events;
                 let whole = scanner.scan(data);
-                (whole, Tokens(scanner.seen().events - before))
+                (whole, scanner.seen().events - before)
             }
-            Form::Whole(_) | Form::Unread | Form::Error(..) => (data.len(), Tokens(0)),
+            Form::Whole(_) | Form::Unread | Form::Error(..) => (data.len(), 0),
         };
         if self.is_error() {
             return whole;
@@ -144,10 +147,11 @@ impl Progress {
         if self.started.is_none() {
             self.begin(now);
         }
+        let (generated, tokens) = self.tokens.pass(events);
+        if let Some(reservation) = self.reservation.as_mut().filter(|_| generated > Tokens(0)) {
+            reservation.generated(generated);
+        }
         if tokens > Tokens(0) {
-            if let Some(reservation) = &mut self.reservation {
-                reservation.generated(tokens);
-            }
             self.observe(now, Event::Progress { tokens });
         }
         whole
@@ -252,6 +256,9 @@ impl Progress {
             Verdict::Answered => {
                 let usage = self.usage();
                 self.compare(now, usage);
+                if let (Form::Events(scanner), Some(tokens)) = (&self.form, usage.completion) {
+                    self.ticket.worker.packing.learn(scanner.seen().events, tokens);
+                }
                 if let Some(recording) = self.ticket.recording.take() {
                     recording.finished(self.output(usage));
                 }
@@ -260,7 +267,7 @@ impl Progress {
                 self.ticket.fleet.request_answered(&self.ticket.worker);
                 self.ticket.fingerprint.iter().for_each(|print| self.ticket.guard.answered(*print));
                 self.note(Standing::Answered, usage.cached);
-                self.observe(now, Event::Finished { usage });
+                self.observe(now, Event::Finished { usage: usage.of_each(self.ticket.sequences) });
             }
             Verdict::Refused => {
                 let (side, outcome) = match self.form {

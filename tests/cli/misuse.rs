@@ -33,6 +33,7 @@ const CALLS: &[(&str, &str)] = &[
     ("replay --trace TRACE --live foo", "warmpath: --live: expected a URL such as http://127.0.0.1:8000"),
     ("replay --trace TRACE --event-delay 1e300", "'--event-delay <MS>': must be at most 1000000000"),
     ("replay --trace TRACE --kv-transfer 1e300", "'--kv-transfer <US>': must be at most 1000000000"),
+    ("replay --trace TRACE --kv-transfer 1e9", "'--kv-transfer <US>': must be at most 1000000"),
     ("replay --trace TRACE --restart 1e300", "'--restart <SECONDS>': must be at most 1000000"),
     ("replay --trace TRACE --slow 1e4", "'--slow <FACTOR>': must be from 0.001 to 1000"),
     ("replay --trace TRACE --speed 1e-300", "'--speed <FACTOR>': must be from 0.000001 to 1000000000"),

@@ -47,12 +47,17 @@ impl ApproxTree {
 impl ApproxTree {
     /// What the rule adds to a candidate's cost, for a fleet of these.
     fn rule(&self, candidates: &[Candidate]) -> impl Fn(&Candidate) -> f64 {
+        self.rule_of(candidates).0
+    }
+
+    /// The same, and whether it is by what they have of the prompt.
+    fn rule_of(&self, candidates: &[Candidate]) -> (impl Fn(&Candidate) -> f64, bool) {
         let known = || open(candidates).map(|candidate| candidate.known);
         let most_matched = known().max_by_key(|known| known.matched).unwrap_or_default();
         let smallest = known().map(|known| known.size).min().unwrap_or_default();
         let imbalanced = self.is_imbalanced(candidates);
         let follows = most_matched.share() > self.0.cache_threshold.get();
-        move |candidate| {
+        let rule = move |candidate: &Candidate| {
             let named = if imbalanced {
                 true
             } else if follows {
@@ -61,7 +66,8 @@ impl ApproxTree {
                 candidate.known.size == smallest
             };
             if named { 0.0 } else { BEHIND }
-        }
+        };
+        (rule, follows)
     }
 }
 
@@ -88,6 +94,12 @@ impl CostFunction for ApproxTree {
 
     fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
         f64::from(self.0.balance_abs_threshold.max(1))
+    }
+
+    /// Where nobody has enough of a prompt, any is as good as the smallest, and whoever keeps its session is.
+    fn excused(&self, candidates: &[Candidate], at: usize) -> f64 {
+        let (rule, follows) = self.rule_of(candidates);
+        if follows { 0.0 } else { rule(&candidates[at]) }
     }
 }
 

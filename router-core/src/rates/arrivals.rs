@@ -1,7 +1,10 @@
 //! How often requests come, where several may come at once.
 
-use super::ONE_STEP_MS;
+use std::time::Instant;
+
 use super::mean::Mean;
+use super::{ONE_STEP_MS, Rates};
+use crate::ids::RequestKey;
 use crate::real::{Number, larger};
 
 /// A gap counts as so many usual ones at most: a quiet night is no rate of the morning.
@@ -16,6 +19,8 @@ pub(super) struct Arrivals {
     last: (f64, f64),
     between: Mean,
     size: Mean,
+    /// The same before the last burst, until that was taken back.
+    before: Option<((f64, f64), Mean, Mean)>,
     /// How many come at once, as far as the last burst tells: noted, as every request asks every worker.
     at_once: f64,
 }
@@ -23,7 +28,8 @@ pub(super) struct Arrivals {
 impl Arrivals {
     /// Nobody came. A burst weighs `least` at least.
     pub(super) fn new(least: f64) -> Self {
-        Self { last: (f64::NEG_INFINITY, 0.0), between: Mean::new(least), size: Mean::new(least), at_once: 1.0 }
+        let mean = Mean::new(least);
+        Self { last: (f64::NEG_INFINITY, 0.0), between: mean, size: mean, before: None, at_once: 1.0 }
     }
 
     /// Somebody is believed to have come now, if nobody came before: who has come since is told from who has not yet.
@@ -41,6 +47,7 @@ impl Arrivals {
             self.at_once = larger(self.size.leaning_to(self.last.1), 1.0);
             return;
         }
+        self.before = Some((self.last, self.between, self.size));
         if began > f64::NEG_INFINITY {
             self.between.add_at_most(now - began, PAUSE_MAX);
             self.size.add(size);
@@ -53,6 +60,20 @@ impl Arrivals {
         self.at_once = larger(self.size.leaning_to(1.0), 1.0);
     }
 
+    /// Somebody came then who does not count: nothing was done for it. Where others have come since, there were as many fewer
+    /// in the same time.
+    pub(super) fn take_back(&mut self, came: f64) {
+        let (began, size) = self.last;
+        if came < began || (size <= 1.0 && self.before.is_none()) {
+            self.between.without(1.0 / larger(self.size.get(), 1.0));
+        } else if size > 1.0 {
+            self.last.1 -= 1.0;
+        } else if let Some((last, between, size)) = self.before.take() {
+            (self.last, self.between, self.size) = (last, between, size);
+        }
+        self.at_once = larger(self.size.leaning_to(self.last.1), 1.0);
+    }
+
     /// Requests in a ms; 0 before a second burst.
     pub(super) fn per_ms(&self) -> f64 {
         per(larger(self.size.get(), 1.0), self.between.get())
@@ -61,6 +82,20 @@ impl Arrivals {
     /// What [`per_ms_by`] is told of them.
     pub(super) fn numbers(&self) -> [f64; 3] {
         [self.at_once, self.between.get(), self.last.0]
+    }
+}
+
+impl Rates {
+    /// A request that is in flight is about to fail, and not by its worker's fault: its client has left, or it is of no use to
+    /// any engine. Hundreds of these in a second are no traffic that comes for answers, and none of them makes room for others.
+    pub fn withdraw(&self, at: Instant, key: RequestKey) {
+        let mut state = self.state();
+        let now = state.ms(at);
+        let Some((sent, heard)) = state.flights.get(&key).map(|flight| (flight.sent, flight.heard)) else { return };
+        state.end_to_end.leaves_after(now - sent);
+        if !heard {
+            state.arrivals.take_back(sent);
+        }
     }
 }
 
@@ -128,6 +163,40 @@ mod tests {
         assert_eq!(arrivals.per_ms(), 0.025);
         arrivals.add(300.0);
         assert!((arrivals.per_ms() - 13.0 / 300.0).abs() < 1e-12, "{}", arrivals.per_ms());
+    }
+
+    #[test]
+    fn who_is_taken_back_never_came() {
+        let honest = after(&[0.0, 100.0, 200.0]);
+        let mut arrivals = after(&[0.0, 100.0, 200.0]);
+        // One by one, and some with one who stays.
+        for at in [210.0, 220.0, 230.0] {
+            arrivals.add(at);
+            arrivals.take_back(at);
+        }
+        (0..5).for_each(|_| arrivals.add(200.5));
+        (0..5).for_each(|_| arrivals.take_back(200.5));
+        assert_eq!([200.0, 300.0].map(|now| by(&arrivals, now)), [200.0, 300.0].map(|now| by(&honest, now)));
+        assert_eq!(arrivals.per_ms(), honest.per_ms());
+    }
+
+    #[test]
+    fn who_is_taken_back_later_leaves_the_rate_of_the_others() {
+        // One who stays every 100 ms; between them nine, taken back once others have come.
+        let mut arrivals = Arrivals::new(0.01);
+        for at in 0..4_000 {
+            arrivals.add(10.0 * f64::from(at));
+            if at > 3 && (at - 3) % 10 != 0 {
+                arrivals.take_back(10.0 * f64::from(at - 3));
+            }
+        }
+        let rate = arrivals.per_ms();
+        assert!((0.008..0.014).contains(&rate), "{rate}");
+        // The only one there was.
+        let mut only = after(&[5.0]);
+        only.take_back(5.0);
+        only.take_back(5.0);
+        assert_eq!([only.per_ms(), by(&only, 50.0)], [0.0, 0.0]);
     }
 
     #[test]

@@ -34,6 +34,12 @@ impl Mean {
         self.add(if self.value > 0.0 { value.min(times * self.value) } else { value });
     }
 
+    /// The mean of the same values less a `share` of one of them that is like the others: of as large a sum.
+    pub(super) fn without(&mut self, share: f64) {
+        let weight = (1.0 / larger(self.samples, 2.0)).max(self.least).min(0.5);
+        self.value /= 1.0 - weight * share;
+    }
+
     /// The mean, drawn towards a larger `value` as far as one sample of many draws it.
     pub(super) fn leaning_to(&self, value: f64) -> f64 {
         self.value + larger(value - self.value, 0.0) * self.least

@@ -57,7 +57,7 @@ impl<'a, N: Number> Seen<'a, N> {
         let more = alone + slowed_ms(work, decode);
         let own = work.tokens.if_positive(line.step_ms(decode) + more);
         let (wait, slow) = view.wait(*now, line, (view.foreign(waiting), usual), (*whole, decode));
-        let wait = wait + view.mute(*now, state.longest);
+        let wait = wait + view.mute(*now, state.end_to_end.longest(state.longest));
         let step = slow * view.in_step(*now, work.tokens, alone);
         Outlook { wait, own: slow * own, more: slow * more, step }
     }

@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 
 use super::OFF_MAX;
 use super::mean::Mean;
+use crate::real::smaller;
 
 /// The time from when requests are sent to their ends, in ms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stays {
     ms: Mean,
     squares: Mean,
+    /// The same as the first without what was believed.
+    seen: Mean,
     turnover: Turnover,
 }
 
@@ -25,6 +28,8 @@ struct Turnover {
     gone: f64,
     /// Of whom at most it is.
     most: f64,
+    /// As how many the next counts who leaves.
+    leaving: f64,
 }
 
 /// Those in flight on one worker: when they were sent, ascending.
@@ -34,9 +39,10 @@ pub(super) struct Guests(VecDeque<f64>);
 impl Stays {
     /// Nobody ended yet; `ms` is believed as much as so many `samples`, and that stays are unlike. A sample weighs `least` at least.
     pub(super) fn believed(ms: f64, samples: f64, least: f64) -> Self {
-        let turnover = Turnover { here: 0.0, since: 0.0, stayed: ms * samples, gone: samples, most: 1.0 / least };
+        let (stayed, gone, most) = (ms * samples, samples, 1.0 / least);
+        let turnover = Turnover { here: 0.0, since: 0.0, stayed, gone, most, leaving: 1.0 };
         let [ms, squares] = [ms, 2.0 * ms * ms].map(|value| Mean::believed(value, samples, least));
-        Self { ms, squares, turnover }
+        Self { ms, squares, seen: Mean::new(least), turnover }
     }
 
     /// From now on so many are there.
@@ -46,20 +52,35 @@ impl Stays {
 
     /// One ended, after so long.
     pub(super) fn add(&mut self, ms: f64) {
+        self.seen.add_at_most(ms, OFF_MAX);
         let ms = ms.min(OFF_MAX * self.ms.get());
         self.ms.add(ms);
         self.squares.add(ms * ms);
-        self.turnover.go();
+        self.turnover.go(1.0);
+    }
+
+    /// The next who leaves was there for so long: where that is less than others stay, it makes as much less room for those who
+    /// wait, and many who leave at once make none.
+    pub(super) fn leaves_after(&mut self, ms: f64) {
+        let mean = self.ms.get();
+        self.turnover.leaving = if ms < mean { ms / mean } else { 1.0 };
     }
 
     /// One left before it ended, which tells nothing of how long others stay who do not, but makes room like them.
     pub(super) fn leave(&mut self) {
-        self.turnover.go();
+        let share = std::mem::replace(&mut self.turnover.leaving, 1.0);
+        self.turnover.go(share);
     }
 
     /// None where nobody ended.
     pub(super) fn learned(&self) -> Option<f64> {
         self.ms.learned()
+    }
+
+    /// What is the longest that can be believed of a stay, where one of so many ms was the longest: a dozen usual ones, as
+    /// everywhere. One that takes far longer is no reason to expect the same of others.
+    pub(super) fn longest(&self, ms: f64) -> f64 {
+        smaller(ms, OFF_MAX * self.seen.get())
     }
 
     /// ms until a `share` of these has gone, if they come and go evenly: then all of them have once in the time for which those
@@ -87,8 +108,9 @@ impl Turnover {
         self.here = f64::from(u32::try_from(here).unwrap_or(u32::MAX));
     }
 
-    fn go(&mut self) {
-        self.gone += 1.0;
+    /// One went, or one who counts as so much of one.
+    fn go(&mut self, one: f64) {
+        self.gone += one;
         let keep = (self.most / self.gone).min(1.0);
         self.gone *= keep;
         self.stayed *= keep;
@@ -211,6 +233,37 @@ mod tests {
             if at % 5 == 0 { stays.add(1_000.0) } else { stays.leave() }
         }
         near(stays.until_gone_evenly(1.0, 200_000.0), 1_000.0);
+    }
+
+    #[test]
+    fn those_who_leave_at_once_make_no_room() {
+        let mut stays = stays(&[1_000.0], 0.0);
+        // Ten are always there, and one of them ends every 100 ms; between two of these five come and leave after 2 ms each.
+        for at in 0..1_000 {
+            let now = f64::from(at) * 100.0;
+            for flood in 0..5 {
+                let now = now + f64::from(flood) * 20.0;
+                stays.pass(now, 11);
+                stays.pass(now + 2.0, 10);
+                stays.leaves_after(2.0);
+                stays.leave();
+            }
+            stays.add(1_000.0);
+        }
+        near(stays.until_gone_evenly(1.0, 99_990.0), 1_000.0);
+    }
+
+    #[test]
+    fn one_long_stay_is_no_longest_of_others() {
+        let mut stays = Stays::believed(10_000.0, 2.0, 0.005);
+        (0..40).for_each(|_| stays.add(100.0));
+        stays.add(8_000.0);
+        // As sixteen usual ones: 40·100 and 1 600, of 41.
+        assert!((stays.longest(8_000.0) - 16.0 * 5_600.0 / 41.0).abs() < 1e-6, "{}", stays.longest(8_000.0));
+        assert_eq!([stays.longest(150.0), stays.longest(0.0)], [150.0, 0.0]);
+        // Where many are that long, it is what they take.
+        (0..100).for_each(|_| stays.add(8_000.0));
+        assert_eq!(stays.longest(8_000.0), 8_000.0);
     }
 
     #[test]

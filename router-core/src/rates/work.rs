@@ -17,6 +17,9 @@ pub struct Work {
     pub pairs: f64,
     /// Thousands of tokens to fetch from the tiers below the device, fastest first.
     pub fetched: [f64; 3],
+    /// Prompts of it beyond one for each request: those of one request are computed one after the other, and the first token of
+    /// the first of them tells nothing of the others.
+    pub further: f64,
     /// What decodes beside it. Not a part of what there is to do: sums keep that of the first.
     pub beside: Decoding,
 }
@@ -70,7 +73,7 @@ impl Work {
     pub(super) fn sent(shape: &Shape, new: Tokens, held: TierBlocks) -> Self {
         let [known, promised] = [shape.prompt.saturating_sub(new), held.total().tokens(shape.block_size)];
         let believed = if promised > Tokens(0) { f64::from(known.0) / f64::from(promised.0) } else { 0.0 };
-        Self::new(shape.prompt, new, held, believed.min(1.0), shape.block_size)
+        Self::new(shape.prompt, new, held, believed.min(1.0), shape.block_size).of_prompts(shape)
     }
 
     /// A prompt of so many tokens of which the last `new` are computed, and the others lie on the device.
@@ -81,7 +84,18 @@ impl Work {
 
     /// All of a prompt.
     pub fn cold(shape: &Shape) -> Self {
-        Self::on_device(shape.prompt, shape.prompt)
+        Self::on_device(shape.prompt, shape.prompt).of_prompts(shape)
+    }
+
+    /// The same where it is that of all prompts of a request, taken for equally long: tokens of one attend to none of another.
+    fn of_prompts(self, shape: &Shape) -> Self {
+        let prompts = f64::from(shape.prompts.get());
+        Self { pairs: self.pairs / prompts, further: prompts - 1.0, ..self }
+    }
+
+    /// What is left of it once the first of its prompts was computed.
+    pub(super) fn behind_first(self) -> Self {
+        Self { further: 0.0, ..self.times(self.further / (1.0 + self.further)) }
     }
 
     /// Whether there is nothing to do.
@@ -132,6 +146,7 @@ impl Work {
             tokens: join(self.tokens, other.tokens),
             pairs: join(self.pairs, other.pairs),
             fetched: [0, 1, 2].map(|tier| join(self.fetched[tier], other.fetched[tier])),
+            further: join(self.further, other.further),
             beside: self.beside,
         }
     }
@@ -171,6 +186,16 @@ mod tests {
         let fetched = |new| Work::sent(&shape, Tokens(new), held(125)).fetched[0];
         assert_eq!([fetched(4_600), fetched(3_200), fetched(1_000), fetched(6_000)], [1.0, 2.0, 2.0, 0.0]);
         assert_eq!(Work::sent(&shape, Tokens(100), TierBlocks::default()), Work::on_device(Tokens(6_000), Tokens(100)));
+    }
+
+    #[test]
+    fn tokens_of_one_prompt_attend_to_none_of_another() {
+        let shape = Shape { prompts: 4.try_into().unwrap(), ..Shape::of(Tokens(4_000), BlockSize::new(16).unwrap()) };
+        let cold = Work::cold(&shape);
+        // Four times 1 000: each attends to half of itself.
+        assert_eq!(cold, Work { tokens: 4.0, pairs: 2.0, further: 3.0, ..Work::default() });
+        assert_eq!(Work::sent(&shape, Tokens(4_000), TierBlocks::default()), cold);
+        assert_eq!(cold.behind_first(), Work { tokens: 3.0, pairs: 1.5, ..Work::default() });
     }
 
     #[test]

@@ -65,6 +65,11 @@ pub(super) struct Interval {
 pub(super) struct Worker {
     /// In the order in which they were sent, which is the order in which engines take them.
     pub(super) pending: VecDeque<Pending>,
+    /// Those of them of which a first prompt was computed, and the others are still to be: nothing more is heard of these.
+    begun: Vec<RequestKey>,
+    /// Whether prompts of such requests have been passed since the last first token, by a guess: then the next ends no
+    /// interval.
+    is_blurred: bool,
     pub(super) progress: Progress,
     /// How long its intervals were and how long they should have been, in ms, old ones counting less.
     taken: (f64, f64),
@@ -87,6 +92,8 @@ impl Default for Worker {
     fn default() -> Self {
         let mut nobody = Self {
             pending: VecDeque::new(),
+            begun: Vec::new(),
+            is_blurred: false,
             progress: Progress::default(),
             taken: (0.0, 0.0),
             slow: 1.0,
@@ -149,7 +156,10 @@ impl Worker {
         }
         self.progress = self.progress_by(now, line);
         let settled = std::mem::take(&mut self.progress.passed);
-        self.pending.drain(..settled).for_each(|pending| passed(pending.key));
+        for pending in self.pending.drain(..settled) {
+            self.is_blurred |= pending.work.further > 0.0 || self.begun.contains(&pending.key);
+            passed(pending.key);
+        }
         self.note();
     }
 
@@ -169,7 +179,8 @@ impl Worker {
             if now < done {
                 break;
             }
-            for pending in self.pending.range(at.passed..at.passed + count) {
+            let passed = self.pending.range(at.passed..at.passed + count);
+            for pending in passed.filter(|pending| !self.begun.contains(&pending.key)) {
                 at.silent = if at.unheard == 0 { at.silent.max(pending.sent) } else { at.silent };
                 at.unheard = at.unheard.saturating_add(1);
                 at.begin_decoding(pending);
@@ -201,24 +212,30 @@ impl Worker {
     }
 
     /// A first token came. Those that were sent before have been computed, too, though nothing was heard of them:
-    /// `overtaken` is called for each. Returns the interval; none for a request that was overtaken before.
+    /// `overtaken` is called for each. Returns the interval; none for a request that was overtaken before, and none where some
+    /// of what was computed is of several prompts: what of these had been, nobody knows. The others of its own are still to be.
     pub(super) fn first_token(
         &mut self,
         now: f64,
         key: RequestKey,
         mut overtaken: impl FnMut(RequestKey),
     ) -> Option<Interval> {
-        let Self { progress, pending, .. } = self;
+        let Self { progress, pending, begun, .. } = self;
         progress.silent = now;
         let Some(at) = pending.iter().position(|pending| pending.key == key) else {
             progress.unheard = progress.unheard.saturating_sub(1);
             self.note();
             return None;
         };
-        let beside = progress.decoding();
+        let (beside, mut is_blurred) = (progress.decoding(), std::mem::take(&mut self.is_blurred));
+        let rest = Some(pending[at]).filter(|pending| pending.work.further > 0.0 && !pending.whole);
         let mut work = Work::default();
         for pending in pending.drain(..=at) {
             work = work.and(pending.work);
+            if begun.contains(&pending.key) {
+                is_blurred = true;
+                continue;
+            }
             progress.begin_decoding(&pending);
             if pending.key != key {
                 progress.unheard = progress.unheard.saturating_add(1);
@@ -226,11 +243,17 @@ impl Worker {
             }
         }
         progress.dequeue(work, pending.is_empty());
+        is_blurred |= work.further > 0.0;
+        if let Some(rest) = rest.map(|first| Pending { work: first.work.behind_first(), whole: true, ..first }) {
+            progress.queued = progress.queued.and(rest.work);
+            pending.push_front(rest);
+            begun.push(key);
+        }
         let ms = (now - std::mem::replace(&mut progress.head, now)).max(0.0);
         progress.note(pending);
         self.last_token = None;
         self.note();
-        Some(Interval { ms, work: work.beside(beside) })
+        (!is_blurred).then(|| Interval { ms, work: work.beside(beside) })
     }
 
     /// Learns from an interval, once it is sure that a token ended it: of this worker at once, for the fleet's `line` when
@@ -302,10 +325,14 @@ impl Worker {
     ) {
         self.guests.go(sent);
         self.streams = told.unwrap_or(self.streams);
-        let Self { progress, pending, .. } = self;
+        let Self { progress, pending, begun, .. } = self;
+        let is_begun = begun.iter().position(|other| *other == key).map(|at| begun.swap_remove(at)).is_some();
         if stage != Stage::Pending {
             progress.end_decoding(context, stage == Stage::Unheard);
-        } else if let Some(at) = pending.iter().position(|pending| pending.key == key) {
+        }
+        // Who decodes waits for nothing but further prompts of its own.
+        let waits = stage == Stage::Pending || is_begun;
+        if let Some(at) = pending.iter().position(|pending| waits && pending.key == key) {
             if let Some(ended) = pending.remove(at) {
                 progress.dequeue(ended.work, pending.is_empty());
             }

@@ -49,9 +49,12 @@ impl Question {
 }
 
 impl Kept {
-    /// What it costs less by this policy; never so much that it would come before whom a rule names.
+    /// What it costs less by this policy; never so much that it would come before whom a rule names, unless the rule has no
+    /// reason.
     pub(super) fn bonus(self, policy: &Policy, shape: &Shape, candidates: &[Candidate]) -> f64 {
-        (self.weight * policy.cost.prompt_worth_among(shape, candidates, self.at)).min(BEHIND / 2.0)
+        let worth = self.weight * policy.cost.prompt_worth_among(shape, candidates, self.at);
+        let excused = if worth > 0.0 { policy.cost.excused(candidates, self.at) } else { 0.0 };
+        worth.min(BEHIND / 2.0) + excused
     }
 }
 

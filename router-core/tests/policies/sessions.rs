@@ -1,19 +1,61 @@
 //! Sessions stay with their worker, under any policy, as long as it is not too dear.
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use warmpath_core::admission::OnAllBusy;
 use warmpath_core::cost::terms::combined;
 use warmpath_core::cost::{Cost, Weight};
+use warmpath_core::history::{Asked, History, Known, Measured};
 use warmpath_core::ids::Slot;
-use warmpath_core::policy::PolicyName;
-use warmpath_core::scheduler::SESSION;
+use warmpath_core::policy::{Policy, PolicyName, Weights};
+use warmpath_core::scheduler::{SESSION, Scheduler};
 use warmpath_core::session::{SessionRule, Sessions};
+use warmpath_core::units::Units;
 
 use super::{World, prompt};
 
 fn sessions(weight: f64) -> Sessions {
     let weight = Weight::try_from(weight).unwrap();
     Sessions::new(SessionRule { weight, ttl: Duration::from_secs(1800), sessions_max: 1000 })
+}
+
+/// What each worker was sent last, all of it or nothing.
+struct LastSent(Mutex<[Vec<u32>; 4]>);
+
+impl LastSent {
+    fn units(asked: Asked<'_>) -> Vec<u32> {
+        asked.each().flat_map(|(prompt, _)| prompt.ids().to_vec()).collect()
+    }
+}
+
+impl History for LastSent {
+    fn recall(&self, asked: Asked<'_>, known: &mut [Known]) {
+        let (units, count) = (Self::units(asked), |units: &[u32]| Units(u32::try_from(units.len()).unwrap()));
+        for (sent, known) in self.0.lock().unwrap().iter().zip(known) {
+            let matched = if *sent == units { count(&units) } else { Units(0) };
+            *known = Known { matched, asked: count(&units), size: count(sent) };
+        }
+    }
+
+    fn learn(&self, _now: Instant, slot: Slot, asked: Asked<'_>) {
+        self.0.lock().unwrap()[slot.index()] = Self::units(asked);
+    }
+
+    fn forget(&self, slot: Slot) {
+        self.0.lock().unwrap()[slot.index()].clear();
+    }
+
+    fn measure(&self, _slot: Slot) -> Measured {
+        Measured::default()
+    }
+}
+
+fn approx_tree(weight: f64) -> World {
+    let policy = |name| Policy::new(name, &Weights::default());
+    let tree = policy(PolicyName::ApproxTree).with_history(Some(Arc::new(LastSent(Mutex::default()))));
+    let scheduler = Scheduler::new(tree, policy(PolicyName::LeastRequests), OnAllBusy::Error);
+    World::of(scheduler.with_sessions(sessions(weight)))
 }
 
 /// with every cache unknown, ten turns of a session stay where the first was, while others come and go.
@@ -29,6 +71,29 @@ fn r129_a_session_stays_with_its_worker_under_every_policy() {
             assert_eq!(world.place(&prompt(turn, 4), Some(5)).target.slot, home, "{name}, turn {turn}");
         }
     }
+}
+
+/// Where nobody has enough of a prompt, `approx_tree` names whoever was sent least: a session stays all the same, as the others
+/// have nothing of it either.
+#[test]
+fn a_session_stays_where_the_rule_names_somebody_for_lack_of_a_reason() {
+    let mut world = approx_tree(0.1);
+    let home = world.place(&prompt(1, 40), Some(5)).target.slot;
+    // Others are far smaller by now. A tenth of 32 requests are three: with the fourth it goes.
+    let mut held = Vec::new();
+    for turn in 2..6 {
+        let placed = world.place(&prompt(turn, 40), Some(5));
+        assert_eq!(placed.target.slot, home, "turn {turn}");
+        held.push(placed);
+    }
+    assert_ne!(world.place(&prompt(6, 40), Some(5)).target.slot, home);
+    // Whoever follows its prefix does, whatever its session says.
+    drop(held);
+    let mut world = approx_tree(1_000.0);
+    let home = world.place(&prompt(5, 4), Some(5)).target.slot;
+    let other = world.place(&prompt(6, 4), Some(6)).target.slot;
+    assert_ne!(home, other);
+    assert_eq!(world.place(&prompt(6, 4), Some(5)).target.slot, other);
 }
 
 /// Under `least_requests` a prompt is worth a request.

@@ -1,6 +1,8 @@
 //! How long a request waits for a slot and for blocks.
 
+use super::Predicted;
 use crate::cost::{Candidate, ratio};
+use crate::observe::Observation;
 
 /// ms until there is a slot and blocks for the request, where `until_gone` tells when a share of those in flight has given
 /// theirs back. None for blocks where the size of the cache is not known. An engine takes a prompt as soon as its blocks are
@@ -8,6 +10,15 @@ use crate::cost::{Candidate, ratio};
 #[inline]
 pub(super) fn until_room(candidate: &Candidate, until_gone: impl Fn(f64) -> f64) -> f64 {
     if has_room(candidate) { 0.0 } else { until_gone(missing_share(candidate)) }
+}
+
+impl Predicted {
+    /// A request is about to fail that nobody wants any more, or that no engine takes: see [`Rates::withdraw`].
+    ///
+    /// [`Rates::withdraw`]: crate::rates::Rates::withdraw
+    pub fn withdraw(&self, observation: &Observation) {
+        self.rates.withdraw(observation.at, observation.request);
+    }
 }
 
 /// Whether there is a slot and blocks for it.
