@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(known(sglang, None).unwrap().running, Some(7));
         let by_class = "sglang:num_running_reqs{priority=\"\"} 8\nsglang:num_running_reqs{priority=\"0\"} 5\n\
                         sglang:num_running_reqs{priority=\"7\"} 3\nsglang:num_queue_reqs{priority=\"0\"} 4\n\
-                        sglang:num_queue_reqs{priority=\"\"} 4\n";
+                        sglang:num_queue_reqs{priority=\"\"} 4\nsglang:token_usage 0.5\n";
         let read = known(by_class, None).unwrap();
         assert_eq!((read.running, read.waiting), (Some(8), Some(4)));
     }

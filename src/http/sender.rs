@@ -146,7 +146,6 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::openai::Endpoint;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pairs = pairs.iter();
