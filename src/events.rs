@@ -180,6 +180,10 @@ impl EventTask {
     async fn hear(&mut self, heard: &Heard, now: Instant) {
         match heard {
             Heard::Connected => self.repair.connected(now, &mut self.steps),
+            Heard::Dropped(batches) => {
+                self.worker.metrics.events("queue_full", *batches);
+                self.repair.connected(now, &mut self.steps);
+            }
             Heard::History(there) => self.repair.set_replays(*there && self.source.abilities.replays),
             Heard::Live(message) => self.receive(message, None, now),
             Heard::Replayed(id, message) => self.receive(message, Some(*id), now),
