@@ -50,6 +50,12 @@ impl Roster {
 
     /// How the engines of this model read requests, as the first of them had said; as vLLM's where none had.
     pub fn dialect(&self, model: &str) -> Dialect {
+    /// Those of one model, in the same order.
+    pub fn serving(&self, model: &str) -> impl Iterator<Item = &Arc<Worker>> {
+        let targets = self.table.pool(model).into_iter().flat_map(|pool| &pool.targets);
+        targets.filter_map(|slot| self.worker(*slot))
+    }
+
         self.dialects.get(model).copied().unwrap_or_default()
     }
 
