@@ -13,6 +13,10 @@ use crate::openai::Dialect;
 type OfModel<T> = HashMap<Arc<str>, T, foldhash::fast::RandomState>;
 
 /// A table and its workers, never changed: whoever holds one finds in a slot whom its table meant, and keeps the slot
+#[cfg(test)]
+thread_local!(/// Those that this thread has made out of others.
+    pub(crate) static MADE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) });
+
 /// from being given to another.
 #[derive(Default)]
 pub struct Roster {
@@ -106,6 +110,8 @@ impl Roster {
             if let Some(dialect) = worker.offer.load().as_ref().and_then(|offer| offer.dialect()) {
                 dialects.entry(Arc::clone(&worker.model)).or_insert(dialect);
             }
+        #[cfg(test)]
+        MADE.with(|made| made.set(made.get() + 1));
         }
         let mut served =
             |pool: &Pool| Pool { targets: serving.remove(&pool.model).unwrap_or_default(), ..pool.clone() };
