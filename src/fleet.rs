@@ -36,6 +36,7 @@ pub mod engine;
 mod gauges;
 pub mod health;
 mod hits;
+mod lacking;
 pub mod offer;
 pub mod prometheus;
 mod rest;
@@ -172,7 +173,6 @@ impl Fleet {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Slots<Worker>> {
     /// The same where nothing has changed but for this model.
     fn publish_in(&self, model: &str, roster: Roster) {
         self.roster.store(Arc::new(rest::roused(roster, Instant::now())));
@@ -181,6 +181,7 @@ impl Fleet {
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Slots<Worker>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
