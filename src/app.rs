@@ -16,7 +16,7 @@ use crate::door::Door;
 use crate::error::BoxError;
 use crate::events::local::LocalBus;
 use crate::fleet::Fleet;
-use crate::http::admin::{self, Admin, AdminToken, Changes};
+use crate::http::admin::{self, Admin, AdminToken, Changes, Condition};
 use crate::http::desk::Desk;
 use crate::http::gateway::Gateway;
 use crate::http::routes;
@@ -125,7 +125,7 @@ impl App {
         let ready = readiness((&fleet, &sources), (mustered, &draining));
         let bus = bus::start((&fleet, &sources), (&reloader, data.address().port()), Arc::clone(&ready), &background);
         let health = {
-            let (fleet, sources, settings) = (fleet.clone(), sources.clone(), Arc::clone(&reloader));
+            let (fleet, ready, sources, settings) = (fleet.clone(), ready.clone(), sources.clone(), reloader.clone());
             let (unread_after, obstacle) = (scrape::unread_after(&config.engines), journal.obstacle());
             move || report((&fleet, unread_after), (&ready, &sources), (&trouble, &obstacle, &settings), &certificates)
         };
@@ -136,7 +136,7 @@ impl App {
             decisions,
             desk: desk.clone(),
             metrics,
-            health: Box::new(health),
+            condition: Condition { ready: readiness::refusal(&ready), health: Box::new(health) },
             bus,
             refresh: Box::new(move || measured.measure()),
             token,

@@ -189,6 +189,10 @@ impl EventTask {
                 self.is_late = false;
                 self.repair.connected(now, &mut self.steps);
             }
+            Heard::Dropped(batches) => {
+                self.worker.metrics.events("queue_full", *batches);
+                self.repair.connected(now, &mut self.steps);
+            }
             Heard::History(there) => {
                 self.is_late = *there;
                 self.repair.set_replays(*there && self.source.abilities.replays);

@@ -13,7 +13,7 @@ use warmpath_core::queue::Rules;
 use warmpath_core::retry::{Failure, RetryBudget};
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::{BlockSize, Blocks};
-use warmpath_core::workers::{Limits, Pool, Ramp};
+use warmpath_core::workers::{Limits, Pool, Ramp, Target};
 
 use crate::config::Retries;
 use crate::queue::{Gate, GateSettings, Seats};
@@ -36,6 +36,7 @@ pub mod engine;
 mod gauges;
 pub mod health;
 mod hits;
+mod lacking;
 pub mod offer;
 pub mod packing;
 pub mod prometheus;
@@ -173,6 +174,14 @@ impl Fleet {
         }
     }
 
+    /// The same where nothing has changed but for this model.
+    fn publish_in(&self, model: &str, roster: Roster) {
+        self.roster.store(Arc::new(rest::roused(roster, Instant::now())));
+        if let Some(pool) = self.pool(model) {
+            pool.gate.room();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Slots<Worker>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -240,24 +249,28 @@ impl Fleet {
         }
     }
 
-    /// Takes note of a health check. Returns what that has changed.
-    pub fn checked(&self, worker: &Worker, passed: bool, now: Instant) -> Option<Change> {
-        let (before, after) = {
-            let mut health = worker.lock_health();
-            let before = health.is_available();
-            health.checked(passed);
-            (before, health.is_available())
-        };
-        if before && !after {
-            self.distrust(worker);
-        }
-        self.settle(worker, (!before && after).then_some(now))
+    /// Takes note of a health check of a worker, on all these ranks of it. Returns what that has changed of each.
+    pub fn checked(&self, ranks: &[Arc<Worker>], passed: bool, now: Instant) -> Vec<Option<Change>> {
+        let returned = ranks.iter().map(|worker| {
+            let (before, after) = {
+                let mut health = worker.lock_health();
+                let before = health.is_available();
+                health.checked(passed);
+                (before, health.is_available())
+            };
+            if before && !after {
+                self.distrust(worker);
+            }
+            (worker, (!before && after).then_some(now))
+        });
+        let returned: Vec<_> = returned.collect();
+        self.settle(&returned)
     }
 
     /// A request failed. If it was through the worker's fault, too many in a row take it out. Unless nobody can even
     /// connect, half of those that would otherwise serve stay in whatever their requests say: checks pass there, so the
     /// fault may be that of the requests, and too few could not serve them all. O(workers) where it is taken out.
-    pub fn request_failed(&self, worker: &Worker, failure: Failure) {
+    pub fn request_failed(&self, worker: &Arc<Worker>, failure: Failure) {
         if failure == Failure::Denied {
             worker.set_denies(true);
         }
@@ -269,10 +282,10 @@ impl Fleet {
             return;
         }
         worker.lock_health().condemn();
-        let changed = self.settle_locked(worker, None);
+        let changed = self.settle_locked(&[(worker, None)]);
         drop(one_at_a_time);
         self.distrust(worker);
-        if changed.is_some() {
+        if changed != [None] {
             tracing::warn!(worker = %worker.id, "taken out: its requests fail, one after the other");
         }
     }
@@ -305,30 +318,39 @@ impl Fleet {
         }
     }
 
-    /// Makes the table say of a worker what its health and its duty say; since when it is back, if it is. Returns what that
-    /// has changed. O(workers) where it has.
-    fn settle(&self, worker: &Worker, returned: Option<Instant>) -> Option<Change> {
+    /// Makes the table say of the ranks of a worker what their health and their duty say; since when each is back, if it is.
+    /// Returns what that has changed. O(workers) where it has, however many ranks.
+    fn settle(&self, ranks: &[(&Arc<Worker>, Option<Instant>)]) -> Vec<Option<Change>> {
         let _one_at_a_time = self.lock();
-        self.settle_locked(worker, returned)
+        self.settle_locked(ranks)
     }
 
     /// The same for whoever makes changes already.
-    fn settle_locked(&self, worker: &Worker, returned: Option<Instant>) -> Option<Change> {
-        let available = worker.may_serve();
+    fn settle_locked(&self, ranks: &[(&Arc<Worker>, Option<Instant>)]) -> Vec<Option<Change>> {
         let roster = self.roster.load_full();
-        // It may have left; its slot is never another's while somebody holds it.
-        let before = roster.table().get(worker.slot)?.available;
-        if before == available && returned.is_none() {
-            return None;
-        }
         let Conduct { ramp: over, ramp_from: from, .. } = **self.conduct.load();
         let ramp = |since| Ramp { since, over, from };
-        let changed = roster.changed(worker.slot, |target| {
-            target.available = available;
-            target.ramp = returned.map(ramp).or(target.ramp);
+        let mut news: HashMap<Slot, (bool, Option<Ramp>)> = HashMap::new();
+        let changes = ranks.iter().map(|(worker, returned)| {
+            let available = worker.may_serve();
+            // It may have left; its slot is never another's while somebody holds it.
+            let before = roster.table().get(worker.slot)?.available;
+            if before == available && returned.is_none() {
+                return None;
+            }
+            news.insert(worker.slot, (available, returned.map(ramp)));
+            (before != available).then_some(if available { Change::BroughtBack } else { Change::TakenOut })
         });
-        self.publish(changed);
-        (before != available).then_some(if available { Change::BroughtBack } else { Change::TakenOut })
+        let changes = changes.collect();
+        if let Some((worker, _)) = ranks.first().filter(|_| !news.is_empty()) {
+            let settle = |target: &mut Target| {
+                if let Some((available, ramp)) = news.get(&target.slot) {
+                    (target.available, target.ramp) = (*available, ramp.or(target.ramp));
+                }
+            };
+            self.publish_in(&worker.model, roster.changed_where(|target| news.contains_key(&target.slot), settle));
+        }
+        changes
     }
 
     /// Takes note of how many blocks the cache of a worker has, as its engine says; what operators have set counts more.
@@ -339,7 +361,8 @@ impl Fleet {
         let known = roster.table().get(worker.slot).map(|target| target.limits.blocks);
         let is_new = worker.capacity().is_none() && known.is_some_and(|known| known != Some(blocks));
         if is_new {
-            self.publish(roster.changed(worker.slot, |target| target.limits.blocks = Some(blocks)));
+            let changed = roster.changed(worker.slot, |target| target.limits.blocks = Some(blocks));
+            self.publish_in(&worker.model, changed);
         }
         is_new
     }

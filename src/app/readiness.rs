@@ -30,6 +30,12 @@ pub(super) enum NotReady {
     Unserved(#[from] Unserved),
 }
 
+/// Why not, in words.
+pub(super) fn refusal(ready: &Ready) -> Box<dyn Fn() -> Option<String> + Send + Sync> {
+    let ready = Arc::clone(ready);
+    Box::new(move || ready().err().map(|why| why.to_string()))
+}
+
 /// Ready once nobody is waited for, the views of the run before are read, each model has a worker that is well, and those that
 /// are have said what they serve; until it drains. That every worker is well is asked for at the start only: one that dies later
 /// must not take the routers out.
@@ -101,7 +107,7 @@ fn state(worker: &Worker) -> &'static str {
 pub(super) fn ready(fleet: &Fleet, when: ReadyWhen) -> Result<(), Unserved> {
     let roster = fleet.roster();
     let unready = fleet.pools().find_map(|pool| {
-        let of_pool: Vec<_> = roster.workers().filter(|worker| worker.model == pool.model).collect();
+        let of_pool: Vec<_> = roster.serving(&pool.model).collect();
         let mut on_duty = of_pool.iter().filter(|worker| worker.duty() == Duty::Active).peekable();
         let is_ready = match when {
             ReadyWhen::Any => on_duty.any(|worker| worker.health().is_ready()),
@@ -117,7 +123,7 @@ pub(super) fn ready(fleet: &Fleet, when: ReadyWhen) -> Result<(), Unserved> {
 pub(super) fn unserved(fleet: &Fleet) -> Vec<String> {
     let roster = fleet.roster();
     let unserved = fleet.pools().filter_map(|pool| {
-        let of_pool: Vec<_> = roster.workers().filter(|worker| worker.model == pool.model).collect();
+        let of_pool: Vec<_> = roster.serving(&pool.model).collect();
         let is_off_duty = of_pool.is_empty() || of_pool.iter().any(|worker| worker.duty() != Duty::Active);
         let is_served = of_pool.iter().any(|worker| worker.may_serve());
         (is_off_duty && !is_served).then(|| Unserved::new(&pool.model, &of_pool).to_string())

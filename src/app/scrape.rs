@@ -81,9 +81,11 @@ impl Readers {
             ticks.tick().await;
             let before: Vec<_> = ranks.iter().map(|worker| self.look(worker)).collect();
             let text = self.fetch(first).await;
-            for (worker, seen) in ranks.iter().zip(before) {
-                let outcome = match (seen, &text) {
-                    (Some(seen), Ok(text)) => self.take(worker, &seen, text),
+            let numbers: Vec<_> = ranks.iter().map(|worker| worker.rank).collect();
+            let read = text.as_ref().map(|text| Scrape::read_ranks(text, &numbers, &self.presets));
+            for (place, (worker, seen)) in ranks.iter().zip(before).enumerate() {
+                let outcome = match (seen, &read) {
+                    (Some(seen), Ok(read)) => self.take(worker, &seen, read.get(place).and_then(Option::as_ref)),
                     (None, _) => "failed",
                     (_, Err(why)) => {
                         worker.engine.failed(why);
@@ -109,12 +111,12 @@ impl Readers {
     }
 
     /// What becomes of an engine's answer.
-    fn take(&self, worker: &Worker, seen: &Seen, text: &str) -> &'static str {
-        let Some(scrape) = Scrape::read(text, worker.rank, &self.presets) else {
+    fn take(&self, worker: &Worker, seen: &Seen, scrape: Option<&Scrape>) -> &'static str {
+        let Some(scrape) = scrape else {
             worker.engine.failed("no known engine's names are in them");
             return "unknown_names";
         };
-        self.note(worker, seen, &scrape)
+        self.note(worker, seen, scrape)
     }
 
     /// Takes note of what an engine said after its target was `seen`. Returns what became of that: `ok`, or `late` where

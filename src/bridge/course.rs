@@ -74,7 +74,7 @@ impl Course {
     pub(super) fn hear(&mut self, heard: Heard, now: Instant, steps: &mut Vec<Step>) {
         match heard {
             // From the beginning: a new process is told by the time stamps of numbers that are known.
-            Heard::Connected => self.catch_up(0, now, steps),
+            Heard::Connected | Heard::Dropped(_) => self.catch_up(0, now, steps),
             Heard::Live(message) => {
                 let batch = self.read(message);
                 self.live(batch, now, steps);

@@ -119,7 +119,7 @@ impl Ear {
             Heard::ReplayEnded(..) | Heard::SnapshotEnded(_) => {
                 self.notes.send_modify(|notes| notes.pending = notes.pending.saturating_sub(1));
             }
-            Heard::Replayed(..) | Heard::SnapshotChunk(..) => {}
+            Heard::Dropped(_) | Heard::Replayed(..) | Heard::SnapshotChunk(..) => {}
         }
     }
 

@@ -35,6 +35,8 @@ pub enum Heard {
     /// Whether the bus as it is now keeps what was sent, so that it can be asked for. Until this is told, it is as the
     /// source's abilities say.
     History(bool),
+    /// So many batches found no room, of those that came before this is told.
+    Dropped(u64),
     /// A batch, as the engine sends it.
     Live(Message),
     /// A batch that was asked for by this question.
@@ -112,14 +114,26 @@ impl AsRef<[u8]> for Placed {
     }
 }
 
+/// One that is larger than all has to come alone.
+fn room_of(payload: &Bytes) -> u32 {
+    u32::try_from(payload.len().min(ROOM_BYTES)).unwrap_or(u32::MAX)
+}
+
 impl Room {
     /// Waits for room for a batch, which gives it back with its last byte. Cancelling it gives up the batch.
     pub async fn take(&self, message: Message) -> Message {
         let Message { payload, seq, epoch } = message;
-        let bytes = u32::try_from(payload.len().min(ROOM_BYTES)).unwrap_or(u32::MAX);
+        let bytes = room_of(&payload);
         // It is never closed.
         let taken = Arc::clone(&self.0).acquire_many_owned(bytes).await.ok();
         Message { payload: Bytes::from_owner(Placed { payload, _taken: taken }), seq, epoch }
+    }
+
+    /// The same where there is room now.
+    pub fn try_take(&self, message: Message) -> Option<Message> {
+        let Message { payload, seq, epoch } = message;
+        let taken = Some(Arc::clone(&self.0).try_acquire_many_owned(room_of(&payload)).ok()?);
+        Some(Message { payload: Bytes::from_owner(Placed { payload, _taken: taken }), seq, epoch })
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::workers::Pool;
 
+use super::lacking::Wanted;
 use super::offer::{Card, Offer};
 use super::roster::Roster;
 use super::{Fleet, Worker};
@@ -75,19 +76,18 @@ impl Fleet {
         if ranks.iter().all(said) {
             return false;
         }
-        let dialect = |worker: &Arc<Worker>| worker.offer.load().as_ref().and_then(|offer| offer.dialect());
-        let is_read_anew = ranks.iter().any(|worker| dialect(worker) != offer.dialect());
         let offer = Arc::new(offer);
         for worker in ranks {
             worker.offer.store(Some(Arc::clone(&offer)));
         }
-        if is_read_anew {
+        // They serve one model, all of them.
+        let Some(model) = ranks.first().map(|worker| &worker.model) else { return true };
+        {
             let _one_at_a_time = self.lock();
-            self.publish(self.roster.load().heard());
+            self.publish_in(model, self.roster.load().heard());
         }
         self.catalogue.outdate();
-        // They serve one model, all of them.
-        if let Some(pool) = ranks.first().and_then(|worker| self.pool(&worker.model)) {
+        if let Some(pool) = self.pool(model) {
             pool.gate.regroup();
         }
         true
@@ -95,20 +95,31 @@ impl Fleet {
 }
 
 impl Roster {
-    /// Adds to `avoid` the targets of `pool` that do not have `adapter`, as far as they have said. O(targets).
+    /// Adds to `avoid` the targets of `pool` that do not have `adapter`, as far as they have said. O(targets) for the first who
+    /// asks after somebody has said something new, else of the words of a set.
     pub fn avoid_without(&self, adapter: &str, pool: &Pool, avoid: &mut SlotSet) {
-        for slot in &pool.targets {
-            let offer = self.worker(*slot).and_then(|worker| worker.offer.load_full());
-            if !offer.is_some_and(|offer| offer.has_adapter(adapter)) {
-                avoid.insert(*slot);
-            }
-        }
+        self.lacking().add_to(avoid, (Wanted::Adapter, &pool.model, adapter), || self.without_adapter(adapter, pool));
     }
 
     /// Adds to `avoid` the targets of `pool` that go by other names than this alias of their model, where one goes by it.
     /// Engines that were told no alias may serve any name: where nobody says this one, and of who has said nothing yet,
-    /// nothing is concluded. O(targets).
+    /// nothing is concluded. As cheap.
     pub fn avoid_unnamed(&self, alias: &str, pool: &Pool, avoid: &mut SlotSet) {
+        self.lacking().add_to(avoid, (Wanted::Alias, &pool.model, alias), || self.unnamed(alias, pool));
+    }
+
+    fn without_adapter(&self, adapter: &str, pool: &Pool) -> SlotSet {
+        let mut without = SlotSet::new();
+        for slot in &pool.targets {
+            let offer = self.worker(*slot).and_then(|worker| worker.offer.load_full());
+            if !offer.is_some_and(|offer| offer.has_adapter(adapter)) {
+                without.insert(*slot);
+            }
+        }
+        without
+    }
+
+    fn unnamed(&self, alias: &str, pool: &Pool) -> SlotSet {
         let (mut others, mut is_named) = (SlotSet::new(), false);
         for slot in &pool.targets {
             let offer = self.worker(*slot).and_then(|worker| worker.offer.load_full());
@@ -120,9 +131,7 @@ impl Roster {
                 None => {}
             }
         }
-        if is_named {
-            avoid.union_with(&others);
-        }
+        if is_named { others } else { SlotSet::new() }
     }
 }
 

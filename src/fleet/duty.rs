@@ -101,11 +101,12 @@ impl Fleet {
                 _ => Ok(()),
             };
         }
+        let ranks: Vec<_> = ranks.map(|worker| (worker, None)).collect();
         let mut changed = false;
-        for worker in ranks {
+        for (worker, _) in &ranks {
             changed |= worker.set_duty(duty);
-            self.settle_locked(worker, None);
         }
+        self.settle_locked(&ranks);
         if changed { Ok(()) } else { Err(DutyError::Already(id.clone(), duty)) }
     }
 
@@ -117,18 +118,15 @@ impl Fleet {
     pub fn reset_breaker(&self, id: &WorkerId) -> Result<(), DutyError> {
         let _one_at_a_time = self.lock();
         let roster = self.roster();
-        let mut known = false;
-        for worker in roster.ranks_of(id) {
-            known = true;
-            let was_out = {
-                let mut health = worker.lock_health();
-                let was_out = !health.is_available();
-                health.pardon();
-                was_out
-            };
-            self.settle_locked(worker, was_out.then(Instant::now));
-        }
-        if known { Ok(()) } else { Err(DutyError::Unknown(id.clone())) }
+        let pardoned = roster.ranks_of(id).map(|worker| {
+            let mut health = worker.lock_health();
+            let was_out = !health.is_available();
+            health.pardon();
+            (worker, was_out.then(Instant::now))
+        });
+        let ranks: Vec<_> = pardoned.collect();
+        self.settle_locked(&ranks);
+        if ranks.is_empty() { Err(DutyError::Unknown(id.clone())) } else { Ok(()) }
     }
 
     /// An operator had the cache of this worker emptied: what is known of it is emptied, too.

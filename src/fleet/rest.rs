@@ -31,11 +31,19 @@ impl Fleet {
         }
         let left = target.ramp.map(|ramp| (ramp.since + ramp.over).saturating_duration_since(now)).unwrap_or_default();
         let ramp = Ramp { since: now + rest, over: left.max(AT_ONCE), from: 1 };
-        let resting = roster.changed(worker.slot, |target| target.ramp = Some(ramp));
-        if surplus(resting.table(), now).is_empty() {
-            self.publish(resting);
+        // Asked before the roster is made: where half of a pool rests, everybody else is told so with every request.
+        if may_rest(roster.table(), target, &worker.model, now) {
+            self.publish_in(&worker.model, roster.changed(worker.slot, |target| target.ramp = Some(ramp)));
         }
     }
+}
+
+/// Whether no more than half of those that are up would rest if this target did, too.
+fn may_rest(table: &WorkerTable, target: &Target, model: &str, now: Instant) -> bool {
+    let Some(pool) = table.pool(model) else { return false };
+    let (up, resting) = standing(pool, table, now);
+    // One that is out takes no place of those that may rest, and is none.
+    !target.available || resting.len() < up / 2
 }
 
 /// The same without the rests that are too many now that fewer others are left. O(workers).
@@ -54,12 +62,18 @@ fn surplus(table: &WorkerTable, now: Instant) -> Vec<Slot> {
 }
 
 fn surplus_of(pool: &Pool, table: &WorkerTable, now: Instant) -> impl Iterator<Item = Slot> {
+    let (up, mut resting) = standing(pool, table, now);
+    resting.sort_unstable();
+    resting.into_iter().skip(up / 2).map(|(_, slot)| slot)
+}
+
+/// How many targets of a pool are up, and which of them rest, and until when.
+fn standing(pool: &Pool, table: &WorkerTable, now: Instant) -> (usize, Vec<(Instant, Slot)>) {
     let targets = pool.targets.iter().filter_map(|slot| table.get(*slot));
     let (mut up, mut resting) = (0, Vec::new());
     for target in targets.filter(|target| target.available) {
         up += 1;
         resting.extend(target.ramp.filter(|ramp| ramp.since > now).map(|ramp| (ramp.since, target.slot)));
     }
-    resting.sort_unstable();
-    resting.into_iter().skip(up / 2).map(|(_, slot)| slot)
+    (up, resting)
 }

@@ -6,11 +6,16 @@ use std::sync::Arc;
 use warmpath_core::ids::{Slot, WorkerId};
 use warmpath_core::workers::{Pool, Target, WorkerTable};
 
+use super::lacking::Lacking;
 use super::{Newcomer, Worker};
 use crate::openai::Dialect;
 
 /// By the model's name.
 type OfModel<T> = HashMap<Arc<str>, T, foldhash::fast::RandomState>;
+
+#[cfg(test)]
+thread_local!(/// Those that this thread has made out of others.
+    pub(crate) static MADE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) });
 
 /// A table and its workers, never changed: whoever holds one finds in a slot whom its table meant, and keeps the slot
 /// from being given to another.
@@ -20,6 +25,8 @@ pub struct Roster {
     workers: Vec<Option<Arc<Worker>>>,
     /// What those who serve a model had said of it when this was made.
     dialects: OfModel<Dialect>,
+    /// Which of them lack what; anew for what they have said when this was made, if not before.
+    lacking: Arc<Lacking>,
 }
 
 impl Roster {
@@ -43,6 +50,12 @@ impl Roster {
         self.workers.iter().flatten()
     }
 
+    /// Those of one model, in the same order.
+    pub fn serving(&self, model: &str) -> impl Iterator<Item = &Arc<Worker>> {
+        let targets = self.table.pool(model).into_iter().flat_map(|pool| &pool.targets);
+        targets.filter_map(|slot| self.worker(*slot))
+    }
+
     /// The routing targets of one worker.
     pub fn ranks_of(&self, id: &WorkerId) -> impl Iterator<Item = &Arc<Worker>> {
         self.workers().filter(move |worker| worker.id == *id)
@@ -51,6 +64,10 @@ impl Roster {
     /// How the engines of this model read requests, as the first of them had said; as vLLM's where none had.
     pub fn dialect(&self, model: &str) -> Dialect {
         self.dialects.get(model).copied().unwrap_or_default()
+    }
+
+    pub(super) fn lacking(&self) -> &Lacking {
+        &self.lacking
     }
 
     /// This and `joined`, each with what is new of it.
@@ -82,16 +99,19 @@ impl Roster {
     pub(super) fn changed_where(&self, which: impl Fn(&Target) -> bool, change: impl Fn(&mut Target)) -> Self {
         let mut targets: Vec<Target> = self.table.iter().cloned().collect();
         targets.iter_mut().filter(|target| which(target)).for_each(change);
-        self.of(targets, self.workers.clone())
+        // Who lacks what has not changed.
+        Self { lacking: Arc::clone(&self.lacking), ..self.of(targets, self.workers.clone()) }
     }
 
     /// This with what its workers have said of their models since it was made.
     pub(super) fn heard(&self) -> Self {
-        self.changed_where(|_| false, |_| {})
+        self.of(self.table.iter().cloned().collect(), self.workers.clone())
     }
 
     /// O(workers + pools).
     fn of(&self, targets: Vec<Target>, mut workers: Vec<Option<Arc<Worker>>>) -> Self {
+        #[cfg(test)]
+        MADE.with(|made| made.set(made.get() + 1));
         let last = workers.iter().rposition(Option::is_some);
         workers.truncate(last.map_or(0, |last| last + 1));
         let (mut serving, mut dialects) = (OfModel::<Vec<Slot>>::default(), OfModel::default());
@@ -104,7 +124,7 @@ impl Roster {
         let mut served =
             |pool: &Pool| Pool { targets: serving.remove(&pool.model).unwrap_or_default(), ..pool.clone() };
         let pools = self.table.pools().iter().map(&mut served).collect();
-        Self { table: WorkerTable::new(targets, pools), workers, dialects }
+        Self { table: WorkerTable::new(targets, pools), workers, dialects, lacking: Arc::default() }
     }
 }
 

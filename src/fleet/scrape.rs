@@ -1,5 +1,6 @@
 //! What an engine's `/metrics` say of it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,19 +44,50 @@ impl Scrape {
     /// Reads `text` by the names of the first of `presets` that are in it. None where no engine that is known speaks.
     /// Series of other ranks than `rank` are left out; those that name none count for all. O(samples × presets).
     pub fn read(text: &str, rank: Option<Rank>, presets: &[MetricNames]) -> Option<Self> {
-        let mut found = vec![Self::default(); presets.len()];
+        Self::read_ranks(text, &[rank], presets).pop().flatten()
+    }
+
+    /// The same for several ranks of one engine, in their order. O(samples × presets + ranks × presets).
+    pub fn read_ranks(text: &str, ranks: &[Option<Rank>], presets: &[MetricNames]) -> Vec<Option<Self>> {
+        Self::of_ranks(samples(text), ranks, presets)
+    }
+
+    fn of_ranks<'a>(
+        samples: impl Iterator<Item = Sample<'a>>,
+        ranks: &[Option<Rank>],
+        presets: &[MetricNames],
+    ) -> Vec<Option<Self>> {
+        let mut found = vec![Parts::of(ranks); presets.len()];
         let mut process_start_ms = None;
-        for sample in samples(text) {
+        for sample in samples {
             if sample.name == PROCESS_START {
                 process_start_ms = milliseconds(sample.value);
             }
-            for (names, scrape) in presets.iter().zip(&mut found) {
-                scrape.take(names, &sample, rank);
+            for (names, parts) in presets.iter().zip(&mut found) {
+                parts.take(names, &sample);
             }
         }
         let is_known = |scrape: &Self| scrape.running.is_some() && scrape.kv_usage.is_some();
-        let (scrape, names) = found.into_iter().zip(presets).find(|(scrape, _)| is_known(scrape))?;
-        Some(Self { engine: names.name.as_str().into(), process_start_ms, ..scrape })
+        let read = |rank: &Option<Rank>| {
+            let mut of_rank = found.iter().map(|parts| parts.of_rank(*rank)).zip(presets);
+            let (scrape, names) = of_rank.find(|(scrape, _)| is_known(scrape))?;
+            Some(Self { engine: names.name.as_str().into(), process_start_ms, ..scrape })
+        };
+        ranks.iter().map(read).collect()
+    }
+
+    /// This and what the engine says of all its ranks.
+    fn with(self, shared: &Self) -> Self {
+        Self {
+            running: sum(self.running, shared.running, u32::saturating_add),
+            waiting: sum(self.waiting, shared.waiting, u32::saturating_add),
+            kv_usage: sum(self.kv_usage, shared.kv_usage, f64::max),
+            blocks: self.blocks.or(shared.blocks),
+            block_size: self.block_size.or(shared.block_size),
+            prefix_queries: sum(self.prefix_queries, shared.prefix_queries, u64::saturating_add),
+            prefix_hits: sum(self.prefix_hits, shared.prefix_hits, u64::saturating_add),
+            ..self
+        }
     }
 
     /// The process that says it, where it tells.
@@ -75,18 +107,8 @@ impl Scrape {
         u32::try_from(blocks).ok().map(Blocks)
     }
 
-    fn take(&mut self, names: &MetricNames, sample: &Sample<'_>, rank: Option<Rank>) {
+    fn take(&mut self, names: &MetricNames, sample: &Sample<'_>) {
         let Sample { name, value, .. } = *sample;
-        let own = [&names.running, &names.waiting, &names.usage, &names.queries, &names.hits, &names.info];
-        if !own.iter().any(|own| *own == name) {
-            return;
-        }
-        let of_other_rank = |rank: Rank| {
-            sample.label(&names.rank).and_then(|label| label.parse().ok()).is_some_and(|label: u32| label != rank.0)
-        };
-        if rank.is_some_and(of_other_rank) {
-            return;
-        }
         // SGLang with priorities says how many there are, and beside it how many of them are of each class.
         let is_part = sample.label("priority").is_some_and(|class| !class.is_empty());
         if is_part && (name == names.running || name == names.waiting) {
@@ -113,6 +135,45 @@ impl Scrape {
             }
         }
     }
+}
+
+/// What an engine said by one preset's names.
+#[derive(Clone)]
+struct Parts {
+    /// In series of any rank, and of none.
+    all: Scrape,
+    /// In series that name no rank.
+    shared: Scrape,
+    /// In series of each rank that is asked for.
+    own: HashMap<Rank, Scrape, foldhash::fast::RandomState>,
+}
+
+impl Parts {
+    fn of(ranks: &[Option<Rank>]) -> Self {
+        let own = ranks.iter().flatten().map(|rank| (*rank, Scrape::default())).collect();
+        Self { all: Scrape::default(), shared: Scrape::default(), own }
+    }
+
+    fn take(&mut self, names: &MetricNames, sample: &Sample<'_>) {
+        let known = [&names.running, &names.waiting, &names.usage, &names.queries, &names.hits, &names.info];
+        if !known.iter().any(|known| *known == sample.name) {
+            return;
+        }
+        self.all.take(names, sample);
+        let rank = sample.label(&names.rank).and_then(|label| label.parse().ok()).map(Rank);
+        let part = rank.map_or(Some(&mut self.shared), |rank| self.own.get_mut(&rank));
+        part.into_iter().for_each(|part| part.take(names, sample));
+    }
+
+    fn of_rank(&self, rank: Option<Rank>) -> Scrape {
+        let Some(own) = rank.map(|rank| self.own.get(&rank)) else { return self.all.clone() };
+        own.map_or_else(|| self.shared.clone(), |own| own.clone().with(&self.shared))
+    }
+}
+
+/// The sum of what was said in two places.
+fn sum<T>(one: Option<T>, other: Option<T>, add: fn(T, T) -> T) -> Option<T> {
+    one.into_iter().chain(other).reduce(add)
 }
 
 /// Seconds as milliseconds, where they are a time that a process can have started at.
@@ -162,6 +223,37 @@ mod tests {
     }
 
     #[test]
+    fn the_ranks_of_an_engine_are_read_at_once() {
+        const RANKS: u32 = 64;
+        let series = |rank: u32| {
+            let of = format!("{{engine=\"{rank}\",model_name=\"m\"}}");
+            format!(
+                "vllm:num_requests_running{of} {rank}\nvllm:num_requests_waiting{of} 1\n\
+                 vllm:kv_cache_usage_perc{of} 0.{rank:02}\nvllm:prefix_cache_queries_total{of} 10\n\
+                 vllm:cache_config_info{{engine=\"{rank}\",num_gpu_blocks=\"{}\"}} 1\n",
+                100 + rank
+            )
+        };
+        let shared = "vllm:num_requests_waiting 2\nvllm:kv_cache_usage_perc 0.30\nvllm:prefix_cache_hits_total 4\n\
+                      vllm:cache_config_info{num_gpu_blocks=\"7\",block_size=\"16\"} 1\n";
+        let text: String = (0..RANKS).map(series).chain([shared.to_owned()]).collect();
+        let asked: Vec<_> = (0..RANKS).map(|rank| Some(Rank(rank))).chain([Some(Rank(99)), None]).collect();
+        let mut seen = 0;
+        let lines = samples(&text).inspect(|_| seen += 1);
+        let read = Scrape::of_ranks(lines, &asked, &MetricNames::known());
+        assert_eq!((seen, read.len()), (5 * 64 + 4, asked.len()));
+        let one = |rank: usize| read[rank].clone().unwrap();
+        assert_eq!((one(40).running, one(40).waiting, one(40).kv_usage), (Some(40), Some(3), Some(0.40)));
+        assert_eq!((one(7).kv_usage, one(7).blocks, one(7).block_size), (Some(0.30), Some(Blocks(107)), Some(16)));
+        assert_eq!((one(7).prefix_queries, one(7).prefix_hits), (Some(10), Some(4)));
+        assert_eq!(read[64], None, "nothing of it runs");
+        assert_eq!((one(65).running, one(65).waiting), (Some(64 * 63 / 2), Some(64 + 2)));
+        for (rank, read) in asked.iter().zip(&read) {
+            assert_eq!(*read, known(&text, *rank), "{rank:?}");
+        }
+    }
+
+    #[test]
     fn older_names_and_those_of_sglang_are_known_by_what_is_there() {
         let old = "vllm:num_requests_running{model_name=\"m\"} 3.0\nvllm:num_requests_waiting{model_name=\"m\"} 2.0\n\
                    vllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\nvllm:gpu_prefix_cache_queries_total{} 10\n\
@@ -189,7 +281,7 @@ mod tests {
         assert_eq!(known(sglang, None).unwrap().running, Some(7));
         let by_class = "sglang:num_running_reqs{priority=\"\"} 8\nsglang:num_running_reqs{priority=\"0\"} 5\n\
                         sglang:num_running_reqs{priority=\"7\"} 3\nsglang:num_queue_reqs{priority=\"0\"} 4\n\
-                        sglang:num_queue_reqs{priority=\"\"} 4\nsglang:token_usage{priority=\"\"} 0.5\n";
+                        sglang:num_queue_reqs{priority=\"\"} 4\nsglang:token_usage 0.5\n";
         let read = known(by_class, None).unwrap();
         assert_eq!((read.running, read.waiting), (Some(8), Some(4)));
     }

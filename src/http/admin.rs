@@ -47,8 +47,8 @@ pub struct Admin {
     pub desk: Desk,
     /// What is measured.
     pub metrics: Metrics,
-    /// What only the app knows.
-    pub health: Box<dyn Fn() -> HealthReport + Send + Sync>,
+    /// How the router is.
+    pub condition: Condition,
     /// How events come in, and who else there is.
     pub bus: Box<dyn Fn() -> BusReport + Send + Sync>,
     /// Brings gauges up to date that only the app knows.
@@ -59,6 +59,25 @@ pub struct Admin {
     pub settings: Arc<dyn Settings>,
     /// Changes under way.
     pub changes: Changes,
+}
+
+/// How the router is, which only the app knows.
+pub struct Condition {
+    /// Why requests cannot be served; none where they can. Balancers ask for it all the time, and without a token: it costs
+    /// far less than the whole report.
+    pub ready: Box<dyn Fn() -> Option<String> + Send + Sync>,
+    /// All of it.
+    pub health: Box<dyn Fn() -> HealthReport + Send + Sync>,
+}
+
+impl Condition {
+    /// What balancers are told.
+    fn readiness(&self) -> Response {
+        match (self.ready)() {
+            None => "ready\n".into_response(),
+            Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response(),
+        }
+    }
 }
 
 /// Changes that operators have asked for, a bounded number at once.
@@ -126,7 +145,7 @@ pub struct HealthReport {
 
 /// How the router and its workers stand, for those who can signal it but not ask it.
 pub fn state(admin: &Admin) -> serde_json::Value {
-    serde_json::json!({"health": (admin.health)(), "workers": workers::rows(admin)})
+    serde_json::json!({"health": (admin.condition.health)(), "workers": workers::rows(admin)})
 }
 
 /// The paths of the admin port.
@@ -178,14 +197,11 @@ fn refused(status: StatusCode, message: &str) -> Response {
 }
 
 async fn ready(State(admin): State<Arc<Admin>>) -> Response {
-    match (admin.health)().not_ready {
-        None => "ready\n".into_response(),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")).into_response(),
-    }
+    admin.condition.readiness()
 }
 
 async fn health(State(admin): State<Arc<Admin>>) -> Response {
-    Json((admin.health)()).into_response()
+    Json((admin.condition.health)()).into_response()
 }
 
 async fn metrics(Reader(admin): Reader) -> Response {
@@ -193,4 +209,19 @@ async fn metrics(Reader(admin): Reader) -> Response {
     (admin.refresh)();
     let content_type = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (content_type, admin.metrics.render()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_whether_it_is_ready_has_no_report_made() {
+        let condition = |why: Option<&'static str>| Condition {
+            ready: Box::new(move || why.map(str::to_owned)),
+            health: Box::new(|| panic!("nobody has asked for it")),
+        };
+        assert_eq!(condition(None).readiness().status(), StatusCode::OK);
+        assert_eq!(condition(Some("cold")).readiness().status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
 }

@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream::Info;
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use tokio::sync::mpsc;
 
 use super::link::{Drops, Missing};
 use super::reader::{Read, Reader};
 use super::replay::Marks;
 use super::{NatsBus, RETRY, refuses, stream};
+use crate::events::Message;
 use crate::events::course::{Course, Way};
 use crate::events::source::{self, Ask, Asked, Heard, ReplayEnd, Room};
 use crate::events::subject;
@@ -130,7 +131,7 @@ impl NatsBus {
     /// `losses` and `refusals` are as they were before.
     async fn follow_once(&self, line: &mut Line, (losses, refusals): (u64, u64)) -> Result<(), async_nats::Error> {
         // Subscribed before the server is asked about JetStream: its answer says that the subscription is there.
-        let mut messages = self.client.subscribe(line.subject.clone()).await?;
+        let messages = self.client.subscribe(line.subject.clone()).await?;
         if self.settings.jetstream && self.has_jetstream(losses).await? {
             drop(messages);
             return Box::pin(self.follow_stream(line)).await;
@@ -151,19 +152,9 @@ impl NatsBus {
         line.course.up(Instant::now());
         line.to.send(Heard::History(false)).await?;
         line.to.send(Heard::Connected).await?;
-        let mut drops = Drops::new(self);
-        loop {
-            tokio::select! {
-                message = messages.next() => match message {
-                    Some(message) => {
-                        let batch = stream::batch(&message.payload, message.headers.as_ref());
-                        line.to.send(Heard::Live(line.room.take(batch).await)).await?;
-                    }
-                    None => return Ok(()),
-                },
-                () = drops.more() => line.to.send(Heard::Connected).await?,
-                () = &mut refused => return Err(refuses(&line.subject).into()),
-            }
+        tokio::select! {
+            handed = hand_on(messages.map(batch), (&line.to, &line.room), Drops::new(&self.link)) => handed,
+            () = &mut refused => Err(refuses(&line.subject).into()),
         }
     }
 
@@ -257,5 +248,78 @@ impl NatsBus {
                 return;
             }
         }
+    }
+}
+
+fn batch(message: async_nats::Message) -> Message {
+    stream::batch(&message.payload, message.headers.as_ref())
+}
+
+/// Hands on what a subscription brings, until it ends or nobody listens any more. Never waits for room: what waited in the
+/// client instead, which counts messages however large, would be gigabytes. What finds none is dropped, and that is told.
+async fn hand_on(
+    mut messages: impl Stream<Item = Message> + Unpin,
+    (to, room): (&mpsc::Sender<Heard>, &Room),
+    mut drops: Drops,
+) -> Result<(), async_nats::Error> {
+    let mut owed = None;
+    loop {
+        tokio::select! {
+            message = messages.next() => {
+                let Some(message) = message else { return Ok(()) };
+                // Where this is the end of a sender, the next wait says so.
+                let handed = room.try_take(message).is_some_and(|message| to.try_send(Heard::Live(message)).is_ok());
+                if !handed {
+                    drops.add();
+                }
+            }
+            told = drops.more(), if owed.is_none() => owed = Some(told),
+            free = to.reserve(), if owed.is_some() => {
+                let free = free?;
+                if let Some(owed) = owed.take() {
+                    free.send(owed);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures_util::stream;
+    use tokio::sync::watch;
+
+    use super::super::link::Link;
+    use super::*;
+
+    const SENT: u64 = 4_096;
+
+    /// 4 GiB, all the same one.
+    fn batches() -> impl Stream<Item = Message> + Unpin {
+        let payload = Bytes::from(vec![7; 1 << 20]);
+        let batch = move |seq| Message { payload: payload.clone(), seq: Some(seq), epoch: None };
+        stream::iter((0..SENT).map(batch)).chain(stream::pending())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_finds_no_room_does_not_wait_in_the_client_and_is_told() {
+        let (_state, link) = watch::channel(Link::new(tokio::time::Instant::now(), "w"));
+        let ((to, mut heard), room) = (mpsc::channel(16_384), Room::default());
+        let mut left = batches();
+        {
+            let handing = hand_on(&mut left, (&to, &room), Drops::new(&link));
+            assert!(tokio::time::timeout(Duration::from_secs(1), handing).await.is_err(), "the subscription goes on");
+        }
+        assert!(futures_util::FutureExt::now_or_never(left.next()).is_none(), "nothing waits in the client");
+        let (mut live, mut dropped) = (0, 0);
+        while let Ok(heard) = heard.try_recv() {
+            match heard {
+                Heard::Live(_) => live += 1,
+                Heard::Dropped(batches) => dropped += batches,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((live, live + dropped), (80, SENT));
     }
 }

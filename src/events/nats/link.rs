@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::NatsBus;
+use crate::events::Heard;
 
 /// How often drops are told of at most: a burst has thousands, and each telling begins a repair.
 const DROPS_APART: Duration = Duration::from_millis(100);
@@ -147,31 +147,46 @@ impl Link {
     }
 }
 
-/// Tells of messages that the client had no room for, seldom.
+/// Tells of messages that found no room, in the client or behind it, seldom.
 pub(super) struct Drops {
     link: watch::Receiver<Link>,
     told: u64,
     next: Instant,
+    /// Those that found none behind the client and were not told of.
+    own: u64,
 }
 
 impl Drops {
     /// Of those from now on.
-    pub(super) fn new(bus: &NatsBus) -> Self {
-        let link = bus.link.clone();
+    pub(super) fn new(link: &watch::Receiver<Link>) -> Self {
+        let link = link.clone();
         let told = link.borrow().drops;
-        Self { link, told, next: Instant::now() }
+        Self { link, told, next: Instant::now(), own: 0 }
     }
 
-    /// Waits for drops that were not told of. Cancelling it loses none.
-    pub(super) async fn more(&mut self) {
+    /// One more found no room behind the client.
+    pub(super) fn add(&mut self) {
+        self.own += 1;
+    }
+
+    /// Waits for drops that were not told of; returns what is to be told. Cancelling it loses none.
+    pub(super) async fn more(&mut self) -> Heard {
+        if Instant::now() < self.next {
+            sleep_until(self.next).await;
+        }
         let told = self.told;
-        sleep_until(self.next).await;
-        let drops = self.link.wait_for(|link| link.drops != told).await.map(|link| link.drops);
-        match drops {
-            Ok(drops) => self.told = drops,
-            Err(_) => std::future::pending().await,
+        if self.own == 0 {
+            match self.link.wait_for(|link| link.drops != told).await.map(|link| link.drops) {
+                Ok(drops) => self.told = drops,
+                Err(_) => std::future::pending().await,
+            }
         }
         self.next = Instant::now() + DROPS_APART;
+        match std::mem::take(&mut self.own) {
+            // The client does not tell how many.
+            0 => Heard::Connected,
+            own => Heard::Dropped(own),
+        }
     }
 }
 
