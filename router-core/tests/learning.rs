@@ -1,4 +1,4 @@
-//! What is learned of workers from requests that are not like most: of several prompts, and given up.
+//! What is learned of workers from requests that are not like most: of several prompts, and of one long answer.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -135,4 +135,24 @@ fn behind_the_first_token_of_many_prompts_the_others_are_waited_for() {
     world.first(world.now + 30.0, key, 0);
     world.finish(world.now + 40.0, key, 0);
     assert_eq!(world.outlook(world.now + 40.0, 0, 1_000).wait, 0.0);
+}
+
+/// Of answers in one piece that take 100 ms, one took 8 s; of the next nothing is heard for 6 s.
+#[test]
+fn one_long_answer_in_one_piece_hides_no_worker_that_hangs() {
+    let mut world = World::new();
+    let shape = Shape { whole: true, ..Shape::of(Tokens(200), BlockSize::new(16).unwrap()) };
+    let placed = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(200) };
+    let takes = |key| if key == 40 { 8_000.0 } else { 100.0 };
+    for key in 0..61 {
+        world.tell(world.now, key, 0, placed);
+        world.now += takes(key);
+        world.tell(world.now, key, 0, Event::FirstToken);
+        world.finish(world.now, key, 0);
+    }
+    world.tell(world.now, 100, 0, placed);
+    let wait = |after: f64| world.outlook(world.now + after, 0, 200).wait;
+    assert_eq!(wait(3_000.0), 0.0);
+    // Sixteen usual ones: 60 of 100 ms and one that counts as 1 600.
+    near(wait(6_000.0), 6_000.0 - 2.0 * 16.0 * 7_600.0 / 61.0);
 }
