@@ -41,7 +41,13 @@ impl Haproxy {
         let program = if own.exists() { own } else { Path::new("haproxy") };
         let mut command = Command::new(program);
         command.args(["-db", "-q", "-f"]).arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self { child: command.spawn().expect("haproxy is installed"), config, port }
+        let started = Self { child: command.spawn().expect("haproxy is installed"), config, port };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < deadline, "haproxy does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        started
     }
 }
 
