@@ -92,7 +92,7 @@ impl Fleet {
         let roster = self.roster();
         let is_here = |worker: &Arc<Worker>| roster.worker(worker.slot).is_some_and(|here| Arc::ptr_eq(here, worker));
         let left = slots.holders().filter(|worker| duty == Duty::Ejected && worker.id == *id && !is_here(worker));
-        let is_reached = left.fold(false, |reached, worker| worker.set_duty(duty) || reached);
+        let is_reached = left.filter(|worker| worker.set_duty(duty)).count() > 0;
         let mut ranks = roster.ranks_of(id).peekable();
         if ranks.peek().is_none() {
             return match self.away.set(Instant::now(), id, duty) {
