@@ -8,11 +8,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 pub use format::Format;
 
 use crate::sim::fleet::unnamed_block;
+use size::BYTES_MAX;
 
 mod bailian;
 mod format;
 mod json;
 mod plain;
+mod size;
 mod tair;
 mod tair_events;
 
@@ -20,8 +22,6 @@ mod tair_events;
 const LINE_MAX: u64 = 4 * 1024 * 1024;
 /// Ids in a line: a prompt of four million tokens in blocks of 16.
 const IDS_MAX: usize = 1 << 18;
-/// Ids in a trace: 2 GiB of them.
-const IDS_TOTAL_MAX: usize = 1 << 28;
 /// The latest time, in ms: 278 years, and so long after 1970. Times are counted as real numbers, which have steps: much
 /// later a token would take no time, and a replay no end.
 const AT_MAX: u64 = 1 << 43;
@@ -112,7 +112,7 @@ pub enum TraceError {
         message: String,
     },
     /// It is larger than anything that fits into memory.
-    #[error("the trace has more than {IDS_TOTAL_MAX} block ids")]
+    #[error("the trace takes more than {} MiB", BYTES_MAX >> 20)]
     TooLarge,
 }
 
@@ -180,7 +180,11 @@ pub fn write_line(request: &TraceRequest, block_size: u32, to: &mut impl Write) 
     plain::write(request, block_size, to)
 }
 
-fn read_lines(mut reader: impl BufRead, options: &Options) -> Result<Trace, TraceError> {
+fn read_lines(reader: impl BufRead, options: &Options) -> Result<Trace, TraceError> {
+    read_some(reader, options, BYTES_MAX)
+}
+
+fn read_some(mut reader: impl BufRead, options: &Options, bytes_max: usize) -> Result<Trace, TraceError> {
     let (mut requests, mut text, mut skipped, mut total, mut told) = (Vec::new(), Vec::new(), 0, 0, None);
     let mut form: Option<(Format, Box<dyn Lines>)> = None;
     for line in 1.. {
@@ -211,8 +215,8 @@ fn read_lines(mut reader: impl BufRead, options: &Options) -> Result<Trace, Trac
             }
             Err(message) => return Err(TraceError::Line { line, message }),
         }
-        total += requests[before..].iter().map(|request| request.hash_ids.len()).sum::<usize>();
-        if total > IDS_TOTAL_MAX {
+        total += requests[before..].iter().map(TraceRequest::bytes).sum::<usize>();
+        if total > bytes_max {
             return Err(TraceError::TooLarge);
         }
     }
