@@ -10,7 +10,7 @@
 //!
 //! 5. Where those that are next can go nowhere, others go that may go elsewhere; the order among these stays.
 //!
-//! Every step is O(log waiting); to pass over others costs O(their senders and choices).
+//! Every step is O(log waiting); to pass over others costs O(their senders) each time, and O(their choices) in all of a round.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -21,7 +21,7 @@ use crate::shape::{Class, TenantId};
 use crate::units::Tokens;
 use band::{Band, Sender};
 use choice::ByChoice;
-pub use choice::Choice;
+pub use choice::{Choice, PassedOver};
 
 mod band;
 mod choice;
@@ -111,6 +111,8 @@ pub struct Queue {
     /// How many those are.
     returned_len: usize,
     bands: [Band; 3],
+    /// For whom there is no room.
+    pub passed_over: PassedOver,
     /// Tokens that each band has been given, over its weight.
     given: [u64; 3],
     /// No band that waits has been given less.
@@ -174,6 +176,7 @@ impl Queue {
             returned: ByChoice::default(),
             returned_len: 0,
             bands: Default::default(),
+            passed_over: PassedOver::default(),
             given: [0; 3],
             clock: 0,
             tenants: HashMap::default(),
@@ -252,17 +255,22 @@ impl Queue {
 
     /// Who goes next.
     pub fn first(&self) -> Option<Ticket> {
-        self.first_but(&[])
+        self.returned.first().or_else(|| self.turns().into_iter().find_map(|band| self.bands[band].first()))
     }
 
-    /// Who goes next of those that are of none of these choices.
-    pub fn first_but(&self, passed_over: &[Choice]) -> Option<Ticket> {
-        let new = || {
-            let mut bands = [0, 1, 2];
-            bands.sort_by_key(|band| self.given[*band]);
-            bands.into_iter().find_map(|band| self.bands[band].first_but(passed_over))
-        };
-        self.returned.first_but(passed_over).or_else(new)
+    /// Who goes next of those that are not passed over.
+    pub fn first_open(&mut self) -> Option<Ticket> {
+        let turns = self.turns();
+        let Self { returned, bands, passed_over, .. } = self;
+        let returned = returned.first_but(passed_over);
+        returned.or_else(|| turns.into_iter().find_map(|band| bands[band].first_but(passed_over)))
+    }
+
+    /// The bands in the order of their turns.
+    fn turns(&self) -> [usize; 3] {
+        let mut bands = [0, 1, 2];
+        bands.sort_by_key(|band| self.given[*band]);
+        bands
     }
 
     /// Whether somebody waits who may go wherever a request of this choice may: then it has to wait, too.

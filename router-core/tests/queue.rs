@@ -83,7 +83,7 @@ fn what_was_admitted_before_goes_first_and_in_its_own_order() {
     let returned = Entry { returned: true, choice: Choice::some(7), ..world.entry(7, 1) };
     let back = [(); 2].map(|()| world.queue.enter(world.start, returned).unwrap().ticket);
     assert_eq!(world.queue.enter(world.start, returned), Err(Refusal::Full));
-    assert_eq!((world.queue.lengths(), world.queue.first_but(&[returned.choice])), ([2, 1, 1, 0], Some(new[0])));
+    assert_eq!((world.queue.lengths(), but_of(&mut world, &[returned.choice])), ([2, 1, 1, 0], Some(new[0])));
     assert_eq!([(); 4].map(|()| world.serve(1)), [back[0], back[1], new[0], new[1]]);
 }
 
@@ -154,12 +154,15 @@ fn whoever_may_go_elsewhere_is_found_behind_those_that_cannot_and_in_order() {
     };
     let [a, b, c] = [enter(1, -1, adapter), enter(1, 0, adapter), enter(2, 0, other)];
     let [d, e] = [enter(1, 0, Choice::ANY), enter(1, -1, Choice::ANY)];
-    assert_eq!([but_of(&world, &[]), but_of(&world, &[adapter]), but_of(&world, &[other])], [a, e, a].map(Some));
-    assert_eq!(but_of(&world, &[adapter, other, Choice::ANY]), None);
+    assert_eq!(
+        [but_of(&mut world, &[]), but_of(&mut world, &[adapter]), but_of(&mut world, &[other])],
+        [a, e, a].map(Some)
+    );
+    assert_eq!(but_of(&mut world, &[adapter, other, Choice::ANY]), None);
     world.queue.withdraw(e);
-    assert_eq!([but_of(&world, &[adapter]), but_of(&world, &[adapter, other])], [d, d].map(Some));
+    assert_eq!([but_of(&mut world, &[adapter]), but_of(&mut world, &[adapter, other])], [d, d].map(Some));
     world.queue.withdraw(d);
-    assert_eq!(but_of(&world, &[adapter]), Some(c));
+    assert_eq!(but_of(&mut world, &[adapter]), Some(c));
     assert_eq!([(); 3].map(|()| world.serve(1)), [a, b, c]);
 }
 
@@ -172,22 +175,29 @@ fn when_workers_serve_something_else_each_speaks_for_itself_until_it_is_told_amo
         world.queue.enter(world.start, entry).unwrap().ticket
     };
     let [a, b, c, any] = [enter(some, false), enter(some, false), enter(some, true), enter(Choice::ANY, false)];
-    assert_eq!(but_of(&world, &[some]), Some(any));
+    assert_eq!(but_of(&mut world, &[some]), Some(any));
     world.queue.tell_apart();
-    assert_eq!((but_of(&world, &[some]), world.queue.is_ahead_of(Choice::ANY)), (Some(c), true));
+    assert_eq!((but_of(&mut world, &[some]), world.queue.is_ahead_of(Choice::ANY)), (Some(c), true));
     world.queue.rechoose(c, other);
-    assert_eq!(but_of(&world, &[other]), Some(a));
+    assert_eq!(but_of(&mut world, &[other]), Some(a));
     world.queue.rechoose(a, other);
-    assert_eq!([but_of(&world, &[other]), but_of(&world, &[some])], [b, c].map(Some));
+    assert_eq!([but_of(&mut world, &[other]), but_of(&mut world, &[some])], [b, c].map(Some));
     world.queue.rechoose(b, other);
-    assert_eq!((but_of(&world, &[other]), world.queue.lengths()), (Some(any), [1, 0, 3, 0]));
+    assert_eq!((but_of(&mut world, &[other]), world.queue.lengths()), (Some(any), [1, 0, 3, 0]));
     assert_eq!([(); 4].map(|()| world.serve(1)), [c, a, b, any]);
     assert!(!world.queue.rechoose(a, some));
     assert!(world.queue.is_empty() && !world.queue.is_ahead_of(some));
 }
 
-fn but_of(world: &World, passed_over: &[Choice]) -> Option<Ticket> {
-    world.queue.first_but(passed_over)
+fn but_of(world: &mut World, passed_over: &[Choice]) -> Option<Ticket> {
+    others(&mut world.queue, passed_over)
+}
+
+/// Who goes next in a round in which these were passed over.
+fn others(queue: &mut Queue, passed_over: &[Choice]) -> Option<Ticket> {
+    queue.passed_over.clear();
+    passed_over.iter().for_each(|choice| queue.passed_over.add(*choice));
+    queue.first_open()
 }
 
 /// What may happen to a queue.
@@ -237,12 +247,30 @@ fn enter(queue: &mut Queue, now: Instant, entry: Entry, present: &mut Present) {
     }
 }
 
+/// Whoever is passed over is of the choice that is; the round that the last of them began goes on until this is asked again.
+fn of_choices(queue: &mut Queue, present: &Present) -> Result<(), TestCaseError> {
+    let last = Choice::some(2);
+    // What came and went since the round began.
+    let in_round = queue.first_open();
+    for choice in [Choice::ANY, Choice::some(1), last] {
+        let has = |choice| present.values().any(|entry| entry.choice == choice);
+        prop_assert_eq!(queue.is_ahead_of(choice), has(Choice::ANY) || has(choice));
+        // Whoever is passed over is of that choice; and while anybody else waits, somebody is found.
+        let other = others(queue, &[choice]);
+        prop_assert_eq!(other.is_some(), present.values().any(|entry| entry.choice != choice));
+        prop_assert!(other.is_none_or(|other| present[&other].choice != choice));
+        prop_assert!(choice != last || other == in_round);
+    }
+    Ok(())
+}
+
 proptest! {
     /// Each enters once and leaves once; nobody waits beyond the bounds or the time; nobody is lost.
     #[test]
     fn what_enters_leaves_once(steps in steps()) {
         let start = Instant::now();
         let (mut queue, mut present, mut now) = (Queue::new(rules(16, 6)), Present::new(), start);
+        others(&mut queue, &[Choice::some(2)]);
         for step in steps {
             match step {
                 Step::Enter { class, tenant, returned, choice, patience_ms } => {
@@ -285,14 +313,7 @@ proptest! {
             if let Some(returned) = present.iter().find(|(_, entry)| entry.returned) {
                 prop_assert_eq!(queue.first(), Some(*returned.0));
             }
-            for choice in [Choice::ANY, Choice::some(1), Choice::some(2)] {
-                let has = |choice| present.values().any(|entry| entry.choice == choice);
-                prop_assert_eq!(queue.is_ahead_of(choice), has(Choice::ANY) || has(choice));
-                // Whoever is passed over is of that choice; and while anybody else waits, somebody is found.
-                let other = queue.first_but(&[choice]);
-                prop_assert_eq!(other.is_some(), present.values().any(|entry| entry.choice != choice));
-                prop_assert!(other.is_none_or(|other| present[&other].choice != choice));
-            }
+            of_choices(&mut queue, &present)?;
         }
         while let Some(first) = queue.first() {
             prop_assert!(queue.withdraw(first) && present.remove(&first).is_some());

@@ -29,8 +29,6 @@ pub(super) struct Line {
     queue: Queue,
     callers: HashMap<Ticket, oneshot::Sender<Call>, foldhash::fast::RandomState>,
     turn: Option<Ticket>,
-    /// For whom there has been no room in this round.
-    closed: Vec<Choice>,
     /// Something has changed since the round began.
     again: bool,
     /// When a worker that came back is given more.
@@ -39,14 +37,7 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn new(rules: Rules) -> Self {
-        Self {
-            queue: Queue::new(rules),
-            callers: HashMap::default(),
-            turn: None,
-            closed: Vec::new(),
-            again: false,
-            alarm: None,
-        }
+        Self { queue: Queue::new(rules), callers: HashMap::default(), turn: None, again: false, alarm: None }
     }
 
     pub(super) fn queue(&self) -> &Queue {
@@ -99,7 +90,7 @@ impl Line {
         }
         if self.turn == Some(ticket) {
             self.turn = None;
-            self.closed.push(choice);
+            self.queue.passed_over.add(choice);
             if choice == Choice::ANY { self.next_round() } else { self.call_next() }
         }
         call
@@ -142,7 +133,7 @@ impl Line {
     }
 
     fn call_next(&mut self) {
-        match self.queue.first_but(&self.closed) {
+        match self.queue.first_open() {
             None => self.next_round(),
             next => self.call(next),
         }
@@ -150,7 +141,7 @@ impl Line {
 
     /// Everybody has been told that there is no room. If something has changed since then, there may be.
     fn next_round(&mut self) {
-        self.closed.clear();
+        self.queue.passed_over.clear();
         let next = if std::mem::take(&mut self.again) { self.queue.first() } else { None };
         self.call(next);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::Ticket;
-use super::choice::{ByChoice, Choice};
+use super::choice::{ByChoice, Choice, PassedOver};
 use crate::shape::{Class, TenantId};
 
 /// A sender; those that are nobody's are one sender together.
@@ -49,10 +49,17 @@ impl Band {
         self.arrivals.last().copied()
     }
 
-    /// Who goes next of those that are of none of these choices. O(choices) for each sender that is passed over.
-    pub(super) fn first_but(&self, passed_over: &[Choice]) -> Option<Ticket> {
-        let first = |sender| Some(self.senders.get(sender)?.waiting.first_but(passed_over)?.1);
-        self.ready.iter().find_map(|(_, _, sender)| first(sender))
+    /// Who goes next.
+    pub(super) fn first(&self) -> Option<Ticket> {
+        self.ready.iter().find_map(|(_, _, sender)| Some(self.senders.get(sender)?.waiting.first()?.1))
+    }
+
+    /// Who goes next of those that are of none of these choices. O(senders that are passed over), and O(choices) once in a
+    /// round for each.
+    pub(super) fn first_but(&mut self, passed_over: &PassedOver) -> Option<Ticket> {
+        let Self { ready, senders, .. } = self;
+        let mut first = |sender| Some(senders.get_mut(sender)?.waiting.first_but(passed_over)?.1);
+        ready.iter().find_map(|(_, _, sender)| first(sender))
     }
 
     pub(super) fn enter(&mut self, ticket: Ticket, sender: Sender, (class, choice): (Class, Choice)) {
@@ -100,7 +107,7 @@ impl Band {
         }
         self.ready.remove(&(share.given, share.due, sender));
         share.given = share.given.saturating_add(tokens.unwrap_or(0));
-        match share.waiting.first_but(&[]) {
+        match share.waiting.first() {
             Some((_, next)) => {
                 if tokens.is_some() {
                     share.due = next;
@@ -140,7 +147,7 @@ mod tests {
     const B: Sender = Some(TenantId(2));
 
     fn serve(band: &mut Band, senders: &[(u64, Sender)], tokens: u64) -> u64 {
-        let ticket = band.first_but(&[]).unwrap();
+        let ticket = band.first().unwrap();
         let (_, sender) = senders.iter().find(|(number, _)| Ticket(*number) == ticket).unwrap();
         band.remove(ticket, *sender, (Class(0), Choice::ANY), Some(tokens));
         ticket.0
@@ -152,7 +159,7 @@ mod tests {
         let senders = [(0, A), (1, A), (2, A), (3, B), (4, B), (5, None)];
         senders.iter().for_each(|(ticket, sender)| band.enter(Ticket(*ticket), *sender, (Class(0), Choice::ANY)));
         assert_eq!([(); 6].map(|()| serve(&mut band, &senders, 10)), [0, 3, 5, 1, 4, 2]);
-        assert_eq!((band.first_but(&[]), band.known()), (None, 0));
+        assert_eq!((band.first(), band.known()), (None, 0));
     }
 
     #[test]
@@ -162,7 +169,7 @@ mod tests {
             band.enter(Ticket(ticket), A, (Class(class), Choice::ANY));
         }
         let order = [(1, 2), (2, 2), (0, 5), (3, 9)].map(|(ticket, class)| {
-            let first = band.first_but(&[]);
+            let first = band.first();
             band.remove(Ticket(ticket), A, (Class(class), Choice::ANY), Some(1));
             first
         });
@@ -191,7 +198,7 @@ mod tests {
         band.enter(Ticket(0), A, (Class(0), Choice::ANY));
         band.enter(Ticket(1), B, (Class(0), Choice::ANY));
         band.remove(Ticket(0), A, (Class(0), Choice::ANY), None);
-        assert_eq!((band.first_but(&[]), band.known(), band.len()), (Some(Ticket(1)), 1, 1));
+        assert_eq!((band.first(), band.known(), band.len()), (Some(Ticket(1)), 1, 1));
         band.remove(Ticket(7), A, (Class(0), Choice::ANY), None);
         assert_eq!(band.newest(), Some(Ticket(1)));
     }
