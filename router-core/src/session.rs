@@ -24,7 +24,8 @@ pub struct SessionRule {
     pub sessions_max: usize,
 }
 
-/// The last worker of each session. Of fixed size, see [`Recent`]. All that is remembered comes through [`Learn`].
+/// The last worker of each session. Of fixed size once sessions come, see [`Recent`]. All that is remembered comes through
+/// [`Learn`].
 ///
 /// A request that nobody has read may be no turn of a conversation, and have left nothing in a cache: it begins a session that
 /// is not known, since clients may send no other, and keeps one that is, but leaves it where it is.
@@ -33,14 +34,13 @@ pub struct Sessions {
     rule: SessionRule,
     first: OnceLock<Instant>,
     /// Slots by session, with the time of the last request in seconds from the first observation.
-    parts: Vec<Mutex<Recent<Slot>>>,
+    parts: Vec<Mutex<Option<Recent<Slot>>>>,
 }
 
 impl Sessions {
     /// No session is known yet.
     pub fn new(rule: SessionRule) -> Self {
-        let part = || Mutex::new(Recent::new(rule.sessions_max.div_ceil(PARTS), Slot(0)));
-        Self { rule, first: OnceLock::new(), parts: std::iter::repeat_with(part).take(PARTS).collect() }
+        Self { rule, first: OnceLock::new(), parts: std::iter::repeat_with(Mutex::default).take(PARTS).collect() }
     }
 
     /// What the last worker of a session is worth.
@@ -50,14 +50,16 @@ impl Sessions {
 
     /// The last worker of this session, if it is remembered.
     pub fn last(&self, now: Instant, key: AffinityKey) -> Option<Slot> {
-        let (met, slot) = self.part(key).get(key.0)?;
+        let (met, slot) = self.part(key).as_ref()?.get(key.0)?;
         (self.seconds(now) - met < self.rule.ttl.as_secs_f64()).then_some(slot)
     }
 
     /// The worker's cache is gone: no session has anything there. O(sessions).
     pub fn forget(&self, slot: Slot) {
         for part in &self.parts {
-            part.lock().unwrap_or_else(PoisonError::into_inner).forget(|last| last == slot);
+            if let Some(part) = &mut *part.lock().unwrap_or_else(PoisonError::into_inner) {
+                part.forget(|last| last == slot);
+            }
         }
     }
 
@@ -65,7 +67,7 @@ impl Sessions {
         self.first.get().map_or(0.0, |first| now.saturating_duration_since(*first).as_secs_f64())
     }
 
-    fn part(&self, key: AffinityKey) -> MutexGuard<'_, Recent<Slot>> {
+    fn part(&self, key: AffinityKey) -> MutexGuard<'_, Option<Recent<Slot>>> {
         let part = usize::try_from(mixed(key.0) >> 60).unwrap_or(0);
         self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,7 +80,10 @@ impl Learn for Sessions {
         {
             self.first.get_or_init(|| observation.at);
             let home = if shape.unread { self.last(observation.at, key) } else { None };
-            self.part(key).meet(key.0, self.seconds(observation.at), home.unwrap_or(observation.slot));
+            let mut part = self.part(key);
+            // A part has the room of all the sessions that it may have: what no session comes to has none.
+            let part = part.get_or_insert_with(|| Recent::new(self.rule.sessions_max.div_ceil(PARTS), Slot(0)));
+            part.meet(key.0, self.seconds(observation.at), home.unwrap_or(observation.slot));
         }
     }
 }
@@ -104,6 +109,17 @@ mod tests {
         let shape = Shape { affinity: key.map(AffinityKey), ..Shape::of(Tokens(9), BlockSize::new(4).unwrap()) };
         let event = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(9) };
         sessions.observe(&Observation { at, request: RequestKey(1), slot: Slot(slot), event });
+    }
+
+    #[test]
+    fn where_no_session_comes_nothing_is_kept_ready() {
+        let (sessions, now) = (sessions(100_000), origin());
+        placed(&sessions, now, None, 9);
+        sessions.forget(Slot(9));
+        let made = || sessions.parts.iter().filter(|part| part.lock().unwrap().is_some()).count();
+        assert_eq!((sessions.last(now, AffinityKey(7)), made()), (None, 0));
+        placed(&sessions, now, Some(7), 3);
+        assert_eq!((sessions.last(now, AffinityKey(7)), made()), (Some(Slot(3)), 1));
     }
 
     /// a turn after twenty minutes still finds its worker.

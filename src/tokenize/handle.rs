@@ -43,10 +43,13 @@ pub enum TokenizerState {
 
 type Loaded = Result<Arc<ModelTokenizer>, String>;
 
+/// A tokenizer that is loaded, or will be.
+pub(super) type Loading = SetOnce<Loaded>;
+
 /// A model's tokenizer: absent, loading, ready or failed. Never an obstacle: whatever it cannot tell is
 /// [`Prompts::Unknown`].
 pub struct TokenizerHandle {
-    local: Option<Arc<SetOnce<Loaded>>>,
+    local: Option<Arc<Loading>>,
     remote: Option<RemoteTokenizer>,
     shared: Arc<TokenizeShared>,
     tally: Arc<Tally>,
@@ -60,7 +63,8 @@ impl TokenizerHandle {
         Self { local: None, remote: None, shared, tally, gives_ids: AtomicBool::new(false) }
     }
 
-    /// The tokenizer that the configuration names for a model, which begins to load; absent where it names none of our own.
+    /// The tokenizer that the configuration names for a model, which begins to load where no other model has it; absent where
+    /// it names none of our own.
     ///
     /// # Panics
     /// As [`TokenizerHandle::load`] does.
@@ -76,7 +80,9 @@ impl TokenizerHandle {
                     model_tokens_max: None,
                     check_every,
                 };
-                Self::load(move || hf::load(&files), shared)
+                let of_files = files.clone();
+                let local = shared.loads.of(&files, || begin(move || hf::load(&of_files)));
+                Self { local: Some(local), ..Self::absent(shared) }
             }
         }
     }
@@ -96,19 +102,7 @@ impl TokenizerHandle {
     where
         F: FnOnce() -> Result<ModelTokenizer, LoadError> + Send + 'static,
     {
-        let local = Arc::new(SetOnce::new());
-        let settle = Arc::clone(&local);
-        tokio::task::spawn_blocking(move || {
-            // A library's panic must not leave the state at `Loading` for ever.
-            let loaded: Loaded = match catch_unwind(AssertUnwindSafe(loader)) {
-                Ok(Ok(tokenizer)) => Ok(Arc::new(tokenizer)),
-                Ok(Err(error)) => Err(chain(&error)),
-                Err(_) => Err("the loader panicked".to_owned()),
-            };
-            // Cannot fail: only this thread sets it.
-            let _ = settle.set(loaded);
-        });
-        Self { local: Some(local), ..Self::absent(shared) }
+        Self { local: Some(begin(loader)), ..Self::absent(shared) }
     }
 
     /// Also asks an engine's `/tokenize` for ids that cannot be told here.
@@ -280,6 +274,23 @@ impl TokenizerHandle {
         };
         body.len().saturating_add(pieces * MESSAGE_WEIGHT) > self.shared.limits.inline_body_max
     }
+}
+
+/// Begins to load.
+fn begin(loader: impl FnOnce() -> Result<ModelTokenizer, LoadError> + Send + 'static) -> Arc<Loading> {
+    let local = Arc::new(SetOnce::new());
+    let settle = Arc::clone(&local);
+    tokio::task::spawn_blocking(move || {
+        // A library's panic must not leave the state at `Loading` for ever.
+        let loaded: Loaded = match catch_unwind(AssertUnwindSafe(loader)) {
+            Ok(Ok(tokenizer)) => Ok(Arc::new(tokenizer)),
+            Ok(Err(error)) => Err(chain(&error)),
+            Err(_) => Err("the loader panicked".to_owned()),
+        };
+        // Cannot fail: only this thread sets it.
+        let _ = settle.set(loaded);
+    });
+    local
 }
 
 /// What a request is begun with.

@@ -22,7 +22,7 @@ use crate::config::TemplateVariables;
 const FILE_BYTES_MAX: u64 = 512 << 20;
 
 /// Where a model's tokenizer lies.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TokenizerFiles {
     /// `tokenizer.json`, or the folder that has it. `tokenizer_config.json` and `chat_template.jinja` are read from the
     /// same folder if they are there.

@@ -1,10 +1,13 @@
 //! What the tokenizers of one gateway share: threads, and the memory for what was tokenised before.
 
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::byte_cache::ByteCache;
 use super::chain::{Hashed, Part, Seam};
 use super::chat::{Parsed, Skeleton};
+use super::handle::Loading;
+use super::hf::TokenizerFiles;
 use super::keys::Keys;
 use super::pool::Pool;
 
@@ -62,6 +65,32 @@ pub struct TokenizeShared {
     pub(super) seams: ByteCache<Seam>,
     pub(super) messages: ByteCache<Parsed>,
     pub(super) skeletons: ByteCache<Skeleton>,
+    pub(super) loads: Loads<Loading>,
+}
+
+/// Tokenizers that were loaded or are being loaded, by their files: models that name the same ones have one between them,
+/// which is 100 MB.
+#[derive(Debug)]
+pub(super) struct Loads<T>(Mutex<Vec<(TokenizerFiles, Weak<T>)>>);
+
+impl<T> Default for Loads<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Loads<T> {
+    /// That of these files, for as long as anybody has it.
+    pub(super) fn of(&self, files: &TokenizerFiles, load: impl FnOnce() -> Arc<T>) -> Arc<T> {
+        let mut loads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loads.retain(|(_, load)| load.strong_count() > 0);
+        let known = loads.iter().find(|(known, _)| known == files).and_then(|(_, load)| load.upgrade());
+        known.unwrap_or_else(|| {
+            let load = load();
+            loads.push((files.clone(), Arc::downgrade(&load)));
+            load
+        })
+    }
 }
 
 impl TokenizeShared {
@@ -78,6 +107,7 @@ impl TokenizeShared {
             seams: ByteCache::new(eighth / 4 * 3),
             messages: ByteCache::new(eighth * 3),
             skeletons: ByteCache::new(eighth / 4),
+            loads: Loads::default(),
         }
     }
 
@@ -85,5 +115,34 @@ impl TokenizeShared {
     pub fn cache_bytes(&self) -> usize {
         let chats = self.messages.bytes() + self.skeletons.bytes() + self.seams.bytes();
         self.parts.bytes() + self.requests.bytes() + chats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_files_are_loaded_once_while_anybody_has_them() {
+        let files = |name: &str| TokenizerFiles {
+            tokenizer: name.into(),
+            chat_template: None,
+            chat_template_kwargs: None,
+            model_tokens_max: None,
+            check_every: None,
+        };
+        let (loads, mut loaded) = (Loads::default(), 0);
+        let mut of = |files: &TokenizerFiles| {
+            loads.of(files, || {
+                loaded += 1;
+                Arc::new(loaded)
+            })
+        };
+        let (a, b) = (files("a"), files("b"));
+        let by_template = TokenizerFiles { chat_template: Some("t".into()), ..files("a") };
+        let had = [&a, &b, &a, &by_template, &b, &by_template].map(&mut of);
+        assert_eq!(had.each_ref().map(|load| **load), [1, 2, 1, 3, 2, 3]);
+        drop(had);
+        assert_eq!(*of(&a), 4);
     }
 }

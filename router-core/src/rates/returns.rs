@@ -19,9 +19,10 @@ const TRUNK_BLOCKS: usize = 64;
 const BURST_MS: f64 = 20.0;
 
 /// How often somebody came, by the block at which prompts part from what is held. Times are in ms.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Returns {
-    forks: Recent<Parted>,
+    /// Made when the first one comes: 4 MB, for each policy of each model that may have no requests at all.
+    forks: Option<Recent<Parted>>,
     bursts: Bursts,
     survival: Survival,
 }
@@ -59,12 +60,6 @@ const NOBODY: Parted = Parted {
     holders: 0,
 };
 
-impl Default for Returns {
-    fn default() -> Self {
-        Self { forks: Recent::new(FORKS_MAX, NOBODY), bursts: Bursts::default(), survival: Survival::default() }
-    }
-}
-
 impl Returns {
     /// Somebody came, whose prompt takes `cold` to compute, and parts from others at `fork`, behind `trunk`. It went to where
     /// `held` blocks of it are, and `missed` so many ms for lack of one more holder.
@@ -91,7 +86,7 @@ impl Returns {
     fn came(&mut self, now: f64, at: Fork, before: Parted) {
         let parted = before.in_burst(now);
         self.bursts.add(parted.place(), parted.more);
-        self.forks.meet(at.block.0, now, parted);
+        self.forks.get_or_insert_with(|| Recent::new(FORKS_MAX, NOBODY)).meet(at.block.0, now, parted);
     }
 
     /// How often a copy will be there for somebody who parts there, if one who comes now makes it: as often as others parted
@@ -122,9 +117,9 @@ impl Returns {
 
     /// The fork before the end of `path`, where others parted: its place in it.
     pub(super) fn trunk(&self, path: &[SequenceHash]) -> Option<usize> {
-        let end = path.len().checked_sub(1)?;
+        let (forks, end) = (self.forks.as_ref()?, path.len().checked_sub(1)?);
         let from = end.saturating_sub(TRUNK_BLOCKS);
-        (from..end).rev().find(|at| self.forks.get(path[*at].0).is_some())
+        (from..end).rev().find(|at| forks.get(path[*at].0).is_some())
     }
 
     /// Who parted there: one generation behind the `trunk`, where nobody did before.
@@ -135,7 +130,8 @@ impl Returns {
     }
 
     fn parted(&self, fork: Fork) -> Parted {
-        self.forks.get(fork.block.0).map_or(NOBODY, |(_, parted)| parted)
+        let met = self.forks.as_ref().and_then(|forks| forks.get(fork.block.0));
+        met.map_or(NOBODY, |(_, parted)| parted)
     }
 }
 
@@ -174,6 +170,15 @@ mod tests {
 
     fn fork(block: u64) -> Fork {
         Fork { block: SequenceHash(block), blocks: Blocks(4), holders: 1 }
+    }
+
+    #[test]
+    fn nothing_is_kept_ready_before_somebody_comes() {
+        let mut returns = Returns::default();
+        let asked = (returns.ahead(0.0, fork(7), 1.0), returns.trunk(&[SequenceHash(7); 9]), returns.missed(fork(7)));
+        assert_eq!((asked, returns.forks.is_none()), ((0.0, None, 0.0), true));
+        returns.add(0.0, (fork(7), None), 1.0, came());
+        assert!(returns.forks.is_some());
     }
 
     #[test]
