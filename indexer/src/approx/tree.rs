@@ -1,5 +1,6 @@
 //! A radix tree for each worker: what `approx_tree` remembers.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -44,7 +45,8 @@ impl TreeLimits {
 /// tree alone. Sweeps happen on the way, with the first request after they are due.
 pub struct ApproxTree {
     limits: TreeLimits,
-    workers: RwLock<Vec<RwLock<Worker>>>,
+    /// Those that were sent something.
+    workers: RwLock<BTreeMap<Slot, RwLock<Worker>>>,
 }
 
 #[derive(Default)]
@@ -87,24 +89,23 @@ impl ApproxTree {
 
     fn with<T>(&self, slot: Slot, ask: impl FnOnce(&RwLock<Worker>) -> T) -> Option<T> {
         let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
-        workers.get(slot.index()).map(ask)
+        workers.get(&slot).map(ask)
     }
 
     fn make_room(&self, slot: Slot) {
         let mut workers = self.workers.write().unwrap_or_else(PoisonError::into_inner);
-        if workers.len() <= slot.index() {
-            workers.resize_with(slot.index() + 1, RwLock::default);
-        }
+        workers.entry(slot).or_default();
     }
 }
 
 impl History for ApproxTree {
-    /// O(workers + units matched, summed over the workers); allocates nothing.
+    /// O(workers that were sent something + units matched, summed over these); allocates nothing.
     fn recall(&self, asked: Asked<'_>, known: &mut [Known]) {
         let all = asked.each().fold(0, |sum: usize, (prompt, _)| sum.saturating_add(units(prompt).len()));
         known.fill(Known { asked: to_units(all), ..Known::default() });
         let workers = self.workers.read().unwrap_or_else(PoisonError::into_inner);
-        for (worker, known) in workers.iter().zip(known) {
+        for (slot, worker) in &*workers {
+            let Some(known) = known.get_mut(slot.index()) else { continue };
             let worker = worker.read().unwrap_or_else(PoisonError::into_inner);
             if worker.tree.units() == 0 {
                 continue;
@@ -200,6 +201,19 @@ mod tests {
         history.forget(Slot(1));
         history.forget(Slot(77));
         assert_eq!(ask(&history, &[1, 2]), [(1, 2, 1), (0, 2, 0)]);
+    }
+
+    #[test]
+    fn only_those_that_were_sent_something_are_looked_at() {
+        let (history, now) = (ApproxTree::new(TreeLimits::default()), Instant::now());
+        learn(&history, now, 4_000, &[1, 2, 3]);
+        learn(&history, now, 1, &[1]);
+        history.forget(Slot(77));
+        assert_eq!(ask(&history, &[1, 2]), [(0, 2, 0), (1, 2, 1)]);
+        let mut known = vec![Known::default(); 4_001];
+        history.recall(Asked::new(&[Prompt::of(root(), &[1, 2])], &[]), &mut known);
+        assert_eq!((known[4_000].matched.0, known[3_999].matched.0), (2, 0));
+        assert_eq!(history.workers.read().unwrap().len(), 2);
     }
 
     #[test]
