@@ -182,11 +182,12 @@ impl EngineView {
         self.roots.plain()
     }
 
-    /// Bytes of heap, by capacities.
+    /// Bytes of heap, by capacities. O(names that have several copies), nearly always none.
     pub(crate) fn bytes(&self) -> usize {
-        let counted = self.copies.capacity() * size_of::<(EngineHash, Copies)>();
+        let spilled: usize = self.copies.values().map(Copies::bytes).sum();
+        let counted = self.copies.capacity() * size_of::<(EngineHash, Copies)>() + spilled;
         let aliases = self.aliases.capacity() * size_of::<((Place, Tier), u32)>();
-        self.names.bytes() + counted + aliases
+        self.names.bytes() + self.roots.bytes() + counted + aliases
     }
 
     /// Takes events in, in order. O(blocks of the events).
@@ -619,6 +620,24 @@ mod tests {
         assert_eq!(remove(2), Applied { unknown: 1, ..Applied::default() });
         assert_eq!((remove(0).removed, remove(3).removed, remove(3).removed), (1, 1, 1));
         assert_eq!(bench.said, removes(&prompt(&[1]), Tier::Device));
+    }
+
+    #[test]
+    fn of_one_block_so_many_copies_are_counted_and_all_of_them_in_bytes() {
+        let mut bench = Bench::new();
+        let store = |bench: &mut Bench, group| {
+            let event = Stored { group: Some(group), attention: Attention::Prefix, ..stored(&[1], None) };
+            bench.apply(event).stored
+        };
+        store(&mut bench, 0);
+        let before = bench.view.bytes();
+        let kept: usize = (1..60).map(|group| store(&mut bench, group)).sum();
+        assert_eq!((kept, bench.view.copies.values().map(|copies| copies.all().len()).sum::<usize>()), (15, 16));
+        assert!(bench.view.bytes() >= before + 16 * 12, "{} of {before}", bench.view.bytes());
+        let CacheEvent::Removed(removed) = removed(&[1], Tier::Device) else { panic!() };
+        let mut remove = |group| bench.apply(CacheEvent::Removed(Removed { group: Some(group), ..removed.clone() }));
+        assert_eq!((remove(40).unknown, (0..16).map(|group| remove(group).removed).sum::<usize>()), (1, 16));
+        assert_eq!((bench.said.clone(), bench.view.held()), (removes(&prompt(&[1]), Tier::Device), 0));
     }
 
     #[test]

@@ -5,6 +5,9 @@ use warmpath_core::units::Tier;
 
 use crate::snapshot::CopyCount;
 
+/// Groups and tiers of one block that are told apart: engines have a handful of both.
+const PLACES_MAX: usize = 16;
+
 /// Copies of one block by group and tier; nearly always one of one.
 #[derive(Clone)]
 pub(super) struct Copies(SmallVec<[CopyCount; 1]>);
@@ -50,12 +53,19 @@ impl Copies {
         self.0.iter().any(|copy| copy.group == group && copy.tier == tier)
     }
 
-    /// Counts one copy more.
-    pub(super) fn add(&mut self, group: u32, tier: Tier) {
+    /// Counts one copy more. Returns whether it did: not in more places than there are.
+    pub(super) fn add(&mut self, group: u32, tier: Tier) -> bool {
         match self.find(group, tier) {
             Some(place) => self.0[place].count = self.0[place].count.saturating_add(1),
+            None if self.0.len() >= PLACES_MAX => return false,
             None => self.0.push(CopyCount { group, tier, count: 1 }),
         }
+        true
+    }
+
+    /// Bytes of heap.
+    pub(super) fn bytes(&self) -> usize {
+        if self.0.spilled() { self.0.capacity() * size_of::<CopyCount>() } else { 0 }
     }
 
     /// Counts one copy less, or as many as the engine says remain. `None` if none was known in this place, else

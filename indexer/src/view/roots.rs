@@ -29,6 +29,12 @@ impl Roots {
         Self { pool, seed, plain, named: HashMap::default() }
     }
 
+    /// Bytes of heap: salts are as long as clients make them.
+    pub(super) fn bytes(&self) -> usize {
+        let lengths = self.named.keys().flat_map(|(adapter, salt)| [adapter, salt]).flatten().map(|name| name.len());
+        self.named.capacity() * size_of::<(Names, Root)>() + lengths.sum::<usize>()
+    }
+
     pub(super) fn block_size(&self) -> u32 {
         self.pool.block_size.get()
     }
@@ -71,6 +77,9 @@ mod tests {
             roots.get(None, Some(&salt.to_string().into()));
             assert!(roots.named.len() <= REMEMBERED);
         }
+        let before = roots.bytes();
+        roots.get(None, Some(&"s".repeat(100_000).into()));
+        assert!(roots.bytes() >= before + 100_000);
         assert_eq!(roots.get(None, Some(&"t".into())).sequence.0, 1_281_507_338_165_246_293);
         assert_eq!(roots.get(Some(&"a".into()), None).sequence.0, 2_587_364_774_796_886_495);
     }

@@ -248,7 +248,10 @@ impl EngineView {
         let counted = name.counted || held || !plain;
         if counted {
             let copies = self.copies.entry(hash).or_insert_with(|| Copies::of(self.group, name.tiers.iter()));
-            copies.add(group, tier);
+            // In doubt it is none.
+            if !copies.add(group, tier) {
+                return Added::Reported;
+            }
         }
         self.names.insert(hash, Name { tiers: name.tiers.with(tier), counted, ..name });
         if !name.tiers.contains(tier) && !keeper.store.add_tier(keeper.slot, tier, name.place) {
