@@ -247,13 +247,30 @@ fn enter(queue: &mut Queue, now: Instant, entry: Entry, present: &mut Present) {
     }
 }
 
+/// Whoever is passed over is of the choice that is; the round that the last of them began goes on until this is asked again.
+fn of_choices(queue: &mut Queue, present: &Present) -> Result<(), TestCaseError> {
+    let last = Choice::some(2);
+    // What came and went since the round began.
+    let in_round = queue.first_open();
+    for choice in [Choice::ANY, Choice::some(1), last] {
+        let has = |choice| present.values().any(|entry| entry.choice == choice);
+        prop_assert_eq!(queue.is_ahead_of(choice), has(Choice::ANY) || has(choice));
+        // Whoever is passed over is of that choice; and while anybody else waits, somebody is found.
+        let other = others(queue, &[choice]);
+        prop_assert_eq!(other.is_some(), present.values().any(|entry| entry.choice != choice));
+        prop_assert!(other.is_none_or(|other| present[&other].choice != choice));
+        prop_assert!(choice != last || other == in_round);
+    }
+    Ok(())
+}
+
 proptest! {
     /// Each enters once and leaves once; nobody waits beyond the bounds or the time; nobody is lost.
     #[test]
     fn what_enters_leaves_once(steps in steps()) {
         let start = Instant::now();
         let (mut queue, mut present, mut now) = (Queue::new(rules(16, 6)), Present::new(), start);
-        let (last, mut has_round) = (Choice::some(2), false);
+        others(&mut queue, &[Choice::some(2)]);
         for step in steps {
             match step {
                 Step::Enter { class, tenant, returned, choice, patience_ms } => {
@@ -296,18 +313,7 @@ proptest! {
             if let Some(returned) = present.iter().find(|(_, entry)| entry.returned) {
                 prop_assert_eq!(queue.first(), Some(*returned.0));
             }
-            // What came and went since the round began.
-            let in_round = queue.first_open();
-            for choice in [Choice::ANY, Choice::some(1), last] {
-                let has = |choice| present.values().any(|entry| entry.choice == choice);
-                prop_assert_eq!(queue.is_ahead_of(choice), has(Choice::ANY) || has(choice));
-                // Whoever is passed over is of that choice; and while anybody else waits, somebody is found.
-                let other = others(&mut queue, &[choice]);
-                prop_assert_eq!(other.is_some(), present.values().any(|entry| entry.choice != choice));
-                prop_assert!(other.is_none_or(|other| present[&other].choice != choice));
-                prop_assert!(choice != last || !has_round || other == in_round);
-            }
-            has_round = true;
+            of_choices(&mut queue, &present)?;
         }
         while let Some(first) = queue.first() {
             prop_assert!(queue.withdraw(first) && present.remove(&first).is_some());

@@ -8,11 +8,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 pub use format::Format;
 
 use crate::sim::fleet::unnamed_block;
+use size::BYTES_MAX;
 
 mod bailian;
 mod format;
 mod json;
 mod plain;
+mod size;
 mod tair;
 mod tair_events;
 
@@ -20,10 +22,6 @@ mod tair_events;
 const LINE_MAX: u64 = 4 * 1024 * 1024;
 /// Ids in a line: a prompt of four million tokens in blocks of 16.
 const IDS_MAX: usize = 1 << 18;
-/// What a trace may take: 2 GiB, as ids and in what stands beside them.
-const BYTES_MAX: usize = 1 << 31;
-/// The bytes of an id.
-const ID_BYTES: usize = 8;
 /// The latest time, in ms: 278 years, and so long after 1970. Times are counted as real numbers, which have steps: much
 /// later a token would take no time, and a replay no end.
 const AT_MAX: u64 = 1 << 43;
@@ -305,20 +303,7 @@ fn pass_line(reader: &mut impl BufRead) -> std::io::Result<()> {
     }
 }
 
-impl About {
-    fn bytes(&self) -> usize {
-        let names = [&self.model, &self.session, &self.tenant, &self.class];
-        size_of::<Self>() + names.into_iter().flatten().map(String::len).sum::<usize>()
-    }
-}
-
 impl TraceRequest {
-    /// Memory that it takes. One without ids takes some, too: a few megabytes of gzip have millions of them.
-    fn bytes(&self) -> usize {
-        let about = self.about.as_ref().map_or(0, |about| about.bytes());
-        size_of::<Self>() + self.hash_ids.len() * ID_BYTES + about
-    }
-
     /// What it does to a cache.
     pub fn access(&self) -> Access {
         self.about.as_ref().map_or(Access::Request, |about| about.access)
@@ -428,19 +413,6 @@ mod tests {
         assert_eq!(error, "line 1: `hash_ids[1]`: invalid value: integer `-1`, expected u64");
         let error = read(b"{\"timestamp\"").unwrap_err().to_string();
         assert_eq!(error, "line 1: EOF while parsing an object");
-    }
-
-    #[test]
-    fn a_trace_takes_as_much_as_it_may_whatever_it_is_made_of() {
-        let lines = |line: &str, count: usize| line.repeat(count).into_bytes();
-        let is_read = |bytes: Vec<u8>| read_some(&*bytes, &Options::default(), 64 << 10).is_ok();
-        let (bare, model) = (LINE.replace("[1]", "[]"), LINE.replace("\"timestamp\"", "\"model\":\"M\",\"timestamp\""));
-        let ids = LINE.replace("[1]", &format!("[{}]", vec!["1"; 100].join(",")));
-        let named = model.replace('M', &"m".repeat(200));
-        // 48 bytes each, 848, and some 400.
-        assert!(is_read(lines(&bare, 1_000)) && !is_read(lines(&bare, 2_000)));
-        assert!(is_read(lines(&ids, 70)) && !is_read(lines(&ids, 90)));
-        assert!(is_read(lines(&named, 100)) && !is_read(lines(&named, 250)));
     }
 
     #[test]
