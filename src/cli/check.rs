@@ -21,11 +21,7 @@ mod warnings;
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// The configuration.
-    #[arg(required_unless_present = "config")]
-    file: Option<PathBuf>,
-    /// The configuration, as other commands name it.
-    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "file")]
-    config: Option<PathBuf>,
+    file: PathBuf,
     /// Print one JSON document on standard output instead: {"valid": …, "faults": [{"file", "line", "column", "message"}],
     /// "warnings": [the same]}.
     #[arg(long)]
@@ -46,8 +42,7 @@ impl CheckArgs {
         };
         let environment = self.overrides.environment();
         let (mut summary, mut remarks) = (Vec::new(), Vec::new());
-        let file = self.file.or(self.config).unwrap_or_default();
-        let told = report(&file, &environment, style, &mut summary, &mut remarks);
+        let told = report(&self.file, &environment, style, &mut summary, &mut remarks);
         let said = say(format_args!("{}", String::from_utf8_lossy(&summary)));
         // Nobody is left to tell where a fault cannot be written, so the exit code alone must do.
         let _ = io::stderr().write_all(&remarks);

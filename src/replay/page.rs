@@ -28,7 +28,11 @@ pub fn page(trace: &str, words: &str, trials: &Trials<'_>, tried: &[Tried]) -> P
     if let Some(best) = whole.iter().min_by(|one, other| one.row.ttft_ms.mean.total_cmp(&other.row.ttft_ms.mean)) {
         page = page.fact("lowest mean TTFT", format!("{:.0} ms, {}", best.row.ttft_ms.mean, best.row.policy));
     }
-    page = page.section(Section::new("All figures").table(figures(&whole)));
+    let all = Section::new("All figures").table(figures(&whole));
+    page = page.section(match incomplete(&whole) {
+        Some(text) => all.text(text),
+        None => all,
+    });
     let mut fleets: Vec<(usize, f64)> = Vec::new();
     for row in whole.iter().map(|tried| &tried.row) {
         if !fleets.contains(&(row.workers, row.speed)) {
@@ -47,12 +51,22 @@ pub fn page(trace: &str, words: &str, trials: &Trials<'_>, tried: &[Tried]) -> P
     page
 }
 
+/// Of how many requests the figures of those rows are in which not all were completed.
+fn incomplete(tried: &[&Tried]) -> Option<String> {
+    let rows = tried.iter().map(|tried| &tried.row).filter(|row| row.completed < row.requests);
+    let told = rows.map(|row| {
+        let Row { policy, workers, speed, completed, requests, .. } = row;
+        format!("{policy}, {workers} workers, speed {speed}: {completed} of {requests}")
+    });
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| format!("Requests that were completed, whose times these are: {}.", told.join("; ")))
+}
+
 fn figures(tried: &[&Tried]) -> Table {
     let head = [
         "policy",
         "workers",
         "speed",
-        "completed",
         "hit rate",
         "reachable",
         "TTFT mean, ms",
@@ -70,7 +84,6 @@ fn figures(tried: &[&Tried]) -> Table {
             row.policy.clone(),
             row.workers.to_string(),
             row.speed.to_string(),
-            format!("{} of {}", row.completed, row.requests),
             row.hit_rate.map_or_else(|| "–".to_owned(), percent),
             percent(row.reachable_hit_rate),
             format!("{:.0}", row.ttft_ms.mean),

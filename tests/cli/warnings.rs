@@ -48,15 +48,16 @@ fn a_recording_that_is_something_else_is_a_warning() {
     let config = Configuration::new("recorded", "models: [{name: m}]\n");
     let name = config.path();
     let folder = std::path::Path::new(name).parent().unwrap();
-    let text = format!("models: [{{name: m}}]\nworkers: []\nrecord: {name}\n");
+    let workers = "workers: [{id: w, url: 'http://127.0.0.1:9', model: m}]";
+    let text = format!("models: [{{name: m}}]\n{workers}\nrecord: {name}\n");
     std::fs::write(name, &text).unwrap();
     let said = || stderr(&warmpath(&["check", name])).to_owned();
     let refused = format!("{name}:3:9: warning: `{name}` cannot be written: it holds something else than a recording");
     assert!(said().lines().any(|line| line == refused), "{}", said());
-    // What is not there yet can be made; and the file may be named as other commands name it.
+    // What is not there yet can be made.
     std::fs::write(name, text.replace(&format!("record: {name}"), &format!("record: {}/r.jsonl", folder.display())))
         .unwrap();
-    let output = warmpath(&["check", "--config", name]);
+    let output = warmpath(&["check", name]);
     assert!(!stderr(&output).contains("recording") && output.status.success(), "{}", stderr(&output));
 }
 

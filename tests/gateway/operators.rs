@@ -37,7 +37,7 @@ async fn a_worker_is_taken_out_and_in_again() {
         (&["undrain", "engine-1"], "engine-1: active\n", "active"),
         (&["eject", "engine-1"], "engine-1: ejected\n", "ejected"),
         (&["reset-breaker", "engine-1"], "engine-1: closed\n", "ejected"),
-        (&["reset-cache", "engine-1"], "engine-1: ejected\n", "ejected"),
+        (&["reset-cache", "engine-1"], "engine-1: cache emptied, it is ejected\n", "ejected"),
     ] {
         assert_eq!(worker(&fleet, args).await, (0, said.to_owned(), String::new()), "{args:?}");
         assert_eq!(condition(&fleet, 0).await, becomes, "{args:?}");
