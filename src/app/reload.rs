@@ -10,7 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::future::BoxFuture;
 use tokio::signal::unix::Signal;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, MutexGuard, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use xxhash_rust::xxh3::Xxh3;
@@ -33,6 +33,9 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// How long a read of the file may take; a file system that hangs can take for ever.
 const READ_MAX: Duration = Duration::from_secs(10);
+
+/// How long who asks for a reload waits for the one before: not longer, or those who wait would keep other changes out.
+const TURN_MAX: Duration = Duration::from_secs(1);
 
 /// Faults of one file that are logged; the admin port tells all.
 const LOGGED: usize = 8;
@@ -102,7 +105,7 @@ impl Reloader {
             return;
         }
         // What changed since the router read it is followed at once.
-        self.look(None).await;
+        self.look(self.running.lock().await, None).await;
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -110,7 +113,7 @@ impl Reloader {
                 heard = hangups.recv() => heard.map(|()| "signal"),
                 _ = ticks.tick() => None,
             };
-            self.look(asked).await;
+            self.look(self.running.lock().await, asked).await;
         }
     }
 
@@ -122,9 +125,8 @@ impl Reloader {
     }
 
     /// Reads the file if `asked` to or if it has changed, and follows it.
-    async fn look(&self, asked: Option<&'static str>) -> Option<Reloaded> {
+    async fn look(&self, mut running: MutexGuard<'_, Running>, asked: Option<&'static str>) -> Option<Reloaded> {
         let (file, overrides) = self.followed.get()?.clone();
-        let mut running = self.running.lock().await;
         let known = running.seen.as_ref().filter(|seen| asked.is_none() && !seen.refers).map(|seen| seen.hash);
         let seen = read((file, overrides), known, &mut running.hanging).await?;
         let is_first = running.seen.is_none();
@@ -237,13 +239,17 @@ impl Settings for Reloader {
 
     fn reload(&self) -> BoxFuture<'_, Reloaded> {
         Box::pin(async {
-            let none = || Reloaded {
+            let refused = |fault: &str| Reloaded {
                 at_ms: now_ms(),
                 asked_by: "admin",
-                faults: vec!["the configuration is from no file".to_owned()],
+                faults: vec![fault.to_owned()],
                 ..Reloaded::default()
             };
-            self.look(Some("admin")).await.unwrap_or_else(none)
+            match tokio::time::timeout(TURN_MAX, self.running.lock()).await {
+                Ok(running) => self.look(running, Some("admin")).await,
+                Err(_) => Some(refused("the reload before this one still reads the configuration's file")),
+            }
+            .unwrap_or_else(|| refused("the configuration is from no file"))
         })
     }
 }
