@@ -7,6 +7,8 @@
 
 #[path = "placing/full.rs"]
 mod full;
+#[path = "histories/last_sent.rs"]
+mod last_sent;
 #[path = "placing/listing.rs"]
 mod listing;
 #[path = "placing/sizes.rs"]
@@ -19,6 +21,7 @@ mod unread;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use last_sent::LastSent;
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root};
 use warmpath_core::cost::NoChoice;
@@ -292,46 +295,13 @@ fn a_prompt_that_is_told_by_its_blocks_is_placed_as_by_its_ids() {
     assert_eq!((placed[0].0, placed[0].2, placed[0].3), (Slot(1), Tokens(8), Tokens(12)));
 }
 
-/// Remembers the last request of each worker: all units match if it is the same, else none.
-#[derive(Default)]
-struct LastSent(Mutex<[Vec<u32>; 2]>);
-
-impl LastSent {
-    fn units(asked: Asked<'_>) -> Vec<u32> {
-        asked.each().flat_map(|(prompt, _)| prompt.ids().to_vec()).collect()
-    }
-}
-
-impl History for LastSent {
-    fn recall(&self, asked: Asked<'_>, known: &mut [Known]) {
-        let units = Self::units(asked);
-        let count = |units: &[u32]| Units(u32::try_from(units.len()).unwrap());
-        for (sent, known) in self.0.lock().unwrap().iter().zip(known) {
-            let matched = if *sent == units { count(&units) } else { Units(0) };
-            *known = Known { matched, asked: count(&units), size: count(sent) };
-        }
-    }
-
-    fn learn(&self, _now: Instant, slot: Slot, asked: Asked<'_>) {
-        self.0.lock().unwrap()[slot.index()] = Self::units(asked);
-    }
-
-    fn forget(&self, slot: Slot) {
-        self.0.lock().unwrap()[slot.index()].clear();
-    }
-
-    fn measure(&self, _slot: Slot) -> Measured {
-        Measured::default()
-    }
-}
-
 /// A history is asked before and told after each placement, in tokens or in characters; not asked, it is not told.
 #[test]
 fn r049_a_policy_with_a_history_follows_it_by_tokens_or_by_characters() {
     let mut world = World::new(PolicyName::ApproxTree, 2, roomy());
     let weights = Weights::default();
     world.scheduler = Scheduler::new(
-        Policy::new(PolicyName::ApproxTree, &weights).with_history(Some(Arc::new(LastSent::default()))),
+        Policy::new(PolicyName::ApproxTree, &weights).with_history(Some(Arc::new(LastSent::<2>::new()))),
         Policy::new(PolicyName::LeastRequests, &weights),
         OnAllBusy::Error,
     );

@@ -13,6 +13,8 @@ mod beginnings;
 mod copies;
 #[path = "policies/last.rs"]
 mod last;
+#[path = "histories/last_sent.rs"]
+mod last_sent;
 #[path = "policies/leavers.rs"]
 mod leavers;
 #[path = "policies/queues.rs"]

@@ -73,8 +73,9 @@ impl TapArgs {
         let start: List = self.look(port, 0, self.last.clamp(1, AT_ONCE)).await?;
         let mut after = start.last;
         let mut rows = if self.last == 0 { Vec::new() } else { start.decisions };
-        if rows.len() < self.last {
-            remark(format_args!("warmpath: {} decisions are kept so far; waiting for more\n", rows.len()));
+        let known = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+        if rows.len() < self.last.min(AT_ONCE) && known < left {
+            remark(format_args!("warmpath: of decisions made before, {known} are kept; waiting for more\n"));
         }
         loop {
             rows.reverse();

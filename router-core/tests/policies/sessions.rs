@@ -1,59 +1,27 @@
 //! Sessions stay with their worker, under any policy, as long as it is not too dear.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::cost::terms::combined;
 use warmpath_core::cost::{Cost, Weight};
-use warmpath_core::history::{Asked, History, Known, Measured};
 use warmpath_core::ids::Slot;
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::scheduler::{SESSION, Scheduler};
 use warmpath_core::session::{SessionRule, Sessions};
-use warmpath_core::units::Units;
 
 use super::{World, prompt};
+use crate::last_sent::LastSent;
 
 fn sessions(weight: f64) -> Sessions {
     let weight = Weight::try_from(weight).unwrap();
     Sessions::new(SessionRule { weight, ttl: Duration::from_secs(1800), sessions_max: 1000 })
 }
 
-/// What each worker was sent last, all of it or nothing.
-struct LastSent(Mutex<[Vec<u32>; 4]>);
-
-impl LastSent {
-    fn units(asked: Asked<'_>) -> Vec<u32> {
-        asked.each().flat_map(|(prompt, _)| prompt.ids().to_vec()).collect()
-    }
-}
-
-impl History for LastSent {
-    fn recall(&self, asked: Asked<'_>, known: &mut [Known]) {
-        let (units, count) = (Self::units(asked), |units: &[u32]| Units(u32::try_from(units.len()).unwrap()));
-        for (sent, known) in self.0.lock().unwrap().iter().zip(known) {
-            let matched = if *sent == units { count(&units) } else { Units(0) };
-            *known = Known { matched, asked: count(&units), size: count(sent) };
-        }
-    }
-
-    fn learn(&self, _now: Instant, slot: Slot, asked: Asked<'_>) {
-        self.0.lock().unwrap()[slot.index()] = Self::units(asked);
-    }
-
-    fn forget(&self, slot: Slot) {
-        self.0.lock().unwrap()[slot.index()].clear();
-    }
-
-    fn measure(&self, _slot: Slot) -> Measured {
-        Measured::default()
-    }
-}
-
 fn approx_tree(weight: f64) -> World {
     let policy = |name| Policy::new(name, &Weights::default());
-    let tree = policy(PolicyName::ApproxTree).with_history(Some(Arc::new(LastSent(Mutex::default()))));
+    let tree = policy(PolicyName::ApproxTree).with_history(Some(Arc::new(LastSent::<4>::new())));
     let scheduler = Scheduler::new(tree, policy(PolicyName::LeastRequests), OnAllBusy::Error);
     World::of(scheduler.with_sessions(sessions(weight)))
 }
