@@ -13,6 +13,7 @@ pub use plot::{Bars, Plot, Series};
 pub struct Page {
     title: String,
     lead: String,
+    command: String,
     facts: Vec<(String, String)>,
     sections: Vec<Section>,
 }
@@ -43,12 +44,23 @@ enum Part {
 impl Page {
     /// An empty page.
     pub fn new(title: impl Into<String>) -> Self {
-        Self { title: title.into(), lead: String::new(), facts: Vec::new(), sections: Vec::new() }
+        Self {
+            title: title.into(),
+            lead: String::new(),
+            command: String::new(),
+            facts: Vec::new(),
+            sections: Vec::new(),
+        }
     }
 
     /// With a paragraph below the title.
     pub fn lead(self, text: impl Into<String>) -> Self {
         Self { lead: text.into(), ..self }
+    }
+
+    /// With the command that makes it again, below the lead.
+    pub fn command(self, words: impl Into<String>) -> Self {
+        Self { command: words.into(), ..self }
     }
 
     /// With a figure that stands out, in a row with the others, below the title.
@@ -74,6 +86,9 @@ impl Page {
         );
         if !self.lead.is_empty() {
             html += &format!("<p class=\"lead\">{}</p>\n", escaped(&self.lead));
+        }
+        if !self.command.is_empty() {
+            html += &format!("<p class=\"command\"><code>{}</code></p>\n", escaped(&self.command));
         }
         if !self.facts.is_empty() {
             html += "<dl class=\"facts\">\n";
@@ -176,10 +191,11 @@ mod tests {
         let table = Table { head: vec!["<b>".to_owned()], rows: vec![vec!["\"'&".to_owned()]] };
         let html = Page::new("<script>")
             .lead("a<b")
+            .command("c<d")
             .fact("x", "<i>")
             .section(Section::new("</style>").text("<p>").table(table))
             .render();
-        for foreign in ["<script", "a<b", "<i>", "<p><p>", "<b>", "\"'&<"] {
+        for foreign in ["<script", "a<b", "c<d", "<i>", "<p><p>", "<b>", "\"'&<"] {
             assert!(!html.contains(foreign), "{foreign}");
         }
         assert!(html.contains("<td>&quot;&#39;&amp;</td>"), "{html}");

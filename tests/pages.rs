@@ -167,7 +167,7 @@ fn every_report_can_be_read_light_and_dark_wide_and_narrow() {
         eprintln!("SKIPPED: WARMPATH_TEST_BROWSER names no browser");
         return;
     };
-    let folder = Folder(std::env::temp_dir().join(format!("warmpath-pages-{}", std::process::id())));
+    let folder = Folder(std::env::temp_dir().join(format!("warmpath-{}-{}", "pages".repeat(20), std::process::id())));
     std::fs::create_dir_all(&folder.0).unwrap();
     let few = ["--requests", "240"];
     let replay = ["--policy", "kv,round_robin,least_requests", "--workers", "4,20", "--speed", "4", "--ablate"];

@@ -114,7 +114,7 @@ impl OptimizeArgs {
         }
         rows.map_or(Ok(()), |file| file.write(&outcome::csv(&found)))?;
         over_time.map_or(Ok(()), |file| file.write(&outcome::csv_over_time(&found)))?;
-        html.map_or(Ok(()), |file| file.write(&outcome::page(&found, &self.input.name())))?;
+        html.map_or(Ok(()), |file| file.page(outcome::page(&found, &self.input.name())))?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -9,6 +9,7 @@ use anyhow::Context;
 
 use super::misuse::{OrMisuse, misuse};
 use super::say;
+use crate::report::Page;
 
 /// Standard output by the name that it has among files. Opened as one it would be written from its beginning again.
 const STREAM: &str = "/dev/stdout";
@@ -78,6 +79,29 @@ impl Output {
         self.is_new = false;
         Ok(())
     }
+
+    /// Writes a page that says by which command it was made.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(super) fn page(self, page: Page) -> anyhow::Result<()> {
+        self.write(&page.command(command()).render())
+    }
+}
+
+/// The command as it was given, to be given to a shell again.
+fn command() -> String {
+    let words = std::env::args_os().skip(1).map(|word| shell_word(&word.to_string_lossy()));
+    std::iter::once("warmpath".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// A word in the quotes, if any, that a shell wants.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// Whether both names, through links, lead to one file. What is no file, such as a terminal, may be read and written.
@@ -108,6 +132,13 @@ impl Drop for Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_is_quoted_where_a_shell_would_read_it_otherwise() {
+        let words =
+            [("--speed", "--speed"), ("4,8", "4,8"), ("a b", "'a b'"), ("", "''"), ("it's $1", r"'it'\''s $1'")];
+        words.map(|(word, quoted)| assert_eq!(shell_word(word), quoted));
+    }
 
     #[test]
     fn a_file_that_was_made_for_a_result_goes_where_none_comes() {

@@ -145,12 +145,6 @@ const SIMULATED: [&str; 39] = [
     "html",
 ];
 
-/// The command as it was given.
-fn words() -> String {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    std::iter::once("warmpath".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
-}
-
 impl ReplayArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         self.fleet.check()?;
@@ -168,7 +162,7 @@ impl ReplayArgs {
         self.show(&tried.iter().map(|tried| tried.row.clone()).collect::<Vec<_>>())?;
         let (rows, html) = outputs;
         rows.map_or(Ok(()), |file| file.write(&csv(&tried)))?;
-        html.map_or(Ok(()), |file| file.write(&page::page(&self.input.name(), &words(), &trials, &tried).render()))?;
+        html.map_or(Ok(()), |file| file.page(page::page(&self.input.name(), &trials, &tried)))?;
         // With a worker that dies some are meant to fail.
         let is_expected = self.fleet.restart.is_some();
         Ok(if is_expected { ExitCode::SUCCESS } else { completeness(tried.iter().map(|tried| &tried.row)) })

@@ -100,7 +100,7 @@ impl TuneArgs {
         }
         let (weights, html) = outputs;
         weights.map_or(Ok(()), |file| file.write(&outcome.file(&self.input.name())))?;
-        html.map_or(Ok(()), |file| file.write(&page::page(&self.input.name(), &outcome).render()))?;
+        html.map_or(Ok(()), |file| file.page(page::page(&self.input.name(), &outcome)))?;
         // With a worker that dies some are meant to fail.
         let completed = outcome.completed();
         if completed < 1.0 && self.fleet.restart.is_none() {

@@ -75,7 +75,7 @@ pub fn csv_over_time(outcome: &Outcome) -> String {
 }
 
 /// A page with plots, loading nothing.
-pub fn page(outcome: &Outcome, trace: &str) -> String {
+pub fn page(outcome: &Outcome, trace: &str) -> Page {
     let best = outcome.rows.iter().max_by(|one, other| one.hit_rate.total_cmp(&other.hit_rate));
     let percent = |row: &Row| format!("{:.2} %", row.hit_rate * 100.0);
     let mut page = Page::new("Capacity against hit rate")
@@ -99,7 +99,7 @@ pub fn page(outcome: &Outcome, trace: &str) -> String {
     if !outcome.over_time.is_empty() {
         page = page.section(time_section(outcome));
     }
-    page.section(histograms_section(outcome)).section(rows_section(outcome)).render()
+    page.section(histograms_section(outcome)).section(rows_section(outcome))
 }
 
 /// The rows that differ only in capacity, with a name that tells them from the others.
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_page_has_a_line_for_each_eviction_and_all_rows() {
-        let html = page(&outcome(), "trace <x>");
+        let html = page(&outcome(), "trace <x>").render();
         assert!(html.contains("trace &lt;x&gt;: what caches"), "escaped");
         for text in ["<li>", "lfu</li>", "Time locality", "Access frequency", "Token hit rate over time", "∞"] {
             assert!(html.contains(text), "{text}");

@@ -10,8 +10,8 @@ use crate::sim::fleet::{Outcome, RequestOutcome};
 /// Points of a line; more are not seen.
 const POINTS: usize = 240;
 
-/// The page of all that was tried on the trace of this name, by the command of these `words`.
-pub fn page(trace: &str, words: &str, trials: &Trials<'_>, tried: &[Tried]) -> Page {
+/// The page of all that was tried on the trace of this name.
+pub fn page(trace: &str, trials: &Trials<'_>, tried: &[Tried]) -> Page {
     let hours = trials.prepared().span().0 / 3_600_000.0;
     let input: u64 = (0..trials.prepared().len()).map(|number| u64::from(trials.prepared().lengths(number).0)).sum();
     let mut page = Page::new(format!("Replay of {trace}"))
@@ -20,7 +20,6 @@ pub fn page(trace: &str, words: &str, trials: &Trials<'_>, tried: &[Tried]) -> P
              arrive as the trace says, whatever became of those before them, unless the command sets clients that wait for \
              answers. Times are those of requests that were completed.",
         )
-        .fact("command", words)
         .fact("requests", trials.prepared().len().to_string())
         .fact("prompt tokens", format!("{:.1} M", real(input) / 1e6))
         .fact("recorded over", format!("{hours:.2} h"));
