@@ -135,7 +135,9 @@ mod tests {
 
     #[test]
     fn a_word_is_quoted_where_a_shell_would_read_it_otherwise() {
-        for (word, quoted) in [("--speed", "--speed"), ("4,8", "4,8"), ("a b", "'a b'"), ("", "''"), ("it's", r"'it'\''s'")] {
+        for (word, quoted) in
+            [("--speed", "--speed"), ("4,8", "4,8"), ("a b", "'a b'"), ("", "''"), ("it's", r"'it'\''s'")]
+        {
             assert_eq!(shell_word(word), quoted);
         }
     }
