@@ -8,12 +8,12 @@ use http_body_util::{BodyExt, Limited};
 use rand::RngExt;
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use warmpath_core::count::real_len;
 use warmpath_core::ids::TokenId;
+use warmpath_simulator::{DecodePoint, Ms, PrefillPoint};
 
 use crate::error::BoxError;
 use crate::link::{Inflow, Site};
-use crate::real::real_len;
-use crate::sim::{DecodePoint, Ms, PrefillPoint};
 use crate::upstream::sse::SseScanner;
 use crate::upstream::usage;
 

@@ -35,6 +35,7 @@ mod schema;
 mod secrecy;
 mod sessions;
 mod shape;
+mod simulated;
 mod tls;
 mod tokenize;
 mod tracing;

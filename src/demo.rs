@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::mpsc;
+use warmpath_core::count::real;
 use warmpath_core::policy::PolicyName;
 
 use crate::link::{Site, TlsFiles};
-use crate::real::real;
 use crate::replay::live::{self, Shot};
 use crate::replay::reachable;
 use crate::replay::report::{self, Row};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use warmpath_core::count::real_len;
 use warmpath_core::trust::{Trust, ViewState};
 use warmpath_indexer::codec::{decode, decode_json};
 use warmpath_indexer::concurrent::Chains;
@@ -14,7 +15,6 @@ use warmpath_indexer::repair::{Emptied, Repair, Repaired, Step};
 
 use crate::fleet::engine::Process;
 use crate::fleet::{PoolState, Worker};
-use crate::real::real_len;
 use crate::shutdown::Lasting;
 use refusals::{Refusal, Refusals};
 use restore::Restoring;

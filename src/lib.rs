@@ -1,6 +1,6 @@
 //! Warmpath: a KV-cache-aware request router for LLM fleets.
 //!
-//! `router-core` decides, `indexer` remembers, this crate talks to the world. `ARCHITECTURE.md` has the map.
+//! `router-core` decides, `indexer` remembers, `simulator` imitates, this crate talks to the world. `ARCHITECTURE.md` has the map.
 #![forbid(unsafe_code)]
 // They panic where nobody hears.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -29,12 +29,10 @@ pub mod pem;
 mod printable;
 pub mod processor;
 pub mod queue;
-pub mod real;
 pub mod replay;
 pub mod report;
 mod request_id;
 pub mod shutdown;
-pub mod sim;
 mod stride;
 pub mod telemetry;
 pub mod tokenize;

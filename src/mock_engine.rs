@@ -7,13 +7,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use warmpath_indexer::codec::encode::{self, HashForm};
+use warmpath_simulator::{Engine, EngineConfig, Profile};
 
 use crate::door::{Door, DoorLimits, Listener};
 use crate::error::BoxError;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::{Bus, Publisher};
 use crate::shutdown::Tasks;
-use crate::sim::{Engine, EngineConfig, Profile};
 use crate::telemetry::metrics::DoorMetrics;
 use driver::Driver;
 use exposition::{Exposition, Names, Subject};

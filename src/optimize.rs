@@ -16,8 +16,8 @@ use savings::{KvVolume, Savings};
 use stack::Order;
 use store::{Eviction, StoreRules};
 use tally::{Curve, Histograms, OverTime, Span};
+use warmpath_core::count::{real, real_len};
 
-use crate::real::{real, real_len};
 use crate::replay::trace::TraceRequest;
 
 pub mod accesses;

@@ -16,9 +16,10 @@ use std::time::Instant;
 
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
+use warmpath_simulator::fleet::{Scenario, ScenarioError};
 
+use crate::config::Routing;
 use crate::replay::trace::TraceRequest;
-use crate::sim::fleet::{Scenario, ScenarioError};
 use bench::{Bench, Stretch};
 use figures::{Aim, Figures, Limits};
 use outcome::{Cell, Contender, FrontPoint, Outcome, Share, Verdict};
@@ -38,8 +39,9 @@ pub struct Plan {
     pub trials: usize,
     /// Seed of the search.
     pub seed: u64,
-    /// The fleets and loads on which every point is measured. The router's settings of the first are where the search
-    /// begins.
+    /// Where the search begins.
+    pub routing: Routing,
+    /// The fleets and loads on which every point is measured.
     pub cells: Vec<Scenario>,
     /// Tokens in a block.
     pub block_size: BlockSize,
@@ -90,7 +92,7 @@ pub fn run(
     let Some(first) = plan.cells.first().filter(|_| warm_up < tuned && tuned < trace.len()) else {
         return Err(TuneError::Parts { tuned, requests: trace.len(), warm_up });
     };
-    let space = Space::new(plan.policy, &first.router.routing, first.engine.tiers.is_some())?;
+    let space = Space::new(plan.policy, &plan.routing, first.engine.tiers.is_some())?;
     let mut bench = Bench::new(trace, plan, &space, ended);
     planned(bench.planned());
     let mut measure = |rung: usize, points: &[Point]| {

@@ -5,6 +5,7 @@
 pub mod admission;
 pub mod blocks;
 pub mod cost;
+pub mod count;
 pub mod engine_load;
 pub mod history;
 pub mod ids;

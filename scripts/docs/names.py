@@ -24,7 +24,7 @@ FOREIGN = set(
     --router-mode --release --locked --build --lora-modules --enable-lora --no-enable-prefix-caching --quick --peers --max-running-requests
     --prefix-caching-hash-algo""".split()
 )
-FOLDERS = ("docs", "scripts", "tests", "src", "deploy", "docker", "config", "indexer", "router-core")
+FOLDERS = ("docs", "scripts", "tests", "src", "deploy", "docker", "config", "indexer", "router-core", "simulator")
 SPAN = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
@@ -65,7 +65,7 @@ def helps(router):
 @functools.cache
 def source():
     """All of the program's code, and all tests."""
-    folders = ("src", "router-core", "indexer", "tests")
+    folders = ("src", "router-core", "indexer", "simulator", "tests")
     return "\n".join(path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.rs"))
 
 

@@ -13,6 +13,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{Mutex, MutexGuard, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
+use warmpath_core::count::real;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{behaviour, build};
@@ -22,7 +23,6 @@ use crate::fleet::discovery::{Found, Origin};
 use crate::http::admin::AdminToken;
 use crate::http::admin::settings::{Reloaded, Settings, Shown};
 use crate::http::desk::Desk;
-use crate::real::real;
 use crate::telemetry::metrics::ConfigMetrics;
 use crate::upstream::Upstream;
 use crate::wall_clock::now_ms;

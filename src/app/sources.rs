@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
+use warmpath_core::count::real_len;
 use warmpath_core::ids::{Slot, WorkerId};
 use warmpath_core::namespace::Namespace;
 use warmpath_indexer::concurrent::ConcurrentIndex;
@@ -25,7 +26,6 @@ use crate::events::wiring::{nats_settings, nats_source, zmq_settings, zmq_source
 use crate::events::zmq::{Gate, ZmqBus};
 use crate::events::{Abilities, EventTask, Heard, Message, Source};
 use crate::fleet::{Fleet, PoolState, Worker};
-use crate::real::real_len;
 use crate::shutdown::{Lasting, Restarts, Tasks};
 use crate::telemetry::metrics::Metrics;
 

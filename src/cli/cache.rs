@@ -2,8 +2,9 @@
 
 use clap::{Args, ValueEnum};
 
+use warmpath_simulator::{Eviction, LinkSpec, PrefetchPolicy, Profile, Tiers, Timing, WritePolicy};
+
 use super::number;
-use crate::sim::{Eviction, LinkSpec, PrefetchPolicy, Profile, Tiers, Timing, WritePolicy};
 
 /// A simulated engine's cache.
 #[derive(Debug, Args)]

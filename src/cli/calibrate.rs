@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use warmpath_core::count::real_len;
+use warmpath_simulator::{DecodePoint, Ms, PrefillPoint, Roofline, Timing};
 
 use super::misuse::misuse;
 use super::site::{TlsArgs, remedied_box};
 use super::{number, runtime, say};
 use crate::calibrate::{Measuring, measure};
-use crate::real::real_len;
-use crate::sim::{DecodePoint, Ms, PrefillPoint, Roofline, Timing};
 
 /// The share of its hardware that an engine reaches, from one prefill and one decode; as text, or as what `--timing` of
 /// simulated engines takes. Both points are given, or measured on a live engine that has nothing else to do.

@@ -6,18 +6,18 @@ use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use clap::Args;
+use warmpath_core::count::real_len;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
+use warmpath_simulator::cache::Profile;
+use warmpath_simulator::fleet::{Conditions, EventWay, Reports, Scenario, ScenarioError};
+use warmpath_simulator::{EngineConfig, Ms, Realism, Timing};
 
 use super::cache::CacheArgs;
 use super::misuse::{OrMisuse, misuse};
 use super::{number, remark};
 use crate::config::{Config, ConfigError};
-use crate::real::real_len;
 use crate::replay::report::Row;
-use crate::sim::cache::Profile;
-use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario, ScenarioError};
-use crate::sim::{EngineConfig, Ms, Realism, Timing};
 
 /// Fleets of simulated engines, and how requests arrive at them.
 #[derive(Debug, Args)]
@@ -143,7 +143,7 @@ impl FleetArgs {
         let configured = config.engines.metrics_interval.get().as_secs_f64() * 1e3;
         let interval = self.scrape_interval.unwrap_or(configured);
         Scenario {
-            router: RouterSettings::new(policy, config),
+            router: config.simulated(policy),
             workers,
             engine,
             shared_pages: self.cache.storage_blocks,

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use tracing::Level;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{self, HashForm};
+use warmpath_simulator::{ConfigError, EngineConfig, Scheme, Timing};
 
 use super::cache::CacheArgs;
 use super::misuse::{OrMisuse, misuse};
@@ -22,7 +23,6 @@ use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::{Envelope, ZmqOutlet, ZmqPublisher};
 use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
 use crate::shutdown::{Interrupts, Tasks};
-use crate::sim::{ConfigError, EngineConfig, Scheme, Timing};
 use crate::telemetry;
 
 /// A simulated engine: an engine's cache and vLLM's scheduler in scaled real time, behind OpenAI's HTTP and with vLLM's events and

@@ -9,6 +9,9 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 use warmpath_core::units::{BlockSize, Blocks};
+use warmpath_simulator::fleet::{Conditions, EventWay, Reports, Scenario};
+use warmpath_simulator::timing::Timing;
+use warmpath_simulator::{EngineConfig, Ms};
 
 use super::fleet::{completeness, simulated};
 use super::misuse::misuse;
@@ -18,9 +21,6 @@ use crate::config::{Change, Config, Model, Worker, changes};
 use crate::replay::report::Row;
 use crate::replay::simulated::{Trial, Trials};
 use crate::replay::trace::TraceRequest;
-use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
-use crate::sim::timing::Timing;
-use crate::sim::{EngineConfig, Ms};
 use crate::telemetry::panics;
 
 /// Compares two configurations: what differs, what of it takes effect at once and what needs a restart. With a trace, what
@@ -152,7 +152,7 @@ impl PlanArgs {
 
     fn scenario(&self, config: &Config, engines: &Engines, block_size: BlockSize) -> Scenario {
         Scenario {
-            router: RouterSettings::new(config.routing.policy, config),
+            router: config.simulated(config.routing.policy),
             workers: engines.workers,
             engine: EngineConfig {
                 block_size,

@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
+use warmpath_simulator::fleet::{Effect, Scenario};
 
 use super::explain;
 use super::fleet::{FleetArgs, completeness, policies, policy, share, simulated};
@@ -26,7 +27,6 @@ use crate::replay::page;
 use crate::replay::report::{self, Row};
 use crate::replay::simulated::{Trial, Trials, Tried, csv};
 use crate::replay::trace::TraceRequest;
-use crate::sim::fleet::{Effect, Scenario};
 use crate::telemetry::panics;
 
 /// Sends the requests of a trace, at the times of the trace, through simulated fleets behind the real scheduler, index and

@@ -10,12 +10,12 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use warmpath_core::count::{real, real_len};
 use warmpath_core::units::BlockSize;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::misuse::{OrMisuse, misuse};
 use super::{heard, remark, say};
-use crate::real::{real, real_len};
 use crate::replay::trace::{Access, Format, Options, Trace, TraceError, TraceRequest};
 use crate::replay::workload::Workload;
 

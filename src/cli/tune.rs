@@ -83,6 +83,7 @@ impl TuneArgs {
             limits: Limits { ttft_ms: self.ttft_limit, itl_ms: self.itl_limit },
             trials: usize::from(self.trials),
             seed: self.fleet.seed,
+            routing: config.routing.clone(),
             cells: fleets.map(scenario).collect(),
             block_size,
             warm_up: share(tuned, self.fleet.warm_up),

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
+use warmpath_core::count::{real, real_len};
 use warmpath_core::ids::{SequenceHash, Slot};
 use warmpath_core::shape::TenantId;
 
 use super::{Decision, Decisions, Filter};
-use crate::real::{real, real_len};
 
 /// Points in one answer, at most.
 pub const POINTS_MAX: usize = 240;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
+use warmpath_simulator::EngineConfig;
 
 use super::{BLOCK, DemoOptions};
 use crate::app::{App, StartError};
@@ -17,7 +18,6 @@ use crate::events::publish::Bus;
 use crate::events::publish::faults::EventFaults;
 use crate::mock_engine::{LETTERS, MockEngine, MockSettings};
 use crate::shutdown::{Interrupts, Tasks};
-use crate::sim::EngineConfig;
 
 /// The model that the demo's engines serve.
 pub(super) const MODEL: &str = "demo";

@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use warmpath_core::count::real;
 
 use crate::printable;
-use crate::real::real;
 
 /// Buckets of the rate, and how long each is.
 const BUCKETS: usize = 12;

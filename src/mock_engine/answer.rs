@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use serde_json::Value;
 use tokio::sync::mpsc;
+use warmpath_simulator::{RequestId, TokenOut};
 
 use super::Shared;
 use super::driver::{Command, Commands};
 use super::ranks::{Seat, Seated};
-use crate::sim::{RequestId, TokenOut};
 pub(super) use native::Native;
 pub(super) use openai::OpenAi;
 

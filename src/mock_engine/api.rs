@@ -13,7 +13,9 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
+use warmpath_core::count::real;
 use warmpath_core::ids::TokenId;
+use warmpath_simulator::{RequestId, SimRequest};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Shared;
@@ -24,8 +26,6 @@ use super::ranks::Seat;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::ReplayFault;
 use crate::openai::{Endpoint, RequestView};
-use crate::real::real;
-use crate::sim::{RequestId, SimRequest};
 
 const BODY_MAX: usize = 64 * 1024 * 1024;
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
+use warmpath_simulator::{Engine, EngineConfig, Ms, Refused, RequestId, SimRequest, Step, TokenOut};
 
 use super::exposition::{Exposition, RankMetrics};
 use super::wire::Wire;
 use crate::events::publish::faults::EventFaults;
 use crate::events::publish::zmq::ReplayFault;
-use crate::sim::{Engine, EngineConfig, Ms, Refused, RequestId, SimRequest, Step, TokenOut};
 
 /// Commands that wait for the end of a step.
 const COMMANDS: usize = 8192;

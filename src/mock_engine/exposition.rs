@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use warmpath_core::count::real_len;
+use warmpath_simulator::{EngineStats, Levels, Ms, RequestId, TokenOut};
+
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 
-use crate::real::real_len;
-use crate::sim::{EngineStats, Levels, Ms, RequestId, TokenOut};
 use crate::wall_clock;
 
 const SECONDS: [f64; 16] =

@@ -5,12 +5,12 @@ use tokio::time::{Instant, sleep_until};
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{self, HashForm};
 use warmpath_indexer::event::EventBatch;
+use warmpath_simulator::BlockEvent;
 
 use crate::events::Message;
 use crate::events::publish::Publisher;
 use crate::events::publish::faults::{EventFaults, FaultyWay};
 use crate::events::publish::zmq::ReplayFault;
-use crate::sim::BlockEvent;
 use crate::wall_clock;
 
 /// Encodes one batch a step, numbers it, and publishes it.

@@ -1,7 +1,8 @@
 //! What was found, for people: a table, CSV, and a page with plots.
 
+use warmpath_core::count::{real, real_len};
+
 use super::{Capacity, Outcome, Row};
-use crate::real::{real, real_len};
 use crate::report::axis::grouped;
 use crate::report::{Bars, Page, Plot, Section, Series, Table};
 

@@ -1,8 +1,7 @@
 //! What hits are worth: prefill that is not computed, in GPU seconds and GPUs, and how much KV a service makes.
 
 use serde::Serialize;
-
-use crate::real::real;
+use warmpath_core::count::real;
 
 /// What the cache saves of prefill.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -1,10 +1,10 @@
 //! What a walk over reuse distances is summed up to: hits by capacity, hits over time, histograms.
 
 use serde::Serialize;
+use warmpath_core::count::{real, real_len};
 
 use super::accesses::{Accesses, Volume};
 use super::stack::{LookUp, Reuse};
-use crate::real::{real, real_len};
 use crate::replay::trace::Access;
 
 /// Hits by capacity, of all capacities at once.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::sync::mpsc;
+use warmpath_core::count::real;
 
 use super::live::{self, Shot};
 use super::reachable;
@@ -11,7 +12,6 @@ use super::report::Row;
 use super::tally::{Run, Tally};
 use super::trace::TraceRequest;
 use crate::link::Site;
-use crate::real::real;
 
 /// A gateway and what it is sent.
 #[derive(Clone, Debug)]

@@ -1,11 +1,12 @@
 //! What a replay showed, as a page with plots: each fleet and load by itself, and the policies on it side by side.
 
+use warmpath_core::count::{real, real_len};
+use warmpath_simulator::fleet::{Outcome, RequestOutcome};
+
 use super::report::{Row, shown};
 use super::simulated::{Trials, Tried};
-use crate::real::{real, real_len};
 use crate::report::plot::{Bars, Plot, Series};
 use crate::report::{Page, Section, Table};
-use crate::sim::fleet::{Outcome, RequestOutcome};
 
 /// Points of a line; more are not seen.
 const POINTS: usize = 240;

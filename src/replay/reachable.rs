@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use warmpath_core::count::real;
+
 use super::trace::TraceRequest;
-use crate::real::real;
 
 /// Cached over input tokens of one LRU cache of `capacity` blocks over the requests in their order, untimed, under the
 /// engine's own rule: only full blocks are stored, of a prompt of `n` tokens at most `⌊(n−1)/block⌋` hit, and of blocks

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use warmpath_core::count::real_len;
 
 use crate::decisions::told::Told;
-use crate::real::real_len;
 
 /// One policy on one fleet.
 #[derive(Clone, Debug, Serialize)]

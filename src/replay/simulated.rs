@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use warmpath_core::count::{real, real_len};
 use warmpath_core::units::BlockSize;
+use warmpath_simulator::fleet::{Arrival, Effect, Outcome, Prepared, RequestOutcome, Scenario, ScenarioError, run};
 
 use super::reachable;
 use super::report::{Distribution, Row, max_over_mean, mean};
 use super::trace::TraceRequest;
-use crate::real::{real, real_len};
-use crate::sim::fleet::{Arrival, Effect, Outcome, Prepared, RequestOutcome, Scenario, ScenarioError, run};
 
 mod decisions;
 

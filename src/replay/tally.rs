@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use warmpath_core::count::{real, real_len};
+
 use super::live::{Failure, Outcome};
 use super::report::{Distribution, Row, max_over_mean, mean};
-use crate::real::{real, real_len};
 
 /// What has come of the requests so far.
 #[derive(Default)]

@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 
 pub use format::Format;
 
-use crate::sim::fleet::unnamed_block;
 use size::BYTES_MAX;
+use warmpath_simulator::fleet::unnamed_block;
 
 mod bailian;
 mod format;

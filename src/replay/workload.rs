@@ -16,9 +16,9 @@
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
+use warmpath_core::count::real;
 
 use super::trace::{About, TraceRequest};
-use crate::real::real;
 
 mod spec;
 

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use warmpath_core::count::real_len;
+
 use super::axis::{Axis, Form};
 use super::escaped;
-use crate::real::real_len;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 330.0;

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::real::real;
+use warmpath_core::count::real;
 
 const BUCKETS: usize = 30;
 const BUCKET: Duration = Duration::from_secs(10);

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use warmpath_core::count::real_len;
 use warmpath_core::ids::Rank;
 
-use crate::real::real_len;
 use crate::shutdown::Restarts;
 use crate::telemetry::parting::Parting;
 pub use belief::Belief;

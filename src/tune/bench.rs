@@ -2,6 +2,9 @@
 //! remembered.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use warmpath_simulator::fleet::{Scenario, ScenarioError};
 
 use super::Plan;
 use super::figures::{Figures, Limits};
@@ -9,7 +12,6 @@ use super::search::rounds;
 use super::space::{Point, Space};
 use crate::replay::simulated::{Trial, Trials};
 use crate::replay::trace::TraceRequest;
-use crate::sim::fleet::{Scenario, ScenarioError};
 
 /// Beginnings of the tuned part on which points are measured one after the other, the last of which is all of it.
 pub const RUNGS: usize = 3;
@@ -101,7 +103,7 @@ impl<'a> Bench<'a> {
         let wanted: Vec<Trial> = points
             .iter()
             .flat_map(|point| {
-                let routing = self.space.routing(point);
+                let routing = Arc::new(self.space.routing(point));
                 cells.iter().map(move |cell| {
                     let mut scenario = cell.clone();
                     scenario.router.routing = routing.clone();

@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
+use warmpath_core::count::real_len;
+use warmpath_simulator::fleet::RequestOutcome;
 
-use crate::real::real_len;
 use crate::replay::simulated::Tried;
-use crate::sim::fleet::RequestOutcome;
 
 /// What is to be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -146,7 +146,7 @@ impl FromStr for Aim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::Ms;
+    use warmpath_simulator::Ms;
 
     fn figures(ttft_mean_ms: f64, good: f64) -> Figures {
         let (hit_rate, completed) = (good / 2.0, 1.0);

@@ -5,10 +5,10 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use serde_json::Value;
+use warmpath_simulator::fleet::Scenario;
 
 use super::figures::{Aim, Figures, Limits};
 use super::space::Point;
-use crate::sim::fleet::Scenario;
 
 /// What chance alone, such as another order of ties, changes in a mean or a percentile.
 pub const NOISE: f64 = 0.01;

@@ -1,8 +1,9 @@
 //! What a search came to, as a page with plots.
 
+use warmpath_core::count::real_len;
+
 use super::figures::{Aim, Figures};
 use super::outcome::{Cell, Outcome, SHOWN, Share};
-use crate::real::real_len;
 use crate::report::{Bars, Page, Plot, Section, Series, Table};
 
 /// The page of a search on the trace of this name.

@@ -1,12 +1,13 @@
 //! What was found, where the engines' timing is other than it was estimated: a gain that hangs on an estimate is none.
 
+use warmpath_simulator::fleet::{Scenario, ScenarioError};
+use warmpath_simulator::{EngineConfig, Ms, Timing};
+
 use super::Plan;
 use super::bench::{Bench, Stretch};
 use super::figures::Figures;
 use super::outcome::World;
 use super::space::Point;
-use crate::sim::fleet::{Scenario, ScenarioError};
-use crate::sim::{EngineConfig, Ms, Timing};
 
 /// By how much every constant is changed.
 const FACTORS: [f64; 2] = [0.7, 1.3];
@@ -45,13 +46,13 @@ fn constants(timing: &Timing) -> &'static [Constant] {
     }
 }
 
-fn with_roofline(engine: &mut EngineConfig, change: impl FnOnce(&mut crate::sim::Roofline)) {
+fn with_roofline(engine: &mut EngineConfig, change: impl FnOnce(&mut warmpath_simulator::Roofline)) {
     if let Timing::Roofline(roofline) = &mut engine.timing {
         change(roofline);
     }
 }
 
-fn with_per_token(engine: &mut EngineConfig, change: impl FnOnce(&mut crate::sim::timing::PerToken)) {
+fn with_per_token(engine: &mut EngineConfig, change: impl FnOnce(&mut warmpath_simulator::timing::PerToken)) {
     if let Timing::PerToken(constants) = &mut engine.timing {
         change(constants);
     }

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use warmpath_core::count::real_len;
 
 use super::space::{Point, Space};
-use crate::real::real_len;
 
 /// Of all points, those of the first part, in tenths; the others are steps around the best.
 const SPREAD_TENTHS: usize = 6;

@@ -9,8 +9,8 @@ use warmpath::events::publish::faults::EventFaults;
 use warmpath::link::{Site, TlsFiles};
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
-use warmpath::sim::{EngineConfig, Roofline, Timing};
 use warmpath_indexer::codec::encode::{Form, HashForm};
+use warmpath_simulator::{EngineConfig, Roofline, Timing};
 
 /// What the engine lasts by: prompts of 8192 tokens take 634 ms and decode steps 20 ms, beside which HTTP is little.
 const PRESET: Roofline = Roofline::PRESETS[1];

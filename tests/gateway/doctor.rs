@@ -11,9 +11,9 @@ use warmpath::events::publish::faults::EventFaults;
 use warmpath::events::publish::zmq::{ReplayFault, ZmqPublisher};
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
-use warmpath::sim::EngineConfig;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{Form, HashForm};
+use warmpath_simulator::EngineConfig;
 
 use crate::meddler::Meddler;
 use crate::sdk::python;

@@ -13,7 +13,6 @@ use warmpath::events::publish::Bus;
 use warmpath::events::publish::faults::EventFaults;
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
-use warmpath::sim::{EngineConfig, Profile};
 use warmpath_core::blocks::{Root, hash_blocks};
 use warmpath_core::ids::Slot;
 use warmpath_core::namespace::Namespace;
@@ -26,6 +25,7 @@ use warmpath_indexer::codec::{
 use warmpath_indexer::concurrent::ConcurrentIndex;
 use warmpath_indexer::event::CacheEvent;
 use warmpath_indexer::view::ViewSettings;
+use warmpath_simulator::{EngineConfig, Profile};
 
 use crate::fleet::value_of;
 

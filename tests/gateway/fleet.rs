@@ -13,9 +13,9 @@ use warmpath::events::publish::Bus;
 use warmpath::events::publish::faults::EventFaults;
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
-use warmpath::sim::EngineConfig;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode;
+use warmpath_simulator::EngineConfig;
 
 pub(crate) use crate::exposition::value_of;
 use crate::resting::Resting;

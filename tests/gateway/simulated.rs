@@ -9,10 +9,10 @@ use warmpath::config::Config;
 use warmpath::demo::{self, DemoOptions};
 use warmpath::replay::simulated::{Trial, Trials, Tried};
 use warmpath::replay::trace::TraceRequest;
-use warmpath::sim::fleet::{Conditions, EventWay, Reports, RouterSettings, Scenario};
-use warmpath::sim::{EngineConfig, Ms};
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
+use warmpath_simulator::fleet::{Conditions, EventWay, Reports, Scenario};
+use warmpath_simulator::{EngineConfig, Ms};
 
 /// Orders that are tried.
 const ORDERS: u64 = 40;
@@ -41,7 +41,7 @@ async fn a_trace_hits_over_http_what_it_hits_in_virtual_time() {
         demo::slice(&options).unwrap().iter().map(|request| request.split(options.scale / BLOCK)).collect();
     let block_size = BlockSize::new(BLOCK).unwrap();
     let scenario = |policy| Scenario {
-        router: RouterSettings::new(policy, &Config::default()),
+        router: Config::default().simulated(policy),
         workers: u16::try_from(options.workers).unwrap(),
         engine: EngineConfig { block_size, blocks: options.cache_blocks + 1, ..EngineConfig::default() },
         shared_pages: 0,

@@ -9,10 +9,10 @@ use warmpath::events::publish::faults::EventFaults;
 use warmpath::events::publish::zmq::ZmqPublisher;
 use warmpath::mock_engine::{MockEngine, MockSettings};
 use warmpath::shutdown::Tasks;
-use warmpath::sim::EngineConfig;
 use warmpath_core::units::BlockSize;
 use warmpath_indexer::codec::encode::{Form, HashForm, encode};
 use warmpath_indexer::event::EventBatch;
+use warmpath_simulator::EngineConfig;
 
 use crate::by_hand::stored;
 use crate::fleet::{TestFleet, fleet};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use warmpath::real::real_len;
 use warmpath_core::admission::OnAllBusy;
 use warmpath_core::blocks::{DEFAULT_ROOT_SEED, Root};
+use warmpath_core::count::real_len;
 use warmpath_core::ids::{BlockHash, EngineHash, Rank, RequestKey, Slot, WorkerId};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::PrefixIndex;

@@ -6,8 +6,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use warmpath_core::count::real;
+
 use anyhow::{Context, bail};
-use warmpath::real::real;
 
 use super::client::{Outcome, Spec};
 

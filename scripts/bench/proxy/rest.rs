@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use warmpath::real::real_len;
+use warmpath_core::count::real_len;
 
 use super::canned::Pace;
 use super::client::Spec;

@@ -1,7 +1,7 @@
 //! Rounds in which direct connections, nginx and the routers take turns, so that what else the machine does falls on all.
 
 use serde_json::Value;
-use warmpath::real::real;
+use warmpath_core::count::real;
 
 use super::client::{Outcome, Spec};
 use super::nginx::Nginx;

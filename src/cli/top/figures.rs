@@ -69,7 +69,7 @@ pub(super) fn course(points: &[Point], figure: fn(&Point) -> Option<f64>, bars: 
             let from = bar * points.len() / bars;
             let to = ((bar + 1) * points.len() / bars).max(from + 1).min(points.len());
             let known: Vec<f64> = points.get(from..to)?.iter().filter_map(figure).collect();
-            (!known.is_empty()).then(|| known.iter().sum::<f64>() / crate::real::real_len(known.len()))
+            (!known.is_empty()).then(|| known.iter().sum::<f64>() / warmpath_core::count::real_len(known.len()))
         })
         .collect();
     let most = means.iter().flatten().copied().fold(0.0, f64::max);

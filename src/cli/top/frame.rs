@@ -190,7 +190,7 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, picture: &Picture) {
     // The last step is not over: it would always look like a fall.
     let points = history.points.split_last().map_or(&[][..], |(_, points)| points);
     let requests: fn(&Point) -> Option<f64> = |point| Some(point.requests);
-    let each_second = |requests: f64| requests * 1000.0 / crate::real::real(history.step_ms.max(1));
+    let each_second = |requests: f64| requests * 1000.0 / warmpath_core::count::real(history.step_ms.max(1));
     let by_requests: fn(&Point) -> f64 = |point| point.requests;
     let rate = recent(points, requests, |_| 1.0).map(each_second);
     let hit_rate: fn(&Point) -> Option<f64> = |point| point.hit_rate;

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 use warmpath_core::ids::TokenId;
+use warmpath_simulator::{FinishReason, TokenOut};
 
 use crate::mock_engine::native::Asked;
-use crate::sim::{FinishReason, TokenOut};
 
 /// What its sequences have come to.
 pub(in crate::mock_engine) struct Native {

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 use warmpath_core::ids::TokenId;
+use warmpath_simulator::{FinishReason, TokenOut};
 
 use crate::openai::{Endpoint, RequestView};
-use crate::sim::{FinishReason, TokenOut};
 
 /// What all chunks of an answer share, and the texts of one that is told whole.
 pub(in crate::mock_engine) struct OpenAi {

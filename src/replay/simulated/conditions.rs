@@ -1,15 +1,17 @@
 //! What the conditions between clients and engines change, and by how much.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
+use warmpath_simulator::fleet::{EventWay, Reports};
+use warmpath_simulator::{Ms, Profile, Timing};
 
 use super::ladder::{BLOCK, conversation, outcome, scenario};
 use super::*;
+use crate::config::Routing;
 use crate::replay::trace::About;
-use crate::sim::fleet::{EventWay, Reports};
-use crate::sim::{Ms, Profile, Timing};
 
 /// A prompt of so many blocks that begins as all others do and of which as many tokens are generated.
 fn request(at_ms: u64, blocks: u64, output_length: u32) -> TraceRequest {
@@ -50,7 +52,9 @@ fn sessions_of_a_trace_stay_with_their_workers() {
     };
     let workers = |weight: f64, sessions: [Option<&str>; 3]| {
         let mut scenario = Scenario { check: true, ..scenario(PolicyName::RoundRobin, 2, 100) };
-        scenario.router.routing.sessions.weight = weight.try_into().unwrap();
+        let mut routing = Routing::default();
+        routing.sessions.weight = weight.try_into().unwrap();
+        scenario.router.routing = Arc::new(routing);
         let trace: Vec<TraceRequest> =
             (0..9).map(|number| turn(number, sessions[usize::try_from(number % 3).unwrap()])).collect();
         outcome(&trace, &scenario).requests.iter().map(|request| request.worker.unwrap()).collect::<Vec<_>>()

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use warmpath_core::ids::{Rank, Slot, WorkerId};
+use warmpath_simulator::fleet::{MODEL, Outcome, Scenario};
 
 use crate::decisions::Name;
 use crate::decisions::told::{Told, told_dry};
-use crate::sim::fleet::{MODEL, Outcome, Scenario};
 
 /// Those that were to be told, each under the number of its request, from 1, and with what came of that.
 pub(super) fn told(scenario: &Scenario, outcome: &Outcome) -> Vec<Told> {

@@ -3,13 +3,13 @@
 
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
+use warmpath_simulator::fleet::{Conditions, EventWay, Reports};
+use warmpath_simulator::timing::Roofline;
+use warmpath_simulator::{EngineConfig, Ms, Tiers, Timing};
 
 use super::*;
 use crate::config::Config;
 use crate::replay::trace;
-use crate::sim::fleet::{Conditions, EventWay, Reports, RouterSettings};
-use crate::sim::timing::Roofline;
-use crate::sim::{EngineConfig, Ms, Tiers, Timing};
 
 pub(super) const BLOCK: u32 = 512;
 
@@ -24,7 +24,7 @@ pub(super) fn conversation(requests: usize) -> Vec<TraceRequest> {
 
 pub(super) fn scenario(policy: PolicyName, workers: u16, cache_blocks: u32) -> Scenario {
     Scenario {
-        router: RouterSettings::new(policy, &Config::default()),
+        router: Config::default().simulated(policy),
         workers,
         engine: EngineConfig {
             block_size: BlockSize::new(BLOCK).unwrap(),

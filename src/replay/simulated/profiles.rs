@@ -1,11 +1,14 @@
 //! What must hold of fleets of every engine, with and without tiers below its cache.
 
+use std::sync::Arc;
+
 use warmpath_core::policy::PolicyName;
+use warmpath_simulator::tiers::{Eviction, PrefetchPolicy, Tiers, WritePolicy};
+use warmpath_simulator::{Ms, Profile};
 
 use super::ladder::{BLOCK, conversation, outcome, scenario};
 use super::*;
-use crate::sim::tiers::{Eviction, PrefetchPolicy, Tiers, WritePolicy};
-use crate::sim::{Ms, Profile};
+use crate::config::Routing;
 
 const PROFILES: [Profile; 3] = [Profile::Vllm, Profile::Nano, Profile::SglangRadix];
 
@@ -90,7 +93,8 @@ fn what_the_host_keeps_is_found_and_foretold() {
         let mut with_host = above(50_000, 0, |_| (), base());
         // A block is worth what it is worth on the device, so that promises can be compared with what is found.
         let whole = serde_json::json!({ "device": 1.0, "host": 1.0, "disk": 1.0, "external": 1.0 });
-        with_host.router.routing.tiers = serde_json::from_value(whole).unwrap();
+        let tiers = serde_json::from_value(whole).unwrap();
+        with_host.router.routing = Arc::new(Routing { tiers, ..Routing::default() });
         let [_, found, promised] = tokens(&outcome(&trace, &with_host));
         assert!(small < large, "{profile:?}");
         assert_eq!((found, promised), (large, large), "{profile:?}");

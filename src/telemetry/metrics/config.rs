@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use warmpath_core::count::real_len;
+
 use metrics::{Counter, Gauge};
 
 use super::{
     CONFIG_FAILURES, CONFIG_HASH, CONFIG_LOADED, CONFIG_RELOADS, CONFIG_SUCCESSFUL, CONFIG_WAITING, Metrics, Registry,
 };
-use crate::real::real_len;
 
 /// Handles of the configuration.
 #[derive(Clone)]

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use warmpath_core::count::real;
+
 use metrics::{Counter, Gauge, Label};
 
 use super::{
     ACCEPT_FAILURES, CERTIFICATE_EXPIRY, CERTIFICATE_READS, CONNECTIONS, CONNECTIONS_CLOSED, CONNECTIONS_OPENED,
     CONNECTIONS_REFUSED, HANDSHAKE_FAILURES, Metrics, STREAMS_RESET,
 };
-use crate::real::real;
 
 /// The listener of clients.
 pub const DATA: &str = "data";

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use warmpath_core::count::{real, real_len};
+
 use metrics::{Gauge, Label};
 
 use super::{BUILD, PROCESS_CPU, PROCESS_FILES, PROCESS_FILES_MAX, PROCESS_MEMORY, Registry};
-use crate::real::{real, real_len};
 
 /// Parts of a second in which Linux tells processor time, on every machine that it runs on here.
 const TICKS: f64 = 100.0;

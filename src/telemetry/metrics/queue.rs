@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Gauge, Histogram, Label};
+use warmpath_core::count::real_len;
 use warmpath_core::queue::Lane;
 
 use super::{QUEUE_LENGTH, QUEUE_REFUSALS, QUEUE_WAIT, Registry};
-use crate::real::real_len;
 
 /// Handles of one model's queue.
 #[derive(Clone)]

@@ -1,9 +1,9 @@
 //! How a model's prompts become tokens.
 
 use metrics::Label;
+use warmpath_core::count::real;
 
 use super::{ModelMetrics, TOKEN_BYTES, TOKEN_CHECKS, TOKEN_CUTS, TOKEN_FAST, TOKEN_HITS, TOKENIZED};
-use crate::real::real;
 
 /// What a tokenizer tells of itself at one moment. Counts are totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use metrics::{Counter, Gauge, Histogram, Label};
+use warmpath_core::count::real;
 use warmpath_core::history::Measured;
 
 use super::belief::{self, Belief};
@@ -12,7 +13,6 @@ use super::{
     HISTORY_SWEPT, HISTORY_UNITS, HIT_RATE, IN_FLIGHT, INDEX_BLOCKS, INDEX_WORKER_BYTES, KV_LOAD, PLACED, PREDICTIONS,
     PREFILL, PROMPT_REPORTED, PROMPT_TOKENS, REPAIRS, RESTORED, Registry, SUSPECT, UP, WORKER_STATE,
 };
-use crate::real::real;
 
 /// Handles of one worker.
 #[derive(Clone)]
