@@ -11,8 +11,8 @@
 #   - openssl                        Debian: openssl. Tests make certificates with it
 #   - python3 with venv              Debian: python3, python3-venv. For the tests with OpenAI's SDK and with libzmq
 #   - npm and tar                    Debian: npm, tar. Only until the test tokenizer has been fetched
-#   - chromium                       Debian: chromium. A test looks at the HTML reports with it. It may be missing: where
-#                                    it cannot be had, the check says SKIPPED and goes on
+#   - chromium                       Debian: chromium. Tests look at the status page and the HTML reports with it. It
+#                                    may be missing: where it cannot be had, the check says SKIPPED and goes on
 #   - promtool                       Debian: prometheus. Where it is missing it is fetched into .cache, without the server
 #   - others                         for scripts/check-deploy.sh, which names them; each may be missing, and is SKIPPED then
 #   - curl                           Debian: curl. The commands of the documents use it
@@ -137,7 +137,7 @@ find_browser() {
         WARMPATH_TEST_BROWSER="$(browser)"
         export WARMPATH_TEST_BROWSER
     else
-        skipped+=("how a browser shows the HTML reports: no chromium")
+        skipped+=("how a browser shows the status page and the HTML reports: no chromium")
         echo "SKIPPED: ${skipped[-1]}"
     fi
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -187,12 +188,15 @@ fn nats_url(option: &'static str, text: &str) -> anyhow::Result<String> {
     Ok(url.as_str().to_owned())
 }
 
-/// What a command does that serves until it is told to end. Of what may block, such as a look-up of a name or a read from a
-/// file system that hangs, nothing is waited for then.
+/// How long what is cut off at the end may take to be written down.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What a command does that serves until it is told to end. What may block, such as a look-up of a name or a read from a file
+/// system that hangs, is not waited for longer than for a moment then.
 fn network<T>(serving: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = runtime()?;
     let served = runtime.block_on(serving);
-    runtime.shutdown_background();
+    runtime.shutdown_timeout(LAST_WORDS);
     served
 }
 

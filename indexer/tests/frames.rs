@@ -187,16 +187,23 @@ fn keys_of_a_map_come_in_any_order_and_unknown_ones_pass() {
 
 #[test]
 fn what_is_not_at_its_publisher_lies_outside_whatever_it_is_made_of() {
-    let tier = |locality: &str| {
-        let locality: String = locality.bytes().map(|byte| format!("{byte:02x}")).collect();
-        // {"type": "BlockRemoved", "block_hashes": [9], "medium": "STORAGE", "locality": …}
-        let event = "84a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865739109a66d656469756da753544f52414745\
-                     a86c6f63616c697479"
-            .to_owned() + &format!("{:02x}{locality}", 0xa0 + locality.len() / 2);
+    let hex = |text: &str| {
+        let bytes: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+        format!("{:02x}{bytes}", 0xa0 + text.len())
+    };
+    let tier = |medium: &str, locality: &str| {
+        // {"type": "BlockRemoved", "block_hashes": [9], "medium": …, "locality": …}
+        let event = "84a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865739109a66d656469756d".to_owned()
+            + &hex(medium)
+            + "a86c6f63616c697479"
+            + &hex(locality);
         let CacheEvent::Removed(removed) = decode(&around(&[&event])).unwrap().events.remove(0) else { panic!() };
         removed.tier
     };
-    assert_eq!((tier("REMOTE"), tier("LOCAL")), (Tier::External, Tier::Disk));
+    for medium in ["STORAGE", "FS", "OBJ"] {
+        assert_eq!((tier(medium, "REMOTE"), tier(medium, "LOCAL")), (Tier::External, Tier::Disk), "{medium}");
+    }
+    assert_eq!((tier("CPU", "LOCAL"), tier("GPU", "LOCAL")), (Tier::Host, Tier::Device));
 }
 
 #[test]

@@ -141,6 +141,11 @@ impl Scheduler {
         Self { sessions: Some(Arc::new(sessions)), ..self }
     }
 
+    /// What the last worker of a session is worth; none where sessions are not told apart.
+    pub fn session_weight(&self) -> Option<f64> {
+        self.sessions.as_ref().map(|sessions| sessions.weight())
+    }
+
     /// Weighs cached blocks by these instead of the defaults.
     pub fn with_tiers(self, tiers: TierWeights) -> Self {
         Self { tiers, ..self }
@@ -177,7 +182,7 @@ impl Scheduler {
     ) -> Result<Placement, PlaceError> {
         scratch.shadows.clear();
         self.refuse_early(now, request, (workers, pool))?;
-        let question = self.ask(now, request, index, (workers, pool), scratch);
+        let question = self.ask(now, request, index, (workers, pool), (self.needs.added_blocks, scratch));
         let (chosen, decided_by) = self.decide(now, &question, scratch)?;
         if decided_by == DecidedBy::Policy && !self.shadows.is_empty() {
             self.ask_shadows(now, (request, &question.shape), (chosen, workers.slots()), scratch);
@@ -218,10 +223,11 @@ impl Scheduler {
         request: &Request<'_>,
         index: &dyn PrefixIndex,
         fleet: (&WorkerTable, &Pool),
-        scratch: &mut Scratch,
+        (with_added_blocks, scratch): (bool, &mut Scratch),
     ) -> Question {
-        let shape = self.survey(now, request, index, fleet, scratch);
-        let question = Question::of(request, shape, self.kept(now, &shape, &scratch.candidates));
+        let shape = self.survey(now, request, index, fleet, (with_added_blocks, scratch));
+        let kept = self.kept(now, &shape, &scratch.candidates);
+        let question = Question::of(request, shape, with_added_blocks, kept);
         scratch.asked = Some((question, scratch.rng.clone()));
         question
     }

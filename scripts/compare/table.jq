@@ -177,7 +177,7 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
   "",
   "### On workloads that were made last",
   "",
-  "Of other shapes and from other seeds, drawn at random when `predicted` was done. No search has seen them: tuned weights are those of their kind above.",
+  "Of other shapes and from other seeds, drawn at random when `predicted` was done. No search has seen them: tuned weights are those of their kind above. What was changed since is about workers that leave, answers that come in one piece and several prompts in one request: none of these occurs here, and rows that were measured again came out the same.",
   "",
   head, ($fresh | groups),
   "",

@@ -67,7 +67,7 @@ impl Offers {
             let (models, adapters) = (offer.cards().len(), offer.adapters().count());
             if self.fleet.offered(ranks, offer) {
                 tracing::info!(worker = %first.id, models, adapters, "serves");
-                if let Some(what) = misnamed(first) {
+                if let Some(what) = misnamed(&self.fleet, first) {
                     tracing::warn!(worker = %first.id, "{what}");
                 }
             }
@@ -77,17 +77,25 @@ impl Offers {
 }
 
 /// That a worker lists other models than its own, in words, where its engine answers to no other name. SGLang's do to any.
-pub(super) fn misnamed(worker: &Worker) -> Option<String> {
+pub(super) fn misnamed(fleet: &Fleet, worker: &Worker) -> Option<String> {
     let offer = worker.offer.load();
     let offer = offer.as_ref().filter(|offer| offer.dialect() == Some(Dialect::Vllm))?;
     let named = offer.cards().iter().find(|card| card.parent.is_none())?;
     let model = &worker.model;
     (!offer.has_name(model)).then(|| {
         format!(
-            "serves `{}`, not `{model}`: start it with --served-model-name {model}, or correct its `model`",
-            named.id
+            "serves `{}`, not `{model}`: start it with --served-model-name {}, or correct its `model`",
+            named.id,
+            served_names(fleet, model)
         )
     })
+}
+
+/// The names that a model's engines are to answer to, as their option takes them.
+fn served_names(fleet: &Fleet, model: &Arc<str>) -> String {
+    let roster = fleet.roster();
+    let aliases = roster.table().pool(model).map_or(&[][..], |pool| &pool.aliases[..]);
+    std::iter::once(model).chain(aliases).map(|name| &**name).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether everybody who serves has answered what, if only that nobody is told.

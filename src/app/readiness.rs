@@ -144,6 +144,7 @@ pub(super) fn complaints(fleet: &Fleet) -> Vec<String> {
     };
     let mut amiss: Vec<_> = roster.workers().filter_map(trouble).collect();
     // Ranks are asked together.
+    amiss.sort_by(|a, b| a.0.cmp(&b.0));
     amiss.dedup_by(|a, b| a.0 == b.0);
     amiss.iter().map(|(id, what)| format!("worker `{id}` {what}")).collect()
 }

@@ -53,6 +53,7 @@ pub(super) fn report(
     let off_duty = roster.workers().filter(|worker| worker.duty() != Duty::Active);
     let mut off_duty: Vec<String> =
         off_duty.map(|worker| format!("{}: {}", worker.id, worker.duty().label())).collect();
+    off_duty.sort_unstable();
     off_duty.dedup();
     let not_ready = ready().err().map(|why| why.to_string());
     let ready = not_ready.is_none();
@@ -79,8 +80,9 @@ fn misfits(fleet: &Fleet, now: Instant) -> Vec<String> {
 fn misnamed(fleet: &Fleet) -> Vec<String> {
     let roster = fleet.roster();
     let mut misnamed: Vec<_> =
-        roster.workers().filter_map(|worker| Some((worker.id.clone(), offers::misnamed(worker)?))).collect();
+        roster.workers().filter_map(|worker| Some((worker.id.clone(), offers::misnamed(fleet, worker)?))).collect();
     // Ranks are one engine.
+    misnamed.sort_unstable();
     misnamed.dedup();
     misnamed.iter().map(|(id, what)| format!("worker `{id}` {what}")).collect()
 }
@@ -95,6 +97,7 @@ fn twins(fleet: &Fleet) -> Vec<String> {
         (*first != worker.id).then(|| format!("worker `{}` is at the address of `{first}`, {address}", worker.id))
     });
     let mut twins: Vec<String> = twins.collect();
+    twins.sort_unstable();
     twins.dedup();
     twins
 }

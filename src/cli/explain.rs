@@ -50,10 +50,11 @@ worker is full there is no choice to explain: it fails, though a request would w
 
 Under another configuration the candidates are those that were recorded: what workers held, and their load. Policy,
 weights, fallback and what happens while all are full are the new ones; what tiers are worth and how far views are
-believed stays as it was recorded. A policy that learns keeps the costs that were recorded where it made the decision and
-has no weights (predicted, round_robin); otherwise, and preble always, it begins without memory, as approx_tree and
+believed stays as it was recorded. A policy that learns keeps the costs that were recorded where it made the decision,
+has no weights (predicted, round_robin), and sessions and objectives are as they were; otherwise, and preble always, it begins without memory, as approx_tree and
 approx_lru do in the place of any other. The answer says which. Nobody is chosen by what was not found out, as a prompt that
-the running policy does not read, or how it begins, by which chwbl goes: a dry run finds it out.
+the running policy does not read, or how it begins, by which chwbl goes, or what it would add, by which blocks goes: a dry
+run finds it out.
 
 --json: the answer of GET /api/v1/decisions/{id}; with --config {\"made\": …, \"under\": …, \"same\": true or false,
 \"costs\": \"candidates\" or \"record\" or \"assumptions\"}: where those under the other configuration are from; where
@@ -99,13 +100,14 @@ fn rescored(made: &Told, config: &Config) -> anyhow::Result<Instead> {
     let routing = &config.routing;
     let (credit, half_life) = (config.index.in_flight_credit.get(), config.engines.half_life.get());
     let scheduler = routing.scheduler(routing.policy, credit, half_life);
-    made.under(&scheduler).context("under the other configuration nobody is chosen")
+    let objectives = routing.objectives.of(made.question.shape.class);
+    made.under(&scheduler, objectives).context("under the other configuration nobody is chosen")
 }
 
 fn as_json(made: &Told, under: Option<&Instead>) -> anyhow::Result<String> {
     Ok(match under {
         None => serde_json::to_string_pretty(made)?,
-        Some(Instead { told, costs }) => {
+        Some(Instead { told, costs, .. }) => {
             let told = Some(told).filter(|_| *costs != CostsFrom::Unread);
             let same = told.map(|told| same(made, told));
             serde_json::to_string_pretty(&json!({"made": made, "under": told, "same": same, "costs": costs}))?
@@ -143,25 +145,34 @@ pub(super) fn as_text(made: &Told, under: Option<&Instead>) -> String {
     if !made.reproduced {
         text.push_str("its policy has learned or was changed since: terms are told where they still make the cost\n");
     }
-    if let Some(Instead { told: under, costs }) = under {
+    if let Some(Instead { told: under, costs, session_unknown }) = under {
         if *costs == CostsFrom::Unread {
-            return text + unread(made).trim_end();
+            return text + unread(made, under.row.policy).trim_end();
         }
         text.push_str(if same(made, under) { "\nthe same" } else { "\nanother one" });
         text.push_str(" under the other configuration\n");
         told(&mut text, under);
         text.push_str(&basis(*costs, under.row.policy));
+        if *session_unknown {
+            text.push_str(SESSION_UNKNOWN);
+        }
     }
     text.truncate(text.trim_end().len());
     text
 }
 
+/// What is to be known where the other configuration keeps sessions together.
+const SESSION_UNKNOWN: &str = "no session is known of this request: where the running router does not tell them apart \
+    (`routing.sessions.weight: 0`), nobody knows where the turns before it would have gone\n";
+
 /// Why nobody is chosen under the other configuration, and what helps.
-fn unread(made: &Told) -> String {
-    let lacking = match (made.question.unread, made.question.shape.opening_characters) {
-        (true, _) => "this prompt was not read",
-        (false, None) => "how this prompt begins was not looked at",
-        (false, Some(characters)) => {
+fn unread(made: &Told, policy: PolicyName) -> String {
+    let question = &made.question;
+    let lacking = match (question.unread, policy == PolicyName::Blocks, question.shape.opening_characters) {
+        (true, _, _) => "this prompt was not read",
+        (false, true, _) => "how many blocks this prompt would add was not looked at",
+        (false, false, None) => "how this prompt begins was not looked at",
+        (false, false, Some(characters)) => {
             return format!(
                 "\nnobody can be told under the other configuration: the key of this prompt is of its first {characters} \
                  characters, and `routing.chwbl.prefix_characters` is another there: ask a router that has the same\n"
@@ -179,7 +190,7 @@ fn basis(costs: CostsFrom, policy: PolicyName) -> String {
     match costs {
         CostsFrom::Candidates | CostsFrom::Unread => String::new(),
         CostsFrom::Record => format!(
-            "{policy} learns and has no weights: these are the costs that were recorded, which no configuration changes\n"
+            "{policy} learns and has no weights: these are the costs that were recorded, which no weights change\n"
         ),
         CostsFrom::Assumptions => format!(
             "{policy} goes by what it has seen, and begins here without memory: these costs are what it assumes at first. What \

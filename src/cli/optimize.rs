@@ -73,7 +73,7 @@ const AFTER: &str = "\
 --json: {\"rows\": [ROW], \"requests\", \"unique_blocks\", \"block_size\", \"span_s\", \"kv_volume\": null or
 {\"gb_per_s\", \"pb_per_day\"}, \"time_locality\": [{\"within_s\", \"uses\"}], \"access_frequency\": [{\"up_to\", \"blocks\", \"uses\"}],
 \"over_time_capacities\": [N], \"over_time\": [{\"until_s\", \"tokens\", \"token_hits\": [for each of those capacities]}]}. A ROW has
-  capacity_blocks, eviction, workers, policy, rule, order    what was combined; capacity_blocks is null without a bound
+  capacity_blocks, eviction, workers, policy, rule, order    what was combined; capacity_blocks is \"inf\" without a bound
   blocks, block_hits, block_hit_rate                         looked up, and found
   tokens, token_hits, hit_rate                               of prompts, and of these cached
   saved_gpu_s, gpus_without, gpus                            what hits save, by --us-per-token

@@ -23,6 +23,8 @@ use crate::replay::simulated::{Trial, Trials};
 use crate::replay::trace::TraceRequest;
 use crate::telemetry::panics;
 
+mod unreplayed;
+
 /// Compares two configurations: what differs, what of it takes effect at once and what needs a restart. With a trace, what
 /// the change would do to hit rate and time to first token, in simulated fleets.
 #[derive(Debug, Args)]
@@ -77,11 +79,14 @@ const AFTER: &str = "\
 + comes, - goes, ~ changes. `live`: takes effect when the file is reloaded, for requests that come from then on.
 `restart`: stays as it is until the router starts anew; the reload says so, too.
 
+What simulated fleets do not go by is named below the figures: they tell events, every prompt's tokens are known, and while
+all are full the least loaded engine is taken, whatever the configurations say.
+
 Simulated engines are all alike: where workers differ in max_num_seqs or capacity_blocks, all have the smallest. A trace
 that does not name one of several models needs --workers.
 
 --json: {\"changes\": [{\"key\", \"old\", \"new\", \"live\"}], \"needs_restart\": true or false, \"replayed\": null or
-{\"old\": ROW, \"new\": ROW}}, with rows as `warmpath replay` has them.
+{\"old\": ROW, \"new\": ROW}, \"not_replayed\": [KEY, …]}, with rows as `warmpath replay` has them.
 
 Exit codes: 0 compared, 1 a configuration or the trace has faults or not all of its requests were completed, 2 wrong use or an unreadable file.";
 
@@ -96,10 +101,15 @@ impl PlanArgs {
         if self.json {
             let replayed = replayed.as_ref().map_or(Value::Null, |[old, new]| json!({"old": old, "new": new}));
             let needs_restart = found.iter().any(|change| !change.live);
-            let plan = json!({"changes": found, "needs_restart": needs_restart, "replayed": replayed});
+            let left_out = unreplayed::keys(&found);
+            let mut plan = json!({"changes": found, "needs_restart": needs_restart, "replayed": replayed});
+            if self.trace.is_some() {
+                plan["not_replayed"] = json!(left_out);
+            }
             say(format_args!("{plan:#}\n"))?;
         } else {
-            let shown = replayed.as_ref().map(|[old, new]| compared(old, new)).unwrap_or_default();
+            let shown = replayed.as_ref().map(|[old, new]| compared(old, new) + &unreplayed::told(&found));
+            let shown = shown.unwrap_or_default();
             say(format_args!("{}{shown}", lines(&found)))?;
         }
         Ok(completeness(replayed.iter().flatten()))

@@ -35,7 +35,16 @@ impl ServeArgs {
         let (data_scheme, admin_scheme) = (scheme(&config.listen.data_tls), scheme(&config.listen.admin_tls));
         let served = network(async {
             let mut interrupts = Interrupts::new();
-            let app = App::start(config, None).await.context("the router could not start")?;
+            // In a task of its own: what a start reads or opens may hang where nothing can be cut off.
+            let mut starting = tokio::spawn(App::start(config, None));
+            let started = tokio::select! {
+                started = &mut starting => started?,
+                () = interrupts.next() => {
+                    tracing::info!("told to end before it served");
+                    return Ok(ExitCode::SUCCESS);
+                }
+            };
+            let app = started.context("the router could not start")?;
             app.follow(self.config, self.overrides.list)?;
             let (data, admin) = (app.data_address(), app.admin_address());
             announce(format, &format!("serving on {data_scheme}://{data}, admin on {admin_scheme}://{admin}"));

@@ -6,8 +6,8 @@ use warmpath_core::ids::{RequestKey, SequenceHash};
 use warmpath_core::namespace::Namespace;
 use warmpath_core::overlap::{Overlaps, PrefixIndex};
 use warmpath_core::policy::{Policy, Weights};
-use warmpath_core::scheduler::Scheduler;
-use warmpath_core::shape::{Prompt, Request, Shape};
+use warmpath_core::scheduler::{Kept, Scheduler};
+use warmpath_core::shape::{Objectives, Prompt, Request, Shape};
 use warmpath_core::slot_set::SlotSet;
 use warmpath_core::units::{BlockSize, Blocks, Tier};
 use warmpath_core::workers::{Limits, Role, Target};
@@ -318,7 +318,7 @@ fn a_decision_that_was_told_is_made_again_from_its_json() {
             let told = world.decide(&number.to_string()).unwrap().told(&world.scheduler);
             let text = serde_json::to_string(&told).unwrap();
             let read: Told = serde_json::from_str(&text).unwrap();
-            let again = read.under(&scheduler(name)).unwrap();
+            let again = read.under(&scheduler(name), Objectives::default()).unwrap();
             assert_eq!(world.scheduler.policy().learn.is_some(), name.learns(), "{name}");
             let from = match name {
                 PolicyName::Predicted | PolicyName::RoundRobin => CostsFrom::Record,
@@ -333,7 +333,7 @@ fn a_decision_that_was_told_is_made_again_from_its_json() {
                 let again = again.told;
                 assert_eq!((&again.row.worker, &again.considered), (&was.row.worker, &was.considered), "{name}");
             }
-            let elsewhere = read.under(&scheduler(PolicyName::LeastRequests)).unwrap();
+            let elsewhere = read.under(&scheduler(PolicyName::LeastRequests), Objectives::default()).unwrap();
             assert_eq!((elsewhere.told.row.worker.as_str(), elsewhere.told.row.number), ("w0", told.row.number));
             assert_eq!(elsewhere.costs, CostsFrom::Candidates);
         }
@@ -347,13 +347,26 @@ fn what_begins_without_memory_in_the_place_of_another_is_said_to() {
     for name in PolicyName::ALL {
         let goes_by_memory = name.learns() || name.goes_by_history();
         let from = match name {
-            // How it begins, nobody asked.
-            PolicyName::Chwbl => CostsFrom::Unread,
+            // How it begins and what it would add, nobody asked.
+            PolicyName::Chwbl | PolicyName::Blocks => CostsFrom::Unread,
             _ if goes_by_memory => CostsFrom::Assumptions,
             _ => CostsFrom::Candidates,
         };
-        assert_eq!(told.under(&scheduler(name)).unwrap().costs, from, "{name}");
+        assert_eq!(told.under(&scheduler(name), Objectives::default()).unwrap().costs, from, "{name}");
     }
+}
+
+#[test]
+fn what_was_recorded_is_no_answer_where_the_promises_or_the_sessions_worth_are_others() {
+    let mut world = World::new(PolicyName::Predicted, 3, Decisions::new(10, 1 << 20));
+    let mut told = world.decide("r").unwrap().told(&world.scheduler);
+    let scheduler = scheduler(PolicyName::Predicted);
+    let costs = |told: &Told, objectives| told.under(&scheduler, objectives).unwrap().costs;
+    let promised = Objectives { ttft: Some(std::time::Duration::from_millis(5)), itl: None };
+    assert_eq!(costs(&told, Objectives::default()), CostsFrom::Record);
+    assert_eq!(costs(&told, promised), CostsFrom::Assumptions);
+    told.question.kept = Some(Kept { at: 0, weight: 1.0 });
+    assert_eq!(costs(&told, Objectives::default()), CostsFrom::Assumptions, "sessions count for nothing there");
 }
 
 #[test]
@@ -366,7 +379,7 @@ fn of_a_prompt_that_was_not_read_only_who_goes_without_it_can_tell() {
     assert!(read.question.unread && read.row.prompt_tokens == 16);
     for name in PolicyName::ALL.into_iter().filter(|name| *name != PolicyName::RoundRobin) {
         let from = if name.is_baseline() { CostsFrom::Candidates } else { CostsFrom::Unread };
-        assert_eq!(read.under(&scheduler(name)).unwrap().costs, from, "{name}");
+        assert_eq!(read.under(&scheduler(name), Objectives::default()).unwrap().costs, from, "{name}");
     }
 }
 
@@ -374,7 +387,7 @@ fn of_a_prompt_that_was_not_read_only_who_goes_without_it_can_tell() {
 fn a_beginning_of_another_length_is_not_the_one_that_is_asked_for() {
     let mut world = World::new(PolicyName::Chwbl, 3, Decisions::new(10, 1 << 20));
     let mut told = world.decide("r").unwrap().told(&world.scheduler);
-    let costs = |told: &Told| told.under(&scheduler(PolicyName::Chwbl)).unwrap().costs;
+    let costs = |told: &Told| told.under(&scheduler(PolicyName::Chwbl), Objectives::default()).unwrap().costs;
     assert_eq!(costs(&told), CostsFrom::Candidates, "a first block is the same under any");
     for (characters, from) in [(100, CostsFrom::Candidates), (99, CostsFrom::Unread)] {
         told.question.shape.opening_characters = std::num::NonZeroU32::new(characters);

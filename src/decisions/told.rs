@@ -10,8 +10,8 @@ use warmpath_core::cost::{Candidate, Cost, Term};
 use warmpath_core::ids::{Rank, Roll, Slot, WorkerId};
 use warmpath_core::observe::Enrolled;
 use warmpath_core::policy::{Policy, PolicyName};
-use warmpath_core::scheduler::{Considered, DecidedBy, Explanation, PlaceError, Question, Scheduler};
-use warmpath_core::shape::Shape;
+use warmpath_core::scheduler::{Considered, DecidedBy, Explanation, Kept, PlaceError, Question, Scheduler};
+use warmpath_core::shape::{Objectives, Shape};
 
 use super::why::why;
 use super::{Decision, Name, Standing};
@@ -86,6 +86,8 @@ pub struct Instead {
     pub told: Told,
     /// Where its costs are from.
     pub costs: CostsFrom,
+    /// Whether sessions are kept together there, and none is known of this request.
+    pub session_unknown: bool,
 }
 
 /// Where the costs are from by which something is decided once more.
@@ -94,7 +96,8 @@ pub struct Instead {
 pub enum CostsFrom {
     /// What was recorded of the candidates, and the weights.
     Candidates,
-    /// The record: its policy learns, decided then, too, and has no weights that could differ.
+    /// The record: its policy learns, decided then, too, and has no weights that could differ; sessions and objectives are as
+    /// they were.
     Record,
     /// What a policy assumes that learns, or goes by what it has sent, before it knows anything.
     Assumptions,
@@ -242,38 +245,43 @@ pub fn told_dry(
 }
 
 impl Told {
-    /// What `scheduler`, which has placed nothing yet, would have done in the same place. Where its policy learns, has no
-    /// weights and made the decision, the costs are those that it had then.
+    /// What `scheduler`, which has placed nothing yet, would have done in the same place, where the request's class was
+    /// promised these `objectives`. Where its policy learns, has no weights and made the decision, and nothing else changes
+    /// what that came to, the costs are those that it had then.
     ///
     /// # Errors
     /// Nobody could be chosen.
-    pub fn under(&self, scheduler: &Scheduler) -> Result<Instead, PlaceError> {
+    pub fn under(&self, scheduler: &Scheduler, objectives: Objectives) -> Result<Instead, PlaceError> {
         let workers: Vec<Name> = self.considered.iter().map(ToldCandidate::name).collect();
         let enrolled = workers.iter().map(|name| Enrolled { slot: name.slot, worker: &name.worker, rank: name.rank });
         scheduler.enrol(Roll(1), enrolled);
         let candidates: Vec<Candidate> = self.considered.iter().map(|told| told.seen).collect();
-        let again = scheduler.review(Instant::now(), (&self.question, &self.chance), &candidates)?;
-        let costs = self.costs_of(scheduler.policy(), &again);
+        let question = Question { shape: Shape { objectives, ..self.question.shape }, ..self.question };
+        let again = scheduler.review(Instant::now(), (&question, &self.chance), &candidates)?;
+        let costs = self.costs_of(scheduler, objectives, &again);
+        let session_unknown = scheduler.session_weight().is_some() && question.shape.affinity.is_none();
         if costs == CostsFrom::Record {
             let row = Row { outcome: None, ttft_ms: None, reported_cached_tokens: None, ..self.row.clone() };
-            return Ok(Instead { told: Told { row, ..self.clone() }, costs });
+            return Ok(Instead { told: Told { row, ..self.clone() }, costs, session_unknown });
         }
         let named = (&self.row.model, self.row.request.clone());
-        let told = told_dry(named, &again, (&self.question, &self.chance), &workers);
+        let told = told_dry(named, &again, (&question, &self.chance), &workers);
         let told = Told { row: Row { number: self.row.number, at_ms: self.row.at_ms, ..told.row }, ..told };
-        Ok(Instead { told, costs })
+        Ok(Instead { told, costs, session_unknown })
     }
 
     /// Where the costs are to be from by which `again` was decided.
-    fn costs_of(&self, asked: &Policy, again: &Explanation) -> CostsFrom {
+    fn costs_of(&self, scheduler: &Scheduler, objectives: Objectives, again: &Explanation) -> CostsFrom {
         let policy = again.policy;
+        let kept_is_worth = |kept: Kept| scheduler.session_weight() == Some(kept.weight);
+        let as_then = objectives == self.question.shape.objectives && self.question.kept.is_none_or(kept_is_worth);
         let was_it = (self.row.policy, self.row.decided_by.as_str()) == (policy, DecidedBy::Policy.as_str());
-        if again.decided_by != DecidedBy::LeastLoaded && self.lacks(asked) {
+        if again.decided_by != DecidedBy::LeastLoaded && self.lacks(scheduler.policy()) {
             CostsFrom::Unread
         } else if again.decided_by != DecidedBy::Policy {
             CostsFrom::Candidates
         } else if policy.learns() {
-            if was_it && !policy.has_weights() { CostsFrom::Record } else { CostsFrom::Assumptions }
+            if was_it && as_then && !policy.has_weights() { CostsFrom::Record } else { CostsFrom::Assumptions }
         } else if policy.goes_by_history() && self.row.policy != policy {
             CostsFrom::Assumptions
         } else {
@@ -281,12 +289,14 @@ impl Told {
         }
     }
 
-    /// Whether what `policy` goes by was not found out: the prompt was not read, or how it begins is not told, or by another
-    /// number of characters.
+    /// Whether what `policy` goes by was not found out: the prompt was not read, or what it would add is not told, or how it
+    /// begins, or by another number of characters.
     fn lacks(&self, policy: &Policy) -> bool {
         let Shape { opening, opening_characters, .. } = self.question.shape;
         let differs = |needed| opening.is_none() || opening_characters.is_some_and(|characters| characters != needed);
-        !policy.name.is_baseline() && (self.question.unread || policy.needs.opening.is_some_and(differs))
+        let Question { unread, has_added_blocks, .. } = self.question;
+        let lacks_blocks = policy.needs.added_blocks && !has_added_blocks;
+        !policy.name.is_baseline() && (unread || lacks_blocks || policy.needs.opening.is_some_and(differs))
     }
 }
 

@@ -38,10 +38,23 @@ struct Fields<'a> {
     model: Option<Cow<'a, str>>,
     #[serde(borrow)]
     messages: Option<Raw<'a>>,
+}
+
+/// What a body says of its session, where it is text; what else stands there, or twice, is for the worker to judge.
+#[derive(Default, Deserialize)]
+struct Session<'a> {
     #[serde(borrow)]
     prompt_cache_key: Option<Raw<'a>>,
     #[serde(borrow)]
     user: Option<Raw<'a>>,
+}
+
+impl<'a> Session<'a> {
+    /// O(body).
+    fn read(body: &'a [u8]) -> [Option<Cow<'a, str>>; 2] {
+        let Self { prompt_cache_key, user } = serde_json::from_slice(body).unwrap_or_default();
+        [prompt_cache_key, user].map(|value| serde_json::from_str(value?.get()).ok())
+    }
 }
 
 /// What a body is made of.
@@ -84,14 +97,15 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
 async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body, arrival.at).await?;
-    let Content { kind, model, prompt_cache_key, user } =
-        Content::read(&parts.headers, &body, gateway.behaviour.messages_max)?;
+    let Content { kind, model } = Content::read(&parts.headers, &body, gateway.behaviour.messages_max)?;
     let destination = Destination::of(gateway, model.as_deref())?;
     let names_model = kind == Kind::Json && model.is_some();
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);
     let senders = &gateway.behaviour.senders;
     let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
+    let is_read = kind == Kind::Json && senders.read_bodies();
+    let [prompt_cache_key, user] = if is_read { Session::read(&body) } else { [None, None] };
     let names = SessionNames { prompt_cache_key: prompt_cache_key.as_deref(), user: user.as_deref() };
     let affinity = senders.session(&parts.headers, names);
     let mut headers = end_to_end(parts.headers);
@@ -131,16 +145,9 @@ struct Content<'a> {
     kind: Kind,
     /// The model that it names.
     model: Option<Cow<'a, str>>,
-    /// Where they are text; what else stands there is for the worker to judge.
-    prompt_cache_key: Option<Cow<'a, str>>,
-    user: Option<Cow<'a, str>>,
 }
 
 impl<'a> Content<'a> {
-    fn of(kind: Kind, model: Option<Cow<'a, str>>) -> Self {
-        Self { kind, model, prompt_cache_key: None, user: None }
-    }
-
     /// O(body).
     ///
     /// # Errors
@@ -161,7 +168,7 @@ impl<'a> Content<'a> {
                 let field = (unclear != multipart::Unclear::LongBoundary).then_some("model");
                 GatewayError::bad_request(unclear.to_string(), field)
             })?;
-            return Ok(Self::of(Kind::Media, model.map(Cow::Borrowed)));
+            return Ok(Self { kind: Kind::Media, model: model.map(Cow::Borrowed) });
         }
         let begin = without_mark(body).trim_ascii_start().first();
         if is_for_json && is_wide(body) {
@@ -172,16 +179,15 @@ impl<'a> Content<'a> {
         }
         // What a mark precedes is not what every reader takes.
         if body.trim_ascii_start().first() != Some(&b'{') {
-            return Ok(Self::of(Kind::Media, None));
+            return Ok(Self { kind: Kind::Media, model: None });
         }
         let fields: Result<Fields<'a>, _> = serde_json::from_slice(body);
-        let Fields { model, messages, prompt_cache_key, user } = fields.map_err(|error| {
+        let Fields { model, messages } = fields.map_err(|error| {
             let what = if error.is_data() { "a valid request" } else { "valid JSON" };
             GatewayError::bad_request(format!("the body is not {what}: {error}"), None)
         })?;
         messages.map_or(Ok(()), |messages| has_few_messages(messages, messages_max))?;
-        let text = |value: Option<Raw<'a>>| serde_json::from_str(value?.get()).ok();
-        Ok(Self { kind: Kind::Json, model, prompt_cache_key: text(prompt_cache_key), user: text(user) })
+        Ok(Self { kind: Kind::Json, model })
     }
 }
 
@@ -222,14 +228,13 @@ mod tests {
 
     #[test]
     fn a_session_is_read_where_its_name_is_text() {
-        let names = |body: &str| {
-            let content = Content::read(&HeaderMap::new(), body.as_bytes(), 3).unwrap();
-            (content.prompt_cache_key.map(Cow::into_owned), content.user.map(Cow::into_owned))
-        };
+        let names = |body: &str| Session::read(body.as_bytes()).map(|name| name.map(Cow::into_owned)).into();
         let text = |text: &str| Some(text.to_owned());
         assert_eq!(names(r#"{"prompt_cache_key":"a\u0062","user":"u"}"#), (text("ab"), text("u")));
         assert_eq!(names(r#"{"prompt_cache_key":{"k":1},"user":null}"#), (None, None));
         assert_eq!(names(r#"{"metadata":{"user":"u"}}"#), (None, None));
+        assert_eq!(names(r#"{"user":"u","user":"v"}"#), (None, None));
+        assert!(named("application/json", r#"{"model":"m","user":"u","user":"v"}"#).is_ok(), "for the worker to judge");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use warmpath_core::slot_set::SlotSet;
 
 use super::forward::Understood;
 use super::gateway::Gateway;
+use crate::decisions::told::{Told, ToldCandidate};
 use crate::decisions::{Decision, Made, Name, names};
 use crate::error::GatewayError;
 use crate::fleet::Worker;
@@ -80,7 +81,23 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
         overlap_tokens = placement.overlap_tokens.0,
         "placed"
     );
+    if tracing::enabled!(tracing::Level::TRACE)
+        && let Some(decision) = &decision
+    {
+        let weighed = weighed(&decision.told(&request.pool.scheduler));
+        tracing::trace!(decision = decision.number, weighed = %weighed, "weighed");
+    }
     Ok(Placed { at: start, placement, worker, decision })
+}
+
+/// Every candidate with its cost and what that is made of, in one line.
+fn weighed(told: &Told) -> String {
+    let candidate = |at: &ToldCandidate| {
+        let cost = at.cost.map_or_else(|| "full".to_owned(), |cost| format!("{cost:.4}"));
+        let terms = at.terms.iter().map(|term| format!(" {} {:.4}", term.name, term.value));
+        format!("{}/{} {cost}{}", at.worker, at.rank, terms.collect::<String>())
+    };
+    told.considered.iter().map(candidate).collect::<Vec<_>>().join("; ")
 }
 
 /// What is logged of a decision.

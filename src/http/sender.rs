@@ -48,6 +48,11 @@ impl Senders {
         Self { sessions: Some((header, field)), ..self }
     }
 
+    /// Whether sessions may be named in bodies.
+    pub(super) fn read_bodies(&self) -> bool {
+        self.sessions.as_ref().is_some_and(|(_, field)| *field != SessionField::None)
+    }
+
     /// Who sent it; those who do not say are one tenant together. Two names in 2^32 share one number, and so a share.
     pub(super) fn tenant(&self, headers: &HeaderMap) -> Option<TenantId> {
         let hash = self.hasher.hash_one(self.named(headers)?);

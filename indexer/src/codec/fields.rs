@@ -80,7 +80,7 @@ pub(super) struct Fields<'a> {
     block_size: Option<Option<u32>>,
     lora_id: Option<Box<str>>,
     medium: Option<&'a str>,
-    is_remote: bool,
+    locality: Option<&'a str>,
     lora_name: Option<&'a str>,
     /// Read last: an item means something else when it equals the adapter's name.
     extra_keys: Option<Cursor<'a>>,
@@ -111,7 +111,7 @@ impl<'a> Fields<'a> {
             }
             Field::Salt => self.salt = cursor.text("cache_salt")?,
             Field::CopyCounts => self.copy_counts = copy_counts(cursor)?,
-            Field::Locality => self.is_remote = cursor.text("locality")? == Some("REMOTE"),
+            Field::Locality => self.locality = cursor.text("locality")?,
         }
         Ok(())
     }
@@ -141,8 +141,12 @@ impl<'a> Fields<'a> {
         let Some(medium) = self.medium else { return Ok(Tier::Device) };
         let tier =
             tier_of_medium(medium).ok_or_else(|| DecodeError::UnknownMedium { medium: shortened(medium), at })?;
-        // By itself a medium such as STORAGE says what a store is made of, not whose it is.
-        Ok(if self.is_remote { Tier::External } else { tier })
+        // By itself a medium such as STORAGE or OBJ says what a store is made of, not whose it is.
+        Ok(match self.locality {
+            Some("REMOTE") => Tier::External,
+            Some("LOCAL") if tier == Tier::External => Tier::Disk,
+            _ => tier,
+        })
     }
 
     /// Makes a stored event of the fields; `at` is where it begins.

@@ -35,16 +35,19 @@ pub struct Question {
     /// Whether its prompt was not read, since no policy here looks at it: what candidates hold of it is then unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread: bool,
+    /// Whether it was found out how many blocks each candidate would add ([`Candidate::added_blocks`]): without, it is 0.
+    #[serde(default)]
+    pub has_added_blocks: bool,
     /// The last worker of its session, where that counts.
     pub kept: Option<Kept>,
 }
 
 impl Question {
     /// What `request` asks once it was surveyed.
-    pub(super) fn of(request: &Request<'_>, shape: Shape, kept: Option<Kept>) -> Self {
+    pub(super) fn of(request: &Request<'_>, shape: Shape, has_added_blocks: bool, kept: Option<Kept>) -> Self {
         let Request { prompts, texts, .. } = request;
         let unread = prompts.iter().any(Prompt::is_unread);
-        Self { shape, has_tokens: !prompts.is_empty(), has_texts: !texts.is_empty(), unread, kept }
+        Self { shape, has_tokens: !prompts.is_empty(), has_texts: !texts.is_empty(), unread, has_added_blocks, kept }
     }
 }
 

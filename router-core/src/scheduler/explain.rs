@@ -41,8 +41,8 @@ pub struct Considered {
 
 impl Scheduler {
     /// What [`place`](Self::place) would do with the same arguments and the same `scratch` next, and why. Reserves nothing,
-    /// remembers nothing and draws nothing: whoever places afterwards gets what was explained. How the request begins is
-    /// told, too, where no policy here looks at it: others may be asked about it. Allocates.
+    /// remembers nothing and draws nothing: whoever places afterwards gets what was explained. How the request begins and
+    /// what it would add are told, too, where no policy here looks at it: others may be asked about it. Allocates.
     ///
     /// # Errors
     /// As [`place`](Self::place).
@@ -55,7 +55,7 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) -> Result<Explanation, PlaceError> {
         self.refuse_early(now, request, fleet)?;
-        let mut question = self.ask(now, request, index, fleet, scratch);
+        let mut question = self.ask(now, request, index, fleet, (true, scratch));
         question.shape.opening = question.shape.opening.or_else(|| opening(request, &scratch.hashes));
         scratch.asked = scratch.asked.take().map(|(_, chance)| (question, chance));
         self.explained(now, &question, scratch)
@@ -74,8 +74,7 @@ impl Scheduler {
         (question, chance): (&Question, &Xoshiro256PlusPlus),
         candidates: &[Candidate],
     ) -> Result<Explanation, PlaceError> {
-        let worth = self.sessions.as_ref().map(|sessions| sessions.weight());
-        let kept = question.kept.zip(worth).map(|(kept, weight)| Kept { weight, ..kept });
+        let kept = question.kept.zip(self.session_weight()).map(|(kept, weight)| Kept { weight, ..kept });
         let kept = kept.filter(|kept| kept.at < candidates.len());
         let mut scratch = Scratch::new(0);
         scratch.rng = chance.clone();

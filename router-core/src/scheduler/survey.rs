@@ -20,20 +20,20 @@ use crate::units::{BlockSize, Blocks, Tokens};
 use crate::workers::{Pool, Seat, Target, WorkerTable};
 
 impl Scheduler {
-    /// Lists the candidates in `scratch`. Returns the request's shape, with all that policies look at.
+    /// Lists the candidates in `scratch`, with their added blocks where these are wanted. Returns the request's shape, with all
+    /// that policies look at.
     pub(super) fn survey(
         &self,
         now: Instant,
         request: &Request<'_>,
         index: &dyn PrefixIndex,
         (workers, pool): (&WorkerTable, &Pool),
-        scratch: &mut Scratch,
+        (with_added_blocks, scratch): (bool, &mut Scratch),
     ) -> Shape {
         find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
-        // Nothing, where no policy looks at it.
         scratch.added.clear();
         scratch.added.resize(workers.slots(), Blocks(0));
-        if self.needs.added_blocks {
+        if with_added_blocks {
             find_added(request, &self.overlay, workers.slots(), scratch);
         }
         scratch.text_hashes.clear();

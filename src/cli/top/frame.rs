@@ -25,6 +25,9 @@ const FIGURES: u16 = 3;
 /// The most lines of what needs attention, where there is no room for all.
 const TROUBLES: usize = 3;
 
+/// What a line that goes on begins with.
+const INDENT: &str = "  ";
+
 /// Decisions that are printed.
 const PRINTED: usize = 20;
 
@@ -67,7 +70,8 @@ pub(super) fn printed(state: &mut State, columns: u16) -> String {
     state.picture.decisions.truncate(PRINTED);
     let Picture { workers, decisions, bus, .. } = &state.picture;
     let told = if sources::is_told(bus) { sources::height(bus) + 1 } else { 0 };
-    let rows = workers.len() + decisions.len() + told + troubles(state).len() + usize::from(FIGURES) + 4;
+    let troubles = wrapped(&troubles(state), columns).len();
+    let rows = workers.len() + decisions.len() + told + troubles + usize::from(FIGURES) + 4;
     let size = (columns, u16::try_from(rows).unwrap_or(u16::MAX));
     text(&drawn(size, |frame| draw_known(frame, frame.area(), state, false)))
 }
@@ -101,7 +105,8 @@ fn text(buffer: &Buffer) -> String {
 }
 
 fn draw_known(frame: &mut Frame<'_>, area: Rect, state: &mut State, live: bool) {
-    let troubles = shown(troubles(state), if live { TROUBLES } else { usize::MAX });
+    let troubles = troubles(state);
+    let troubles = if live { shown(troubles, TROUBLES) } else { wrapped(&troubles, area.width) };
     let (workers, decisions) = (state.picture.workers.len() + 2, state.picture.decisions.len() + 1);
     let rows = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
     let trouble = rows(troubles.len());
@@ -164,6 +169,25 @@ fn shown(mut troubles: Vec<String>, lines: usize) -> Vec<String> {
         troubles.push(format!("and {} more: see /healthz, or `warmpath top --once`", more + 1));
     }
     troubles
+}
+
+/// All of them whole, on as many lines as that takes: the remedy stands at the end.
+fn wrapped(troubles: &[String], columns: u16) -> Vec<String> {
+    let columns = usize::from(columns);
+    let mut lines = Vec::new();
+    for trouble in troubles {
+        let mut line = String::new();
+        for word in trouble.split(' ') {
+            if !line.trim().is_empty() && Span::raw(&line).width() + 1 + Span::raw(word).width() > columns {
+                lines.push(std::mem::replace(&mut line, INDENT.to_owned()));
+            } else if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines
 }
 
 /// What needs attention.

@@ -89,7 +89,7 @@ definitions! {
         TOKENIZED = "tokenized_bytes_total", Kind::Counter, ["model", "source"], "Text of prompts, by what became of it: repeated, found or encoded.";
         TOKEN_HITS = "token_cache_hit_ratio", Kind::Gauge, ["model"], "Share of the text that did not have to be encoded, last five minutes.";
         TOKEN_BYTES = "token_cache_bytes", Kind::Gauge, [], "Memory for what was tokenized before, of all models together.";
-        TOKEN_CHECKS = "tokenizer_checks_total", Kind::Counter, ["model", "result"], "Prompts compared with the reference tokenizer, by result.";
+        TOKEN_CHECKS = "tokenizer_checks_total", Kind::Counter, ["model", "result"], "Prompts compared with the reference tokenizer, by result; models of one tokenizer share these figures.";
         TOKEN_FAST = "tokenizer_fast", Kind::Gauge, ["model"], "1 while the fast tokenizer is used, 0 while the reference is.";
         TOKEN_CUTS = "tokenizer_cuts", Kind::Gauge, ["model"], "1 while texts are cut where that is safe, 0 while they are not.";
     }

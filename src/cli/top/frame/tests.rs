@@ -313,3 +313,17 @@ fn no_terminal_is_too_small_and_no_name_is_obeyed() {
     assert!(!all.contains('\u{1b}') && !all.contains('\u{7}'), "{all:?}");
     assert!(all.contains("\n[2J宽                               active "), "{all}");
 }
+
+#[test]
+fn what_needs_attention_is_printed_to_its_end() {
+    let mut told = picture();
+    let long = format!("worker `a` {}correct its `model`", "serves another model ".repeat(12));
+    told.health.degraded = vec![long.clone(), "short".to_owned()];
+    let all = printed(&mut State::new(told), 60);
+    let lines: Vec<&str> = all.lines().collect();
+    let begin = lines.iter().position(|line| line.starts_with("worker `a`")).unwrap();
+    let end = lines.iter().position(|line| *line == "short").unwrap();
+    assert!(end - begin > 3 && lines[begin + 1..end].iter().all(|line| line.starts_with("  ")), "{all}");
+    let words: Vec<&str> = lines[begin..end].iter().flat_map(|line| line.split_whitespace()).collect();
+    assert_eq!(words.join(" "), long);
+}
