@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use tokio::sync::oneshot;
 
 use super::network;
 use super::overrides::Overrides;
 use crate::app::App;
 use crate::config::{Config, LogFormat, Tls};
-use crate::shutdown::Interrupts;
+use crate::shutdown::{Interrupts, Tasks};
 use crate::telemetry;
 
 /// Runs the router until it is interrupted; then it drains: not ready, no new connections, streams may finish. The
@@ -36,9 +37,13 @@ impl ServeArgs {
         let served = network(async {
             let mut interrupts = Interrupts::new();
             // In a task of its own: what a start reads or opens may hang where nothing can be cut off.
-            let mut starting = tokio::spawn(App::start(config, None));
+            let (tasks, (done, started)) = (Tasks::new(), oneshot::channel());
+            tasks.spawn(async {
+                // Nobody waits for it where the process has been told to end.
+                let _ = done.send(App::start(config, None).await);
+            });
             let started = tokio::select! {
-                started = &mut starting => started?,
+                started = started => started?,
                 () = interrupts.next() => {
                     tracing::info!("told to end before it served");
                     return Ok(ExitCode::SUCCESS);

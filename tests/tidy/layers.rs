@@ -20,7 +20,7 @@ pub(crate) fn rows_of_order<'a>(order: &[&[&'a str]]) -> Vec<Row<'a>> {
 
 /// What `path`, relative to its crate's `src/`, breaks. Code in test modules may import what it likes.
 pub(crate) fn breaches(table: &[Row<'_>], path: &str, text: &str) -> Vec<String> {
-    if matches!(path, "lib.rs" | "main.rs") {
+    if matches!(path, "lib.rs" | "main.rs") || path.ends_with("/tests.rs") || path.contains("/tests/") {
         return Vec::new();
     }
     let (entry, depth) = place_of(path);
@@ -216,6 +216,8 @@ mod tests {
         let text = "//! crate::app\nconst A: &str = \"crate::app\";\nmacro_rules! m { () => { $crate::app::f() } }\n\
                     pub(in crate::fleet) fn f() { crate::shout!() }\n#[cfg(test)]\nmod tests {\n    use crate::app::App;\n}\n";
         assert_eq!(faults("fleet.rs", text), Vec::<String>::new());
+        assert_eq!(faults("fleet/tests.rs", "use crate::app::App;\n"), Vec::<String>::new());
+        assert_eq!(faults("fleet/tests/more.rs", "use crate::app::App;\n"), Vec::<String>::new());
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(super) fn told(found: &[Change]) -> String {
 fn is_shown(key: &str) -> bool {
     let begins = |with: &&str| key.starts_with(*with);
     let of_engine = key.rsplit_once("].").is_some_and(|(_, field)| OF_ENGINES.contains(&field));
-    of_engine || REPLAYED.iter().any(|shown| begins(shown)) && !LEFT_OUT.iter().any(|left| begins(left))
+    of_engine || REPLAYED.iter().any(begins) && !LEFT_OUT.iter().any(begins)
 }
 
 /// Whether the key is of a worker that comes or goes as a whole.
