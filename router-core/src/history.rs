@@ -60,7 +60,7 @@ pub struct Measured {
     pub before_eviction: u64,
     /// Units after it.
     pub after_eviction: u64,
-    /// Units that were ever evicted.
+    /// Units that were evicted since the worker was last forgotten.
     pub evicted: u64,
 }
 

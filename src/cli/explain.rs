@@ -53,8 +53,8 @@ weights, fallback and what happens while all are full are the new ones; what tie
 believed stays as it was recorded. A policy that learns keeps the costs that were recorded where it made the decision,
 has no weights (predicted, round_robin), and sessions and objectives are as they were; otherwise, and preble always, it begins without memory, as approx_tree and
 approx_lru do in the place of any other. The answer says which. Nobody is chosen by what was not found out, as a prompt that
-the running policy does not read, or how it begins, by which chwbl goes, or what it would add, by which blocks goes: a dry
-run finds it out.
+the running policy does not read, or how it begins, by which chwbl goes, or what it would add, by which blocks and predicted
+go: a dry run finds it out.
 
 --json: the answer of GET /api/v1/decisions/{id}; with --config {\"made\": …, \"under\": …, \"same\": true or false,
 \"costs\": \"candidates\" or \"record\" or \"assumptions\"}: where those under the other configuration are from; where
@@ -168,7 +168,8 @@ const SESSION_UNKNOWN: &str = "no session is known of this request: where the ru
 /// Why nobody is chosen under the other configuration, and what helps.
 fn unread(made: &Told, policy: PolicyName) -> String {
     let question = &made.question;
-    let lacking = match (question.unread, policy == PolicyName::Blocks, question.shape.opening_characters) {
+    let lacks_blocks = matches!(policy, PolicyName::Blocks | PolicyName::Predicted);
+    let lacking = match (question.unread, lacks_blocks, question.shape.opening_characters) {
         (true, _, _) => "this prompt was not read",
         (false, true, _) => "how many blocks this prompt would add was not looked at",
         (false, false, None) => "how this prompt begins was not looked at",

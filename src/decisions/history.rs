@@ -22,8 +22,11 @@ const BREAKERS_MAX: usize = 20;
 pub struct History {
     /// Between two points.
     pub step_ms: u64,
-    /// The oldest first; the last one is not over yet.
+    /// The oldest first; the last one is not over yet. None are of a time of which decisions are no longer kept.
     pub points: Vec<Point>,
+    /// Since when all decisions are kept, or told of where that is later, in milliseconds since 1970: what follows is of
+    /// these.
+    pub since_ms: u64,
     /// By model, over all points.
     pub funnel: BTreeMap<Arc<str>, Funnel>,
     /// Where prompts stop having something in common, the costliest places first.
@@ -68,7 +71,7 @@ pub struct Point {
     pub ttft_ms: Option<f64>,
     /// The longest.
     pub ttft_max_ms: Option<u32>,
-    /// Requests of the worker with the most, over the mean of those that were considered.
+    /// Requests of the worker with the most, over the mean of those that were considered; of the model where it is largest.
     pub requests_max_over_mean: Option<f64>,
 }
 
@@ -101,6 +104,12 @@ struct Sums {
     first_tokens: u64,
     ttft_ms: u64,
     ttft_max_ms: Option<u32>,
+    spread: BTreeMap<Arc<str>, Spread>,
+}
+
+/// Who got a model's requests.
+#[derive(Default)]
+struct Spread {
     by_slot: BTreeMap<Slot, u64>,
     considered: usize,
 }
@@ -129,8 +138,12 @@ impl Decisions {
             }
             true
         });
-        let points = sums.into_iter().map(|(step, sums)| sums.point(step * step_ms)).collect();
-        History { step_ms, points, funnel, breakers: breakers(partings) }
+        // Asked last: meanwhile others were let go.
+        let whole_since = self.whole_since_ms();
+        let is_whole = |step: u64| step == last || step * step_ms >= whole_since;
+        let points = sums.into_iter().filter(|(step, _)| is_whole(*step));
+        let points = points.map(|(step, sums)| sums.point(step * step_ms)).collect();
+        History { step_ms, points, since_ms: whole_since.max(first * step_ms), funnel, breakers: breakers(partings) }
     }
 }
 
@@ -172,10 +185,16 @@ fn breakers(partings: BTreeMap<Place, Parted>) -> Vec<Breaker> {
     breakers
 }
 
+/// Whether its prompt's tokens were read: those of others are guessed.
+fn knows_tokens(decision: &Decision) -> bool {
+    let question = &decision.asked.0;
+    question.has_tokens && !question.unread
+}
+
 impl Sums {
     fn add(&mut self, decision: &Decision) {
         self.requests += 1;
-        if decision.asked.0.has_tokens {
+        if knows_tokens(decision) {
             self.prompt += u64::from(decision.asked.0.shape.prompt.0);
             self.overlap += u64::from(decision.overlap.0);
         }
@@ -184,14 +203,13 @@ impl Sums {
             self.ttft_ms += u64::from(ms);
             self.ttft_max_ms = self.ttft_max_ms.max(Some(ms));
         }
-        *self.by_slot.entry(decision.chosen).or_default() += 1;
-        self.considered = self.considered.max(decision.candidates.len());
+        let spread = self.spread.entry(Arc::clone(&decision.model)).or_default();
+        *spread.by_slot.entry(decision.chosen).or_default() += 1;
+        spread.considered = spread.considered.max(decision.candidates.len());
     }
 
     fn point(&self, at_ms: u64) -> Point {
         let share = |part: u64, whole: u64| (whole > 0).then(|| real(part) / real(whole));
-        let most = self.by_slot.values().max().copied().unwrap_or(0);
-        let mean = real(self.requests) / real_len(self.considered.max(1));
         Point {
             at_ms,
             requests: self.requests,
@@ -200,15 +218,22 @@ impl Sums {
             first_tokens: self.first_tokens,
             ttft_ms: share(self.ttft_ms, self.first_tokens),
             ttft_max_ms: self.ttft_max_ms,
-            requests_max_over_mean: (self.requests > 0).then(|| real(most) / mean),
+            requests_max_over_mean: self.spread.values().filter_map(Spread::max_over_mean).reduce(f64::max),
         }
+    }
+}
+
+impl Spread {
+    fn max_over_mean(&self) -> Option<f64> {
+        let (most, all) = (self.by_slot.values().max()?, self.by_slot.values().sum::<u64>());
+        Some(real(*most) * real_len(self.considered.max(1)) / real(all))
     }
 }
 
 impl Funnel {
     fn add(&mut self, decision: &Decision) {
         self.requests += 1;
-        if !decision.asked.0.has_tokens {
+        if !knows_tokens(decision) {
             return;
         }
         let prompt = u64::from(decision.asked.0.shape.prompt.0);
@@ -219,7 +244,7 @@ impl Funnel {
         if let Some(reported) = decision.course.reported() {
             self.answered_prompt_tokens += prompt;
             self.promised_tokens += u64::from(decision.overlap.0);
-            self.delivered_tokens += u64::from(reported);
+            self.delivered_tokens += u64::from(reported).min(prompt);
         }
     }
 }

@@ -208,16 +208,32 @@ fn the_last_minutes_are_summed_by_step_and_by_model() {
     assert!(before.points[0].hit_rate.is_none() && before.funnel.is_empty());
 }
 
+/// Whoever is shown fewer than there were would take them for a calm time.
+#[test]
+fn of_a_time_of_which_decisions_were_let_go_nothing_is_told() {
+    let mut world = World::new(PolicyName::Kv, 4, Decisions::new(2, 1 << 20));
+    let decided: Vec<_> = (0..3).map(|number| world.decide(&number.to_string()).unwrap()).collect();
+    let (oldest, now) = (decided[1].at_ms(), decided[2].at_ms());
+    let history = world.decisions.history(now, 1, 240);
+    assert_eq!(history.since_ms, oldest);
+    assert_eq!(history.points.first().map(|point| point.at_ms), Some(oldest));
+    assert_eq!(history.funnel["m"].requests, 2);
+    let whole = world.decisions.history(now, 3_600_000, 2);
+    assert_eq!((whole.points.len(), whole.since_ms), (1, oldest), "the hour that is not over is told");
+}
+
 /// What no policy reads is no miss; that it came is counted.
 #[test]
 fn requests_whose_tokens_are_guessed_are_in_no_hit_rate() {
     let mut world = World::new(PolicyName::Kv, 4, Decisions::new(100, 1 << 20));
     world.decide("read").unwrap();
+    let root = Root::new(&Namespace::plain("m", BlockSize::new(4).unwrap()), DEFAULT_ROOT_SEED);
+    world.decide_for("read by nobody", Prompt::unread(root, Tokens(16))).unwrap();
     let unread = world.decide_unread("unread").unwrap();
     unread.course.ended(Standing::Answered, Some(Tokens(4)));
     let history = world.decisions.history(unread.at_ms(), 3_600_000, 2);
     let sums = history.points.iter().fold((0, 0), |sum, point| (sum.0 + point.requests, sum.1 + point.prompt_tokens));
-    assert_eq!(sums, (2, 16));
+    assert_eq!(sums, (3, 16), "of the one whose ids are known");
     assert!(history.points.iter().filter_map(|point| point.hit_rate).all(|rate| rate == 0.5));
     let funnel = history.funnel["m"];
     assert_eq!((funnel.requests, funnel.prompt_tokens, funnel.captured_tokens), (2, 16, 8));
@@ -348,7 +364,7 @@ fn what_begins_without_memory_in_the_place_of_another_is_said_to() {
         let goes_by_memory = name.learns() || name.goes_by_history();
         let from = match name {
             // How it begins and what it would add, nobody asked.
-            PolicyName::Chwbl | PolicyName::Blocks => CostsFrom::Unread,
+            PolicyName::Chwbl | PolicyName::Blocks | PolicyName::Predicted => CostsFrom::Unread,
             _ if goes_by_memory => CostsFrom::Assumptions,
             _ => CostsFrom::Candidates,
         };

@@ -29,9 +29,8 @@ impl Fleet {
             worker.measure_engine(now);
             let Some(pool) = self.pool(&worker.model) else { continue };
             worker.metrics.belief.trust(&worker.trust(now, target, pool.block_size));
-            if let Some(history) = &pool.scheduler.policy().history {
-                worker.metrics.history(&history.measure(target.slot));
-            }
+            let history = pool.scheduler.policy().history.as_ref();
+            worker.metrics.history(history.map(|history| history.measure(target.slot)));
             worker.metrics.credit.set(f64::from(pool.scheduler.overlay().credited(now, target.slot).0));
         }
         for pool in table.pools() {

@@ -31,19 +31,24 @@ impl Worker {
         self.hit_rate.add(now, prompt.0, cached.0);
     }
 
-    /// An answer ended. Returns the tokens of its prompts and those of them that were cached, if its engine tells both.
-    pub fn reported(&self, usage: Usage) -> Option<(Tokens, Tokens)> {
-        let prompt = usage.prompt?;
-        let cached = self.telling.cached(usage.cached)?;
-        self.metrics.prompt_reported.increment(u64::from(prompt.0));
-        self.metrics.cached_reported.increment(u64::from(cached.0));
-        Some((prompt, cached))
+    /// What its engine means by what it told.
+    pub fn meant(&self, told: Usage) -> Usage {
+        let cached = told.prompt.and_then(|_| self.telling.cached(told.cached));
+        Usage { cached: cached.or(told.cached), ..told }
+    }
+
+    /// An answer ended, which told this, see [`Self::meant`].
+    pub fn reported(&self, usage: Usage) {
+        if let (Some(prompt), Some(cached)) = (usage.prompt, usage.cached) {
+            self.metrics.prompt_reported.increment(u64::from(prompt.0));
+            self.metrics.cached_reported.increment(u64::from(cached.0));
+        }
     }
 
     /// The same of an answer of which nothing was promised: what is reported stands in for that.
-    pub fn unpromised(&self, now: Instant, usage: Usage, reported: Option<(Tokens, Tokens)>) {
+    pub fn unpromised(&self, now: Instant, usage: Usage) {
         self.metrics.prompt_tokens.increment(usage.prompt.map_or(0, |prompt| u64::from(prompt.0)));
-        if let Some((prompt, cached)) = reported {
+        if let (Some(prompt), Some(cached)) = (usage.prompt, usage.cached) {
             self.hit_rate.add(now, prompt.0, cached.0);
         }
     }

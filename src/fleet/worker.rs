@@ -33,6 +33,8 @@ pub struct Worker {
     pub rank: Option<Rank>,
     /// Whether the engine is told the rank in a header: it has several.
     pub tells_rank: bool,
+    /// Whether somebody tells what its cache holds.
+    pub tells_events: bool,
     /// The model that it serves.
     pub model: Arc<str>,
     /// The way of requests to it; all its ranks share it.
@@ -147,6 +149,7 @@ impl Worker {
             id: newcomer.id.clone(),
             rank: newcomer.rank,
             tells_rank: newcomer.tells_rank,
+            tells_events: newcomer.silence.is_some(),
             model: Arc::clone(&newcomer.model),
             link: Arc::clone(&newcomer.link),
             control: Arc::clone(&newcomer.control),

@@ -219,11 +219,15 @@ impl Drop for Attempt<'_> {
         // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
         let side = if self.side == Side::Client && at >= *deadline { Side::Worker } else { self.side };
         // A panic is told of by who catches it.
-        if side == Side::Client && !std::thread::panicking() {
-            pool.metrics.given_up(at.saturating_duration_since(*arrived));
+        let lasted = at.saturating_duration_since(*arrived);
+        if self.side == Side::Client && !std::thread::panicking() {
+            pool.metrics.no_first_token(lasted, self.request.shape.objectives.ttft);
+            if side == Side::Client {
+                pool.metrics.given_up(lasted);
+            }
         }
         if let Some(decision) = &self.decision {
-            let standing = if side == Side::Client { Standing::GivenUp } else { Standing::Failed };
+            let standing = if self.side == Side::Client { Standing::GivenUp } else { Standing::Failed };
             decision.course.ended(standing, None);
         }
         if let Some(request) = self.request.observed() {
@@ -247,7 +251,9 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, mut answer: Answer) -> Res
     let placement = attempt.answered().ok_or(GatewayError::NoSuchSlot)?;
     // What is whole breaks no more. Of others it is reckoned now, since the request's body is let go.
     let is_watched = !answer.is_whole() || gateway.guard.suspects_any();
+    let promise = promise(request, &placement, &worker);
     let ticket = Ticket {
+        promise,
         key: request.observed(),
         id: request.id.clone(),
         pool: Arc::clone(&request.pool),
@@ -257,7 +263,6 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, mut answer: Answer) -> Res
         fingerprint: is_watched.then(|| gateway.guard.fingerprint(&request.outgoing)),
         arrived: request.arrived,
         sent: attempt_began,
-        promise: promise(request, &placement),
         recording: recording(gateway, request),
         decision: decided,
         objectives: request.shape.objectives,
@@ -284,9 +289,9 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, mut answer: Answer) -> Res
     Ok(response)
 }
 
-/// What was promised of the request; none where its token ids are not known.
-fn promise(request: &Understood, placement: &Placement) -> Option<Promise> {
-    request.prompts.count().filter(|count| *count > 0)?;
+/// What was promised of the request; none where its token ids are not known, or nobody tells what the worker holds.
+fn promise(request: &Understood, placement: &Placement, worker: &Worker) -> Option<Promise> {
+    request.prompts.count().filter(|count| *count > 0 && worker.tells_events)?;
     let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
     let trust = comparable.then(|| Arc::clone(&placement.target.trust));
     Some(Promise { prompt: request.shape.prompt, cached: placement.overlap_tokens, trust })

@@ -254,7 +254,7 @@ impl Progress {
         self.reservation = None;
         match self.verdict(ending) {
             Verdict::Answered => {
-                let usage = self.usage();
+                let usage = self.ticket.worker.meant(self.usage());
                 self.compare(now, usage);
                 if let (Form::Events(scanner), Some(tokens)) = (&self.form, usage.completion) {
                     self.ticket.worker.packing.learn(scanner.seen().events, tokens);
@@ -287,6 +287,7 @@ impl Progress {
                     let Ticket { guard, fingerprint, worker, sent, .. } = &self.ticket;
                     fingerprint.iter().for_each(|print| guard.broke(*print, worker.slot, (*sent, now)));
                 }
+                self.fell_short(now);
                 self.came(now, "broken", Usage::default());
                 let request = &*String::from_utf8_lossy(self.ticket.id.as_bytes());
                 tracing::warn!(worker = %self.ticket.worker.id, request, "answer broke off");
@@ -295,11 +296,13 @@ impl Progress {
                 self.observe(now, Event::Failed { side: Side::Worker });
             }
             Verdict::Late => {
+                self.fell_short(now);
                 self.came(now, "deadline", Usage::default());
                 self.note(Standing::GivenUp, None);
                 self.observe(now, Event::Failed { side: Side::Router });
             }
             Verdict::ClientLeft => {
+                self.fell_short(now);
                 let outcome = self.ticket.pool.metrics.given_up(self.lasted(now));
                 self.ticket.access.iter().for_each(|access| access.ended(now, outcome, Usage::default()));
                 self.note(Standing::GivenUp, None);
@@ -327,9 +330,9 @@ impl Progress {
 
     fn compare(&self, now: Instant, usage: Usage) {
         let Ticket { worker, promise, sent, .. } = &self.ticket;
-        let reported = worker.reported(usage);
+        worker.reported(usage);
         let Some(Promise { prompt, cached, trust }) = promise else {
-            return worker.unpromised(now, usage, reported);
+            return worker.unpromised(now, usage);
         };
         let (metrics, Some(trust)) = (&worker.metrics, trust) else { return };
         if let Some(reported) = usage.cached {
@@ -348,6 +351,15 @@ impl Progress {
             block_size: self.ticket.pool.block_size,
         };
         trust.answered(now, &answered);
+    }
+
+    /// It has ended before its end: what was promised is judged by what came until then.
+    fn fell_short(&self, now: Instant) {
+        if self.started.is_none() {
+            let waited = now.saturating_duration_since(self.ticket.arrived);
+            self.ticket.pool.metrics.no_first_token(waited, self.ticket.objectives.ttft);
+        }
+        self.judge_gaps(now, Usage::default());
     }
 
     /// Whether its tokens were as close together as its class was promised.

@@ -31,13 +31,15 @@ struct Details {
 }
 
 /// The usage in an answer, or in the payload of an event; what is missing or odd is unknown. An engine that leaves
-/// `prompt_tokens_details` out, or sends null for it, does not say; a null inside it means none.
+/// `prompt_tokens_details` out, or sends null for it, does not say; a null inside it means none. No more can be cached than
+/// the prompt has.
 pub fn read(json: &[u8]) -> Usage {
     let Some(counts) = counts(json) else { return Usage::default() };
+    let cached = counts.prompt_tokens_details.map(|details| details.cached_tokens.unwrap_or(0));
     Usage {
         prompt: counts.prompt_tokens.map(Tokens),
         completion: counts.completion_tokens.map(Tokens),
-        cached: counts.prompt_tokens_details.map(|details| Tokens(details.cached_tokens.unwrap_or(0))),
+        cached: cached.map(|cached| Tokens(cached.min(counts.prompt_tokens.unwrap_or(u32::MAX)))),
     }
 }
 
@@ -77,6 +79,9 @@ mod tests {
             "prompt_tokens_details":{"cached_tokens":4}}}"#;
         let expected = Usage { prompt: Some(Tokens(9)), cached: Some(Tokens(4)), completion: Some(Tokens(2)) };
         assert_eq!(read(json), expected);
+        let json =
+            br#"{"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":90}}}"#;
+        assert_eq!(read(json).cached, Some(Tokens(9)), "more than there is");
     }
 
     #[test]

@@ -143,8 +143,8 @@ async fn a_worker_that_lists_another_model_or_shares_its_address_is_told_of() {
     let config = "engines: {models_interval: 20ms}";
     let fleet = fleet().engines(0).config(config);
     let fleet = fleet.stranger(other.address).stranger(shared.address).stranger(shared.address).start().await;
-    let misnamed =
-        "worker `stranger-1` serves `other`, not `m`: start it with --served-model-name m, or correct its `model`";
+    let misnamed = "worker `stranger-1` serves `other`, not `m`: start it with --served-model-name m alias/of-m, or \
+         correct its `model`";
     let twins = format!("worker `stranger-3` is at the address of `stranger-2`, {}", shared.address);
     until_said(&fleet, misnamed).await;
     until_said(&fleet, &twins).await;

@@ -216,9 +216,8 @@ impl History for ApproxLru {
     fn forget(&self, slot: Slot) {
         let Some(cache) = self.cache(slot) else { return };
         let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let evicted = cache.evicted;
         let went: Vec<Change> = cache.ids.keys().copied().map(Change::Went).collect();
-        *cache = Cache { evicted, ..Cache::default() };
+        *cache = Cache::default();
         self.publish(slot, &went);
     }
 

@@ -128,8 +128,11 @@ impl History for ApproxTree {
     }
 
     fn forget(&self, slot: Slot) {
-        let forgotten =
-            self.with(slot, |worker| std::mem::take(&mut worker.write().unwrap_or_else(PoisonError::into_inner).tree));
+        let forgotten = self.with(slot, |worker| {
+            let mut worker = worker.write().unwrap_or_else(PoisonError::into_inner);
+            worker.measured = Measured::default();
+            std::mem::take(&mut worker.tree)
+        });
         // Not under the lock: a large tree takes a while to be freed.
         drop(forgotten);
     }

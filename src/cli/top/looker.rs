@@ -81,7 +81,7 @@ pub(super) struct Worker {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct InFlight {
-    pub(super) requests: u32,
+    pub(super) sequences: u32,
     pub(super) prefill_tokens: u64,
 }
 

@@ -67,6 +67,11 @@ impl ModelMetrics {
         limit.iter().for_each(|limit| self.ttft_objectives.count(kept(after <= *limit)));
     }
 
+    /// No first token came in such a time: a promise of less is broken.
+    pub fn no_first_token(&self, waited: Duration, limit: Option<Duration>) {
+        limit.iter().filter(|limit| waited > **limit).for_each(|_| self.ttft_objectives.count(kept(false)));
+    }
+
     /// The tokens of a stream were so far apart, on average, to which `limit` was promised.
     pub fn gaps(&self, mean: Duration, limit: Duration) {
         self.itl_objectives.count(kept(mean <= limit));

@@ -1,6 +1,6 @@
 //! What is measured of one worker, or of one of its ranks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Label};
 use warmpath_core::count::real;
@@ -22,6 +22,8 @@ pub struct WorkerMetrics {
     events: Reasons,
     repairs: Reasons,
     predictions: Reasons,
+    /// What its history had evicted when it was last measured; none where it never had one.
+    history_evicted: Arc<Mutex<Option<u64>>>,
     /// Hit rate over five minutes.
     pub hit_rate: Gauge,
     /// Share of its cache in flight.
@@ -129,15 +131,20 @@ impl WorkerMetrics {
         self.repairs.count(outcome);
     }
 
-    /// What the policy's history remembers of the worker. Policies without one have no such series.
-    pub fn history(&self, measured: &Measured) {
+    /// What the policy's history remembers of the worker, if it has one. Who never had one has no such series.
+    pub fn history(&self, measured: Option<Measured>) {
+        let mut evicted = self.history_evicted.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(measured) = measured.or_else(|| evicted.map(|_| Measured::default())) else { return };
+        // Another history, and one that forgot the worker, count from nothing.
+        let before = evicted.replace(measured.evicted).unwrap_or(0);
+        let more = measured.evicted.checked_sub(before).unwrap_or(measured.evicted);
         let swept = |moment: &'static str, units: u64| {
             self.registry.gauge(&HISTORY_SWEPT, self.labels_and("moment", moment)).set(real(units));
         };
         self.registry.gauge(&HISTORY_UNITS, self.labels.clone()).set(real(measured.units));
         swept("before", measured.before_eviction);
         swept("after", measured.after_eviction);
-        self.registry.counter(&HISTORY_EVICTED, self.labels.clone()).absolute(measured.evicted);
+        self.registry.counter(&HISTORY_EVICTED, self.labels.clone()).increment(more);
     }
 
     /// An engine reported what it took from its cache.

@@ -115,7 +115,7 @@ fn figures(worker: &Worker) -> [(String, Style); 10] {
     let full = if worker.kv_use() >= 0.9 { WARN } else { plain };
     [
         (worker.condition.clone(), condition),
-        (format!("{}/{}", worker.in_flight.requests, worker.max_num_seqs), plain),
+        (format!("{}/{}", worker.in_flight.sequences, worker.max_num_seqs), plain),
         (count(waiting), plain),
         (percent(Some(worker.kv_use()), 0), full),
         (percent(Some(worker.hit_rate), 0), plain),

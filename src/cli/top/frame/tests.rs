@@ -7,7 +7,7 @@ use super::*;
 fn worker(id: &str, more: &serde_json::Value) -> Worker {
     let mut told = json!({
         "id": id, "model": "llama-3", "state": "up", "condition": "active", "breaker": "closed", "view": "whole",
-        "in_flight": {"requests": 12, "prefill_tokens": 4096}, "max_num_seqs": 256, "index_blocks": 81_234,
+        "in_flight": {"requests": 12, "sequences": 12, "prefill_tokens": 4096}, "max_num_seqs": 256, "index_blocks": 81_234,
         "hit_rate": 0.613, "kv_load": 0.2, "trust_weight": 1.0, "last_event_age_s": 0.042,
         "engine": {"waiting": 3.0, "kv_usage": 0.55}
     });
