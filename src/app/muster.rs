@@ -4,21 +4,24 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// Looks every `interval` whether all have come. What is not there at a look counts as not there until the next one, as
-/// with the start of other routers.
+/// Looks every `interval`, and at the end of `timeout`, whether all have come. What is not there at a look counts as not there
+/// until the next one, as with the start of other routers.
 ///
 /// # Errors
 /// They have not within `timeout`.
 pub(super) async fn muster(all_here: impl Fn() -> bool, interval: Duration, timeout: Duration) -> Result<(), Absent> {
-    let start = Instant::now();
+    let deadline = Instant::now() + timeout;
     let mut looks = tokio::time::interval(interval);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        looks.tick().await;
+        tokio::select! {
+            _ = looks.tick() => {}
+            () = tokio::time::sleep_until(deadline) => {}
+        }
         if all_here() {
             return Ok(());
         }
-        if start.elapsed() >= timeout {
+        if Instant::now() >= deadline {
             return Err(Absent { timeout });
         }
     }
@@ -53,6 +56,16 @@ mod tests {
         let start = Instant::now();
         assert_eq!(muster(|| false, INTERVAL, TIMEOUT).await, Err(Absent { timeout: TIMEOUT }));
         assert_eq!(start.elapsed(), TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_is_kept_whatever_lies_between_two_looks() {
+        let start = Instant::now();
+        let timeout = Duration::from_secs(2);
+        assert_eq!(muster(|| false, INTERVAL, timeout).await, Err(Absent { timeout }));
+        assert_eq!(start.elapsed(), timeout);
+        let begun = Instant::now();
+        assert!(muster(|| begun.elapsed() >= Duration::from_secs(4), INTERVAL, timeout).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

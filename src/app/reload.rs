@@ -302,14 +302,15 @@ fn see((file, overrides): (&Path, Vec<Override>), known: Option<u64>) -> Option<
     if known == Some(hash) {
         return None;
     }
-    let outcome = match Reading::of_file(file, &Environment::of_process().with(overrides)) {
+    let environment = Environment::of_process().with(overrides);
+    let outcome = match Reading::of_file(file, &environment) {
         Err(error) => Err(vec![format!("{}: cannot be read: {error}", file.display())]),
         Ok(reading) => match (reading.config, reading.faults.as_slice()) {
             (Some(config), []) => Ok((config, reading.origins)),
             (_, faults) => Err(faults.iter().map(ToString::to_string).collect()),
         },
     };
-    let refers = memchr::memmem::find(&bytes, b"${file:").is_some();
+    let refers = environment.refers() || memchr::memmem::find(&bytes, b"${file:").is_some();
     Some(Seen { hash, refers, outcome })
 }
 

@@ -42,7 +42,8 @@ pub(super) fn check_without_fleet(config: &Config, root: &Node, faults: &mut Vec
     if root.is_section_whole("events") {
         rules.events(config);
         rules.nats(&config.events.nats);
-        rules.zmq(config);
+        rules.zmq_workers(config);
+        rules.zmq_bind(&config.events.zmq);
     }
     if root.is_section_whole("discovery") {
         rules.discovery(config);
@@ -63,6 +64,7 @@ pub(super) fn check_workers(config: &Config, root: &Node, faults: &mut Vec<Fault
     rules.workers_have_models(config);
     rules.slots(config);
     rules.events(config);
+    rules.zmq_workers(config);
 }
 
 pub(super) struct Rules<'a> {
@@ -195,10 +197,15 @@ impl Rules<'_> {
     }
 
     fn events(&mut self, config: &Config) {
+        self.have_their_bus(config, config.workers.iter().filter_map(|worker| worker.events.as_ref()));
+    }
+
+    /// Where these say that events come over NATS, there is a server.
+    pub(super) fn have_their_bus<'c>(&mut self, config: &Config, said: impl Iterator<Item = &'c Spanned<EventSource>>) {
         if config.events.nats.url.is_some() {
             return;
         }
-        for events in config.workers.iter().filter_map(|worker| worker.events.as_ref()) {
+        for events in said {
             if events.value == EventSource::Nats {
                 let place = self.place(events);
                 let message = match self.root.entry("events") {
@@ -216,6 +223,7 @@ impl Rules<'_> {
             self.fault(self.place(&nats.enabled), "workers register over NATS, but `events.nats.url` is not set");
         }
         let Some(name) = &dns.name else { return };
+        self.have_their_bus(config, dns.events.iter());
         if name.is_empty() {
             self.fault(self.place(name), "a name to look up must not be empty");
         }

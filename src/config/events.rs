@@ -1,7 +1,7 @@
 //! `events` and `index`: how the engines' KV-cache events reach the index.
 
 use std::num::{NonZeroU16, NonZeroU32};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -46,11 +46,11 @@ pub struct Nats {
     /// Authentication by the text of a `.creds` file (JWT and seed).
     pub credentials: Option<Spanned<Secret>>,
     /// A file of certificates, as PEM, whose servers are trusted beside those that the system trusts. For `tls://`.
-    pub tls_authorities: Option<String>,
+    pub tls_authorities: Option<PathBuf>,
     /// A file with our own certificate, as PEM, for servers that ask for one; together with `tls_key`.
-    pub tls_certificate: Option<Spanned<String>>,
+    pub tls_certificate: Option<Spanned<PathBuf>>,
     /// See `tls_certificate`.
-    pub tls_key: Option<Spanned<String>>,
+    pub tls_key: Option<Spanned<PathBuf>>,
     /// Bound on establishing a connection.
     pub connect_timeout: Period,
     /// Bound on the pause between two attempts to connect. They never end: a bus may be down for hours.
@@ -59,6 +59,16 @@ pub struct Nats {
     /// no more are asked for than there is room.
     #[serde(deserialize_with = "queue_messages")]
     pub queue_messages: NonZeroU32,
+}
+
+impl Nats {
+    /// Has relative paths start from `folder`.
+    pub(super) fn start_from(&mut self, folder: &Path) {
+        let own = [&mut self.tls_certificate, &mut self.tls_key].into_iter().flatten().map(|path| &mut path.value);
+        for path in self.tls_authorities.as_mut().into_iter().chain(own) {
+            *path = folder.join(&*path);
+        }
+    }
 }
 
 /// The fewest messages that a subscription has room for: of a stream up to 768 are on their way.

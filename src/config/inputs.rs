@@ -60,6 +60,12 @@ impl Environment {
         Self { variables: text.collect(), overrides: Vec::new() }
     }
 
+    /// Whether a value here refers to a file.
+    pub fn refers(&self) -> bool {
+        let of_ours = self.variables.iter().filter(|(name, _)| name.starts_with(PREFIX)).map(|(_, value)| value);
+        of_ours.chain(self.overrides.iter().map(|over| &over.value)).any(|value| value.contains("${file:"))
+    }
+
     /// The same, and above it what the command line sets.
     pub fn with(self, overrides: Vec<Override>) -> Self {
         Self { overrides, ..self }

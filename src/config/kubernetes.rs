@@ -172,6 +172,7 @@ impl Rules<'_> {
             (Some(asked), None) | (None, Some(asked)) => asked,
             (None, None) => return,
         };
+        self.have_their_bus(config, kubernetes.events.iter());
         let names = [("a Service", "vllm", &kubernetes.service), ("a namespace", "default", &kubernetes.namespace)];
         for (what, example, name) in names {
             if let Some(name) = name.as_ref().filter(|name| !is_name(name)) {

@@ -206,6 +206,7 @@ fn from_folder(mut config: Config, folder: &Path) -> Config {
     if let Some(path) = &mut config.discovery.file.path {
         *path = folder.join(&*path);
     }
+    config.events.nats.start_from(folder);
     config.discovery.kubernetes.start_from(folder);
     if let Some(path) = &mut config.record {
         *path = folder.join(&*path);

@@ -13,7 +13,7 @@ type Taken<'c> = HashMap<ZmqEndpoint, (&'c str, Place)>;
 
 impl Rules<'_> {
     /// Appends what is wrong with the sockets of workers that are read over ZeroMQ.
-    pub(super) fn zmq(&mut self, config: &Config) {
+    pub(super) fn zmq_workers(&mut self, config: &Config) {
         let mut taken = Taken::new();
         for worker in &config.workers {
             if config.event_source(worker) == EventSource::Zmq {
@@ -22,10 +22,9 @@ impl Rules<'_> {
                 self.zmq_unused(worker);
             }
         }
-        self.zmq_bind(&config.events.zmq);
     }
 
-    fn zmq_bind(&mut self, zmq: &Zmq) {
+    pub(super) fn zmq_bind(&mut self, zmq: &Zmq) {
         if let Some(bind @ Spanned { value: ZmqEndpoint::Tcp { port: 0, .. }, .. }) = &zmq.bind {
             self.fault(self.place(bind), "engines cannot connect to a port that is not known before");
         }

@@ -23,9 +23,8 @@ pub(super) fn judge<B>(request: &Request<B>, limits: &DoorLimits) -> Result<(), 
     if request.method() == Method::CONNECT {
         return Err(GatewayError::Method { allow: "GET, HEAD, POST, PUT, PATCH, DELETE" });
     }
-    let uri = request.uri();
-    let target = uri.path_and_query().map_or(0, |target| target.as_str().len());
-    if target.saturating_add(uri.authority().map_or(0, |authority| authority.as_str().len())) > limits.uri_bytes {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    if target > limits.uri_bytes {
         return Err(GatewayError::UriTooLong { limit: limits.uri_bytes });
     }
     if request.version() == Version::HTTP_2 && is_large(request, limits) {
@@ -148,6 +147,9 @@ mod tests {
         let path = |len: usize| format!("/{}", "x".repeat(len - 1));
         assert_eq!(judged(Version::HTTP_11, &path(8192), &["a"]), Ok(()));
         assert_eq!(judged(Version::HTTP_11, &path(8193), &["a"]).unwrap_err().0, 414);
+        let of_host = |len: usize| format!("http://{}{}", "h".repeat(200), path(len));
+        assert_eq!(judged(Version::HTTP_2, &of_host(8192), &[]), Ok(()), "where the host stands makes no difference");
+        assert_eq!(judged(Version::HTTP_2, &of_host(8193), &[]).unwrap_err().0, 414);
         let limits = DoorLimits { header_bytes: 100, headers: 2, ..DoorLimits::default() };
         let status = |fields: &[(&str, &str)]| {
             let mut request = Request::builder().version(Version::HTTP_2).uri("http://a/");

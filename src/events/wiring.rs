@@ -1,6 +1,5 @@
 //! From what the configuration says of event sources to the sources themselves.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use warmpath_indexer::feed::Patience;
@@ -43,9 +42,9 @@ pub fn nats_settings(nats: &Nats) -> Option<NatsSettings> {
 }
 
 fn tls(nats: &Nats) -> Tls {
-    let certificate = nats.tls_certificate.as_ref().map(|file| PathBuf::from(&file.value));
-    let key = nats.tls_key.as_ref().map(|file| PathBuf::from(&file.value));
-    Tls { authorities: nats.tls_authorities.as_ref().map(PathBuf::from), identity: certificate.zip(key) }
+    let [certificate, key] =
+        [&nats.tls_certificate, &nats.tls_key].map(|file| file.as_ref().map(|file| file.value.clone()));
+    Tls { authorities: nats.tls_authorities.clone(), identity: certificate.zip(key) }
 }
 
 fn patience(config: &Config) -> Patience {

@@ -83,6 +83,7 @@ pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ("routing: {approx_lru: {prefix: -1}}", &["3:32: weight must be finite and at least 0, got -1"]),
     ("discovery: {nats: {enabled: true}}", &["3:29: workers register over NATS, but `events.nats.url` is not set"]),
     ("discovery: {nats: {enabled: yes}}", &["3:29: expected true or false, got `yes`"]),
+    ("discovery: {dns: {name: w, events: nats}}", &["3:36: `events.nats.url` is not set"]),
     ("discovery: {dns: {name: w, model: mm}}", &["3:35: no model is named `mm` (known: m)"]),
     ("discovery: {dns: {name: w, id: w}}", &["3:32: without `{host}` all workers would have the same id"]),
     (

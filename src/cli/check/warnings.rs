@@ -6,9 +6,10 @@ use std::path::Path;
 
 use warmpath_core::policy::PolicyName;
 
-use crate::config::{Config, EventSource, Fault, Reading, Tls as TlsConfig, TokenizerSource};
+use crate::config::{Config, EventSource, Fault, Nats, Reading, Tls as TlsConfig, TokenizerSource};
 use crate::door::{Tls, TlsFiles};
 use crate::error::chain;
+use crate::fleet::discovery::registration::REFRESH;
 use crate::link;
 use crate::replay::record;
 use crate::telemetry::metrics::DoorMetrics;
@@ -24,6 +25,7 @@ pub(super) fn warnings(config: &Config, reading: &Reading, name: &str) -> Vec<Fa
     twins(config, &mut warn);
     unserved(config, &mut warn);
     nowhere(config, &mut warn);
+    leases(config, &mut warn);
     knowledge(config, &mut warn);
     openness(config, &mut warn);
     found.sort_by(|a, b| a.place.cmp(&b.place));
@@ -44,6 +46,15 @@ fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
     }
     if let Some(path) = &config.discovery.file.path {
         read("discovery.file.path", path);
+    }
+    let Nats { tls_authorities, tls_certificate, tls_key, .. } = &config.events.nats;
+    let of_nats = [
+        ("tls_authorities", tls_authorities.as_ref()),
+        ("tls_certificate", tls_certificate.as_ref().map(|path| &path.value)),
+        ("tls_key", tls_key.as_ref().map(|path| &path.value)),
+    ];
+    for (key, path) in of_nats.into_iter().filter_map(|(key, path)| Some((key, path?))) {
+        read(&format!("events.nats.{key}"), path);
     }
     let lies_below_a_file =
         |path: &Path| path.ancestors().skip(1).find(|above| above.exists()).is_some_and(|it| !it.is_dir());
@@ -150,9 +161,26 @@ fn unserved(config: &Config, warn: &mut impl FnMut(&str, String)) {
 fn nowhere(config: &Config, warn: &mut impl FnMut(&str, String)) {
     for (at, worker) in config.workers.iter().enumerate() {
         if config.event_source(worker) == EventSource::Local {
-            let why = "`serve` has no engine inside its process, and refuses `local`: use `zmq`, `nats` or `none`";
-            warn(&format!("workers.{at}.events"), why.to_owned());
+            warn(&format!("workers.{at}.events"), NO_ENGINE.to_owned());
         }
+    }
+    let (dns, kubernetes) = (&config.discovery.dns.events, &config.discovery.kubernetes.events);
+    for (section, events) in [("dns", dns), ("kubernetes", kubernetes)] {
+        if events.as_ref().is_some_and(|events| events.value == EventSource::Local) {
+            warn(&format!("discovery.{section}.events"), NO_ENGINE.to_owned());
+        }
+    }
+}
+
+const NO_ENGINE: &str = "`serve` has no engine inside its process, and refuses `local`: use `zmq`, `nats` or `none`";
+
+/// Leases that end before who holds them is heard of again.
+fn leases(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    let nats = &config.discovery.nats;
+    let least = REFRESH * 2;
+    if *nats.enabled && nats.lease.get() < least {
+        let why = format!("workers are heard of every {:?}: with less than {least:?} they come and go", REFRESH);
+        warn("discovery.nats.lease", why);
     }
 }
 

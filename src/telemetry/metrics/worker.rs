@@ -80,6 +80,7 @@ impl WorkerMetrics {
             events: told_apart(&EVENTS, "outcome"),
             repairs: told_apart(&REPAIRS, "outcome"),
             predictions: told_apart(&PREDICTIONS, "result"),
+            history_evicted: Arc::default(),
             hit_rate: registry.gauge(&HIT_RATE, labels.clone()),
             kv_load: registry.gauge(&KV_LOAD, labels.clone()),
             placed: registry.counter(&PLACED, labels.clone()),
