@@ -21,7 +21,8 @@ fn a_fleet_has_no_more_ranks_than_there_are_slots() {
 /// A list from elsewhere is held to the rules of the one in the file.
 #[test]
 fn two_workers_of_a_mounted_list_do_not_read_the_events_of_one_engine() {
-    let config = Config::parse("a test", "models: [{name: m}]\ndiscovery: {file: {path: w.yaml}}\n").unwrap();
+    let text = "models: [{name: m}]\ndiscovery: {file: {path: w.yaml}}\n";
+    let config = Config::parse("a test", text.to_owned()).unwrap();
     let list = std::env::temp_dir().join(format!("warmpath-fleets-{}.yaml", std::process::id()));
     let worker = |id: &str, zmq: &str| format!("- {{id: {id}, url: 'http://{id}:1', model: m, events: zmq, {zmq}}}\n");
     let load = |text: &str| {
