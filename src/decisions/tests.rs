@@ -236,7 +236,7 @@ fn requests_whose_tokens_are_guessed_are_in_no_hit_rate() {
     assert_eq!(sums, (3, 16), "of the one whose ids are known");
     assert!(history.points.iter().filter_map(|point| point.hit_rate).all(|rate| rate == 0.5));
     let funnel = history.funnel["m"];
-    assert_eq!((funnel.requests, funnel.prompt_tokens, funnel.captured_tokens), (2, 16, 8));
+    assert_eq!((funnel.requests, funnel.prompt_tokens, funnel.captured_tokens), (3, 16, 8));
     assert_eq!((funnel.answered_prompt_tokens, funnel.delivered_tokens), (0, 0));
 }
 
