@@ -28,7 +28,9 @@ impl Worker {
     pub fn promised(&self, now: Instant, prompt: Tokens, cached: Tokens) {
         self.metrics.prompt_tokens.increment(u64::from(prompt.0));
         self.metrics.cached_predicted.increment(u64::from(cached.0));
-        self.hit_rate.add(now, prompt.0, cached.0);
+        if self.tells_events {
+            self.hit_rate.add(now, prompt.0, cached.0);
+        }
     }
 
     /// What its engine means by what it told.
@@ -45,9 +47,14 @@ impl Worker {
         }
     }
 
-    /// The same of an answer of which nothing was promised: what is reported stands in for that.
+    /// The same of an answer of which nothing was promised.
     pub fn unpromised(&self, now: Instant, usage: Usage) {
         self.metrics.prompt_tokens.increment(usage.prompt.map_or(0, |prompt| u64::from(prompt.0)));
+        self.stand_in(now, usage);
+    }
+
+    /// What is reported stands in for what could not be promised.
+    pub fn stand_in(&self, now: Instant, usage: Usage) {
         if let (Some(prompt), Some(cached)) = (usage.prompt, usage.cached) {
             self.hit_rate.add(now, prompt.0, cached.0);
         }

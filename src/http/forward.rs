@@ -289,10 +289,11 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, mut answer: Answer) -> Res
     Ok(response)
 }
 
-/// What was promised of the request; none where its token ids are not known, or nobody tells what the worker holds.
+/// What was promised of the request; none where its token ids are not known. That is held against the worker where somebody
+/// tells what it holds.
 fn promise(request: &Understood, placement: &Placement, worker: &Worker) -> Option<Promise> {
-    request.prompts.count().filter(|count| *count > 0 && worker.tells_events)?;
-    let comparable = request.prompts.is_comparable() && request.shape.sequences == 1;
+    request.prompts.count().filter(|count| *count > 0)?;
+    let comparable = worker.tells_events && request.prompts.is_comparable() && request.shape.sequences == 1;
     let trust = comparable.then(|| Arc::clone(&placement.target.trust));
     Some(Promise { prompt: request.shape.prompt, cached: placement.overlap_tokens, trust })
 }

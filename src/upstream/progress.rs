@@ -334,6 +334,9 @@ impl Progress {
         let Some(Promise { prompt, cached, trust }) = promise else {
             return worker.unpromised(now, usage);
         };
+        if !worker.tells_events {
+            worker.stand_in(now, usage);
+        }
         let (metrics, Some(trust)) = (&worker.metrics, trust) else { return };
         if let Some(reported) = usage.cached {
             metrics.prediction(cached.0, reported.0);
