@@ -104,7 +104,7 @@ definitions! {
     }
 
     "Hit rate and trust" {
-        HIT_RATE = "kv_hit_rate", Kind::Gauge, ["worker", RANK], "Predicted overlap over prompt tokens of the answers that began, last five minutes; as reported where prompts are not read.";
+        HIT_RATE = "kv_hit_rate", Kind::Gauge, ["worker", RANK], "Predicted overlap over prompt tokens of the answers that began, last five minutes; as reported where prompts are not read, or nobody tells what caches hold.";
         PROMPT_TOKENS = "prompt_tokens_total", Kind::Counter, ["worker", RANK], "Prompt tokens of the answers that the worker began: cached_tokens_total as predicted over these is the hit rate that was promised.";
         PROMPT_REPORTED = "prompt_tokens_reported_total", Kind::Counter, ["worker", RANK], "Prompt tokens of answers that told their cached tokens: cached_tokens_total as reported over these is the hit rate that engines had.";
         CACHED_TOKENS = "cached_tokens_total", Kind::Counter, ["worker", RANK, "source"], "Cached prompt tokens, as predicted and as reported.";
