@@ -308,16 +308,6 @@ impl Decisions {
         self.ring().last
     }
 
-    /// Since when all are kept, in milliseconds since 1970; 0 while none has been let go.
-    fn whole_since_ms(&self) -> u64 {
-        let ring = self.ring();
-        let lost = match ring.records.front() {
-            Some(oldest) => (oldest.number > 1).then(|| oldest.at_ms()),
-            None => (ring.last > 0).then_some(u64::MAX),
-        };
-        lost.unwrap_or(0)
-    }
-
     /// Those that `filter` takes, the newest first. Looks at all that are kept, a few at a time.
     pub fn find(&self, filter: &Filter) -> Vec<Arc<Decision>> {
         let mut found = Vec::new();

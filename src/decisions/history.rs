@@ -145,6 +145,12 @@ impl Decisions {
         let points = points.map(|(step, sums)| sums.point(step * step_ms)).collect();
         History { step_ms, points, since_ms: whole_since.max(first * step_ms), funnel, breakers: breakers(partings) }
     }
+
+    /// Since when all are kept, in milliseconds since 1970; 0 while none has been let go.
+    fn whole_since_ms(&self) -> u64 {
+        let ring = self.ring();
+        ring.records.front().filter(|oldest| oldest.number > 1).map_or(0, |oldest| oldest.at_ms())
+    }
 }
 
 /// A model, a tenant, a number of tokens, and which beginning they are.

@@ -10,7 +10,7 @@ use warmpath_core::ledger::Reservation;
 use warmpath_core::observe::{Event, Observation, Side, Usage};
 use warmpath_core::retry::Failure;
 use warmpath_core::shape::Objectives;
-use warmpath_core::trust::{Answered, Trust};
+use warmpath_core::trust::Trust;
 use warmpath_core::units::Tokens;
 
 use super::guard::{Fingerprint, Guard};
@@ -21,6 +21,8 @@ use crate::decisions::{Decision, Standing};
 use crate::fleet::packing::Counter;
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::telemetry::access::Access;
+
+mod promises;
 
 /// One answered request, from its first data to its end. Dropping it gives back what is reserved: a client that hangs up
 /// is no special case.
@@ -287,25 +289,22 @@ impl Progress {
                     let Ticket { guard, fingerprint, worker, sent, .. } = &self.ticket;
                     fingerprint.iter().for_each(|print| guard.broke(*print, worker.slot, (*sent, now)));
                 }
-                self.fell_short(now);
                 self.came(now, "broken", Usage::default());
                 let request = &*String::from_utf8_lossy(self.ticket.id.as_bytes());
                 tracing::warn!(worker = %self.ticket.worker.id, request, "answer broke off");
-                self.note(Standing::Failed, None);
+                self.cut_short(now, Standing::Failed);
                 self.ticket.fleet.request_failed(&self.ticket.worker, failure);
                 self.observe(now, Event::Failed { side: Side::Worker });
             }
             Verdict::Late => {
-                self.fell_short(now);
                 self.came(now, "deadline", Usage::default());
-                self.note(Standing::GivenUp, None);
+                self.cut_short(now, Standing::GivenUp);
                 self.observe(now, Event::Failed { side: Side::Router });
             }
             Verdict::ClientLeft => {
-                self.fell_short(now);
                 let outcome = self.ticket.pool.metrics.given_up(self.lasted(now));
                 self.ticket.access.iter().for_each(|access| access.ended(now, outcome, Usage::default()));
-                self.note(Standing::GivenUp, None);
+                self.cut_short(now, Standing::GivenUp);
                 self.observe(now, Event::Failed { side: Side::Client });
             }
         }
@@ -328,53 +327,6 @@ impl Progress {
         usage.completion.map_or(events, |tokens| tokens.0)
     }
 
-    fn compare(&self, now: Instant, usage: Usage) {
-        let Ticket { worker, promise, sent, .. } = &self.ticket;
-        worker.reported(usage);
-        let Some(Promise { prompt, cached, trust }) = promise else {
-            return worker.unpromised(now, usage);
-        };
-        if !worker.tells_events {
-            worker.stand_in(now, usage);
-        }
-        let (metrics, Some(trust)) = (&worker.metrics, trust) else { return };
-        if let Some(reported) = usage.cached {
-            metrics.prediction(cached.0, reported.0);
-        }
-        if let Some(counted) = usage.prompt {
-            metrics.belief.counted(counted == *prompt);
-        }
-        trust.heard(now, metrics.belief.heard());
-        let answered = Answered {
-            sent: *sent,
-            prompt: *prompt,
-            promised: *cached,
-            counted: usage.prompt,
-            reported: usage.cached,
-            block_size: self.ticket.pool.block_size,
-        };
-        trust.answered(now, &answered);
-    }
-
-    /// It has ended before its end: what was promised is judged by what came until then.
-    fn fell_short(&self, now: Instant) {
-        if self.started.is_none() {
-            let waited = now.saturating_duration_since(self.ticket.arrived);
-            self.ticket.pool.metrics.no_first_token(waited, self.ticket.objectives.ttft);
-        }
-        self.judge_gaps(now, Usage::default());
-    }
-
-    /// Whether its tokens were as close together as its class was promised.
-    fn judge_gaps(&self, now: Instant, usage: Usage) {
-        let (Some(limit), Some(first)) = (self.ticket.objectives.itl, self.started) else { return };
-        // Those of several sequences come side by side.
-        let tokens = self.output(usage) / self.ticket.sequences.max(1);
-        if let Some(gaps) = tokens.checked_sub(1).filter(|gaps| *gaps > 0) {
-            self.ticket.pool.metrics.gaps(now.saturating_duration_since(first) / gaps, limit);
-        }
-    }
-
     /// Counts and logs it.
     fn came(&self, now: Instant, outcome: &'static str, usage: Usage) {
         self.ticket.pool.metrics.request(outcome, self.lasted(now));
@@ -384,6 +336,12 @@ impl Progress {
     /// How long after the request's arrival it is.
     fn lasted(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.ticket.arrived)
+    }
+
+    /// It has ended before its end.
+    fn cut_short(&self, now: Instant, standing: Standing) {
+        self.judge_what_came(now);
+        self.note(standing, None);
     }
 
     fn note(&self, standing: Standing, cached: Option<Tokens>) {
