@@ -24,16 +24,20 @@ pub(crate) async fn alone() -> RwLockWriteGuard<'static, ()> {
     SIGNALS.write().await
 }
 
-/// The file of a configuration, gone with its test, while which nobody sends signals.
+/// The file of a configuration, gone with its test, while which nobody else sends signals.
 pub(crate) struct File {
     path: PathBuf,
-    _undisturbed: RwLockReadGuard<'static, ()>,
+    _undisturbed: Option<RwLockReadGuard<'static, ()>>,
 }
 
 impl File {
     async fn new(name: &str, text: &str) -> Self {
+        Self::written(name, text, Some(SIGNALS.read().await))
+    }
+
+    fn written(name: &str, text: &str, undisturbed: Option<RwLockReadGuard<'static, ()>>) -> Self {
         let path = std::env::temp_dir().join(format!("warmpath-reload-{}-{name}.yaml", std::process::id()));
-        let file = Self { path, _undisturbed: SIGNALS.read().await };
+        let file = Self { path, _undisturbed: undisturbed };
         file.write(text.as_bytes());
         file
     }
@@ -142,6 +146,15 @@ async fn a_good_one_takes_effect(fleet: &TestFleet, file: &File, before: &Value)
         list["decisions"][0]["policy"].clone()
     };
     fleet.eventually("its policy decides", async |fleet| policy(fleet).await == "least_requests").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_asks_for_a_reload() {
+    let _alone = alone().await;
+    let fleet = fleet().engines(1).start().await;
+    let file = File::written("signal", &fleet.yaml, None);
+    fleet.app.follow(file.path.clone(), Vec::new()).unwrap();
+    fleet.eventually("it follows the file", async |fleet| fleet.config().await["file"].is_string()).await;
     let hup = Command::new("kill").args(["-HUP", &std::process::id().to_string()]).status();
     assert!(hup.unwrap().success());
     let by_signal = async |fleet: &TestFleet| fleet.config().await["last_reload"]["asked_by"] == "signal";
