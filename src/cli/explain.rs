@@ -51,10 +51,10 @@ worker is full there is no choice to explain: it fails, though a request would w
 Under another configuration the candidates are those that were recorded: what workers held, and their load. Policy,
 weights, fallback and what happens while all are full are the new ones; what tiers are worth and how far views are
 believed stays as it was recorded. A policy that learns keeps the costs that were recorded where it made the decision,
-has no weights (predicted, round_robin), and sessions and objectives are as they were; otherwise, and preble always, it begins without memory, as approx_tree and
-approx_lru do in the place of any other. The answer says which. Nobody is chosen by what was not found out, as a prompt that
-the running policy does not read, or how it begins, by which chwbl goes, or what it would add, by which blocks and predicted
-go: a dry run finds it out.
+has no weights (predicted, round_robin), and sessions and objectives are as they were; otherwise, and preble always, it
+begins without memory, as approx_tree and approx_lru do in the place of any other. The answer says which. Nobody is chosen
+by what was not found out, as a prompt that the running policy does not read, or how it begins, by which chwbl goes, or
+what it would add, by which blocks and predicted go: a dry run finds it out.
 
 --json: the answer of GET /api/v1/decisions/{id}; with --config {\"made\": …, \"under\": …, \"same\": true or false,
 \"costs\": \"candidates\" or \"record\" or \"assumptions\"}: where those under the other configuration are from; where
