@@ -53,6 +53,7 @@ mod logged;
 mod meddler;
 mod membership;
 mod models;
+mod mounted;
 mod nats;
 mod nats_source;
 mod openapi;
