@@ -254,3 +254,22 @@ impl Funnel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker of one model has nothing to do with the requests of another.
+    #[test]
+    fn balance_is_each_models_own() {
+        let spread = |requests: &[(u16, u64)]| Spread {
+            by_slot: requests.iter().map(|(slot, count)| (Slot(*slot), *count)).collect(),
+            considered: 2,
+        };
+        let both = [("a", spread(&[(0, 10), (1, 10)])), ("b", spread(&[(2, 15), (3, 5)]))];
+        let sums =
+            Sums { requests: 40, spread: both.map(|(model, spread)| (model.into(), spread)).into(), ..Sums::default() };
+        assert_eq!(sums.point(0).requests_max_over_mean, Some(1.5));
+        assert_eq!(Sums::default().point(0).requests_max_over_mean, None);
+    }
+}

@@ -159,3 +159,41 @@ impl WorkerMetrics {
         self.belief.predicted(predicted, reported);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Metrics;
+    use super::*;
+
+    #[test]
+    fn another_history_goes_on_counting_and_none_remembers_nothing() {
+        let metrics = Metrics::new("w");
+        let worker = metrics.worker("a", None);
+        let told = |measured: Option<(u64, u64)>| {
+            worker.history(measured.map(|(units, evicted)| Measured { units, evicted, ..Measured::default() }));
+            let text = metrics.render();
+            let value = |name: &str| Some(text.lines().find_map(|line| line.strip_prefix(name))?.trim().to_owned());
+            (value("w_history_units{worker=\"a\"}"), value("w_history_evicted_units_total{worker=\"a\"}"))
+        };
+        let seen = |units: &str, evicted: &str| (Some(units.to_owned()), Some(evicted.to_owned()));
+        assert_eq!(told(None), (None, None), "who never had one has no series");
+        assert_eq!(told(Some((5, 3))), seen("5", "3"));
+        assert_eq!(told(Some((6, 4))), seen("6", "4"));
+        assert_eq!(told(Some((2, 1))), seen("2", "5"), "a fresh one");
+        assert_eq!(told(None), seen("0", "5"));
+    }
+
+    #[test]
+    fn a_wait_without_a_first_token_is_judged_once_it_is_too_long() {
+        let metrics = Metrics::new("w");
+        let model = metrics.model(0, "m");
+        let [short, long] = [1, 3].map(std::time::Duration::from_secs);
+        for (waited, limit) in [(short, Some(long)), (long, None), (long, Some(short))] {
+            model.no_first_token(waited, limit);
+        }
+        let text = metrics.render();
+        let missed: Vec<_> = text.lines().filter(|line| line.starts_with("w_objectives_total{")).collect();
+        assert!(missed.iter().any(|line| line.contains("missed") && line.ends_with(" 1")), "{missed:?}");
+        assert!(!missed.iter().any(|line| line.contains("\"met\"") && !line.ends_with(" 0")), "{missed:?}");
+    }
+}
