@@ -250,6 +250,7 @@ impl GatewayError {
         match self {
             Self::Place { source: PlaceError::AllBusy } => "all_busy",
             Self::Place { source: PlaceError::NoWorker } | Self::NoSuchSlot => "no_worker",
+            Self::Queue { refusal: Refusal::TenantFull, .. } => "tenant_full",
             Self::Queue { .. } => "queue_refused",
             Self::TooManyInFlight => "too_many_in_flight",
             Self::Deadline => "deadline",

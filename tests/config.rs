@@ -225,8 +225,11 @@ fn depth_and_size_are_bounded() {
 
 #[test]
 fn at_most_sixty_four_faults_are_looked_for() {
-    let keys: String = (0..100).map(|key| format!("key{key}: 1\n")).collect();
-    assert_eq!(faults(&keys, &[]).len(), 64);
+    let keys = |count| (0..count).map(|key| format!("key{key}: 1\n")).collect::<String>();
+    assert_eq!(faults(&(keys(60) + FLEET), &[]).len(), 60);
+    let told = faults(&keys(100), &[]);
+    assert_eq!(told.len(), 65);
+    assert_eq!(told[64], "64:1: there may be more: after so many faults no further values are looked at");
     let repeated = "log: {}\n".repeat(100);
     assert_eq!(faults(&repeated, &[]).len(), 65);
 }

@@ -182,7 +182,7 @@ impl Scheduler {
     ) -> Result<Placement, PlaceError> {
         scratch.shadows.clear();
         self.refuse_early(now, request, (workers, pool))?;
-        let question = self.ask(now, request, index, (workers, pool), (self.needs.added_blocks, scratch));
+        let question = self.ask(now, request, index, (workers, pool), (self.needs, scratch));
         let (chosen, decided_by) = self.decide(now, &question, scratch)?;
         if decided_by == DecidedBy::Policy && !self.shadows.is_empty() {
             self.ask_shadows(now, (request, &question.shape), (chosen, workers.slots()), scratch);
@@ -223,11 +223,11 @@ impl Scheduler {
         request: &Request<'_>,
         index: &dyn PrefixIndex,
         fleet: (&WorkerTable, &Pool),
-        (with_added_blocks, scratch): (bool, &mut Scratch),
+        (needs, scratch): (Needs, &mut Scratch),
     ) -> Question {
-        let shape = self.survey(now, request, index, fleet, (with_added_blocks, scratch));
+        let shape = self.survey(now, request, index, fleet, (needs, scratch));
         let kept = self.kept(now, &shape, &scratch.candidates);
-        let question = Question::of(request, shape, with_added_blocks, kept);
+        let question = Question::of(request, shape, needs.added_blocks, kept);
         scratch.asked = Some((question, scratch.rng.clone()));
         question
     }

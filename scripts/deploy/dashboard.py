@@ -115,7 +115,7 @@ ROWS = [
         ("By side", "reqps", [
             (outcomes("upstream_error|worker_error|broken|deadline"), "worker"),
             (outcomes("all_busy|no_worker|queue_refused|too_many_in_flight|too_many_connections|no_room|no_descriptors|shutting_down|internal"), "router"),
-            (outcomes("bad_request|unknown_model|suspect|client_left|worker_refused"), "client"),
+            (outcomes("bad_request|unknown_model|suspect|tenant_full|client_left|worker_refused"), "client"),
         ], ""),
         ("Retries", "reqps", [(rate("retries_total", "reason"), "{{reason}}")], "Further attempts, by what went wrong with the one before."),
         ("Connections refused", "short", [

@@ -100,6 +100,14 @@ impl Reloader {
     /// Follows the file that the configuration is from, with what the command line sets: looks at it every two seconds, and
     /// on `hangups`.
     pub(super) async fn follow(self: Arc<Self>, followed: (PathBuf, Vec<Override>), mut hangups: Signal) {
+        if is_read_once(&followed.0) {
+            let file = followed.0.display();
+            tracing::info!(%file, "the configuration is from no regular file: it is not read again");
+            while hangups.recv().await.is_some() {
+                tracing::warn!(%file, "no regular file: it is not read again");
+            }
+            return;
+        }
         if self.followed.set(followed).is_err() {
             tracing::error!("a router follows one file");
             return;
@@ -249,7 +257,7 @@ impl Settings for Reloader {
                 Ok(running) => self.look(running, Some("admin")).await,
                 Err(_) => Some(refused("the reload before this one still reads the configuration's file")),
             }
-            .unwrap_or_else(|| refused("the configuration is from no file"))
+            .unwrap_or_else(|| refused("the configuration is from no file that can be read again"))
         })
     }
 }
@@ -286,8 +294,16 @@ impl Seen {
     }
 }
 
+/// Whether it is a pipe, or another that has nothing to say again, or keeps its reader waiting for a writer.
+fn is_read_once(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|it| !it.is_file())
+}
+
 /// Reads the file; none where its text is as `known`.
 fn see((file, overrides): (&Path, Vec<Override>), known: Option<u64>) -> Option<Seen> {
+    if is_read_once(file) {
+        return Seen::not(known, format!("{}: cannot be read: it is no regular file", file.display()));
+    }
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes));
     match read {

@@ -20,29 +20,29 @@ pub(super) struct CacheArgs {
     #[arg(long, value_name = "BLOCKS", default_value_t = 0, requires = "host_blocks")]
     pub(super) storage_blocks: u32,
     /// When blocks are copied to the host: `write_through`, `write_through_selective` or `write_back`.
-    #[arg(long, value_name = "WHEN", default_value = "write_through")]
+    #[arg(long, requires = "host_blocks", value_name = "WHEN", default_value = "write_through")]
     write_policy: WritePolicy,
     /// Copy blocks of generated tokens too.
-    #[arg(long)]
+    #[arg(long, requires = "host_blocks")]
     write_output: bool,
     /// How long requests wait for storage: `best_effort`, `wait_complete`, `timeout` or `timeout:0.5,0.25` (seconds, and
     /// for each 1024 tokens).
-    #[arg(long, value_name = "HOW", default_value = "best_effort")]
+    #[arg(long, requires = "host_blocks", value_name = "HOW", default_value = "best_effort")]
     prefetch: PrefetchPolicy,
     /// Between GPU and host: GB/s, or `pcie5x16`.
-    #[arg(long, value_name = "LINK", default_value = "pcie5x16")]
+    #[arg(long, requires = "host_blocks", value_name = "LINK", default_value = "pcie5x16")]
     bus_link: LinkSpec,
     /// Between host and storage: GB/s, or `100gbe`, `egs`, `lingjun-storage`, `ndr`, `3fs-node`, …
-    #[arg(long, value_name = "LINK", default_value = "egs")]
+    #[arg(long, requires = "storage_blocks", value_name = "LINK", default_value = "egs")]
     storage_link: LinkSpec,
     /// GPUs of an engine, each of which fetches its share of what storage has; what all of them have counts.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, requires = "storage_blocks", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     storage_ranks: u32,
     /// How many times as long the last of these takes as the others.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = number::factor)]
+    #[arg(long, requires = "storage_blocks", value_name = "FACTOR", default_value_t = 1.0, value_parser = number::factor)]
     slow_rank: f64,
     /// Which blocks make room in host and storage: `lru`, `lfu` or `random_lru`.
-    #[arg(long, value_name = "WHICH", default_value_t)]
+    #[arg(long, requires = "host_blocks", value_name = "WHICH", default_value_t)]
     tier_eviction: Eviction,
 }
 

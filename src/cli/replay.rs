@@ -147,6 +147,9 @@ const SIMULATED: [&str; 39] = [
 
 impl ReplayArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        if self.live.is_none() && self.tls.is_given() {
+            return Err(misuse("--ca, --cert and --key are for --live: simulated fleets have no certificates"));
+        }
         self.fleet.check()?;
         let config = self.fleet.configuration()?;
         let inputs = [self.input.file(), ("--config", self.fleet.config.as_deref())];

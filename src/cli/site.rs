@@ -38,6 +38,11 @@ impl TlsArgs {
         })
     }
 
+    /// Whether anything is said of certificates.
+    pub(super) fn is_given(&self) -> bool {
+        self.ca.is_some() || self.cert.is_some()
+    }
+
     /// What is said of certificates.
     pub(super) fn files(&self) -> TlsFiles {
         TlsFiles { authorities: self.ca.clone(), identity: self.cert.clone().zip(self.key.clone()) }

@@ -54,9 +54,9 @@ pub struct TraceForm {
     /// Only the first so many lines, after those that are passed over.
     #[arg(long, requires = "trace", value_name = "N")]
     requests: Option<usize>,
-    /// The seed of a generated trace.
-    #[arg(long, requires = "trace", default_value_t = 1, value_name = "SEED")]
-    trace_seed: u64,
+    /// The seed of a generated trace; 1 if not given.
+    #[arg(long, requires = "trace", value_name = "SEED")]
+    trace_seed: Option<u64>,
 }
 
 /// Look at traces, and turn them into our own form.
@@ -116,6 +116,9 @@ impl TraceForm {
     fn read(&self, named: &str) -> anyhow::Result<Trace> {
         let mut trace = match named.strip_prefix("generate:") {
             Some(spec) => self.generated(spec).or_misuse()?,
+            None if self.trace_seed.is_some() => {
+                return Err(misuse(format!("--trace-seed is for what is generated, and {named} is read")));
+            }
             None => {
                 let bytes = bytes(named).with_context(|| format!("{named}: cannot be read")).or_misuse()?;
                 let options = Options { format: self.format, lenient: self.lenient, block_size: self.block_size };
@@ -125,6 +128,10 @@ impl TraceForm {
                 }
             }
         };
+        let own = trace.block_size;
+        if trace.format == Format::Warmpath && self.block_size.is_some_and(|size| size != own) {
+            return Err(misuse(format!("--block-size: {named} says itself that its blocks have {own} tokens")));
+        }
         if trace.skipped > 0 {
             remark(format_args!("warmpath: {named}: {} lines passed over\n", trace.skipped));
         }
@@ -158,9 +165,8 @@ impl TraceForm {
 
     fn generated(&self, spec: &str) -> anyhow::Result<Trace> {
         let workload: Workload = spec.parse().map_err(anyhow::Error::msg).context("--trace generate")?;
-        let (requests, block_size) = (workload.generate(self.trace_seed), workload.block_size());
-        let is_said = self.block_size.is_none_or(|size| size == block_size);
-        ensure!(is_said, "a generated trace says its block size itself: generate:SHAPE?block=TOKENS");
+        ensure!(self.format.is_none(), "--format is for what is read, and this is generated");
+        let (requests, block_size) = (workload.generate(self.trace_seed.unwrap_or(1)), workload.block_size());
         Ok(Trace { requests, format: Format::Warmpath, block_size, skipped: 0 })
     }
 }

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use super::document::Node;
+use super::document::{Content, Node};
 use super::fault::{Fault, hint};
 use super::fleet::EventSource;
 use super::place::{Place, Spanned};
-use super::{Config, Discovery, Listen, Nats, Tls, Tracing};
+use super::{Config, Discovery, Listen, MetricNames, Nats, Tls, Tracing};
 
 /// Slots are numbered in 16 bits.
 const SLOTS_MAX: u32 = 65_535;
@@ -54,6 +54,9 @@ pub(super) fn check_without_fleet(config: &Config, root: &Node, faults: &mut Vec
     }
     if root.is_section_whole("tracing") {
         rules.tracing(&config.tracing);
+    }
+    if root.is_section_whole("engines") {
+        rules.presets(&config.engines.presets);
     }
 }
 
@@ -152,7 +155,10 @@ impl Rules<'_> {
     }
 
     fn unique<'n, T>(&mut self, taken: &mut HashMap<&'n str, Place>, at: &Spanned<T>, name: &'n str, what: &str) {
-        let place = self.place(at);
+        self.unique_at(taken, self.place(at), name, what);
+    }
+
+    fn unique_at<'n>(&mut self, taken: &mut HashMap<&'n str, Place>, place: Place, name: &'n str, what: &str) {
         match taken.get(name) {
             Some(first) => {
                 let message = format!("{what} `{name}` is already used at {}", first.seen_from(&place));
@@ -193,6 +199,19 @@ impl Rules<'_> {
                 self.fault(place, &message);
                 return;
             }
+        }
+    }
+
+    /// Those of the document; the defaults are sound.
+    fn presets(&mut self, presets: &[MetricNames]) {
+        let listed = self.root.entry("engines").and_then(|engines| engines.node.entry("presets"));
+        let Some((entry, Content::List(list))) = listed.map(|entry| (entry, &entry.node.content)) else { return };
+        if presets.is_empty() {
+            self.fault(entry.place.clone(), "no version of an engine is named: nobody's metrics could be read");
+        }
+        let mut taken = HashMap::new();
+        for (item, names) in list.items.iter().zip(presets) {
+            self.unique_at(&mut taken, item.place.clone(), &names.name, "name of a version");
         }
     }
 

@@ -20,7 +20,7 @@ use super::{Config, ConfigError, check};
 pub struct Reading {
     /// What is left when all that is faulty counts as not given; `None` where nothing is.
     pub config: Option<Config>,
-    /// All faults in the order of their places; at most 64 are looked for among the values.
+    /// All faults in the order of their places; after some 64 among the values the last says that there may be more.
     pub faults: Vec<Fault>,
     /// Where its values were written.
     pub origins: Origins,
@@ -178,6 +178,9 @@ fn decode_all<T: DeserializeOwned>(root: &mut Node, faults: &mut Vec<Fault>) -> 
             return None;
         }
     }
+    let last = faults.iter().map(|fault| &fault.place).max();
+    let place = last.unwrap_or(&root.place).clone();
+    faults.push(Fault::new(place, "there may be more: after so many faults no further values are looked at"));
     None
 }
 

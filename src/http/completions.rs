@@ -63,7 +63,11 @@ async fn handle(
     let between = Between::new(arrival.deadline, || arrival.given_up());
     let understood = understand(gateway, endpoint, arrival, (parts, body), Sought::Needed).await;
     between.over();
-    forward(gateway, &understood?).await
+    let understood = understood?;
+    if let Prompts::Unknown(reason) = &understood.prompts {
+        gateway.metrics.untokenized(reason.label());
+    }
+    forward(gateway, &understood).await
 }
 
 /// What is found out about a request.
@@ -95,7 +99,7 @@ pub(super) async fn understand(
     let root = destination.root(view.salt().as_deref(), pool.block_size, seed);
     let prompts = if reads_prompts {
         // In a box of its own: it is large, and many requests do without.
-        Box::pin(prompts(gateway, &pool, &body, &mut view, &root)).await
+        Box::pin(prompts(&pool, &body, &mut view, &root)).await
     } else {
         Prompts::Unread(estimate(&view, &body))
     };
@@ -134,17 +138,8 @@ pub(super) async fn understand(
 }
 
 /// Of which tokens its prompts are made, as far as that is of use.
-async fn prompts(
-    gateway: &Gateway,
-    pool: &PoolState,
-    body: &Bytes,
-    view: &mut RequestView<'_>,
-    root: &Root,
-) -> Prompts {
+async fn prompts(pool: &PoolState, body: &Bytes, view: &mut RequestView<'_>, root: &Root) -> Prompts {
     let prompts = pool.tokenizer.prompts(body, view, root).await;
-    if let Prompts::Unknown(reason) = &prompts {
-        gateway.metrics.untokenized(reason.label());
-    }
     match prompts.tokens() {
         // To look for somebody who holds it would be in vain, and to be told that nobody did would be no broken promise.
         Some(tokens) if view.scores_prompt => Prompts::Unread(tokens),

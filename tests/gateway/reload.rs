@@ -315,8 +315,23 @@ async fn a_file_that_says_the_same_in_other_words_has_its_own_hash() {
 async fn a_router_of_no_file_says_so() {
     let fleet = fleet().start().await;
     let (status, told) = fleet.reload().await;
-    assert_eq!((status, &told["faults"]), (422, &json!(["the configuration is from no file"])));
+    assert_eq!((status, &told["faults"]), (422, &json!(["the configuration is from no file that can be read again"])));
     let config = fleet.config().await;
     assert_eq!((&config["file"], &config["last_reload"]), (&Value::Null, &Value::Null));
     assert!(config["values"].as_array().unwrap().iter().any(|leaf| leaf["key"] == "workers[engine-1].url"));
+}
+
+/// Whoever opened it would wait for a writer, and read nothing that comes after.
+#[tokio::test]
+async fn a_pipe_in_place_of_the_file_is_told_and_a_file_in_place_of_the_pipe_is_followed() {
+    let fleet = fleet().engines(1).policy("round_robin").start().await;
+    let file = fleet.following("pipe").await;
+    std::fs::remove_file(&file.path).unwrap();
+    assert!(Command::new("mkfifo").arg(&file.path).status().unwrap().success());
+    let (status, told) = fleet.reload().await;
+    let fault = format!("{}: cannot be read: it is no regular file", file.path.display());
+    assert_eq!((status, &told["faults"]), (422, &json!([fault])));
+    file.write(fleet.yaml.replace("round_robin", "least_requests").as_bytes());
+    fleet.eventually("the file is followed", async |fleet| fleet.config().await["last_reload"]["ok"] == true).await;
+    assert_eq!(fleet.config().await["last_reload"]["changed"][0]["key"], "routing.policy");
 }

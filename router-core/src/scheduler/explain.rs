@@ -7,7 +7,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use super::scratch::{Terms, Whose};
 use super::survey::opening;
 use super::{DecidedBy, Kept, PlaceError, Question, Scheduler, Scratch};
-use crate::cost::{Candidate, Cost, Term, Unit};
+use crate::cost::{Candidate, Cost, Needs, Term, Unit};
 use crate::ids::Slot;
 use crate::overlap::PrefixIndex;
 use crate::policy::PolicyName;
@@ -55,7 +55,8 @@ impl Scheduler {
         scratch: &mut Scratch,
     ) -> Result<Explanation, PlaceError> {
         self.refuse_early(now, request, fleet)?;
-        let mut question = self.ask(now, request, index, fleet, (true, scratch));
+        let needs = Needs { added_blocks: true, ..self.needs };
+        let mut question = self.ask(now, request, index, fleet, (needs, scratch));
         question.shape.opening = question.shape.opening.or_else(|| opening(request, &scratch.hashes));
         scratch.asked = scratch.asked.take().map(|(_, chance)| (question, chance));
         self.explained(now, &question, scratch)

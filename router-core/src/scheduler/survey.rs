@@ -8,7 +8,7 @@ use xxhash_rust::xxh64::xxh64;
 use super::{Scheduler, Scratch, Tail};
 use crate::admission;
 use crate::cost::tiers::Believed;
-use crate::cost::{Candidate, Standing};
+use crate::cost::{Candidate, Needs, Standing};
 use crate::history::{Asked, History, Known};
 use crate::ids::{Roll, SequenceHash, Slot};
 use crate::observe::{Enrolled, Learn};
@@ -20,7 +20,7 @@ use crate::units::{BlockSize, Blocks, Tokens};
 use crate::workers::{Pool, Seat, Target, WorkerTable};
 
 impl Scheduler {
-    /// Lists the candidates in `scratch`, with their added blocks where these are wanted. Returns the request's shape, with all
+    /// Lists the candidates in `scratch`, with what these needs ask for. Returns the request's shape, with all
     /// that policies look at.
     pub(super) fn survey(
         &self,
@@ -28,12 +28,12 @@ impl Scheduler {
         request: &Request<'_>,
         index: &dyn PrefixIndex,
         (workers, pool): (&WorkerTable, &Pool),
-        (with_added_blocks, scratch): (bool, &mut Scratch),
+        (needs, scratch): (Needs, &mut Scratch),
     ) -> Shape {
         find_overlaps(now, request, (index, &self.overlay), workers.slots(), scratch);
         scratch.added.clear();
         scratch.added.resize(workers.slots(), Blocks(0));
-        if with_added_blocks {
+        if needs.added_blocks {
             find_added(request, &self.overlay, workers.slots(), scratch);
         }
         scratch.text_hashes.clear();
@@ -51,10 +51,10 @@ impl Scheduler {
         let opening = request
             .shape
             .opening
-            .or_else(|| opening(request, &scratch.hashes).filter(|_| self.needs.opening.is_some()));
-        let fork = if self.needs.fork { fork(scratch) } else { None };
+            .or_else(|| opening(request, &scratch.hashes).filter(|_| needs.opening.is_some()));
+        let fork = if needs.fork { fork(scratch) } else { None };
         let trunk = fork.and_then(|fork| self.trunk(fork, &scratch.hashes));
-        let turn = if self.needs.fork { self.turn(fork, scratch) } else { None };
+        let turn = if needs.fork { self.turn(fork, scratch) } else { None };
         Shape { opening, fork, trunk, turn, ..request.shape }
     }
 

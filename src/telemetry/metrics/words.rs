@@ -35,6 +35,7 @@ pub(super) const WORDS: &[Words] = &[
             ("bad_request", "the request is at fault: its head, body, method or path"),
             ("unknown_model", "no such model, alias or adapter"),
             ("queue_refused", "the queue did not take or keep it; `queue_refusals_total` tells why"),
+            ("tenant_full", "as many of its tenant waited as may"),
             ("all_busy", "every worker was at its limit, and requests do not wait (`routing.on_all_busy`)"),
             ("no_worker", "no worker may be chosen"),
             ("upstream_error", "every attempt at a worker failed"),
