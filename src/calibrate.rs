@@ -26,6 +26,9 @@ const DECODED: usize = 65;
 /// The most of a model list or of an answer that is read, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
 
+/// Characters of what an engine says that are repeated.
+const SAID_MAX: usize = 300;
+
 /// What is measured, and where.
 #[derive(Clone, Debug)]
 pub struct Measuring {
@@ -93,7 +96,9 @@ impl Engine<'_> {
     async fn first_model(&self) -> Result<String, BoxError> {
         let bounds = (self.measuring.patience, ANSWER_MAX);
         let (status, models) = self.measuring.site.get("/v1/models", self.headers.clone(), bounds).await?;
-        answered(status)?;
+        if !status.is_success() {
+            return Err(refusal(status, "/v1/models", &models));
+        }
         let models: Value = serde_json::from_slice(&models)?;
         let name = models["data"][0]["id"].as_str().ok_or("the engine lists no model")?;
         Ok(name.to_owned())
@@ -163,13 +168,24 @@ impl Engine<'_> {
 
     async fn send(&self, body: Vec<u8>) -> Result<Response<Inflow>, BoxError> {
         let response = self.measuring.site.post("/v1/completions", &self.headers, body.into()).await?;
-        answered(response.status())?;
-        Ok(response)
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        Err(refusal(status, "/v1/completions", &whole(response).await.unwrap_or_default()))
     }
 }
 
-fn answered(status: StatusCode) -> Result<(), BoxError> {
-    if status.is_success() { Ok(()) } else { Err(format!("the engine answered {status}").into()) }
+/// What the engine says where it refuses, and what can be done about it.
+fn refusal(status: StatusCode, path: &str, body: &[u8]) -> BoxError {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let said = body.pointer("/error/message").or_else(|| body.get("message")).and_then(Value::as_str);
+    let said = said.map_or_else(String::new, |said| format!(": {}", said.chars().take(SAID_MAX).collect::<String>()));
+    let remedy = match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; give its key by --api-key or WARMPATH_ENGINE_KEY",
+        _ => "",
+    };
+    format!("the engine answered {status} to {path}{said}{remedy}").into()
 }
 
 async fn whole(response: Response<Inflow>) -> Result<Bytes, BoxError> {

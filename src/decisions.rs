@@ -41,6 +41,8 @@ pub struct Decisions {
     sharing: Mutex<Sharing>,
     kept: usize,
     bytes_max: usize,
+    /// When the first could have been made, in milliseconds since 1970.
+    since_ms: u64,
 }
 
 #[derive(Default)]
@@ -256,6 +258,7 @@ impl Decisions {
             sharing: Mutex::default(),
             kept,
             bytes_max: bytes,
+            since_ms: wall_clock::now_ms(),
         }
     }
 

@@ -232,10 +232,11 @@ impl Ward<'_> {
                 .collect();
         }
         let identity::Offer { finding: served, serves, longest } = identity::model(&engine, model).await;
-        let mut checks = vec![reachable, identity::version(&engine).await];
-        let told = engine.scrape(None).await.and_then(|scrape| scrape.block_size);
+        let scrape = engine.scrape(None).await;
+        let mut checks = vec![reachable, identity::version(&engine, scrape.is_some()).await];
+        let told = scrape.and_then(|scrape| scrape.block_size);
         if !serves {
-            let why = "it does not serve the model";
+            let why = "whether it serves the model is not known, or it does not";
             let rest = [Check::Events, Check::Tokens, Check::Replay, Check::Prediction];
             checks.extend([served, identity::block_size(model, None, told)]);
             checks.extend(rest.map(|check| Finding::skipped(check, why)));

@@ -13,6 +13,7 @@ use warmpath_indexer::feed::Stamp;
 use warmpath_indexer::index::Writer;
 use warmpath_indexer::repair::{Emptied, Repair, Repaired, Step};
 
+use crate::aside::aside;
 use crate::fleet::engine::Process;
 use crate::fleet::{PoolState, Worker};
 use crate::shutdown::Lasting;
@@ -64,6 +65,8 @@ pub struct EventTask {
     refusals: Refusals,
     /// Whether it is being worked on; if so when work begins, it has panicked.
     at_work: bool,
+    /// Whether the view lags behind the order of batches: what was handed out is still being taken in.
+    is_torn: bool,
 }
 
 impl Lasting for EventTask {
@@ -102,6 +105,7 @@ impl EventTask {
             numbered: false,
             refusals: Refusals::default(),
             at_work: false,
+            is_torn: false,
         }
     }
 
@@ -152,7 +156,7 @@ impl EventTask {
         // What was told before anybody listened.
         self.note_process(*process.borrow_and_update());
         // That, and what a view that was restored wants to ask for.
-        self.act();
+        self.act().await;
         let worker = Arc::clone(&self.worker);
         loop {
             let deadline = self.repair.deadline();
@@ -171,7 +175,7 @@ impl EventTask {
                 Ok(()) = process.changed() => self.note_process(*process.borrow_and_update()),
                 () = worker.view_reset.notified() => self.index.forget(),
             }
-            self.act();
+            self.act().await;
         }
     }
 
@@ -197,8 +201,8 @@ impl EventTask {
                 self.is_late = *there;
                 self.repair.set_replays(*there && self.source.abilities.replays);
             }
-            Heard::Live(message) => self.receive(message, None, now),
-            Heard::Replayed(id, message) => self.receive(message, Some(*id), now),
+            Heard::Live(message) => self.receive(message, None, now).await,
+            Heard::Replayed(id, message) => self.receive(message, Some(*id), now).await,
             Heard::ReplayEnded(id, end) => self.repair.replay_ended((*id, *end), now, &mut self.steps),
             Heard::SnapshotChunk(id, part) => {
                 if self.repair.takes_snapshot(*id, now) && !self.restoring.part(part.clone()) {
@@ -217,10 +221,10 @@ impl EventTask {
         }
     }
 
-    fn receive(&mut self, message: &Message, replayed: Option<AskId>, now: Instant) {
+    async fn receive(&mut self, message: &Message, replayed: Option<AskId>, now: Instant) {
         #[cfg(test)]
         tests::buggify(message);
-        let (stamp, batch) = match self.read(message) {
+        let (stamp, batch) = match self.read(message).await {
             Ok(read) => read,
             Err(refusal) => {
                 self.worker.metrics.events(refusal.outcome(), 1);
@@ -251,9 +255,9 @@ impl EventTask {
     }
 
     /// JSON begins with a brace, which begins no msgpack batch.
-    fn read(&self, message: &Message) -> Result<(Stamp, EventBatch), Refusal> {
+    async fn read(&self, message: &Message) -> Result<(Stamp, EventBatch), Refusal> {
         if message.payload.first() == Some(&b'{') {
-            let event = decode_json(&message.payload).map_err(Refusal::Undecodable)?;
+            let event = decoded(message, decode_json).await.map_err(Refusal::Undecodable)?;
             if event.worker_id != self.worker.id {
                 return Err(Refusal::OtherWorker(event.worker_id.as_str().chars().take(64).collect()));
             }
@@ -262,7 +266,7 @@ impl EventTask {
             let stamp = Stamp { seq: event.event_id, epoch: None, ts: None };
             return Ok((stamp, event.batch));
         }
-        let batch = decode(&message.payload).map_err(Refusal::Undecodable)?;
+        let batch = decoded(message, decode).await.map_err(Refusal::Undecodable)?;
         self.check_rank(&batch)?;
         self.check_numbering(message)?;
         // A bus that numbers nothing is taken to lose nothing.
@@ -313,24 +317,26 @@ impl EventTask {
     }
 
     /// Does what the repair says, and what it says to what comes of that.
-    fn act(&mut self) {
+    async fn act(&mut self) {
+        self.is_torn = true;
         while !self.steps.is_empty() {
             let mut steps = std::mem::take(&mut self.steps);
             for step in steps.drain(..) {
-                self.take(step);
+                self.take(step).await;
             }
             if self.steps.is_empty() {
                 self.steps = steps;
             }
         }
+        self.is_torn = false;
         let held = self.repair.feed().held().0;
         self.worker.metrics.events_held.set(real_len(held));
         self.source.course.holds(held);
     }
 
-    fn take(&mut self, step: Step<EventBatch>) {
+    async fn take(&mut self, step: Step<EventBatch>) {
         match step {
-            Step::Apply(batch) => self.apply(&batch),
+            Step::Apply(batch) => self.apply(&batch).await,
             Step::Clear(why) => self.clear(why),
             Step::Ask(ask) => self.ask(ask),
             Step::View(view) => {
@@ -377,6 +383,12 @@ impl EventTask {
         let took_ms = u64::try_from(repaired.took.as_millis()).unwrap_or(u64::MAX);
         tracing::info!(worker = %self.worker.id, outcome, replayed, failures, took_ms, "view repaired");
     }
+}
+
+/// What `decode` makes of a message.
+async fn decoded<R: Send + 'static>(message: &Message, decode: fn(&[u8]) -> R) -> R {
+    let payload = message.payload.clone();
+    aside(payload.len(), move || decode(&payload)).await
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 mod alarm;
 pub mod app;
+mod aside;
 pub mod bridge;
 pub mod calibrate;
 pub mod cli;

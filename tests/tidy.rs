@@ -37,7 +37,19 @@ const SRC_ORDER: &[&[&str]] = &[
     &["config"],
     &["error", "pem"],
     &["report"],
-    &["alarm", "http1", "loss", "processor", "shutdown", "request_id", "printable", "stride", "turn", "wall_clock"],
+    &[
+        "alarm",
+        "aside",
+        "http1",
+        "loss",
+        "processor",
+        "shutdown",
+        "request_id",
+        "printable",
+        "stride",
+        "turn",
+        "wall_clock",
+    ],
 ];
 
 /// `router-core/src/`, from bottom to top: what a module may import. `cost/*` are the files in the folder.

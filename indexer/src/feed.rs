@@ -12,6 +12,7 @@ use std::time::Instant;
 
 pub use hold::HoldMax;
 use hold::{Held, Hold};
+pub use past::WALL_CLOCK;
 use past::{Past, later};
 pub use stamp::{Began, Patience, Position, Stamp};
 pub use verdict::{Action, Verdict};
@@ -337,7 +338,6 @@ impl<T> WorkerFeed<T> {
         self.counts.missing = self.counts.missing.saturating_add(to.saturating_sub(self.next));
         actions.push(Action::Lost(self.next..to.max(self.next)));
         self.next = self.next.max(to);
-        self.started = true;
         let next = self.next;
         self.held.retain(|&seq, _| seq >= next);
         self.drain(actions);
@@ -527,6 +527,16 @@ mod tests {
         assert_eq!(bench.push(1, Some(2), Some(1.1)), (Verdict::Apply, vec![Apply(201)]));
         let counts = bench.feed.counts();
         assert_eq!((counts.restarts, counts.outdated, counts.duplicates), (1, 1, 2));
+    }
+
+    /// Nobody knows of an epoch where nothing came: the first to name one is not another than before.
+    #[test]
+    fn what_was_passed_over_is_no_life_that_a_first_epoch_ends() {
+        let mut bench = Bench::new(Patience::NATS);
+        bench.feed.pass_to(7, &mut Vec::new());
+        assert!(!bench.feed.is_started());
+        assert_eq!(bench.push(7, Some(1), Some(5.0)), (Verdict::Apply, vec![Apply(107)]));
+        assert_eq!(bench.push(8, Some(2), Some(6.0)).0, Verdict::Restart);
     }
 
     #[test]

@@ -190,13 +190,21 @@ impl EngineView {
         self.names.bytes() + self.roots.bytes() + counted + aliases
     }
 
-    /// Takes events in, in order. O(blocks of the events).
+    /// Takes events in, in order. Of several that empty the device only the last does: all that was there before is gone by then
+    /// in any case. O(blocks of the events), and once O(names) where it was emptied.
     pub(crate) fn apply<S: BlockStore>(&mut self, keeper: &Keeper<'_, S>, events: &[CacheEvent]) -> Applied {
         self.buffers = BUFFERS.take();
         let mut applied = Applied::default();
+        let mut clears = events.iter().filter(|event| matches!(event, CacheEvent::Cleared)).count();
         for events in events.chunks(AHEAD) {
             self.names.warm(events.iter().flat_map(first_names));
             for event in events {
+                if matches!(event, CacheEvent::Cleared) {
+                    clears -= 1;
+                    if clears > 0 {
+                        continue;
+                    }
+                }
                 applied += self.take(keeper, event);
             }
         }
@@ -385,8 +393,12 @@ mod tests {
         }
 
         fn apply(&mut self, event: impl Into<CacheEvent>) -> Applied {
+            self.apply_all(&[event.into()])
+        }
+
+        fn apply_all(&mut self, events: &[CacheEvent]) -> Applied {
             let keeper = Keeper { slot: Slot(3), store: &self.store, room: &self.room };
-            let applied = self.view.apply(&keeper, &[event.into()]);
+            let applied = self.view.apply(&keeper, events);
             self.said = std::mem::take(&mut self.store.said.lock().unwrap());
             assert_eq!(self.room.taken(), self.view.names());
             applied
@@ -566,6 +578,24 @@ mod tests {
         bench.remove(&[2], Tier::Host);
         assert_eq!(bench.said, removes(&prompt(&[1, 2])[1..], Tier::Host));
         assert!((bench.view.names() == 0) && bench.view.held() == 0);
+    }
+
+    /// A batch of nothing else would take as many walks through all names.
+    #[test]
+    fn of_several_that_empty_the_device_the_last_does() {
+        let mut bench = Bench::new();
+        bench.apply(stored(&[1, 2], None));
+        bench.apply(Stored { tier: Tier::Host, ..stored(&[1], None) });
+        let (more, host) = (stored(&[3], Some(2)), Stored { tier: Tier::Host, ..stored(&[3], Some(2)) });
+        let [cleared, again] = [(), ()].map(|()| CacheEvent::Cleared);
+        let applied = bench.apply_all(&[cleared.clone(), more.into(), host.into(), again, cleared]);
+        assert_eq!(applied.removed, 3);
+        let mut held: Vec<_> = bench.view.places().into_iter().map(|(_, tiers)| tiers).collect();
+        held.sort();
+        assert_eq!(held, [vec![Tier::Host], vec![Tier::Host]]);
+        let last = stored(&[7], Some(1));
+        assert_eq!(bench.apply_all(&[CacheEvent::Cleared, last.into()]).stored, 1);
+        assert_eq!(bench.view.places().iter().filter(|(_, tiers)| tiers.contains(&Tier::Device)).count(), 1);
     }
 
     #[test]

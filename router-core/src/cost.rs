@@ -250,6 +250,12 @@ pub trait CostFunction: Send + Sync {
         self.prompt_worth(shape, &candidates[at])
     }
 
+    /// What a rule of this policy adds to the cost of those whom it does not name, at least: a difference near that says how the
+    /// rule went, not how much. None where there is no rule.
+    fn rule(&self) -> Option<f64> {
+        None
+    }
+
     /// What a rule adds to the cost of the candidate at place `at` that it does not add to a session's last worker; nothing,
     /// unless it names somebody only because it has to name one.
     fn excused(&self, _candidates: &[Candidate], _at: usize) -> f64 {

@@ -25,8 +25,9 @@ pub struct Account {
     active_blocks: AtomicU32,
     peak_blocks: AtomicU32,
     engine: EngineLoad,
-    /// Of `active_blocks`, those of requests whose size is a guess. Placements do not read it.
-    guessed_blocks: AtomicU32,
+    /// Of `active_blocks`, those of requests whose size is a guess, or of which nobody knows yet that an engine has taken them.
+    /// Placements do not read it.
+    unproven_blocks: AtomicU32,
 }
 
 /// One reading of an [`Account`].
@@ -42,7 +43,8 @@ pub struct InFlight {
     pub prefill_tokens: Tokens,
     /// Blocks of all requests, prompt and generated so far; a block shared by several counts once.
     pub active_blocks: Blocks,
-    /// The most blocks seen so far of requests whose size is known: no guess says how large a cache is.
+    /// The most blocks seen so far of requests whose size is known and that have their first tokens: no guess says how large a
+    /// cache is, nor does what waits for room in it, or is refused.
     pub peak_blocks: Blocks,
 }
 
@@ -61,7 +63,10 @@ impl Account {
 
     /// Books a request, whose prompts are `stay`.
     pub fn reserve(self: &Arc<Self>, share: Share, stay: Stay) -> Reservation {
-        self.grow(stay.new_blocks().0.saturating_add(share.tail.0), share.size);
+        let blocks = stay.new_blocks().0.saturating_add(share.tail.0);
+        // Before they are active, and given back after they were: what is unproven never seems to be proven.
+        self.unproven_blocks.fetch_add(blocks, Ordering::AcqRel);
+        self.active_blocks.fetch_add(blocks, Ordering::AcqRel);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.sequences.fetch_add(share.sequences, Ordering::Relaxed);
         self.before_first_token.fetch_add(1, Ordering::Relaxed);
@@ -71,6 +76,7 @@ impl Account {
             share,
             stay,
             private: share.tail.0,
+            unproven: blocks,
             room: share.room,
             prefilling: true,
             queued: share.new_tokens,
@@ -99,23 +105,11 @@ impl Account {
         self.engine.read(now, half_life)
     }
 
-    fn grow(&self, blocks: u32, size: Size) {
-        // Before they are active, and given back after they were: what is guessed never seems to be known.
-        if size == Size::Guessed {
-            self.guessed_blocks.fetch_add(blocks, Ordering::AcqRel);
-        }
-        let now = self.active_blocks.fetch_add(blocks, Ordering::AcqRel).saturating_add(blocks);
-        if size == Size::Known {
-            let known = now.saturating_sub(self.guessed_blocks.load(Ordering::Acquire));
-            self.peak_blocks.fetch_max(known, Ordering::Relaxed);
-        }
-    }
-
-    fn shrink(&self, blocks: u32, size: Size) {
-        self.active_blocks.fetch_sub(blocks, Ordering::AcqRel);
-        if size == Size::Guessed {
-            self.guessed_blocks.fetch_sub(blocks, Ordering::AcqRel);
-        }
+    /// So many blocks were seen to be in an engine.
+    fn prove(&self, blocks: u32) {
+        let unproven = self.unproven_blocks.fetch_sub(blocks, Ordering::AcqRel).saturating_sub(blocks);
+        let proven = self.active_blocks.load(Ordering::Acquire).saturating_sub(unproven);
+        self.peak_blocks.fetch_max(proven, Ordering::Relaxed);
     }
 }
 
@@ -188,6 +182,8 @@ pub struct Reservation {
     share: Share,
     stay: Stay,
     private: u32,
+    /// Of the account's unproven blocks, those that it has booked.
+    unproven: u32,
     room: Tokens,
     prefilling: bool,
     /// Of its new tokens, those that are still to be computed by all that is known.
@@ -210,6 +206,9 @@ impl Reservation {
             let further = self.share.new_tokens.0 - self.share.new_tokens.0.div_ceil(self.share.prompts.get());
             self.compute_all_but(Tokens(further));
             self.stay.first_token(now);
+            if self.share.size == Size::Known {
+                self.account.prove(std::mem::take(&mut self.unproven));
+            }
         }
     }
 
@@ -236,7 +235,13 @@ impl Reservation {
         let blocks = beyond.blocks_occupied(self.share.block_size);
         self.room = blocks.tokens(self.share.block_size).saturating_sub(beyond);
         self.private = self.private.saturating_add(blocks.0);
-        self.account.grow(blocks.0, self.share.size);
+        self.account.unproven_blocks.fetch_add(blocks.0, Ordering::AcqRel);
+        self.account.active_blocks.fetch_add(blocks.0, Ordering::AcqRel);
+        if self.prefilling || self.share.size == Size::Guessed {
+            self.unproven = self.unproven.saturating_add(blocks.0);
+        } else {
+            self.account.prove(blocks.0);
+        }
     }
 }
 
@@ -245,7 +250,8 @@ impl Drop for Reservation {
         self.end_prefill();
         self.compute_all_but(Tokens(0));
         let freed = self.stay.leave().0.saturating_add(self.private);
-        self.account.shrink(freed, self.share.size);
+        self.account.active_blocks.fetch_sub(freed, Ordering::AcqRel);
+        self.account.unproven_blocks.fetch_sub(self.unproven, Ordering::AcqRel);
         self.account.sequences.fetch_sub(self.share.sequences, Ordering::Relaxed);
         self.account.requests.fetch_sub(1, Ordering::Relaxed);
         if let Some(release) = self.release.take() {
@@ -298,7 +304,8 @@ mod tests {
         drop(first);
         assert_eq!(account.read().active_blocks, Blocks(3));
         drop(second);
-        assert_eq!(account.read(), InFlight { peak_blocks: Blocks(5), ..InFlight::default() });
+        // Neither was seen to be taken.
+        assert_eq!(account.read(), InFlight::default());
     }
 
     #[test]
@@ -357,7 +364,7 @@ mod tests {
         assert_eq!(beyond(4, 5, Some(Blocks(10))), (7, 3, 6));
         assert_eq!(beyond(u32::MAX, u32::MAX, Some(Blocks(0))), (u32::MAX - 2, u32::MAX - 2, 0));
         drop(held);
-        assert_eq!(account.read().most(own), InFlight { peak_blocks: Blocks(4), ..own });
+        assert_eq!(account.read().most(own), own);
     }
 
     #[test]
@@ -368,7 +375,10 @@ mod tests {
         guess.generated(Tokens(400));
         let blocks = |account: &Account| (account.read().active_blocks.0, account.read().peak_blocks.0);
         assert_eq!(blocks(&account), (5_100, 0));
+        guess.first_token(now());
         let mut known = reserve(&account, &overlay, 10, &[1, 2]);
+        assert_eq!(blocks(&account), (5_103, 0));
+        known.first_token(now());
         assert_eq!(blocks(&account), (5_103, 3));
         known.generated(Tokens(6));
         assert_eq!(blocks(&account), (5_104, 4));
@@ -376,8 +386,15 @@ mod tests {
         assert_eq!(blocks(&account), (4, 4));
         drop(known);
         assert_eq!(blocks(&account), (0, 4));
+        // Refused, or it waited until its client left.
         drop(reserve(&account, &overlay, 10, &[1, 2, 3, 4]));
-        assert_eq!(blocks(&account), (0, 5));
+        assert_eq!(blocks(&account), (0, 4));
+        let mut waiting = [1, 2].map(|name| reserve(&account, &overlay, 10, &[name, 3]));
+        assert_eq!(blocks(&account), (6, 4));
+        waiting[0].first_token(now());
+        assert_eq!(blocks(&account), (6, 4));
+        waiting[1].first_token(now());
+        assert_eq!(blocks(&account), (6, 6));
     }
 
     #[test]

@@ -183,9 +183,10 @@ impl Scheduler {
         scratch.shadows.clear();
         self.refuse_early(now, request, (workers, pool))?;
         let question = self.ask(now, request, index, (workers, pool), (self.needs, scratch));
+        let chance = (!self.shadows.is_empty()).then(|| scratch.rng.clone());
         let (chosen, decided_by) = self.decide(now, &question, scratch)?;
-        if decided_by == DecidedBy::Policy && !self.shadows.is_empty() {
-            self.ask_shadows(now, (request, &question.shape), (chosen, workers.slots()), scratch);
+        if let (DecidedBy::Policy, Some(chance)) = (decided_by, &chance) {
+            self.ask_shadows(now, (request, &question, chance), (chosen, workers.slots()), scratch);
         }
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
+use warmpath_core::ids::Rank;
 use warmpath_core::ledger::{InFlight, Said};
 use warmpath_core::workers::Target;
 use warmpath_indexer::concurrent::ConcurrentIndex;
 
+use crate::aside::aside;
 use crate::config::{Engines, MetricNames, Timeouts};
 use crate::error::chain;
 use crate::fleet::prometheus::METRICS_MAX;
@@ -80,9 +82,10 @@ impl Readers {
         loop {
             ticks.tick().await;
             let before: Vec<_> = ranks.iter().map(|worker| self.look(worker)).collect();
-            let text = self.fetch(first).await;
-            let numbers: Vec<_> = ranks.iter().map(|worker| worker.rank).collect();
-            let read = text.as_ref().map(|text| Scrape::read_ranks(text, &numbers, &self.presets));
+            let read = match self.fetch(first).await {
+                Ok(text) => Ok(self.parsed(text, ranks.iter().map(|worker| worker.rank).collect()).await),
+                Err(why) => Err(why),
+            };
             for (place, (worker, seen)) in ranks.iter().zip(before).enumerate() {
                 let outcome = match (seen, &read) {
                     (Some(seen), Ok(read)) => self.take(worker, &seen, read.get(place).and_then(Option::as_ref)),
@@ -143,6 +146,12 @@ impl Readers {
         if let Some(blocks) = scrape.blocks.filter(|blocks| self.fleet.reported_capacity(worker, *blocks)) {
             self.index.reserve(worker.slot, usize::try_from(blocks.0).unwrap_or(0));
         }
+    }
+
+    /// What they say of each of these ranks.
+    async fn parsed(&self, text: String, numbers: Vec<Option<Rank>>) -> Vec<Option<Scrape>> {
+        let presets = Arc::clone(&self.presets);
+        aside(text.len(), move || Scrape::read_ranks(&text, &numbers, &presets)).await
     }
 
     /// What an engine's metrics say, or why they cannot be had.

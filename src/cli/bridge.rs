@@ -223,6 +223,9 @@ impl BridgeArgs {
     /// Opens the events of a rank: the one place that knows that they come over ZMQ.
     fn open(&self, rank: u32) -> anyhow::Result<Source> {
         let of_rank = |endpoint: &ZmqEndpoint| {
+            if matches!(endpoint, ZmqEndpoint::Tcp { host, .. } if host == "*") {
+                return Err(misuse("`*` is for listening: name the engine's own host, such as 127.0.0.1"));
+            }
             endpoint.for_rank(rank).ok_or_else(|| misuse(format!("{endpoint} has no port for rank {rank}")))
         };
         let events = of_rank(&self.zmq).context("--zmq")?;

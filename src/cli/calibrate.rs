@@ -38,19 +38,19 @@ pub struct CalibrateArgs {
     #[command(flatten)]
     tls: TlsArgs,
     /// The model to ask for; by default the first that the engine lists.
-    #[arg(long, requires = "url")]
+    #[arg(long)]
     model: Option<String>,
     /// What the engine wants as a bearer token.
     #[arg(long, env = "WARMPATH_ENGINE_KEY", hide_env_values = true)]
     api_key: Option<String>,
     /// Tokens of the prompts that are measured.
-    #[arg(long, requires = "url", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(64..=1_000_000))]
     prefill_tokens: u32,
     /// Tokens of the prompts behind which decoding is measured.
-    #[arg(long, requires = "url", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     context: u32,
     /// How often each is measured; the middle one counts.
-    #[arg(long, requires = "url", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
     /// As JSON.
     #[arg(long)]

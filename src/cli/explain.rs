@@ -16,6 +16,7 @@ use super::admin::AdminArgs;
 use super::misuse::OrMisuse;
 use super::{runtime, say};
 use crate::config::Config;
+use crate::decisions::Standing as Course;
 use crate::decisions::told::{CostsFrom, Instead, Told, ToldCandidate};
 use crate::printable;
 
@@ -140,6 +141,12 @@ pub(super) fn as_text(made: &Told, under: Option<&Instead>) -> String {
     if let Some(ms) = row.ttft_ms {
         let _ = write!(text, "; first token after {ms} ms");
     }
+    text.push_str(match row.outcome {
+        Some(Course::UnderWay) => "; under way",
+        Some(Course::Failed) => "; the worker failed it",
+        Some(Course::GivenUp) => "; its client left, or its time was over",
+        Some(Course::Answered) | None => "",
+    });
     text.push('\n');
     told(&mut text, made);
     if !made.reproduced {

@@ -93,10 +93,13 @@ impl TapArgs {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(self.interval)).await;
-            let list = self.look(port, after, AT_ONCE).await?;
+            let mut list = self.look(port, after, AT_ONCE).await?;
             if list.last < after {
                 remark(format_args!("the router has begun anew\n"));
-            } else if let Some(left_out) = self.left_out(after, &list.decisions) {
+                after = 0;
+                list = self.look(port, after, AT_ONCE).await?;
+            }
+            if let Some(left_out) = self.left_out(after, &list.decisions) {
                 remark(format_args!("{left_out}: narrow them, or look more often\n"));
             }
             (after, rows) = (list.last, list.decisions);

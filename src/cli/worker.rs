@@ -139,10 +139,20 @@ impl AdminPort {
     async fn drained(&self, id: &str, patience: Duration) -> anyhow::Result<Value> {
         let start = Instant::now();
         self.act(id, "drain").await?;
+        let mut last = 0;
         loop {
             let ranks = self.ranks(id).await?;
             let state = ranks.first().map_or("gone", |rank| rank.condition.as_str());
             let requests: u64 = ranks.iter().map(|rank| rank.in_flight.requests).sum();
+            if ranks.is_empty() && last > 0 {
+                bail!(
+                    "{id} has left the list; {last} were in flight when last seen, and go on: its engine tells when they end"
+                );
+            }
+            if state == "active" {
+                bail!("{id} is active again, with {requests} in flight: somebody has ended the drain");
+            }
+            last = requests;
             if requests == 0 {
                 return Ok(json!({"worker": id, "state": state, "in_flight": requests}));
             }

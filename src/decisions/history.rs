@@ -143,7 +143,8 @@ impl Decisions {
         let is_whole = |step: u64| step == last || step * step_ms >= whole_since;
         let points = sums.into_iter().filter(|(step, _)| is_whole(*step));
         let points = points.map(|(step, sums)| sums.point(step * step_ms)).collect();
-        History { step_ms, points, since_ms: whole_since.max(first * step_ms), funnel, breakers: breakers(partings) }
+        let since_ms = whole_since.max(self.since_ms).max(first * step_ms);
+        History { step_ms, points, since_ms, funnel, breakers: breakers(partings) }
     }
 
     /// Since when all are kept, in milliseconds since 1970; 0 while none has been let go.

@@ -130,7 +130,8 @@ async fn leave(engines: Tasks, bus: Bus) {
 async fn connect(url: &str, prefix: &str) -> Result<NatsBus, BoxError> {
     let bus = NatsBus::connect(NatsSettings::publisher(url.to_owned(), prefix.to_owned())).await?;
     if !matches!(tokio::time::timeout(Duration::from_secs(5), bus.connected()).await, Ok(true)) {
-        return Err(format!("no NATS server answers at {url}; start one, or leave --bus out").into());
+        let why = bus.trouble().map_or_else(String::new, |why| format!(" ({why})"));
+        return Err(format!("no NATS server takes us at {url}{why}; start one, correct it, or leave --bus out").into());
     }
     bus.prepare().await;
     Ok(bus)

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
-use warmpath_core::ids::TokenId;
+use warmpath_core::ids::{SequenceHash, TokenId};
 use warmpath_indexer::codec::{decode, decode_json};
 use warmpath_indexer::event::{Attention, CacheEvent, Content, EventBatch, Stored};
+use warmpath_indexer::snapshot::SnapshotDecoder;
 
 use crate::events::source::Line;
 use crate::events::{Ask, Heard, Message, Source};
@@ -54,6 +55,8 @@ pub(super) struct Own {
     pub(super) parts: u64,
     /// The least number of a batch.
     pub(super) first: Option<u64>,
+    /// Whether the parts are of a snapshot that routers do not take: of another model, block size or seed.
+    pub(super) refused: bool,
     /// Nothing more comes.
     pub(super) ended: bool,
 }
@@ -70,6 +73,8 @@ pub(super) struct Ear {
     pub(super) sought: watch::Receiver<Arc<[TokenId]>>,
     /// What has passed.
     pub(super) notes: watch::Sender<Notes>,
+    /// Whose snapshots are taken: of which pool, and of which owner.
+    pub(super) taken: (SequenceHash, u64),
 }
 
 impl Ear {
@@ -128,6 +133,9 @@ impl Ear {
         let ended = matches!(heard, Heard::ReplayEnded(..) | Heard::SnapshotEnded(_));
         self.notes.send_modify(|notes| {
             let own = &mut notes.own;
+            if let (0, Heard::SnapshotChunk(_, part)) = (own.parts, heard) {
+                own.refused = SnapshotDecoder::new(self.taken.0, self.taken.1).read(part, |_| Ok(())).is_err();
+            }
             own.ended = ended;
             own.parts += u64::from(!ended);
             if let Heard::Replayed(_, Message { seq: Some(seq), .. }) = heard {
@@ -247,7 +255,8 @@ mod tests {
         let (task, line) = source(abilities, 16);
         let (own, asked) = mpsc::channel(1);
         let (notes, noted) = watch::channel(Notes::default());
-        let ear = Ear { bus: from_bus, line, own: asked, sought: watch::channel(sought).1, notes };
+        let sought = watch::channel(sought).1;
+        let ear = Ear { bus: from_bus, line, own: asked, sought, notes, taken: (SequenceHash(0), 0) };
         (ear, Bench { bus, task, own, notes: noted })
     }
 

@@ -8,6 +8,7 @@ use warmpath_core::units::BlockSize;
 
 use super::engine::{Engine, Reply};
 use super::finding::{Check, Finding};
+use super::remedy;
 use crate::config::Model;
 
 /// The oldest minor version of vLLM 0 that publishes events.
@@ -30,7 +31,11 @@ pub(super) async fn reachable(engine: &Engine) -> Finding {
         }
         Ok(reply) => {
             let finding = format!("{url}/health says {}", reply.refusal());
-            Finding::failed(Check::Reachable, finding, "see the engine's log: it runs and does not serve")
+            let remedy = match reply.status {
+                300..500 => "correct workers[].url: whatever answers there is no engine, or something before it",
+                _ => "see the engine's log: it runs and does not serve",
+            };
+            Finding::failed(Check::Reachable, finding, remedy)
         }
         Err(error) => {
             let remedy = "start the engine, correct workers[].url, or let its port be reached from here";
@@ -116,8 +121,17 @@ fn quoted(names: &[&str]) -> String {
     }
 }
 
-/// Which engine it is.
-pub(super) async fn version(engine: &Engine) -> Finding {
+/// Which engine it is, and whether it tells its load.
+pub(super) async fn version(engine: &Engine, tells_load: bool) -> Finding {
+    let finding = named(engine).await;
+    if tells_load || finding.has_failed() {
+        return finding;
+    }
+    let told = format!("{}; its /metrics tell no load that is known", finding.finding);
+    Finding { finding: told, ..finding }.with_remedy(remedy::METRICS)
+}
+
+async fn named(engine: &Engine) -> Finding {
     if let Some(version) = version_at(engine, "/version").await {
         return vllm(&version);
     }
@@ -166,13 +180,13 @@ pub(super) fn block_size(model: &Model, carried: Option<u32>, told: Option<u32>)
         Some(size) => {
             let finding =
                 format!("{by} tell {size} tokens, configured are {configured}", configured = configured.get());
-            Finding::failed(check, finding, remedy(model, size))
+            Finding::failed(check, finding, resized(model, size))
         }
     };
     finding.with("configured", configured.get()).with("told", carried.or(told))
 }
 
-fn remedy(model: &Model, size: u32) -> String {
+fn resized(model: &Model, size: u32) -> String {
     let (name, configured) = (&model.name.value, model.block_size.get());
     let flags = format!("start the engine with --block-size {configured} (SGLang: --page-size {configured})");
     match BlockSize::new(size) {

@@ -13,6 +13,7 @@ use warmpath_core::trust::Trust;
 use warmpath_core::units::Blocks;
 use warmpath_core::workers::Limits;
 use warmpath_indexer::concurrent::ConcurrentIndex;
+use warmpath_indexer::snapshot::owner_of;
 use warmpath_indexer::view::ViewSettings;
 
 use super::ear::{Ear, Notes, Own};
@@ -102,10 +103,11 @@ impl Listening {
         let (sought, seeking) = watch::channel::<Arc<[TokenId]>>([].into());
         let (stop, stopped) = watch::channel(None);
         let trust = Arc::<Trust>::default();
+        let taken = (root.sequence, owner_of(worker.id.as_str(), worker.rank.unwrap_or_default().0));
         let known = (worker, Arc::new(PoolState::listening(&model.name.value, model.block_size)), Arc::clone(&trust));
         let task = EventTask::new(known, index.writer(SLOT, &view), to_task);
         tasks.spawn(task.run(stopped));
-        tasks.spawn(Ear { bus: from, line, own: asked, sought: seeking, notes }.listen());
+        tasks.spawn(Ear { bus: from, line, own: asked, sought: seeking, notes, taken }.listen());
         Self { bus, index, root, trust, notes: noted, own, sought, _stop: stop }
     }
 

@@ -34,6 +34,8 @@ pub(super) enum Ours {
     Remote,
     /// It cannot be loaded, and why.
     Failed(String),
+    /// It takes longer than this to load.
+    Late(Duration),
 }
 
 impl Ours {
@@ -48,7 +50,7 @@ impl Ours {
             Ok(TokenizerState::Ready) => Self::Ids(tokenize(model, &handle, samples).await),
             Ok(TokenizerState::Absent) => Self::Absent,
             Ok(TokenizerState::Failed(why)) => Self::Failed(why),
-            Ok(TokenizerState::Loading) | Err(_) => Self::Failed(format!("it was not loaded within {patience:?}")),
+            Ok(TokenizerState::Loading) | Err(_) => Self::Late(patience),
         }
     }
 }
@@ -116,6 +118,10 @@ pub(super) async fn compare(
         Ours::Failed(why) => {
             let finding = format!("the tokenizer cannot be loaded: {why}");
             return Finding::failed(check, finding, "correct the path in models[].tokenizer, or the file there");
+        }
+        Ours::Late(patience) => {
+            let finding = format!("the tokenizer was not loaded within {patience:?}");
+            return Finding::skipped(check, finding).with_remedy("raise --timeout");
         }
         Ours::Remote => {
             let remote = RemoteTokenizer::new(patience, ANSWER_MAX);

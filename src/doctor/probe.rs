@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::finding::{Check, Finding};
 use super::listening::Listening;
 use super::remedy;
-use crate::config::{Config, Model, Worker};
+use crate::config::{Config, EventSource, Model, Worker};
 use crate::events::{Ask, AskId};
 
 /// Whole blocks of a probe, at least; and its tokens, so that short blocks make a prompt that is nobody else's.
@@ -109,8 +109,11 @@ impl Probe<'_> {
         let cold = match self.send(&prompt, Blocks(0)).await {
             Ok(cold) => cold,
             Err(why) => {
-                let remedy = "see the engine's log, or raise --timeout if it is busy";
-                return Probed::only(Finding::failed(Check::Events, format!("the probe got no answer: {why}"), remedy));
+                return Probed::only(Finding::failed(
+                    Check::Events,
+                    format!("the probe got no answer: {why}"),
+                    unanswered(&why),
+                ));
             }
         };
         let events = self.events(&prompt, begun, before).await;
@@ -191,8 +194,13 @@ impl Probe<'_> {
             (batches, Some(why)) => format!("{batches} batches came, and the last could not be read: {why}"),
             (batches, None) => format!("{batches} batches came, none of them with the blocks of an answered prompt"),
         };
+        let (others, seen) = (notes.batches > 0 && notes.unreadable.is_none(), self.config.event_source(self.worker));
         let more: String = self.listening.complaints().iter().map(|complaint| format!("; {complaint}")).collect();
-        let remedy = remedy::events(self.config, self.worker, self.rank);
+        let remedy = match (others, seen) {
+            (true, EventSource::Zmq) => remedy::OTHERS_SOCKET.to_owned(),
+            (true, EventSource::Nats) => remedy::OTHERS_BRIDGE.to_owned(),
+            _ => remedy::events(self.config, self.worker, self.rank),
+        };
         Finding::failed(Check::Events, finding + &more, remedy).with("batches", notes.batches)
     }
 
@@ -312,11 +320,19 @@ impl Probe<'_> {
 
     /// Core NATS keeps nothing; a bridge may.
     async fn snapshot(&self) -> Finding {
-        let parts = self
-            .listening
-            .ask(Ask::Snapshot { id: AskId::default() }, self.patience)
-            .await
-            .map_or(0, |answer| answer.parts);
+        let answer =
+            self.listening.ask(Ask::Snapshot { id: AskId::default() }, self.patience).await.unwrap_or_default();
+        let parts = answer.parts;
+        if answer.refused {
+            let finding = "the bridge sent a snapshot of another model, block size or seed, which routers refuse";
+            let remedy = format!(
+                "start the bridge with --model {} --block-size {} --index-seed {}",
+                self.model.name.value,
+                self.model.block_size.get(),
+                self.config.index.seed
+            );
+            return Finding::failed(Check::Replay, finding, remedy).with("parts", parts);
+        }
         if parts > 0 {
             let finding = "the server keeps no stream; the bridge sent a snapshot";
             return Finding::ok(Check::Replay, finding).with("parts", parts);
@@ -328,6 +344,17 @@ impl Probe<'_> {
     }
 }
 
+/// What to do where an engine refuses a prompt, or says nothing.
+fn unanswered(why: &str) -> &'static str {
+    if why.contains("rank") {
+        "let workers[].dp_ranks be the engine's --data-parallel-size"
+    } else if why.starts_with("HTTP") {
+        "see what the engine says: it takes a prompt of token ids by /v1/completions"
+    } else {
+        "see the engine's log, or raise --timeout if it is busy"
+    }
+}
+
 fn mismatch(when: &str, predicted: u32, reported: u32) -> Finding {
     let finding = format!("when {when}, {predicted} cached tokens were predicted and {reported} reported");
     let remedy = if reported > predicted {
@@ -335,7 +362,8 @@ fn mismatch(when: &str, predicted: u32, reported: u32) -> Finding {
          another cache behind it (offloading, LMCache) whose events go elsewhere"
     } else {
         "the engine finds less than it told: a cache that is full at once, layers whose blocks cannot be used alone \
-         (sliding window, state space), or speculative decoding that computes the last block anew"
+         (sliding window, state space), speculative decoding that computes the last block anew, or data-parallel ranks of \
+         which workers[].dp_ranks says nothing"
     };
     Finding::failed(Check::Prediction, finding, remedy)
         .with("predicted_tokens", predicted)

@@ -16,6 +16,18 @@ pub(super) const TEMPLATE: &str = "point models[].chat_template at the file of t
 pub(super) const REMOTE_TOKENIZER: &str =
     "models[].tokenizer: remote needs an engine whose /tokenize tells what it does: name a tokenizer.json instead";
 
+/// Events come, and are of somebody else.
+pub(super) const OTHERS_SOCKET: &str = "that socket tells of another engine, or of another rank: correct the worker's \
+    zmq_endpoint (or events.zmq.port), or let its dp_ranks be the engine's --data-parallel-size";
+
+/// The same over a bridge.
+pub(super) const OTHERS_BRIDGE: &str = "the bridge of this worker reads the events of another engine, or of another rank: \
+    correct its --zmq, or let workers[].dp_ranks be the engine's --data-parallel-size";
+
+/// Load is known as far as the router itself sends it.
+pub(super) const METRICS: &str = "start SGLang with --enable-metrics, let /metrics through, or name its series in \
+    engines.presets: until then load goes by what the router sends";
+
 /// What was cached is not told.
 pub const DETAILS: &str = "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report";
 

@@ -2,15 +2,26 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::task::yield_now;
 use warmpath_indexer::event::{CacheEvent, EventBatch};
+use warmpath_indexer::feed::WALL_CLOCK;
 use warmpath_indexer::view::Applied;
 
 use super::EventTask;
 use crate::wall_clock;
 
+/// Events that are taken in at once. Between two lots others have their turn: a batch may have hundreds of thousands.
+const LOT: usize = 4096;
+
 impl EventTask {
-    pub(super) fn apply(&mut self, batch: &EventBatch) {
-        let applied = self.index.apply(&batch.events);
+    pub(super) async fn apply(&mut self, batch: &EventBatch) {
+        let mut applied = Applied::default();
+        for (at, events) in batch.events.chunks(LOT).enumerate() {
+            if at > 0 {
+                yield_now().await;
+            }
+            applied += self.index.apply(events);
+        }
         self.count(&applied);
         if batch.removal_rejected {
             // What it took away would be matched for good.
@@ -30,7 +41,8 @@ impl EventTask {
     }
 
     fn note_lag(&self, batch: &EventBatch) {
-        let Some(ts) = batch.ts else { return };
+        // The time of another clock says nothing of its age.
+        let Some(ts) = batch.ts.filter(|ts| *ts >= WALL_CLOCK) else { return };
         let lag_s = (wall_clock::now().as_secs_f64() - ts).max(0.0);
         self.worker.metrics.event_lag.record(lag_s);
         if let Ok(lag) = Duration::try_from_secs_f64(lag_s) {

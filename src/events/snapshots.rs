@@ -30,6 +30,9 @@ const READING: Duration = Duration::from_secs(30);
 /// The largest file that is read: a hundred million blocks.
 const FILE_MAX: u64 = 4 << 30;
 
+/// Bytes that are written to find out whether any can be.
+const PROBE: usize = 64 << 10;
+
 /// The most of a worker's name that a file's name begins with; file systems allow 255 bytes.
 const NAME_MAX: usize = 180;
 
@@ -80,8 +83,11 @@ impl SnapshotFolder {
     pub fn open(path: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&path)?;
         let probe = path.join(".writable.tmp");
-        File::create(&probe)?;
+        // A disk that is full takes a file without anything in it.
+        let written =
+            File::create(&probe).and_then(|mut file| file.write_all(&[0; PROBE]).and_then(|()| file.sync_all()));
         fs::remove_file(&probe)?;
+        written?;
         let until = Instant::now() + READING;
         Ok(Self { path, turns: Arc::new(Semaphore::new(AT_ONCE)), waiting: Arc::default(), until })
     }
@@ -249,7 +255,7 @@ impl EventTask {
     /// Leaves the view to the next run, unless nothing would tell that run what was missed.
     pub(super) fn put_down(&self, folder: &SnapshotFolder, until: Instant) {
         let of = (self.worker.id.as_str(), self.worker.rank.unwrap_or_default().0);
-        if self.unnumbered || self.index.names() == 0 {
+        if self.unnumbered || self.is_torn || self.index.names() == 0 {
             return;
         }
         let left = (self.repair.feed().position(), self.repair.began());

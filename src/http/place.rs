@@ -52,8 +52,8 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
             scratch.shadows().iter().for_each(|choice| request.pool.metrics.shadow(active, choice));
             gateway.metrics.routing_latency.record(start.elapsed());
             let policy = match placement.decided_by {
-                DecidedBy::Policy => scheduler.policy().name,
-                _ => scheduler.fallback().name,
+                DecidedBy::Fallback(_) | DecidedBy::Load => scheduler.fallback().name,
+                DecidedBy::Policy | DecidedBy::LeastLoaded => scheduler.policy().name,
             };
             let decision = gateway.decisions.record(&Made {
                 request: request.id.as_bytes(),
@@ -93,8 +93,11 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
 /// Every candidate with its cost and what that is made of, in one line.
 fn weighed(told: &Told) -> String {
     let candidate = |at: &ToldCandidate| {
-        let cost = at.cost.map_or_else(|| "full".to_owned(), |cost| format!("{cost:.4}"));
-        let terms = at.terms.iter().map(|term| format!(" {} {:.4}", term.name, term.value));
+        let cost = at.cost.map_or_else(|| "not asked".to_owned(), |cost| format!("{cost:.4}"));
+        let terms = at.terms.iter().map(|term| {
+            let joins = if term.joins == "multiplies" { "×" } else { "" };
+            format!(" {} {joins}{:.4}", term.name, term.value)
+        });
         format!("{}/{} {cost}{}", at.worker, at.rank, terms.collect::<String>())
     };
     told.considered.iter().map(candidate).collect::<Vec<_>>().join("; ")

@@ -28,8 +28,13 @@ pub struct Relay<B> {
     state: State,
 }
 
+/// How long a worker may take to end its answer behind `[DONE]`: its last chunk comes with that or right after.
+const CLOSING_MAX: Duration = Duration::from_millis(100);
+
 enum State {
     Passing,
+    /// All has come that the client waits for, and nothing moves `until` any more.
+    Closing,
     /// The error event is out, if it is a stream; the body must not end cleanly, or the client would take it for whole.
     Aborting(Abort),
     Done,
@@ -112,8 +117,20 @@ impl<B: Body> Relay<B> {
     /// Nobody polls a body again that says that it has ended, or one that never has anything. What a worker does after
     /// `[DONE]` is nothing to wait for.
     fn end_with_the_last_frame(&mut self, now: Instant) {
-        if self.is_last() || self.progress.is_closed() {
+        let is_closed = self.progress.is_closed();
+        if self.is_last() || is_closed {
             self.progress.end(now.into_std(), Ending::Complete);
+        }
+        if is_closed && matches!(self.state, State::Passing) {
+            (self.state, self.until) = (State::Closing, self.until.min(now + CLOSING_MAX));
+        }
+    }
+
+    /// Whether the time is over in which something may still come.
+    fn is_over(&self, now: Instant) -> bool {
+        match self.state {
+            State::Closing => now >= self.until,
+            _ => self.is_late(now),
         }
     }
 
@@ -157,7 +174,7 @@ where
         match this.state {
             State::Done => return Poll::Ready(None),
             State::Aborting(why) => return this.part(why),
-            State::Passing => {}
+            State::Passing | State::Closing => {}
         }
         if let Some(first) = this.first.take() {
             let now = Instant::now();
@@ -177,9 +194,11 @@ where
             let now = Instant::now();
             match frame {
                 // A client that is slow enough leaves always something to pass on.
-                Some(Ok(_)) if this.is_late(now) => return this.abort(now, Abort::Deadline),
+                Some(Ok(_)) if this.is_over(now) => return this.abort(now, Abort::Deadline),
                 Some(Ok(frame)) => {
-                    this.until = (now + this.idle_timeout).min(this.deadline);
+                    if matches!(this.state, State::Passing) {
+                        this.until = (now + this.idle_timeout).min(this.deadline);
+                    }
                     let passed = match frame.into_data() {
                         Ok(data) => Frame::data(this.pass(now, data)),
                         Err(other) => other,
@@ -203,7 +222,7 @@ where
 
     fn is_end_stream(&self) -> bool {
         match self.state {
-            State::Passing => self.is_last(),
+            State::Passing | State::Closing => self.is_last(),
             State::Aborting(_) => false,
             State::Done => true,
         }

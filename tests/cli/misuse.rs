@@ -67,7 +67,6 @@ const CALLS: &[(&str, &str)] = &[
     ("tune --trace TRACE --out no/folder/x", "warmpath: cannot write no/folder/x: No such file"),
     ("tune --trace TRACE --html no/folder/x", "warmpath: cannot write no/folder/x: No such file"),
     ("calibrate", "<--prefill <TOKENS:MS>|--url <URL>>"),
-    ("calibrate --prefill 1:1 --decode 1x1:1 --rounds 5", "--url <URL>"),
     ("calibrate --prefill 1:1 --decode 1x1:1 --ca no/file", "warmpath: --ca, --cert and --key are for --url"),
     ("calibrate --url foo", "warmpath: --url: expected a URL such as http://127.0.0.1:8000, got `foo`"),
     ("calibrate --url http://127.0.0.1:9 --preset foo", "'foo' for '--preset <PRESET>'"),

@@ -28,10 +28,7 @@ pub(crate) const BROKEN: &[(&str, &[&str])] = &[
 /// The same, below a valid fleet of two lines.
 pub(crate) const BROKEN_BELOW_A_FLEET: &[(&str, &[&str])] = &[
     ("events: {nats: {queue_messages: 100}}", &["3:33: must be at least 1024, got 100"]),
-    (
-        "engines: {presets: []}",
-        &["3:11: no version of an engine is named: nobody's metrics could be read"],
-    ),
+    ("engines: {presets: []}", &["3:11: no version of an engine is named: nobody's metrics could be read"]),
     (
         "engines:\n  presets:\n  - {name: a, running: r, waiting: w, usage: u}\n  - {name: a, running: s, waiting: v, usage: t}",
         &["6:5: name of a version `a` is already used at 5:5"],

@@ -51,6 +51,6 @@ async fn a_measured_engine_gives_its_own_constants_back() {
     assert!((fitted.mbu / PRESET.mbu - 1.0).abs() < 0.1, "{fitted}");
     let absent = Measuring { model: Some("other".to_owned()), ..measuring };
     let error = measure(&absent).await.unwrap_err().to_string();
-    assert_eq!(error, "the engine answered 404 Not Found");
+    assert_eq!(error, "the engine answered 404 Not Found to /v1/completions: The model `other` does not exist.");
     tasks.drain(Duration::ZERO).await;
 }

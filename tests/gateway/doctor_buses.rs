@@ -1,7 +1,7 @@
 //! The doctor where events come over NATS, or from engines that connect to the router.
 
 use warmpath::config::{Config, ZmqEndpoint};
-use warmpath::doctor::Check;
+use warmpath::doctor::{Check, Report};
 use warmpath::events::publish::Bus;
 use warmpath::events::publish::zmq::{ZmqOutlet, ZmqPublisher};
 use warmpath::shutdown::Tasks;
@@ -54,6 +54,20 @@ async fn over_nats_all_is_well_with_a_stream_and_with_a_bridge() {
     let report = examined(&config, PATIENT).await;
     assert_eq!((report.workers.len(), report.ok, report.failed), (2, 16, 0), "{}", report.table(false));
     assert!(report.table(false).contains("the server keeps no stream; the bridge sent a snapshot"));
+    // A bridge of another seed than the routers'.
+    let config = plain(&format!("{}index: {{seed: 9}}\n", gateway.yaml));
+    let report = examined(&config, PATIENT).await;
+    let replays = |report: &Report| {
+        report
+            .workers
+            .iter()
+            .flat_map(|it| &it.checks)
+            .filter(|it| it.check == Check::Replay)
+            .map(|it| it.has_failed())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(replays(&report), [true; 2], "{}", report.table(false));
+    assert!(report.table(false).contains("--index-seed 9"), "{}", report.table(false));
 }
 
 #[tokio::test]

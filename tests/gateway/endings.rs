@@ -118,6 +118,7 @@ async fn a_worker_that_does_not_close_after_done_costs_nothing() {
         ("stream_idle: 150ms", "data: [DONE]\n", "\n"),
         ("stream_idle: 150ms", "data: [DONE]", "\n\n"),
         ("total: 400ms", "data: [DONE]\n\n", ""),
+        ("stream_idle: 1h", "data: [DONE]\n\n", ""),
     ] {
         worker.plays(vec![head(), piece(event("a") + done), Step::Hold]);
         let config = format!("timeouts: {{health_interval: 1h, {timeouts}}}\nhealth: {{request_failures: 1}}");

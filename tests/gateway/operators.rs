@@ -111,3 +111,32 @@ async fn a_drain_waits_for_what_is_in_flight() {
     assert_eq!(told, json!({"worker": "stranger-1", "state": "draining", "in_flight": 0}));
     assert_eq!(worker(&fleet, &["drain", "stranger-1", "--wait"]).await.1, "stranger-1: draining, 0 in flight\n");
 }
+
+/// Whoever restarted its engine then would cut them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_that_is_ended_or_whose_worker_leaves_is_not_done() {
+    let engine = Scripted::start(vec![head(), piece(event("a")), Step::Hold]).await;
+    let fleet = fleet().engines(0).stranger(engine.address).start().await;
+    let file = fleet.following("leaves").await;
+    let body = json!({"model": "m", "prompt": "x", "stream": true});
+    let mut stream = fleet.client.post(fleet.url("/v1/completions")).json(&body).send().await.unwrap();
+    assert!(stream.chunk().await.unwrap().is_some());
+    let drain = || worker(&fleet, &["drain", "stranger-1", "--wait=30s"]);
+    let ending = async {
+        fleet.eventually("it drains", async |fleet| condition(fleet, 0).await == "draining").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        fleet.operate("stranger-1", "undrain").await
+    };
+    let ((code, said, error), _) = tokio::join!(drain(), ending);
+    assert_eq!((code, said.as_str()), (1, ""));
+    assert!(error.contains("stranger-1 is active again, with 1 in flight"), "{error}");
+    let leaving = async {
+        fleet.eventually("it drains", async |fleet| condition(fleet, 0).await == "draining").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        file.write(fleet.yaml.replace("stranger-1", "stranger-9").as_bytes());
+        fleet.reload().await
+    };
+    let ((code, said, error), _) = tokio::join!(drain(), leaving);
+    assert_eq!((code, said.as_str()), (1, ""));
+    assert!(error.contains("stranger-1 has left the list; 1 were in flight when last seen"), "{error}");
+}

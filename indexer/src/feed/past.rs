@@ -29,8 +29,9 @@ struct Dead {
     ts: f64,
 }
 
-/// No wall clock has shown less since 2001: such times are of another clock, and say nothing of when a process was started.
-const WALL_CLOCK: f64 = 1e9;
+/// No wall clock has shown less since 2001, in seconds: such times are of another clock, and say nothing of when a process was
+/// started.
+pub const WALL_CLOCK: f64 = 1e9;
 
 impl Past {
     /// A batch of the present life was applied.

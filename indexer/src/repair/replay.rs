@@ -52,7 +52,8 @@ impl<T> Default for Bare<T> {
 impl<T> Bare<T> {
     fn add(&mut self, stamp: Stamp, sized: (T, usize)) {
         // Once one is missing, what follows it is of no use.
-        self.overflowed |= self.bytes.saturating_add(sized.1) > HoldMax::DEFAULT.bytes;
+        let HoldMax { batches, bytes } = HoldMax::DEFAULT;
+        self.overflowed |= self.batches.len() >= batches || self.bytes.saturating_add(sized.1) > bytes;
         if !self.overflowed {
             self.bytes += sized.1;
             self.batches.push((stamp, sized));
@@ -190,7 +191,9 @@ impl<T> Repair<T> {
         self.bare.clear();
         let doubt = self.doubt.filter(|doubt| !asked.void && !doubt.gone);
         if let Some(doubt) = doubt {
-            let (complete, next) = (self.feed.is_complete(), self.feed.next_seq());
+            // Behind what was cut off there may be more: only what came live is known to be there.
+            let broke_off = end == ReplayEnd::CutShort && asked.highest.is_some();
+            let (complete, next) = (self.feed.is_complete() && !broke_off, self.feed.next_seq());
             if end == ReplayEnd::Whole && !self.feed.has_epoch() && asked.is_of_a_younger() {
                 // Its clock was set back, or its batches would have told.
                 self.begin_anew(now);

@@ -106,8 +106,12 @@ impl EngineView {
         }
     }
 
-    /// Empties the device tier, as the engine did; returns how many names had copies there. O(names).
+    /// Empties the device tier, as the engine did; returns how many names had copies there. O(names and the room for them),
+    /// O(1) where there are none.
     pub(super) fn clear_device<S: BlockStore>(&mut self, keeper: &Keeper<'_, S>) -> usize {
+        if self.names.len() == 0 {
+            return 0;
+        }
         let chains = self.names.chains(|name| name.tiers.contains(Tier::Device));
         let chains: Vec<u32> = chains.into_iter().map(|(chain, _)| chain).collect();
         self.held -= keeper.store.remove_all(keeper.slot, Some(Tier::Device), &chains);
@@ -132,12 +136,15 @@ impl EngineView {
         cleared
     }
 
-    /// Empties the view, as after a restart or a gap. That the engine has called a block 0 stays known: it may again. O(names).
+    /// Empties the view, as after a restart or a gap. That the engine has called a block 0 stays known: it may again. O(names
+    /// and the room for them), O(1) where there are none.
     pub(crate) fn forget<S: BlockStore>(&mut self, keeper: &Keeper<'_, S>) {
-        let chains: Vec<u32> = self.names.chains(|_| true).into_iter().map(|(chain, _)| chain).collect();
-        keeper.store.remove_all(keeper.slot, None, &chains);
-        keeper.room.give(self.names.len());
-        self.names.clear();
+        if self.names.len() > 0 {
+            let chains: Vec<u32> = self.names.chains(|_| true).into_iter().map(|(chain, _)| chain).collect();
+            keeper.store.remove_all(keeper.slot, None, &chains);
+            keeper.room.give(self.names.len());
+            self.names.clear();
+        }
         self.copies.clear();
         self.copies.shrink_to_fit();
         self.aliases.clear();

@@ -71,6 +71,10 @@ impl CostFunction for Affinity {
         }
     }
 
+    fn rule(&self) -> Option<f64> {
+        Some(BEHIND)
+    }
+
     fn prompt_worth(&self, shape: &Shape, _candidate: &Candidate) -> f64 {
         f64::from(shape.prompt.0)
     }

@@ -70,6 +70,10 @@ impl CostFunction for Aibrix {
         }
     }
 
+    fn rule(&self) -> Option<f64> {
+        Some(BEHIND)
+    }
+
     /// One request: among equal matches nothing else counts.
     fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
         1.0

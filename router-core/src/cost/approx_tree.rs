@@ -92,6 +92,10 @@ impl CostFunction for ApproxTree {
         }
     }
 
+    fn rule(&self) -> Option<f64> {
+        Some(BEHIND)
+    }
+
     fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
         f64::from(self.0.balance_abs_threshold.max(1))
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use super::{Candidate, Cost, CostFunction, NoChoice, Term, Unit, push_each};
+use super::{Candidate, Cost, CostFunction, NoChoice, Term, Told, Unit, push_each};
 use crate::observe::{Event, Learn, Observation};
 use crate::shape::Shape;
 
@@ -27,14 +27,33 @@ impl CostFunction for RoundRobin {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        costs.extend(self.steps(candidates).map(Cost));
+        costs.extend(steps(self.last(), candidates).map(Cost));
         Ok(())
     }
 
     fn explain(&self, _now: Instant, _shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
-        for (at, steps) in self.steps(candidates).enumerate() {
+        for (at, steps) in steps(self.last(), candidates).enumerate() {
             tell(at, Term::adds("steps", Unit::Steps, steps));
         }
+    }
+
+    /// From one slot, whichever others use meanwhile.
+    fn score_aloud(
+        &self,
+        _now: Instant,
+        _shape: &Shape,
+        candidates: &[Candidate],
+        costs: &mut Vec<Cost>,
+        choose: &mut dyn FnMut(&mut [Cost]) -> Told,
+        tell: &mut dyn FnMut(usize, Term),
+    ) -> Result<(), NoChoice> {
+        let (first, last) = (costs.len(), self.last());
+        costs.extend(steps(last, candidates).map(Cost));
+        let told = choose(&mut costs[first..]);
+        for (at, steps) in steps(last, candidates).enumerate().filter(|(at, _)| told.takes(*at)) {
+            tell(at, Term::adds("steps", Unit::Steps, steps));
+        }
+        Ok(())
     }
 
     /// More than a whole round.
@@ -47,14 +66,17 @@ impl CostFunction for RoundRobin {
 const SLOTS: f64 = 65_536.0;
 
 impl RoundRobin {
-    /// How many of these, which are in the order of their slots, come before each one, counted round from the last slot used.
-    fn steps(&self, candidates: &[Candidate]) -> impl Iterator<Item = f64> {
-        let last = self.last.load(Ordering::Relaxed);
-        let first = candidates.partition_point(|candidate| u32::from(candidate.slot.0) <= last);
-        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let (all, behind) = (count(candidates.len()), count(candidates.len() - first));
-        (behind..all).chain(0..behind).map(f64::from)
+    fn last(&self) -> u32 {
+        self.last.load(Ordering::Relaxed)
     }
+}
+
+/// How many of these, which are in the order of their slots, come before each one, counted round from the `last` slot used.
+fn steps(last: u32, candidates: &[Candidate]) -> impl Iterator<Item = f64> {
+    let first = candidates.partition_point(|candidate| u32::from(candidate.slot.0) <= last);
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let (all, behind) = (count(candidates.len()), count(candidates.len() - first));
+    (behind..all).chain(0..behind).map(f64::from)
 }
 
 impl Learn for RoundRobin {

@@ -166,6 +166,10 @@ impl CostFunction for Chwbl {
         }
     }
 
+    fn rule(&self) -> Option<f64> {
+        Some(BEHIND)
+    }
+
     /// More than all others that could be passed.
     fn prompt_worth(&self, _shape: &Shape, _candidate: &Candidate) -> f64 {
         65_536.0

@@ -47,6 +47,10 @@ const NOT_NAMED: f64 = BEHIND * BEHIND;
 /// Requests in flight whose gaps are measured.
 const FLYING_MAX: usize = 65_536;
 
+/// Tokens of an answer that count at most: how many a client allows is no promise that they come, and one that allows millions
+/// would be all that its worker is known for.
+const OUTPUT_MAX: u32 = 4_096;
+
 /// `cost(w) = Σ (uncached tokens·prefill_ms + output·gap(w))` over the requests that were sent to `w` in the last 180 s
 /// (in whole seconds), `gap(w)` the median of its last 200 requests' mean gaps. If the longest match is more than half of
 /// the prompt, the cheapest of those that have it; else, or where that is the dearest of all and `imbalance` times as
@@ -101,15 +105,18 @@ impl Preble {
     }
 
     /// Pushes the costs. Returns how much of the prompt a candidate must have to be named.
-    fn price(&self, now: Instant, shape: &Shape, candidates: &[Candidate], costs: &mut Vec<Cost>) -> Tokens {
+    fn price(
+        &self,
+        (state, second): (&mut State, u64),
+        shape: &Shape,
+        candidates: &[Candidate],
+        costs: &mut Vec<Cost>,
+    ) -> Tokens {
         let first = costs.len();
-        let mut state = self.state();
-        let second = state.second(now);
         push_each(candidates, costs, |candidate| {
             let (prefill, decode) = state.load(second, candidate, &self.weights);
             prefill + decode
         });
-        drop(state);
         let costs = &mut costs[first..];
         let mut prices = Prices::default();
         costs.iter().zip(candidates).for_each(|(cost, candidate)| prices.add(candidate, cost.0));
@@ -123,15 +130,12 @@ impl Preble {
     /// Tells the terms of the candidate at one place.
     fn tell(
         &self,
-        now: Instant,
+        (state, second): (&mut State, u64),
         (at, candidate): (usize, &Candidate),
         match_min: Tokens,
         tell: &mut dyn FnMut(usize, Term),
     ) {
-        let mut state = self.state();
-        let second = state.second(now);
         let (prefill, decode) = state.load(second, candidate, &self.weights);
-        drop(state);
         tell(at, Term::adds("prefill", Unit::Milliseconds, prefill));
         tell(at, Term::adds("decode", Unit::Milliseconds, decode));
         tell(at, Term::adds("not named", Unit::Rule, rule(match_min, candidate)));
@@ -192,7 +196,9 @@ impl CostFunction for Preble {
         candidates: &[Candidate],
         costs: &mut Vec<Cost>,
     ) -> Result<(), NoChoice> {
-        self.price(now, shape, candidates, costs);
+        let mut state = self.state();
+        let second = state.second(now);
+        self.price((&mut state, second), shape, candidates, costs);
         Ok(())
     }
 
@@ -206,15 +212,23 @@ impl CostFunction for Preble {
         tell: &mut dyn FnMut(usize, Term),
     ) -> Result<(), NoChoice> {
         let first = costs.len();
-        let match_min = self.price(now, shape, candidates, costs);
+        let mut state = self.state();
+        let second = state.second(now);
+        let match_min = self.price((&mut state, second), shape, candidates, costs);
         let told = choose(&mut costs[first..]);
-        told.each(candidates.len(), |at| self.tell(now, (at, &candidates[at]), match_min, tell));
+        told.each(candidates.len(), |at| self.tell((&mut state, second), (at, &candidates[at]), match_min, tell));
         Ok(())
     }
 
     fn explain(&self, now: Instant, shape: &Shape, candidates: &[Candidate], tell: &mut dyn FnMut(usize, Term)) {
-        let match_min = self.price(now, shape, candidates, &mut Vec::new());
-        candidates.iter().enumerate().for_each(|at| self.tell(now, at, match_min, tell));
+        let mut state = self.state();
+        let second = state.second(now);
+        let match_min = self.price((&mut state, second), shape, candidates, &mut Vec::new());
+        candidates.iter().enumerate().for_each(|at| self.tell((&mut state, second), at, match_min, tell));
+    }
+
+    fn rule(&self) -> Option<f64> {
+        Some(NOT_NAMED)
     }
 
     /// All that one request costs: the sums are over many, and the rule for holders looks at no sums.
@@ -235,7 +249,8 @@ impl Learn for Preble {
                 if state.windows.len() <= slot.index() {
                     state.windows.resize_with(slot.index() + 1, Window::default);
                 }
-                let output = shape.expected_output.map_or(self.weights.output_tokens, |output| output.0);
+                let output =
+                    shape.expected_output.map_or(self.weights.output_tokens, |output| output.0.min(OUTPUT_MAX));
                 let output = u64::from(output) * u64::from(shape.sequences);
                 state.windows[slot.index()].add(second, u64::from(new_tokens.0), output);
             }
@@ -327,6 +342,20 @@ mod tests {
         place(&preble, now, 1, 56);
         place(&preble, now, 1, 0);
         assert_costs(&costs(&preble, now, &[worker(0, 0), worker(1, 0), worker(2, 0)]), &[6775.6, 13_505.6, 0.0]);
+    }
+
+    #[test]
+    fn what_a_client_allows_an_answer_counts_as_far_as_answers_go() {
+        let (preble, now) = (Preble::default(), origin());
+        let allowing = |slot, tokens| {
+            let shape = Shape { expected_output: Some(Tokens(tokens)), ..shape(256) };
+            let event = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(0) };
+            preble.observe(&Observation { at: now, request: RequestKey(slot), slot: Slot(0), event });
+        };
+        allowing(1, 2_000);
+        assert_costs(&costs(&preble, now, &[worker(0, 0)]), &[300_000.0]);
+        allowing(2, u32::MAX);
+        assert_costs(&costs(&preble, now, &[worker(0, 0)]), &[300_000.0 + 4_096.0 * 150.0]);
     }
 
     #[test]

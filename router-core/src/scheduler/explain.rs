@@ -93,7 +93,10 @@ impl Scheduler {
         scratch.rng = chance;
         let told = std::mem::replace(&mut scratch.terms, kept_before).map(|terms| terms.heard).unwrap_or_default();
         let (chosen, decided_by) = decided?;
-        let policy = if decided_by == DecidedBy::Policy { &self.policy } else { &self.fallback };
+        let policy = match decided_by {
+            DecidedBy::Fallback(_) | DecidedBy::Load => &self.fallback,
+            DecidedBy::Policy | DecidedBy::LeastLoaded => &self.policy,
+        };
         let Scratch { candidates, costs, .. } = scratch;
         let cost = |at: usize| costs.get(at).copied();
         let considered = candidates.iter().enumerate();

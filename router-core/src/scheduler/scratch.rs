@@ -60,7 +60,6 @@ pub struct Scratch {
     pub(super) asked: Option<(Question, Xoshiro256PlusPlus)>,
     pub(super) shadows: Vec<ShadowChoice>,
     pub(super) shadow_costs: Vec<Cost>,
-    pub(super) shadow_rng: Xoshiro256PlusPlus,
 }
 
 impl Scratch {
@@ -85,7 +84,6 @@ impl Scratch {
             asked: None,
             shadows: Vec::new(),
             shadow_costs: Vec::new(),
-            shadow_rng: Xoshiro256PlusPlus::seed_from_u64(!seed),
         }
     }
 

@@ -2,13 +2,15 @@
 
 use std::time::Instant;
 
+use rand::rngs::Xoshiro256PlusPlus;
+
 use super::decide::{Kept, score};
 use super::survey::recall;
-use super::{Scheduler, Scratch};
-use crate::cost::{BEHIND, Cost};
+use super::{Question, Scheduler, Scratch};
+use crate::cost::Cost;
 use crate::ids::Slot;
 use crate::policy::{Policy, PolicyName};
-use crate::shape::{Request, Shape};
+use crate::shape::Request;
 
 /// What a shadow policy would have done with a request that the pool's policy has placed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,21 +27,21 @@ pub struct ShadowChoice {
 }
 
 impl Scheduler {
-    /// Asks every shadow about the candidates among which `chosen` was chosen. Its own chance is drawn, the decision's is
-    /// not. O(shadows × candidates).
+    /// Asks every shadow what the policy was asked about the candidates among which `chosen` was chosen, with the same chance:
+    /// who draws as the policy does agrees with it. O(shadows × candidates).
     pub(super) fn ask_shadows(
         &self,
         now: Instant,
-        (request, shape): (&Request<'_>, &Shape),
+        (request, question, chance): (&Request<'_>, &Question, &Xoshiro256PlusPlus),
         (chosen, slots): (usize, usize),
         scratch: &mut Scratch,
     ) {
-        let kept = self.kept(now, shape, &scratch.candidates);
+        let rule = self.policy.cost.rule();
         let among = self.policy.name.among();
         let others = scratch.candidates.iter().zip(&scratch.costs).filter(|(at, _)| among.takes(at.standing));
         let least = others.map(|(_, cost)| cost.0).fold(f64::INFINITY, f64::min);
         for shadow in &self.shadows {
-            let at = choice(shadow, now, (request, shape), (kept, slots), scratch);
+            let at = choice(shadow, now, (request, question, chance.clone()), slots, scratch);
             scratch.shadows.push(ShadowChoice {
                 policy: shadow.name,
                 slot: at.map(|at| scratch.candidates[at].slot),
@@ -47,7 +49,7 @@ impl Scheduler {
                 regret: at
                     .filter(|at| among.takes(scratch.candidates[*at].standing))
                     .map(|at| scratch.costs[at].0 - least)
-                    .filter(|regret| *regret < BEHIND / 2.0),
+                    .filter(|regret| rule.is_none_or(|rule| *regret < rule / 2.0)),
             });
         }
     }
@@ -57,10 +59,11 @@ impl Scheduler {
 fn choice(
     shadow: &Policy,
     now: Instant,
-    (request, shape): (&Request<'_>, &Shape),
-    (kept, slots): (Option<Kept>, usize),
+    (request, question, chance): (&Request<'_>, &Question, Xoshiro256PlusPlus),
+    slots: usize,
     scratch: &mut Scratch,
 ) -> Option<usize> {
+    let shape = &question.shape;
     if request.prompts.is_empty() && !shadow.goes_without_tokens(!request.texts.is_empty(), shape) {
         return None;
     }
@@ -69,7 +72,7 @@ fn choice(
         recall(shadow.history.as_deref(), request, slots, scratch);
         swap_known(scratch);
     }
-    let chosen = scored_choice(shadow, now, shape, kept, scratch);
+    let chosen = scored_choice(shadow, now, question, chance, scratch);
     if remembers {
         // What the pool's policy went by stays as it was.
         swap_known(scratch);
@@ -86,13 +89,14 @@ fn swap_known(Scratch { candidates, known, .. }: &mut Scratch) {
 fn scored_choice(
     shadow: &Policy,
     now: Instant,
-    shape: &Shape,
-    kept: Option<Kept>,
+    Question { shape, kept, .. }: &Question,
+    mut chance: Xoshiro256PlusPlus,
     scratch: &mut Scratch,
 ) -> Option<usize> {
-    let Scratch { candidates, shadow_costs, shadow_rng, .. } = scratch;
+    let kept: Option<Kept> = *kept;
+    let Scratch { candidates, shadow_costs, .. } = scratch;
     let costs: &mut Vec<Cost> = shadow_costs;
     costs.clear();
     score(shadow, now, shape, (candidates, kept), costs).ok()?;
-    shadow.choose(kept.map(|kept| kept.at), candidates, costs, shadow_rng)
+    shadow.choose(kept.map(|kept| kept.at), candidates, costs, &mut chance)
 }

@@ -48,10 +48,8 @@ impl Scheduler {
             workers.roll(pool),
             targets.map(|target| Enrolled { slot: target.slot, worker: &target.worker, rank: target.rank }),
         );
-        let opening = request
-            .shape
-            .opening
-            .or_else(|| opening(request, &scratch.hashes).filter(|_| needs.opening.is_some()));
+        let opening =
+            request.shape.opening.or_else(|| opening(request, &scratch.hashes).filter(|_| needs.opening.is_some()));
         let fork = if needs.fork { fork(scratch) } else { None };
         let trunk = fork.and_then(|fork| self.trunk(fork, &scratch.hashes));
         let turn = if needs.fork { self.turn(fork, scratch) } else { None };

@@ -90,3 +90,34 @@ fn chance_is_the_same_with_and_without_shadows() {
     };
     assert_eq!(chosen(&[]), chosen(&[PolicyName::Random, PolicyName::PowerOfTwo, PolicyName::Chwbl]));
 }
+
+/// It sees what the policy sees, ties and dice included.
+#[test]
+fn who_is_the_policy_itself_agrees_with_it() {
+    for name in
+        [PolicyName::Random, PolicyName::PowerOfTwo, PolicyName::Blocks, PolicyName::Aibrix, PolicyName::Product]
+    {
+        let shadow = Policy::new(name, &Weights::default());
+        let mut world = World::of(World::scheduler(name).with_shadows(vec![shadow]));
+        let mut asked = 0;
+        for number in 0..40 {
+            world.place(&prompt(number, 2), None);
+            let choices = world.scratch.shadows();
+            asked += choices.len();
+            assert!(choices.iter().all(|choice| choice.agrees && choice.regret == Some(0.0)), "{name}: {choices:?}");
+        }
+        assert!(asked > 20, "{name}: {asked}");
+    }
+}
+
+/// A regret beyond half of a rule is the rule's: of costs that grow without one, such as a product, every difference counts.
+#[test]
+fn whose_costs_have_a_rule_is_known() {
+    let rule = |name| Policy::new(name, &Weights::default()).cost.rule();
+    let ruled =
+        [PolicyName::Affinity, PolicyName::Chwbl, PolicyName::Aibrix, PolicyName::ApproxTree, PolicyName::Preble];
+    for name in PolicyName::ALL {
+        assert_eq!(rule(name).is_some(), ruled.contains(&name), "{name}");
+    }
+    assert!(rule(PolicyName::Preble) > rule(PolicyName::Affinity));
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use warmpath_core::policy::PolicyName;
 
-use crate::config::{Config, EventSource, Fault, Nats, Reading, Tls as TlsConfig, TokenizerSource};
+use crate::config::{Config, ConfigError, EventSource, Fault, Nats, Reading, Tls as TlsConfig, TokenizerSource};
 use crate::door::{Tls, TlsFiles};
 use crate::error::chain;
 use crate::fleet::discovery::registration::REFRESH;
@@ -34,6 +34,14 @@ pub(super) fn warnings(config: &Config, reading: &Reading, name: &str) -> Vec<Fa
 
 /// Files that are read, and those that are written.
 fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
+    let key = "discovery.file.path";
+    match config.discovery.file.path.as_deref().map(|path| config.load_workers(path)) {
+        Some(Err(ConfigError::Faulty(faults))) => faults.iter().for_each(|fault| warn(key, fault.to_string())),
+        Some(Err(ConfigError::Unreadable { path, why })) => {
+            warn(key, format!("cannot read `{}`: {why}", path.display()));
+        }
+        Some(Ok(_)) | None => {}
+    }
     let mut read = |key: &str, path: &Path| {
         if let Err(why) = readable(path) {
             warn(key, format!("cannot read `{}`: {why}", path.display()));
@@ -43,9 +51,6 @@ fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
         if let Some(path) = &model.chat_template {
             read(&format!("models.{at}.chat_template"), path);
         }
-    }
-    if let Some(path) = &config.discovery.file.path {
-        read("discovery.file.path", path);
     }
     let Nats { tls_authorities, tls_certificate, tls_key, .. } = &config.events.nats;
     let of_nats = [

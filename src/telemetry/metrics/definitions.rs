@@ -49,7 +49,7 @@ const LATENCY_BOUNDS: [f64; 14] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0];
 const TTFT_BOUNDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 /// Of costs in any unit, shares as well as tokens.
-const REGRET_BOUNDS: [f64; 10] = [0.0, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0];
+const REGRET_BOUNDS: [f64; 12] = [0.0, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1e7, 1e9];
 
 macro_rules! definitions {
     ($($title:literal { $($constant:ident = $name:literal, $kind:expr, $labels:expr, $help:literal;)* })*) => {

@@ -85,6 +85,7 @@ fn an_answer_that_is_cut_short_may_be_of_a_dead_life() {
 fn an_answer_that_finds_no_room_is_asked_for_again_behind_what_did() {
     let mut bench = Bench::new(REPLAYS);
     assert_eq!(bench.connected(), vec![again(0), View(Suspect)]);
+    // A third would be beyond the bytes.
     let large = HoldMax::DEFAULT.bytes / 2;
     for round in [vec![Apply(0), Apply(1), again(1)], vec![Apply(2), Apply(3), View(Current)]] {
         for seq in 0..4 {
@@ -96,4 +97,18 @@ fn an_answer_that_finds_no_room_is_asked_for_again_behind_what_did() {
         }
         assert_eq!(bench.ended(), round);
     }
+}
+
+/// Batches of a few bytes take many times as much once they are read.
+#[test]
+fn an_answer_of_many_small_batches_waits_only_so_far() {
+    let mut bench = Bench::new(REPLAYS);
+    bench.connected();
+    let most = u64::try_from(HoldMax::DEFAULT.batches).unwrap();
+    for seq in 0..most + 10 {
+        let (asked, stamp) = (bench.asked, Stamp { seq, epoch: None, ts: None });
+        bench.hear(|repair, now, steps| repair.replayed(asked, stamp, (seq, 3), now, steps));
+    }
+    let steps = bench.ended();
+    assert_eq!((steps.len(), steps.last()), (HoldMax::DEFAULT.batches + 1, Some(&again(most - 1))));
 }

@@ -214,11 +214,27 @@ fn an_answer_that_was_cut_short_tells_nothing_of_how_far_its_process_has_come() 
     for seq in 0..5 {
         bench.replayed(seq);
     }
-    assert_eq!(bench.cut_short(), vec![View(Current)]);
+    assert_eq!((bench.cut_short(), bench.after(1)), (vec![], vec![again(8)]));
+    bench.replayed(8);
+    assert_eq!(bench.ended(), vec![View(Current)]);
     // Nor does one that goes as far as the view, though its last cannot be read.
     bench.connected();
     bench.ended();
     bench.replayed(7);
     bench.unreadable(8, true);
+    assert_eq!(bench.ended(), vec![View(Current)]);
+}
+
+/// What came live tells nothing of what an idle engine said before: it may have taken away again what is told here.
+#[test]
+fn an_answer_that_breaks_off_half_way_is_asked_on_behind_what_came() {
+    let mut bench = Bench::new(REPLAYS);
+    bench.epoch = None;
+    assert_eq!(bench.connected(), vec![again(0), View(Suspect)]);
+    assert_eq!((bench.replayed(0), bench.cut_short()), (vec![Apply(0)], vec![again(0)]));
+    // The same batch, and the same silence: it is waited for a second, then two.
+    assert_eq!((bench.replayed(0), bench.cut_short()), (vec![], vec![]));
+    assert_eq!(bench.after(1), vec![again(0)]);
+    assert_eq!((bench.replayed(0), bench.replayed(1)), (vec![], vec![Apply(1)]));
     assert_eq!(bench.ended(), vec![View(Current)]);
 }

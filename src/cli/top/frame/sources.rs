@@ -43,7 +43,8 @@ pub(super) fn height(bus: &Bus) -> usize {
 pub(super) fn summary(bus: &Bus) -> Line<'static> {
     let up = bus.sources.iter().filter(|source| source.state == "connected").count();
     let all = bus.sources.len();
-    let rate: f64 = bus.sources.iter().map(|source| source.events_per_s).sum();
+    // The sum of nothing is a negative 0.
+    let rate = bus.sources.iter().fold(0.0, |sum, source| sum + source.events_per_s);
     let gaps: u64 = bus.sources.iter().map(|source| source.gaps).sum();
     let mut line = vec![
         Span::styled("events ", SOFT),
