@@ -42,12 +42,9 @@ const OF_A_RANK: [Series; 7] = [
     }),
     ("batches_lost_total", "counter", "Batches that the engine no longer had: gaps for routers.", |rank| &rank.1.lost),
     ("engine_restarts_total", "counter", "Changes of the engine's process.", |rank| &rank.1.restarts),
-    (
-        "batches_published_total",
-        "counter",
-        "Batches handed to the server; with JetStream, those that it has kept.",
-        |rank| &rank.2.published,
-    ),
+    ("batches_published_total", "counter", "Batches handed to the server, with JetStream kept by it.", |rank| {
+        &rank.2.published
+    }),
     ("batches_refused_total", "counter", "Batches dropped: no room while the server was away, or too large.", |rank| {
         &rank.2.dropped
     }),
