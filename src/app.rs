@@ -118,7 +118,12 @@ impl App {
         let gateway = gateway(&config, (&fleet, &index), metrics.clone(), (recorder, exporter));
         let desk = Desk::new(gateway.with_decisions(Arc::clone(&decisions)));
         let (token, draining) = (AdminToken::default(), Arc::new(AtomicBool::new(false)));
-        let reloader = Arc::new(Reloader::new(&config, (&fleet, &desk, list), token.clone(), metrics.config()));
+        let reloader = Arc::new(Reloader::new(
+            &config,
+            (&fleet, &desk, list),
+            token.clone(),
+            (metrics.config(), metrics.restarts("reload")),
+        ));
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);
@@ -208,7 +213,7 @@ impl App {
     /// The signal cannot be had.
     pub fn follow(&self, file: PathBuf, overrides: Vec<Override>) -> Result<(), StartError> {
         let hangups = doors::hangups()?;
-        self.background.spawn(Arc::clone(&self.reloader).follow((file, overrides), hangups));
+        Arc::clone(&self.reloader).follow((file, overrides), hangups, &self.background);
         Ok(())
     }
 

@@ -17,6 +17,7 @@ use crate::aside::aside;
 use crate::fleet::engine::Process;
 use crate::fleet::{PoolState, Worker};
 use crate::shutdown::Lasting;
+use applying::Lot;
 use refusals::{Refusal, Refusals};
 use restore::Restoring;
 use snapshots::{SnapshotFolder, Warming};
@@ -319,10 +320,11 @@ impl EventTask {
     /// Does what the repair says, and what it says to what comes of that.
     async fn act(&mut self) {
         self.is_torn = true;
+        let mut lot = Lot::default();
         while !self.steps.is_empty() {
             let mut steps = std::mem::take(&mut self.steps);
             for step in steps.drain(..) {
-                self.take(step).await;
+                self.take(step, &mut lot).await;
             }
             if self.steps.is_empty() {
                 self.steps = steps;
@@ -334,10 +336,13 @@ impl EventTask {
         self.source.course.holds(held);
     }
 
-    async fn take(&mut self, step: Step<EventBatch>) {
+    async fn take(&mut self, step: Step<EventBatch>, lot: &mut Lot) {
         match step {
-            Step::Apply(batch) => self.apply(&batch).await,
-            Step::Clear(why) => self.clear(why),
+            Step::Apply(batch) => self.apply(&batch, lot).await,
+            Step::Clear(why) => {
+                lot.add_walk().await;
+                self.clear(why);
+            }
             Step::Ask(ask) => self.ask(ask),
             Step::View(view) => {
                 self.trust.set_view(view);

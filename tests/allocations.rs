@@ -233,10 +233,12 @@ fn a_warm_ledger_allocates_nothing_whatever_is_in_flight() {
         sequences: 1,
         new_tokens: Tokens(9),
         prompts: NonZeroU32::MIN,
+        full: Blocks(0),
         tail: Blocks(1),
         room: Tokens(7),
         block_size: size,
         size: Size::Known,
+        whole: false,
     };
     let mut held = vec![TierBlocks::default(); 300];
     let mut stays: VecDeque<Reservation> = VecDeque::with_capacity(64);

@@ -64,9 +64,12 @@ impl Account {
     /// Books a request, whose prompts are `stay`.
     pub fn reserve(self: &Arc<Self>, share: Share, stay: Stay) -> Reservation {
         let blocks = stay.new_blocks().0.saturating_add(share.tail.0);
+        // Those that it shares, too: whoever has them may leave first. Of an answer in one piece nobody sees when it has begun.
+        let is_seen_to_begin = share.size == Size::Guessed || !share.whole;
+        let unproven = if is_seen_to_begin { share.full.0.saturating_add(share.tail.0) } else { 0 };
         // Before they are active, and given back after they were: what is unproven never seems to be proven.
-        self.unproven_blocks.fetch_add(blocks, Ordering::AcqRel);
-        self.active_blocks.fetch_add(blocks, Ordering::AcqRel);
+        self.unproven_blocks.fetch_add(unproven, Ordering::AcqRel);
+        let ahead = self.active_blocks.fetch_add(blocks, Ordering::AcqRel).saturating_add(blocks);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.sequences.fetch_add(share.sequences, Ordering::Relaxed);
         self.before_first_token.fetch_add(1, Ordering::Relaxed);
@@ -76,7 +79,8 @@ impl Account {
             share,
             stay,
             private: share.tail.0,
-            unproven: blocks,
+            unproven,
+            ahead,
             room: share.room,
             prefilling: true,
             queued: share.new_tokens,
@@ -105,11 +109,12 @@ impl Account {
         self.engine.read(now, half_life)
     }
 
-    /// So many blocks were seen to be in an engine.
-    fn prove(&self, blocks: u32) {
-        let unproven = self.unproven_blocks.fetch_sub(blocks, Ordering::AcqRel).saturating_sub(blocks);
+    /// A request was seen to be computed, which had `ahead` blocks before it and of its own: an engine takes them in the order in
+    /// which they come, so those of them that are still active are in its cache.
+    fn prove(&self, ahead: u32) {
+        let unproven = self.unproven_blocks.load(Ordering::Acquire);
         let proven = self.active_blocks.load(Ordering::Acquire).saturating_sub(unproven);
-        self.peak_blocks.fetch_max(proven, Ordering::Relaxed);
+        self.peak_blocks.fetch_max(proven.min(ahead), Ordering::Relaxed);
     }
 }
 
@@ -156,6 +161,8 @@ pub struct Share {
     pub new_tokens: Tokens,
     /// Of how many prompts, which it computes one after the other.
     pub prompts: NonZeroU32,
+    /// Blocks that the prompts fill, by whose hashes they are shared.
+    pub full: Blocks,
     /// Blocks that the prompts fill only partly, or all their blocks where no hashes are known.
     pub tail: Blocks,
     /// Tokens that still fit into the last partly filled block.
@@ -164,6 +171,8 @@ pub struct Share {
     pub block_size: BlockSize,
     /// Whether all of that is known. A guess is a load, and teaches nothing.
     pub size: Size,
+    /// Whether its answer comes in one piece: then nobody sees its first token before its end.
+    pub whole: bool,
 }
 
 /// Is told of reservations. Called wherever one may be dropped: short.
@@ -184,6 +193,8 @@ pub struct Reservation {
     private: u32,
     /// Of the account's unproven blocks, those that it has booked.
     unproven: u32,
+    /// Blocks that were active when it was booked, and its own.
+    ahead: u32,
     room: Tokens,
     prefilling: bool,
     /// Of its new tokens, those that are still to be computed by all that is known.
@@ -207,7 +218,8 @@ impl Reservation {
             self.compute_all_but(Tokens(further));
             self.stay.first_token(now);
             if self.share.size == Size::Known {
-                self.account.prove(std::mem::take(&mut self.unproven));
+                self.account.unproven_blocks.fetch_sub(std::mem::take(&mut self.unproven), Ordering::AcqRel);
+                self.account.prove(self.ahead);
             }
         }
     }
@@ -235,12 +247,14 @@ impl Reservation {
         let blocks = beyond.blocks_occupied(self.share.block_size);
         self.room = blocks.tokens(self.share.block_size).saturating_sub(beyond);
         self.private = self.private.saturating_add(blocks.0);
-        self.account.unproven_blocks.fetch_add(blocks.0, Ordering::AcqRel);
-        self.account.active_blocks.fetch_add(blocks.0, Ordering::AcqRel);
-        if self.prefilling || self.share.size == Size::Guessed {
+        self.ahead = self.ahead.saturating_add(blocks.0);
+        if self.share.size == Size::Guessed {
             self.unproven = self.unproven.saturating_add(blocks.0);
-        } else {
-            self.account.prove(blocks.0);
+            self.account.unproven_blocks.fetch_add(blocks.0, Ordering::AcqRel);
+        }
+        self.account.active_blocks.fetch_add(blocks.0, Ordering::AcqRel);
+        if self.share.size == Size::Known && !self.prefilling {
+            self.account.prove(self.ahead);
         }
     }
 }
@@ -275,10 +289,12 @@ mod tests {
             sequences: 1,
             new_tokens: Tokens(new_tokens),
             prompts: NonZeroU32::MIN,
+            full: Blocks(0),
             tail: Blocks(1),
             room: Tokens(2),
             block_size: BlockSize::new(4).unwrap(),
             size: Size::Known,
+            whole: false,
         }
     }
 
@@ -290,7 +306,8 @@ mod tests {
     fn reserve(account: &Arc<Account>, overlay: &Arc<Overlay>, new_tokens: u32, names: &[u64]) -> Reservation {
         let hashes: Vec<SequenceHash> = names.iter().copied().map(SequenceHash).collect();
         let stay = overlay.enter(now(), Slot(0), std::iter::once(hashes.as_slice()));
-        account.reserve(share(new_tokens), stay)
+        let full = Blocks(u32::try_from(names.len()).unwrap());
+        account.reserve(Share { full, ..share(new_tokens) }, stay)
     }
 
     #[test]
@@ -395,6 +412,35 @@ mod tests {
         assert_eq!(blocks(&account), (6, 4));
         waiting[1].first_token(now());
         assert_eq!(blocks(&account), (6, 6));
+    }
+
+    #[test]
+    fn whoever_waits_proves_nothing_though_who_shared_its_blocks_has_left() {
+        let (account, overlay) = world();
+        let long: Vec<u64> = (1..100).collect();
+        let [first, second] = [(), ()].map(|()| reserve(&account, &overlay, 400, &long));
+        reserve(&account, &overlay, 4, &[900]).first_token(now());
+        drop(first);
+        reserve(&account, &overlay, 4, &[901]).first_token(now());
+        assert_eq!((account.read().peak_blocks, account.read().active_blocks), (Blocks(2), Blocks(100)));
+        drop(second);
+    }
+
+    /// Their first tokens come with their ends: of those before each, the ones that are still there were beside it.
+    #[test]
+    fn answers_in_one_piece_prove_those_that_came_before() {
+        let (account, overlay) = world();
+        let whole = |name: u64| {
+            let stay = overlay.enter(now(), Slot(0), std::iter::once(&[SequenceHash(name)][..]));
+            account.reserve(Share { full: Blocks(1), whole: true, ..share(4) }, stay)
+        };
+        let mut all: Vec<_> = (1..=8).map(whole).collect();
+        assert_eq!(account.read().peak_blocks, Blocks(0));
+        // Of sixteen blocks eight were there before the fourth, and all of these still are.
+        all[3].first_token(now());
+        assert_eq!(account.read().peak_blocks, Blocks(8));
+        all[7].first_token(now());
+        assert_eq!(account.read().peak_blocks, Blocks(16));
     }
 
     #[test]

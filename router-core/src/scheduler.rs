@@ -310,7 +310,11 @@ fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
     let Shape { prompt, prompts, block_size, sequences, .. } = request.shape;
     let is_read = !request.prompts.is_empty() && !request.prompts.iter().any(Prompt::is_unread);
     let size = if is_read { Size::Known } else { Size::Guessed };
-    let mut share = Share { sequences, new_tokens, prompts, tail: Blocks(0), room: Tokens(0), block_size, size };
+    let full = request.prompts.iter().map(Prompt::full_blocks).sum::<usize>();
+    let full = Blocks(u32::try_from(full).unwrap_or(u32::MAX));
+    let whole = request.shape.whole;
+    let mut share =
+        Share { sequences, new_tokens, prompts, full, tail: Blocks(0), room: Tokens(0), block_size, size, whole };
     let mut book = |tokens: Tokens, hashed: usize| {
         let Tail { blocks, room } = Tail::of(request, tokens, hashed);
         share.tail.0 = share.tail.0.saturating_add(blocks.0);

@@ -8,18 +8,20 @@ use super::scrape::Readers;
 use crate::events::nats::NatsBus;
 use crate::events::nats::load::{LoadError, LoadReport, LoadReports};
 use crate::fleet::Worker;
-use crate::shutdown::Tasks;
+use crate::shutdown::{Restarts, Tasks};
 
 /// Starts to listen for the reports on one worker, for all its ranks.
-pub(super) fn start(readers: &Readers, bus: &NatsBus, ranks: Vec<Arc<Worker>>, tasks: &Tasks) {
+pub(super) fn start(readers: &Readers, bus: &NatsBus, ranks: Vec<Arc<Worker>>, (tasks, restarts): (&Tasks, Restarts)) {
     let (readers, bus) = (readers.clone(), bus.clone());
-    tasks.spawn(async move {
-        let Some(first) = ranks.first() else { return };
-        match bus.load_reports(first.id.as_str()).await {
-            Ok(reports) => follow(readers, reports, &ranks).await,
-            Err(error) => tracing::warn!(worker = %first.id, error = %error, "reports of its load cannot be heard"),
-        }
-    });
+    tasks.supervise(restarts, move || listen(readers.clone(), bus.clone(), ranks.clone()));
+}
+
+async fn listen(readers: Readers, bus: NatsBus, ranks: Vec<Arc<Worker>>) {
+    let Some(first) = ranks.first() else { return };
+    match bus.load_reports(first.id.as_str()).await {
+        Ok(reports) => follow(readers, reports, &ranks).await,
+        Err(error) => tracing::warn!(worker = %first.id, error = %error, "reports of its load cannot be heard"),
+    }
 }
 
 async fn follow(readers: Readers, mut reports: LoadReports, ranks: &[Arc<Worker>]) {

@@ -20,7 +20,7 @@ use crate::fleet::discovery::{Found, Origin, Union, dns, file, kubernetes::Endpo
 use crate::fleet::health::Health;
 use crate::fleet::{Fleet, Worker};
 use crate::link::{LinkLimits, Links};
-use crate::shutdown::Tasks;
+use crate::shutdown::{Lasting, Tasks};
 use crate::telemetry::metrics::Metrics;
 
 /// What sources have found and nobody has looked at yet; each tells only what is new.
@@ -57,6 +57,9 @@ struct Member {
 ///
 /// # Errors
 /// When one of the configuration's workers cannot be taken in.
+/// What sources of workers are called where they begin again after a panic.
+const DISCOVERY: &str = "discovery";
+
 pub(super) fn begin(
     config: &Arc<Config>,
     of: (&Arc<Fleet>, &Arc<ConcurrentIndex>),
@@ -68,6 +71,44 @@ pub(super) fn begin(
     let members = Members::new(config, of, sources, (links, metrics.clone()), background);
     let trouble = Trouble::default();
     Ok((members.start(&trouble)?, trouble))
+}
+
+/// What the sources find, made true of the members.
+struct Following {
+    members: Members,
+    union: Union,
+    found: mpsc::Receiver<Found>,
+    trouble: Trouble,
+    /// Whether members may not be what was found last: a panic came in between.
+    torn: bool,
+}
+
+impl Lasting for Following {
+    async fn work(&mut self) {
+        if self.torn {
+            self.reconcile().await;
+        }
+        while let Some(found) = self.found.recv().await {
+            if found.origin != Origin::List {
+                self.members.metrics.discovery(found.origin.key(), found.trouble.len());
+            }
+            self.union.take(found);
+            self.reconcile().await;
+        }
+    }
+}
+
+impl Following {
+    async fn reconcile(&mut self) {
+        self.torn = true;
+        let said = self.members.reconcile(&self.union).await;
+        self.torn = false;
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        for line in said.iter().filter(|line| !trouble.contains(line)) {
+            tracing::warn!(trouble = line, "discovery");
+        }
+        *trouble = said;
+    }
 }
 
 impl Members {
@@ -109,8 +150,9 @@ impl Members {
         self.discover(&tell);
         let mut union = Union::default();
         union.take(Found { origin: Origin::List, workers: Some(listed), trouble: Vec::new() });
-        let background = self.background.clone();
-        background.spawn(self.follow(union, found, Arc::clone(trouble)));
+        let (background, restarts) = (self.background.clone(), self.metrics.restarts("members"));
+        background
+            .supervise(restarts, Following { members: self, union, found, trouble: Arc::clone(trouble), torn: false });
         Ok(tell)
     }
 
@@ -118,38 +160,26 @@ impl Members {
     fn discover(&self, tell: &mpsc::Sender<Found>) {
         let discovery = &self.config.discovery;
         if let Some(path) = &discovery.file.path {
-            let following =
-                file::follow(Arc::clone(&self.config), path.clone(), discovery.file.interval.get(), tell.clone());
-            self.background.spawn(following);
+            let (config, path, tell) = (Arc::clone(&self.config), path.clone(), tell.clone());
+            let interval = discovery.file.interval.get();
+            let following = move || file::follow(Arc::clone(&config), path.clone(), interval, tell.clone());
+            self.background.supervise(self.metrics.restarts(DISCOVERY), following);
         }
         let only = self.config.models.first().map(|model| &model.name);
         if let (Some(_), Some(model)) = (&discovery.dns.name, discovery.dns.model.as_ref().or(only)) {
-            self.background.spawn(dns::follow(discovery.dns.clone(), model.value.clone(), tell.clone()));
+            let (dns, model, tell) = (discovery.dns.clone(), model.value.clone(), tell.clone());
+            let following = move || dns::follow(dns.clone(), model.clone(), tell.clone());
+            self.background.supervise(self.metrics.restarts(DISCOVERY), following);
         }
         let kubernetes = &discovery.kubernetes;
         if let (true, Some(model)) = (kubernetes.is_used(), kubernetes.model.as_ref().or(only)) {
             let connecting = (LinkLimits::of(&self.config), self.background.clone());
             let slices = EndpointSlices::new(kubernetes.clone(), model.value.clone(), connecting, tell.clone());
-            self.background.spawn(slices.follow());
+            self.background.supervise(self.metrics.restarts(DISCOVERY), slices);
         }
         if let (true, Some(bus)) = (discovery.nats.enabled.value, self.sources.nats()) {
             let registrations = Registrations::new(bus.client().clone(), Arc::clone(&self.config), tell.clone());
-            self.background.spawn(registrations.follow());
-        }
-    }
-
-    async fn follow(mut self, mut union: Union, mut found: mpsc::Receiver<Found>, trouble: Trouble) {
-        while let Some(found) = found.recv().await {
-            if found.origin != Origin::List {
-                self.metrics.discovery(found.origin.key(), found.trouble.len());
-            }
-            union.take(found);
-            let said = self.reconcile(&union).await;
-            let mut trouble = trouble.lock().unwrap_or_else(PoisonError::into_inner);
-            for line in said.iter().filter(|line| !trouble.contains(line)) {
-                tracing::warn!(trouble = line, "discovery");
-            }
-            *trouble = said;
+            self.background.supervise(self.metrics.restarts(DISCOVERY), registrations);
         }
     }
 
@@ -238,7 +268,7 @@ impl Members {
         self.probes.start(ranks.clone(), (&tasks, self.metrics.restarts("probe")));
         self.readers.start(ranks.clone(), (&tasks, self.metrics.restarts("scrape")));
         if let (EventSource::Nats, Some(bus)) = (self.config.event_source(described), self.sources.nats()) {
-            load::start(&self.readers, bus, ranks.clone(), &tasks);
+            load::start(&self.readers, bus, ranks.clone(), (&tasks, self.metrics.restarts("load")));
         }
         self.offers.start(ranks.clone(), (&tasks, self.metrics.restarts("offers")));
         tracing::info!(worker = %id, url = %described.url.value, model = described.model.value, "joined");

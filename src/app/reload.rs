@@ -23,6 +23,7 @@ use crate::fleet::discovery::{Found, Origin};
 use crate::http::admin::AdminToken;
 use crate::http::admin::settings::{Reloaded, Settings, Shown};
 use crate::http::desk::Desk;
+use crate::shutdown::{Lasting, Restarts, Tasks};
 use crate::telemetry::metrics::ConfigMetrics;
 use crate::upstream::Upstream;
 use crate::wall_clock::now_ms;
@@ -52,6 +53,7 @@ pub(super) struct Reloader {
     workers: mpsc::Sender<Found>,
     token: AdminToken,
     metrics: ConfigMetrics,
+    restarts: Restarts,
     /// One reload at a time.
     running: Mutex<Running>,
     shown: ArcSwap<Shown>,
@@ -80,7 +82,7 @@ impl Reloader {
         config: &Config,
         (fleet, desk, workers): (&Arc<Fleet>, &Desk, mpsc::Sender<Found>),
         token: AdminToken,
-        metrics: ConfigMetrics,
+        (metrics, restarts): (ConfigMetrics, Restarts),
     ) -> Self {
         token.set(secret(config));
         metrics.in_effect(real(now_ms()) / 1e3, 0);
@@ -92,37 +94,21 @@ impl Reloader {
             workers,
             token,
             metrics,
+            restarts,
             running: Mutex::new(Running { config: config.clone(), seen: None, hanging: None }),
             shown: ArcSwap::from_pointee(shown),
         }
     }
 
     /// Follows the file that the configuration is from, with what the command line sets: looks at it every two seconds, and
-    /// on `hangups`.
-    pub(super) async fn follow(self: Arc<Self>, followed: (PathBuf, Vec<Override>), mut hangups: Signal) {
+    /// on `hangups`. One that is read once is not followed.
+    pub(super) fn follow(self: Arc<Self>, followed: (PathBuf, Vec<Override>), hangups: Signal, tasks: &Tasks) {
         if is_read_once(&followed.0) {
-            let file = followed.0.display();
-            tracing::info!(%file, "the configuration is from no regular file: it is not read again");
-            while hangups.recv().await.is_some() {
-                tracing::warn!(%file, "no regular file: it is not read again");
-            }
-            return;
-        }
-        if self.followed.set(followed).is_err() {
+            tracing::info!(file = %followed.0.display(), "the configuration is from no regular file: it is not read again");
+        } else if self.followed.set(followed).is_err() {
             tracing::error!("a router follows one file");
-            return;
         }
-        // What changed since the router read it is followed at once.
-        self.look(self.running.lock().await, None).await;
-        let mut ticks = tokio::time::interval(LOOK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let asked = tokio::select! {
-                heard = hangups.recv() => heard.map(|()| "signal"),
-                _ = ticks.tick() => None,
-            };
-            self.look(self.running.lock().await, asked).await;
-        }
+        tasks.supervise(self.restarts.clone(), Following { reloader: self, hangups });
     }
 
     /// What is wrong with the file, if it cannot be followed.
@@ -236,6 +222,29 @@ impl Reloader {
             if self.workers.send(found).await.is_err() {
                 tracing::error!("nobody takes workers in any more");
             }
+        }
+    }
+}
+
+/// Keeps a gateway true to its configuration's file, whenever that changes.
+struct Following {
+    reloader: Arc<Reloader>,
+    hangups: Signal,
+}
+
+impl Lasting for Following {
+    async fn work(&mut self) {
+        let Self { reloader, hangups } = self;
+        // What changed since the router read it is followed at once.
+        reloader.look(reloader.running.lock().await, None).await;
+        let mut ticks = tokio::time::interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let asked = tokio::select! {
+                heard = hangups.recv() => heard.map(|()| "signal"),
+                _ = ticks.tick() => None,
+            };
+            reloader.look(reloader.running.lock().await, asked).await;
         }
     }
 }

@@ -146,7 +146,7 @@ impl AdminPort {
             let requests: u64 = ranks.iter().map(|rank| rank.in_flight.requests).sum();
             if ranks.is_empty() && last > 0 {
                 bail!(
-                    "{id} has left the list; {last} were in flight when last seen, and go on: its engine tells when they end"
+                    "{id} has left the list; {last} were in flight when last seen: its engine tells when they have ended"
                 );
             }
             if state == "active" {

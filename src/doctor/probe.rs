@@ -346,10 +346,15 @@ impl Probe<'_> {
 
 /// What to do where an engine refuses a prompt, or says nothing.
 fn unanswered(why: &str) -> &'static str {
-    if why.contains("rank") {
+    let refuses = |status: &str| why.starts_with(&format!("HTTP {status}"));
+    if refuses("400") && (why.contains("data_parallel_rank") || why.contains("data parallel")) {
         "let workers[].dp_ranks be the engine's --data-parallel-size"
-    } else if why.starts_with("HTTP") {
-        "see what the engine says: it takes a prompt of token ids by /v1/completions"
+    } else if refuses("401") || refuses("403") {
+        "set workers[].api_key to the engine's --api-key"
+    } else if refuses("4") {
+        "see what the engine says: it must take a prompt of token ids by /v1/completions"
+    } else if refuses("") {
+        "see the engine's log"
     } else {
         "see the engine's log, or raise --timeout if it is busy"
     }

@@ -10,16 +10,40 @@ use warmpath_indexer::view::Applied;
 use super::EventTask;
 use crate::wall_clock;
 
-/// Events that are taken in at once. Between two lots others have their turn: a batch may have hundreds of thousands.
-const LOT: usize = 4096;
+/// Events that are taken in at once: a batch may have hundreds of thousands, and thousands of batches come together.
+const LOT_MAX: usize = 4096;
+
+/// What was taken in since others had their turn.
+#[derive(Debug, Default)]
+pub(super) struct Lot(usize);
+
+impl Lot {
+    /// These events are about to be taken in: others first, where the lot is full.
+    async fn add(&mut self, events: &[CacheEvent]) {
+        // Whoever empties a tier walks through all names.
+        let walks = events.iter().any(|event| matches!(event, CacheEvent::Cleared));
+        self.make_room(if walks { LOT_MAX } else { events.len() }).await;
+    }
+
+    /// A walk through all names is about to be made.
+    pub(super) async fn add_walk(&mut self) {
+        self.make_room(LOT_MAX).await;
+    }
+
+    async fn make_room(&mut self, events: usize) {
+        if self.0 > 0 && self.0 + events > LOT_MAX {
+            yield_now().await;
+            self.0 = 0;
+        }
+        self.0 += events;
+    }
+}
 
 impl EventTask {
-    pub(super) async fn apply(&mut self, batch: &EventBatch) {
+    pub(super) async fn apply(&mut self, batch: &EventBatch, lot: &mut Lot) {
         let mut applied = Applied::default();
-        for (at, events) in batch.events.chunks(LOT).enumerate() {
-            if at > 0 {
-                yield_now().await;
-            }
+        for events in batch.events.chunks(LOT_MAX) {
+            lot.add(events).await;
             applied += self.index.apply(events);
         }
         self.count(&applied);

@@ -82,12 +82,16 @@ impl SnapshotFolder {
     /// It cannot be made, or no file can be written into it.
     pub fn open(path: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&path)?;
-        let probe = path.join(".writable.tmp");
+        // Other routers may look at the same moment.
+        let probe = path.join(format!(".writable-{}.tmp", std::process::id()));
         // A disk that is full takes a file without anything in it.
-        let written =
-            File::create(&probe).and_then(|mut file| file.write_all(&[0; PROBE]).and_then(|()| file.sync_all()));
-        fs::remove_file(&probe)?;
+        let written = File::create(&probe).and_then(|mut file| {
+            file.write_all(&[0; PROBE])?;
+            file.sync_all()
+        });
+        let removed = fs::remove_file(&probe);
         written?;
+        removed?;
         let until = Instant::now() + READING;
         Ok(Self { path, turns: Arc::new(Semaphore::new(AT_ONCE)), waiting: Arc::default(), until })
     }

@@ -67,7 +67,12 @@ async fn handle(
     if let Prompts::Unknown(reason) = &understood.prompts {
         gateway.metrics.untokenized(reason.label());
     }
-    forward(gateway, &understood).await
+    let answer = forward(gateway, &understood).await;
+    if let Err(GatewayError::Queue { .. } | GatewayError::NoTurn { .. }) = &answer {
+        let waited = understood.arrived.elapsed();
+        understood.pool.metrics.no_first_token(waited, understood.shape.objectives.ttft);
+    }
+    answer
 }
 
 /// What is found out about a request.

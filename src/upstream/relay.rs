@@ -28,8 +28,9 @@ pub struct Relay<B> {
     state: State,
 }
 
-/// How long a worker may take to end its answer behind `[DONE]`: its last chunk comes with that or right after.
-const CLOSING_MAX: Duration = Duration::from_millis(100);
+/// How long a worker may take to end its answer behind `[DONE]`: its last chunk comes with that or right after, unless it is
+/// very busy. Whoever takes longer is left, and its connection with it.
+const CLOSING_MAX: Duration = Duration::from_secs(1);
 
 enum State {
     Passing,

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::fleet::fleet;
+use crate::scripted::{Scripted, Step};
 
 /// Tokens 100, 101, …
 fn tokens(count: u32) -> serde_json::Value {
@@ -95,6 +96,28 @@ async fn a_shadow_is_asked_and_counted() {
     assert!((agrees - 2.0).abs() < 1e-9);
     let regret = fleet.metric("warmpath_shadow_regret_count", "chwbl").await;
     assert!((regret - 4.0).abs() < 1e-9);
+}
+
+/// Who waited in the queue for longer than was promised, and was refused there, is not left out.
+#[tokio::test]
+async fn a_promise_is_broken_in_the_queue_too() {
+    let worker = Scripted::start(vec![Step::Hold]).await;
+    let promised = "queue: {timeout: 200ms}\nrouting: {policy: predicted, objectives: {normal: {ttft: 50ms}}}";
+    let fleet = fleet().engines(0).stranger_with(worker.address, "events: none, max_num_seqs: 1");
+    let fleet = fleet.config(promised).start().await;
+    let ask = || {
+        let body = json!({"model": "m", "prompt": "x", "stream": true});
+        fleet.client.post(fleet.url("/v1/completions")).json(&body).send()
+    };
+    let second = async {
+        worker.asked(1).await;
+        assert_eq!(ask().await.unwrap().status().as_u16(), 503);
+        fleet.until_metric("warmpath_objectives_total", "objective=\"ttft\",result=\"missed\"", 1.0).await;
+    };
+    tokio::select! {
+        first = ask() => panic!("{first:?}"),
+        () = second => {}
+    }
 }
 
 /// Of streams only: nobody sees when the tokens of an answer in one piece come.

@@ -191,15 +191,19 @@ impl<T> Repair<T> {
         self.bare.clear();
         let doubt = self.doubt.filter(|doubt| !asked.void && !doubt.gone);
         if let Some(doubt) = doubt {
-            // Behind what was cut off there may be more: only what came live is known to be there.
+            let next = self.feed.next_seq();
+            // Behind what was cut off there may be more: only what came live is known to be there. Who breaks off at the same
+            // place once more has no more to say, or no way to end.
             let broke_off = end == ReplayEnd::CutShort && asked.highest.is_some();
-            let (complete, next) = (self.feed.is_complete() && !broke_off, self.feed.next_seq());
+            let gives_up = broke_off && next == asked.next_before && self.failures > 0;
+            let complete = self.feed.is_complete() && (!broke_off || gives_up);
             if end == ReplayEnd::Whole && !self.feed.has_epoch() && asked.is_of_a_younger() {
                 // Its clock was set back, or its batches would have told.
                 self.begin_anew(now);
                 steps.push(Step::Clear(Emptied::Restarted));
             } else if complete && (asked.reached || next == 0 || self.feed.has_epoch()) {
                 self.settle(now);
+                self.unproven |= gives_up;
             } else if !asked.reached && asked.from > 0 {
                 // A process that is new has not come that far yet.
                 self.doubt = Some(Doubt { from_start: true, ..doubt });

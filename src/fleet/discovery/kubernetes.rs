@@ -14,7 +14,7 @@ use super::{Found, Origin};
 use crate::config::KubernetesSource;
 use crate::error::chain;
 use crate::link::LinkLimits;
-use crate::shutdown::Tasks;
+use crate::shutdown::{Lasting, Tasks};
 use api::{Api, Refusal, shown};
 use lines::Lines;
 use object::{News, ObjectMeta};
@@ -73,9 +73,11 @@ impl EndpointSlices {
         let (slices, namespace) = (Slices::default(), String::new());
         Self { source, model, limits, tasks, tell, pace, slices, namespace, unwatched: None, last: None }
     }
+}
 
+impl Lasting for EndpointSlices {
     /// Tells who is ready, whenever that changes. Ends with its listener.
-    pub async fn follow(mut self) {
+    async fn work(&mut self) {
         while !self.tell.is_closed() {
             let api = Api::of(&self.source, self.limits, &self.tasks).await;
             let reason = match api {
@@ -87,7 +89,9 @@ impl EndpointSlices {
             sleep(self.pace.wait()).await;
         }
     }
+}
 
+impl EndpointSlices {
     /// Lists and watches until a list fails. Returns why.
     async fn follow_at(&mut self, api: &Api) -> String {
         api.namespace().clone_into(&mut self.namespace);

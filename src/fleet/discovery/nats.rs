@@ -21,6 +21,7 @@ use super::registration::{self, RegisteredEvents, Registration};
 use super::{Found, Origin, WORKERS_MAX};
 use crate::config::{Config, EventSource, Worker};
 use crate::error::BoxError;
+use crate::shutdown::Lasting;
 
 /// Waits between attempts to watch.
 const RETRY: Duration = Duration::from_millis(500);
@@ -57,9 +58,11 @@ impl Registrations {
         let context = jetstream::new(client.clone());
         Self { client, context, config, tell, leases, refused: BTreeMap::new(), trouble: None, last: None }
     }
+}
 
+impl Lasting for Registrations {
     /// Tells who is registered, whenever that changes. Ends with its listener.
-    pub async fn follow(mut self) {
+    async fn work(&mut self) {
         while !self.tell.is_closed() {
             if let Err(error) = self.watch().await {
                 let reason = if self.is_up() { error.to_string() } else { "it is not connected".to_owned() };
@@ -72,7 +75,9 @@ impl Registrations {
             self.leases.extend(Instant::now());
         }
     }
+}
 
+impl Registrations {
     fn is_up(&self) -> bool {
         self.client.connection_state() == State::Connected
     }

@@ -330,6 +330,10 @@ pub(super) const WORDS: &[Words] = &[
             ("probe", "checks a worker's health"),
             ("scrape", "reads an engine's metrics"),
             ("offers", "asks a worker for its models and adapters"),
+            ("load", "hears reports of a worker's load over NATS"),
+            ("discovery", "looks for workers"),
+            ("members", "takes workers in, and lets them go"),
+            ("reload", "follows the configuration's file"),
         ],
     },
 ];

@@ -238,3 +238,15 @@ fn an_answer_that_breaks_off_half_way_is_asked_on_behind_what_came() {
     assert_eq!((bench.replayed(0), bench.replayed(1)), (vec![], vec![Apply(1)]));
     assert_eq!(bench.ended(), vec![View(Current)]);
 }
+
+/// One that never says where its answers end would otherwise lose a view that has all of it.
+#[test]
+fn an_answer_that_breaks_off_at_one_place_again_and_again_is_all_there_is() {
+    let mut bench = Bench::new(REPLAYS);
+    bench.connected();
+    assert_eq!((bench.replayed(0), bench.cut_short()), (vec![Apply(0)], vec![again(0)]));
+    assert_eq!((bench.replayed(0), bench.cut_short()), (vec![], vec![]));
+    assert_eq!((bench.after(1), bench.replayed(0)), (vec![again(0)], vec![]));
+    assert_eq!(bench.cut_short(), vec![View(Unproven)]);
+    assert_eq!(bench.live(1), vec![Apply(1), View(Current)]);
+}
