@@ -10,7 +10,7 @@ use warmpath_core::admission::OnAllBusy;
 use warmpath_core::ids::{Slot, WorkerId};
 use warmpath_core::policy::{Policy, PolicyName, Weights};
 use warmpath_core::queue::Rules;
-use warmpath_core::retry::{Failure, RetryBudget};
+use warmpath_core::retry::RetryBudget;
 use warmpath_core::scheduler::Scheduler;
 use warmpath_core::units::{BlockSize, Blocks};
 use warmpath_core::workers::{Limits, Pool, Ramp, Target};
@@ -29,6 +29,7 @@ pub use turns::{RetryTurns, Turn};
 
 pub use worker::{Condition, Contract, Newcomer, Worker, place_of};
 
+mod breaking;
 pub mod catalogue;
 pub mod discovery;
 mod duty;
@@ -225,6 +226,9 @@ impl Fleet {
             self.away.went(Instant::now(), id, worker.duty());
         }
         self.publish(roster.without(id));
+        if let Some(worker) = roster.ranks_of(id).next() {
+            self.rescue(&worker.model);
+        }
         drop(slots);
         self.catalogue.outdate();
         roster.ranks_of(id).for_each(|left| self.forget(left.slot));
@@ -264,51 +268,12 @@ impl Fleet {
             (worker, (!before && after).then_some(now))
         });
         let returned: Vec<_> = returned.collect();
-        self.settle(&returned)
-    }
-
-    /// A request failed. If it was through the worker's fault, too many in a row take it out. Unless nobody can even
-    /// connect, half of those that would otherwise serve stay in whatever their requests say: checks pass there, so the
-    /// fault may be that of the requests, and too few could not serve them all. O(workers) where it is taken out.
-    pub fn request_failed(&self, worker: &Arc<Worker>, failure: Failure) {
-        if failure == Failure::Denied {
-            worker.set_denies(true);
+        let _one_at_a_time = self.lock();
+        let changes = self.settle_locked(&returned);
+        if let Some(worker) = ranks.first().filter(|_| passed) {
+            self.rescue(&worker.model);
         }
-        if !failure.is_fault() || !worker.lock_health().failed(self.conduct.load().strikes_max) {
-            return;
-        }
-        let one_at_a_time = self.lock();
-        if failure != Failure::Connect && !self.may_lose(worker) {
-            return;
-        }
-        worker.lock_health().condemn();
-        let changed = self.settle_locked(&[(worker, None)]);
-        drop(one_at_a_time);
-        self.distrust(worker);
-        if changed != [None] {
-            tracing::warn!(worker = %worker.id, "taken out: its requests fail, one after the other");
-        }
-    }
-
-    /// A worker answered a request.
-    pub fn request_answered(&self, worker: &Worker) {
-        worker.set_denies(false);
-        worker.lock_health().answered();
-    }
-
-    /// Whether at least half of those in the worker's pool that would serve, if it were not for their requests, is left
-    /// without it. Whom checks or operators took out could not take over: they count neither here nor there.
-    fn may_lose(&self, worker: &Worker) -> bool {
-        let roster = self.roster.load();
-        let Some(pool) = roster.table().pool(&worker.model) else { return true };
-        let others = pool.targets.iter().filter(|slot| **slot != worker.slot);
-        let on_duty = others.filter_map(|slot| roster.worker(*slot)).filter(|other| other.duty() == Duty::Active);
-        let (mut left, mut lost) = (0, 1);
-        for health in on_duty.map(|other| other.health()) {
-            left += usize::from(health.is_available());
-            lost += usize::from(health.is_out_by_requests());
-        }
-        left >= lost
+        changes
     }
 
     /// Whatever made it fail, its cache is not to be counted upon.
@@ -319,13 +284,7 @@ impl Fleet {
     }
 
     /// Makes the table say of the ranks of a worker what their health and their duty say; since when each is back, if it is.
-    /// Returns what that has changed. O(workers) where it has, however many ranks.
-    fn settle(&self, ranks: &[(&Arc<Worker>, Option<Instant>)]) -> Vec<Option<Change>> {
-        let _one_at_a_time = self.lock();
-        self.settle_locked(ranks)
-    }
-
-    /// The same for whoever makes changes already.
+    /// Returns what that has changed. For whoever makes changes already. O(workers) where it has, however many ranks.
     fn settle_locked(&self, ranks: &[(&Arc<Worker>, Option<Instant>)]) -> Vec<Option<Change>> {
         let roster = self.roster.load_full();
         let Conduct { ramp: over, ramp_from: from, .. } = **self.conduct.load();
@@ -335,6 +294,7 @@ impl Fleet {
             let available = worker.may_serve();
             // It may have left; its slot is never another's while somebody holds it.
             let before = roster.table().get(worker.slot)?.available;
+            let returned = worker.begins(available, *returned);
             if before == available && returned.is_none() {
                 return None;
             }
@@ -349,6 +309,9 @@ impl Fleet {
                 }
             };
             self.publish_in(&worker.model, roster.changed_where(|target| news.contains_key(&target.slot), settle));
+            if news.values().any(|(available, _)| !available) {
+                self.rescue(&worker.model);
+            }
         }
         changes
     }

@@ -247,7 +247,7 @@ impl Gate {
 
     fn refuse(&self, line: &Line, refusal: Refusal) -> GatewayError {
         self.metrics.queue.left(label(refusal));
-        let wait = line.queue().expected_wait().map_or(RETRY_BLIND, |wait| wait.clamp(RETRY_MIN, RETRY_MAX));
+        let wait = line.queue().expected_wait(now()).map_or(RETRY_BLIND, |wait| wait.clamp(RETRY_MIN, RETRY_MAX));
         // All that are refused at one moment should not come back at one moment.
         let retry = wait + wait.mul_f64(rand::random_range(0.0..0.5));
         GatewayError::Queue { refusal, retry }

@@ -318,7 +318,9 @@ impl Queue {
 
     /// A request waits no longer: its client has left, or no worker will ever come. Returns whether it did.
     pub fn withdraw(&mut self, ticket: Ticket) -> bool {
-        self.remove(ticket, None).is_some()
+        let has_waited = self.remove(ticket, None).is_some();
+        self.pace.rests_if(self.waiting.is_empty());
+        has_waited
     }
 
     /// Takes out one that has waited long enough at `now`, other than `spared`, who is just being tried.
@@ -326,13 +328,15 @@ impl Queue {
         let over = self.expiries.iter().take_while(|(expires, _)| *expires <= now);
         let (_, ticket) = over.copied().find(|(_, ticket)| Some(*ticket) != spared)?;
         self.remove(ticket, None);
+        self.pace.rests_if(self.waiting.is_empty());
         Some(ticket)
     }
 
-    /// How long one that comes now would wait, by the pace of the last admissions; none while there is no pace.
-    pub fn expected_wait(&self) -> Option<Duration> {
+    /// How long one that comes now would wait, by the pace of the last admissions, or by how long there has been none; none
+    /// while there is no pace.
+    pub fn expected_wait(&self, now: Instant) -> Option<Duration> {
         let ahead = u32::try_from(self.len()).unwrap_or(u32::MAX).saturating_add(1);
-        Some(self.pace.between?.saturating_mul(ahead))
+        Some(self.pace.between(now)?.saturating_mul(ahead))
     }
 
     fn remove(&mut self, ticket: Ticket, tokens: Option<Tokens>) -> Option<Waiting> {
@@ -394,5 +398,17 @@ impl Pace {
             self.between = Some(self.between.map_or(gap, |between| (between * 7 + gap) / 8));
         }
         self.last = (!was_last).then_some(now);
+    }
+
+    /// Nobody waits any more, so time passes without admissions for no other reason.
+    fn rests_if(&mut self, nobody_waits: bool) {
+        if nobody_waits {
+            self.last = None;
+        }
+    }
+
+    fn between(&self, now: Instant) -> Option<Duration> {
+        let since = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        self.between.map(|between| between.max(since))
     }
 }

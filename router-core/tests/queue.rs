@@ -130,7 +130,8 @@ fn whoever_has_waited_long_enough_expires_unless_it_is_being_tried() {
 fn the_expected_wait_follows_the_pace_of_admissions() {
     let mut world = World::new(9, 9);
     let tickets: Vec<Ticket> = (0..4).map(|_| world.enter(0, 1)).collect();
-    assert_eq!(world.queue.expected_wait(), None);
+    let expected = |world: &World, seconds| world.queue.expected_wait(world.start + Duration::from_secs(seconds));
+    assert_eq!(expected(&world, 5), None);
     let waited = |world: &mut World, ticket: usize, seconds| {
         let at = world.start + Duration::from_secs(seconds);
         world.queue.admit(at, tickets[ticket], Tokens(1)).unwrap()
@@ -138,9 +139,16 @@ fn the_expected_wait_follows_the_pace_of_admissions() {
     assert_eq!(waited(&mut world, 0, 10), (Lane::Normal, Duration::from_secs(10)));
     assert_eq!(waited(&mut world, 1, 12), (Lane::Normal, Duration::from_secs(12)));
     // Two seconds each, for two that wait and the one that asks.
-    assert_eq!(world.queue.expected_wait(), Some(Duration::from_secs(6)));
+    assert_eq!(expected(&world, 12), Some(Duration::from_secs(6)));
+    // Nothing has moved for ten seconds.
+    assert_eq!(expected(&world, 22), Some(Duration::from_secs(30)));
     waited(&mut world, 2, 22);
-    assert_eq!(world.queue.expected_wait(), Some(Duration::from_secs(6)));
+    assert_eq!(expected(&world, 22), Some(Duration::from_secs(6)));
+    // The last one leaves; that nobody comes for an hour is no pace.
+    assert!(world.queue.withdraw(tickets[3]));
+    assert_eq!(expected(&world, 3_600), Some(Duration::from_secs(3)));
+    world.enter(0, 1);
+    assert_eq!(expected(&world, 3_600), Some(Duration::from_secs(6)));
 }
 
 /// Those of a sender that can go nowhere neither hold up its others nor change whose turn it is.

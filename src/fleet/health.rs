@@ -5,7 +5,7 @@
 //! Whom requests have taken out is on trial afterwards: one more fault before an answer takes it out again, and each such
 //! relapse doubles the checks that it has to pass.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Failed checks in a row that take a worker out.
 const FAILURES: u32 = 2;
@@ -39,6 +39,8 @@ pub struct Health {
     on_trial: bool,
     /// Whether it was ever checked.
     checked: bool,
+    /// When a request failed last through its fault.
+    faulted: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +73,7 @@ impl Health {
     }
 
     fn begin(state: State) -> Self {
-        Self { state, strikes: 0, passes: PASSES, on_trial: false, checked: false }
+        Self { state, strikes: 0, passes: PASSES, on_trial: false, checked: false, faulted: None }
     }
 
     /// Takes note of a check.
@@ -96,13 +98,18 @@ impl Health {
 
     /// A request failed through its fault. Returns whether it is one too many, for which it should be condemned: the last
     /// of `strikes_max` in a row, or any while it is on trial.
-    pub fn failed(&mut self, strikes_max: u32) -> bool {
+    pub fn failed(&mut self, now: Instant, strikes_max: u32) -> bool {
+        self.faulted = Some(now);
         self.strikes = self.strikes.saturating_add(1);
         self.is_available() && (self.on_trial || self.strikes >= strikes_max)
     }
 
-    /// It answered a request as it should.
-    pub fn answered(&mut self) {
+    /// It answered a request that was sent then as it should. What was sent before it last failed another shows nothing of how
+    /// it is since.
+    pub fn answered(&mut self, sent: Instant) {
+        if self.faulted.is_some_and(|faulted| sent < faulted) {
+            return;
+        }
         (self.strikes, self.passes, self.on_trial) = (0, PASSES, false);
     }
 
@@ -114,6 +121,15 @@ impl Health {
             self.passes = if self.on_trial { (self.passes * 2).min(PASSES_MAX) } else { PASSES };
             self.on_trial = true;
         }
+    }
+
+    /// It is needed, and may serve on trial if a check has passed since its requests took it out. Returns whether it does.
+    pub fn readmit(&mut self) -> bool {
+        let passes = matches!(self.state, State::Unhealthy { passes: 1.., failures: ..FAILURES });
+        if passes {
+            self.state = State::Healthy { failures: 0 };
+        }
+        passes
     }
 
     /// An operator vouches for it: what its requests have shown is forgotten. If it was out, it may be tried before its
@@ -162,6 +178,10 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn now() -> Instant {
+        Instant::now()
+    }
 
     fn after(mut health: Health, checks: &[bool]) -> Health {
         checks.iter().for_each(|passed| health.checked(*passed));
@@ -255,7 +275,7 @@ mod tests {
         health.pardon();
         words.push(health.breaker());
         assert_eq!(words, ["closed", "open", "trial", "closed"]);
-        assert!(health.is_ready() && !health.failed(3), "one fault is forgiven again");
+        assert!(health.is_ready() && !health.failed(now(), 3), "one fault is forgiven again");
         health.condemn();
         health.pardon();
         assert!(health.is_available() && !health.is_ready());
@@ -266,13 +286,13 @@ mod tests {
     #[test]
     fn strikes_are_counted_in_a_row() {
         let mut health = presumed(&[true]);
-        assert_eq!([health.failed(3), health.failed(3)], [false, false]);
-        health.answered();
-        assert_eq!([health.failed(3), health.failed(3), health.failed(3)], [false, false, true]);
+        assert_eq!([health.failed(now(), 3), health.failed(now(), 3)], [false, false]);
+        health.answered(now());
+        assert_eq!([health.failed(now(), 3), health.failed(now(), 3), health.failed(now(), 3)], [false, false, true]);
         // Nobody took it out: the next one counts as much.
-        assert!(health.failed(3) && health.is_available());
+        assert!(health.failed(now(), 3) && health.is_available());
         health.condemn();
-        assert!(!health.failed(3), "it is out already");
+        assert!(!health.failed(now(), 3), "it is out already");
     }
 
     #[test]
@@ -285,12 +305,40 @@ mod tests {
                 health.checked(true);
                 health.is_available()
             }));
-            assert!(health.failed(3));
+            assert!(health.failed(now(), 3));
         }
         assert_eq!(passes, [2, 4, 8, 16, 16, 16].map(Some));
-        health.answered();
-        assert!(!health.failed(3));
+        health.answered(now());
+        assert!(!health.failed(now(), 3));
         health.condemn();
         assert!(after(health, &[true, true]).is_ready());
+    }
+
+    #[test]
+    fn what_was_sent_before_a_fault_shows_nothing_of_how_it_is_since() {
+        let (mut health, sent) = (presumed(&[true]), now());
+        assert!(!health.failed(now(), 3) && !health.failed(now(), 3));
+        health.answered(sent);
+        assert!(health.failed(now(), 3), "the third in a row");
+        health.condemn();
+        // Nor does it end a trial.
+        health.answered(sent);
+        assert!(!health.is_available() && health.breaker() == "open");
+        [true, true].into_iter().for_each(|passed| health.checked(passed));
+        assert_eq!(health.breaker(), "trial");
+        health.answered(now());
+        assert_eq!(health.breaker(), "closed");
+    }
+
+    #[test]
+    fn whoever_is_needed_serves_on_trial_once_a_check_has_passed() {
+        let mut health = presumed(&[true]);
+        health.condemn();
+        assert!(!health.readmit(), "nobody has looked since");
+        health.checked(true);
+        assert!(health.readmit() && health.breaker() == "trial");
+        assert!(!health.readmit(), "it is there");
+        let mut down = presumed(&[true, false, false]);
+        assert!(!down.readmit() && !after(down, &[true]).readmit(), "its checks keep it out");
     }
 }

@@ -63,6 +63,8 @@ pub struct Worker {
     contract: ArcSwap<Contract>,
     duty: watch::Sender<Duty>,
     health: Mutex<Health>,
+    /// Whether it came back while it was to serve nobody: its cache is cold when it serves again.
+    cold: AtomicBool,
 }
 
 /// What may change of a worker while it stays what it is: what it is shown, how much it is given, and what it does.
@@ -166,6 +168,7 @@ impl Worker {
             contract: ArcSwap::from_pointee(newcomer.contract.clone()),
             duty: watch::Sender::new(Duty::Active),
             health: Mutex::new(newcomer.health),
+            cold: AtomicBool::new(false),
         }
     }
 
@@ -248,6 +251,16 @@ impl Worker {
     /// Whether it may be chosen: it is up, and its operators want it to serve.
     pub fn may_serve(&self) -> bool {
         self.duty() == Duty::Active && self.health().is_available()
+    }
+
+    /// Since when it is back where it may serve: from `returned` on, or from now if it came back while it might not.
+    pub(super) fn begins(&self, available: bool, returned: Option<Instant>) -> Option<Instant> {
+        if !available {
+            self.cold.fetch_or(returned.is_some(), Ordering::Relaxed);
+            return None;
+        }
+        let was_cold = self.cold.swap(false, Ordering::Relaxed);
+        returned.or_else(|| was_cold.then(Instant::now))
     }
 
     /// Whether it may be chosen, and what keeps it from that.

@@ -18,15 +18,21 @@ use crate::queue::{Asking, Placing};
 use crate::telemetry::access::Access;
 
 impl Gateway {
-    /// A worker for the request, other than those in `avoid`, which have failed it. Waits while all are full, if the
-    /// configuration says so; dropping the future gives up the place in the queue. Reserves nothing before it returns.
-    pub(super) async fn admit(&self, request: &Understood, avoid: &SlotSet) -> Result<Placed, GatewayError> {
+    /// A worker for the request, other than those in `avoid`, which have failed it; whether it has `returned` from one. Waits
+    /// while all are full, if the configuration says so; dropping the future gives up the place in the queue. Reserves nothing
+    /// before it returns.
+    pub(super) async fn admit(
+        &self,
+        request: &Understood,
+        avoid: &SlotSet,
+        returned: bool,
+    ) -> Result<Placed, GatewayError> {
         let asking = Asking {
             arrived: request.arrived,
             class: request.shape.class,
             tenant: request.shape.tenant,
             deadline: request.deadline,
-            returned: !avoid.is_empty(),
+            returned,
         };
         let mut trying = Trying { gateway: self, request, avoid };
         let mut admitted = pin!(request.pool.gate.admit(&asking, &mut trying));

@@ -24,6 +24,7 @@ use super::forward::{Relayed, Understood, forward};
 use super::gateway::{Behaviour, Gateway};
 use super::sender::SessionNames;
 use super::usage;
+use crate::aside::in_place;
 use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::fleet::PoolState;
@@ -95,7 +96,7 @@ pub(super) async fn understand(
     unencoded(&parts.headers)?;
     let reads_prompts = gateway.behaviour.reads_prompts || sought == Sought::All;
     let parse = if reads_prompts { RequestView::parse } else { RequestView::sketch };
-    let mut view = parse(endpoint, &body, gateway.behaviour.messages_max)?;
+    let mut view = in_place(body.len(), || parse(endpoint, &body, gateway.behaviour.messages_max))?;
     let destination = Destination::of(gateway, view.model.as_deref())?.adapted(gateway, view.lora_path.as_deref());
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);

@@ -332,7 +332,7 @@ fn blame(gateway: &Gateway, attempt: &mut Attempt<'_>, status: StatusCode) -> (S
     if is_fault {
         gateway.fleet.request_failed(&attempt.worker, Failure::ServerError);
     } else if !status.is_server_error() {
-        gateway.fleet.request_answered(&attempt.worker);
+        gateway.fleet.request_answered(&attempt.worker, attempt.began);
     }
     (attempt.side, outcome(status))
 }

@@ -1,6 +1,7 @@
 //! What becomes of a request whose attempt failed: `router-core` decides, this waits, counts and tells.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use super::forward::{Attempt, Understood};
 use super::gateway::Gateway;
 use super::place::Placed;
 use crate::error::GatewayError;
-use crate::fleet::Turn;
+use crate::fleet::{Turn, Worker};
 use crate::upstream::Answer;
 
 /// A retry that has lived for so long is being served: a worker that cannot says so, or breaks, at once.
@@ -32,6 +33,8 @@ pub(super) struct Retrying<'a> {
     failed: SlotSet,
     /// These, and the other ranks of the same workers: what fails one rank is seldom its own.
     avoid: SlotSet,
+    /// All of these: a slot that somebody holds is given to nobody else, who has failed nothing.
+    held: Vec<Arc<Worker>>,
     /// The failure that comes closest to an answer.
     last: Option<GatewayError>,
     /// The last 500 that was whole: what its client is told where no worker does better.
@@ -66,6 +69,7 @@ impl<'a> Retrying<'a> {
             course: Course::new(gateway.behaviour.retries),
             failed: SlotSet::new(),
             avoid: SlotSet::new(),
+            held: Vec::new(),
             last: None,
             said: None,
             soonest: None,
@@ -100,7 +104,7 @@ impl<'a> Retrying<'a> {
 
     async fn admit(&mut self) -> Result<Placed, GatewayError> {
         let asked = Instant::now();
-        let placed = self.gateway.admit(self.request, &self.avoid).await?;
+        let placed = self.gateway.admit(self.request, &self.avoid, self.last.is_some()).await?;
         self.waited += placed.at.saturating_duration_since(asked);
         Ok(placed)
     }
@@ -226,14 +230,17 @@ impl<'a> Retrying<'a> {
         attempt: Attempt<'_>,
         (error, next): (GatewayError, Next),
     ) -> Result<(), GatewayError> {
-        let (slot, worker) = (attempt.worker.slot, attempt.worker.id.clone());
+        let worker = Arc::clone(&attempt.worker);
+        let slot = worker.slot;
         drop(attempt);
         self.turn = None;
         self.failed.insert(slot);
         self.avoid.insert(slot);
-        for rank in self.gateway.fleet.roster().ranks_of(&worker) {
+        for rank in self.gateway.fleet.roster().ranks_of(&worker.id) {
             self.avoid.insert(rank.slot);
+            self.held.push(Arc::clone(rank));
         }
+        self.held.push(worker);
         let Next::Elsewhere { budgeted, or_here_after } = next else {
             let is_suspect = self.gateway.guard.blocks(&self.request.outgoing);
             return Err(if is_suspect { GatewayError::Suspect } else { self.told_of(error) });

@@ -2,8 +2,8 @@
 //!
 //! Chats are rendered as vLLM renders them (0.32). SGLang (`serving_chat.py` and `protocol.py`, 2026) makes the same of a
 //! chat without tools that the user ends, and where it does not, nothing is promised of it: its tools have other keys in
-//! another order, of which its versions differ, and a last message of the assistant becomes one of the user, or is encoded
-//! by itself behind the others.
+//! another order, of which its versions differ, a last message of the assistant becomes one of the user, or is encoded
+//! by itself behind the others, and texts in a list are joined by a blank, not by a line's end.
 
 use std::borrow::Cow;
 
@@ -36,9 +36,15 @@ impl RequestView<'_> {
     /// It goes to engines that read it so.
     pub fn read_as(&mut self, dialect: Dialect) {
         self.dialect = dialect;
+        if dialect == Dialect::Sglang {
+            // It has no such fields.
+            self.truncation = None;
+            self.add_special_tokens = matches!(self.input, Input::Completion(_));
+        }
         if let (Dialect::Sglang, Input::Chat(chat)) = (dialect, &mut self.input) {
-            // It has no such field.
+            // Nor these, and its templates see no documents.
             chat.add_generation_prompt = true;
+            chat.documents = None;
             let is_none = chat.tool_choice.is_some_and(|choice| choice.get() == "\"none\"");
             chat.tools = chat.tools.filter(|tools| !is_none && !is_empty(*tools));
         }
@@ -58,7 +64,8 @@ impl RequestView<'_> {
         match (&self.input, self.dialect) {
             (Input::Completion(_), _) | (_, Dialect::Vllm) => true,
             (Input::Chat(chat), Dialect::Sglang) => {
-                chat.tools.is_none() && !chat.continue_final_message && !may_end_with_assistant(chat)
+                let is_plain = chat.tools.is_none() && !chat.continue_final_message;
+                is_plain && !may_end_with_assistant(chat) && !chat.messages.iter().any(|it| has_several_parts(*it))
             }
         }
     }
@@ -68,11 +75,28 @@ fn is_empty(list: Raw<'_>) -> bool {
     list.get().strip_prefix('[').is_some_and(|inside| inside.trim_ascii_start().starts_with(']'))
 }
 
-/// The member of a message that is read.
+/// The members of a message that are read.
 #[derive(Deserialize)]
 struct Role<'a> {
     #[serde(borrow)]
     role: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Content<'a> {
+    #[serde(borrow, default)]
+    content: Option<Raw<'a>>,
+}
+
+/// Texts in a list, which are joined in another way; what cannot be read is taken for some.
+fn has_several_parts(message: Raw<'_>) -> bool {
+    let content = match serde_json::from_str::<Content<'_>>(message.get()) {
+        Ok(Content { content }) => content,
+        Err(_) => return true,
+    };
+    content.filter(|content| content.get().starts_with('[')).is_some_and(|list| {
+        serde_json::from_str::<Vec<serde::de::IgnoredAny>>(list.get()).is_ok_and(|parts| parts.len() > 1)
+    })
 }
 
 fn may_end_with_assistant(chat: &ChatView<'_>) -> bool {
@@ -108,6 +132,9 @@ mod tests {
         }
         assert_eq!(with(r#","tool_choice":{"type":"function","function":{"name":"f"}}"#), (false, true));
         assert_eq!(chat(r#","tools":[ ]"#, user), (true, false));
+        let parts = |parts: &str| chat("", &format!(r#"{{"role":"user","content":[{parts}]}}"#)).0;
+        let text = r#"{"type":"text","text":"x"}"#;
+        assert_eq!([parts(text), parts(&format!("{text}, {text}"))], [true, false]);
         assert_eq!(chat(r#","add_generation_prompt":false"#, user), (true, false));
     }
 

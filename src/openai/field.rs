@@ -111,8 +111,10 @@ impl Visitor<'_> for IdVisitor {
     }
 
     fn visit_f64<E: Error>(self, id: f64) -> Result<TokenId, E> {
-        let id = lax::whole(id).and_then(|id| u32::try_from(id).ok());
-        id.map(TokenId).ok_or_else(|| E::custom("no token id"))
+        // Below 2^52 a whole number is what lies behind the point of one that is so much larger.
+        let is_id = id.trunc() == id && (0.0..=f64::from(u32::MAX)).contains(&id);
+        let id = is_id.then(|| (id + 4_503_599_627_370_496.0).to_bits() & u64::from(u32::MAX));
+        id.and_then(|id| u32::try_from(id).ok()).map(TokenId).ok_or_else(|| E::custom("no token id"))
     }
 
     fn visit_str<E: Error>(self, _: &str) -> Result<TokenId, E> {

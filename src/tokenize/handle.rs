@@ -19,7 +19,7 @@ use super::work::{Begun, Tally, Workplace};
 use super::{ModelTokenizer, Prompts, Reason};
 use crate::config::{Model, TokenizerSource};
 use crate::error::chain;
-use crate::openai::{Dialect, Endpoint, Input, Prompt, RequestView};
+use crate::openai::{ChatView, Dialect, Endpoint, Input, Prompt, Raw, RequestView};
 use crate::telemetry::metrics::TokenizerFigures;
 
 /// Bytes of a body whose ids are made on the async thread, where ids are asked for: 1 ms with the slowest tokenizer.
@@ -27,6 +27,9 @@ const INLINE_IDS_MAX: usize = 4 << 10;
 
 /// Bytes that a message, or one of several prompts, counts as when it is decided where they are worked on.
 const MESSAGE_WEIGHT: usize = 512;
+
+/// The same of a value in what templates are told beside: an empty list costs as much as a line of text.
+const VALUE_WEIGHT: usize = 32;
 
 /// Whether a tokenizer can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -267,13 +270,23 @@ impl TokenizerHandle {
 
     /// Whether rendering, or the search for parts, takes too long for an async thread.
     fn is_long(&self, body: &Bytes, view: &RequestView<'_>) -> bool {
-        let pieces = match &view.input {
-            Input::Chat(chat) => chat.messages.len(),
-            Input::Completion(Prompt::Texts(texts)) => texts.len(),
-            Input::Completion(_) => 0,
+        let (pieces, values) = match &view.input {
+            Input::Chat(chat) => (chat.messages.len(), values(chat)),
+            Input::Completion(Prompt::Texts(texts)) => (texts.len(), 0),
+            Input::Completion(_) => (0, 0),
         };
-        body.len().saturating_add(pieces * MESSAGE_WEIGHT) > self.shared.limits.inline_body_max
+        let weight = pieces * MESSAGE_WEIGHT + values * VALUE_WEIGHT;
+        body.len().saturating_add(weight) > self.shared.limits.inline_body_max
     }
+}
+
+/// About how many values templates are told of beside the texts of messages.
+fn values(chat: &ChatView<'_>) -> usize {
+    let told = [chat.tools, chat.documents, chat.chat_template_kwargs].into_iter().flatten();
+    let of_fields: usize = told.map(|raw| memchr::memchr3_iter(b'[', b'{', b',', raw.get().as_bytes()).count()).sum();
+    // Arguments of calls are JSON within JSON; a text has few of these.
+    let nested = |raw: &Raw<'_>| memchr::memchr2_iter(b'[', b'{', raw.get().as_bytes()).count();
+    of_fields + chat.messages.iter().map(nested).sum::<usize>()
 }
 
 /// Begins to load.

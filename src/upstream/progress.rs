@@ -266,7 +266,7 @@ impl Progress {
                 }
                 self.judge_gaps(now, usage);
                 self.came(now, "ok", usage);
-                self.ticket.fleet.request_answered(&self.ticket.worker);
+                self.ticket.fleet.request_answered(&self.ticket.worker, self.ticket.sent);
                 self.ticket.fingerprint.iter().for_each(|print| self.ticket.guard.answered(*print));
                 self.note(Standing::Answered, usage.cached);
                 self.observe(now, Event::Finished { usage: usage.of_each(self.ticket.sequences) });
@@ -276,7 +276,7 @@ impl Progress {
                     // The fleet was told of the worker when its head came.
                     Form::Error(side, outcome) => (side, outcome),
                     _ => {
-                        self.ticket.fleet.request_answered(&self.ticket.worker);
+                        self.ticket.fleet.request_answered(&self.ticket.worker, self.ticket.sent);
                         (Side::Router, "worker_refused")
                     }
                 };
