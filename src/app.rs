@@ -118,12 +118,7 @@ impl App {
         let gateway = gateway(&config, (&fleet, &index), metrics.clone(), (recorder, exporter));
         let desk = Desk::new(gateway.with_decisions(Arc::clone(&decisions)));
         let (token, draining) = (AdminToken::default(), Arc::new(AtomicBool::new(false)));
-        let reloader = Arc::new(Reloader::new(
-            &config,
-            (&fleet, &desk, list),
-            token.clone(),
-            (metrics.config(), metrics.restarts("reload")),
-        ));
+        let reloader = Arc::new(Reloader::new(&config, (&fleet, &desk, list), token.clone(), &metrics));
         doors::keep_fresh(certificates.clone(), &background)?;
         let absent = (CancellationToken::new(), Arc::default());
         let mustered = wait_for_workers(&config, &fleet, &absent, &background);

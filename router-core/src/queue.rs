@@ -22,9 +22,11 @@ use crate::units::Tokens;
 use band::{Band, Sender};
 use choice::ByChoice;
 pub use choice::{Choice, PassedOver};
+use pace::Pace;
 
 mod band;
 mod choice;
+mod pace;
 
 /// One who waits; numbers rise in the order of entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -380,35 +382,4 @@ const UNIT: u64 = 1 << 16;
 /// A lane's place among the bands; the returned ones are none.
 fn band_of(lane: Lane) -> Option<usize> {
     lane.index().checked_sub(1)
-}
-
-/// How fast the queue moves.
-#[derive(Debug, Default)]
-struct Pace {
-    /// The last admission, if somebody has been waiting ever since.
-    last: Option<Instant>,
-    /// Between two admissions, the latest counting an eighth.
-    between: Option<Duration>,
-}
-
-impl Pace {
-    fn admitted(&mut self, now: Instant, was_last: bool) {
-        if let Some(last) = self.last {
-            let gap = now.saturating_duration_since(last);
-            self.between = Some(self.between.map_or(gap, |between| (between * 7 + gap) / 8));
-        }
-        self.last = (!was_last).then_some(now);
-    }
-
-    /// Nobody waits any more, so time passes without admissions for no other reason.
-    fn rests_if(&mut self, nobody_waits: bool) {
-        if nobody_waits {
-            self.last = None;
-        }
-    }
-
-    fn between(&self, now: Instant) -> Option<Duration> {
-        let since = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
-        self.between.map(|between| between.max(since))
-    }
 }

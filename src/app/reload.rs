@@ -24,7 +24,7 @@ use crate::http::admin::AdminToken;
 use crate::http::admin::settings::{Reloaded, Settings, Shown};
 use crate::http::desk::Desk;
 use crate::shutdown::{Lasting, Restarts, Tasks};
-use crate::telemetry::metrics::ConfigMetrics;
+use crate::telemetry::metrics::{ConfigMetrics, Metrics};
 use crate::upstream::Upstream;
 use crate::wall_clock::now_ms;
 
@@ -82,8 +82,9 @@ impl Reloader {
         config: &Config,
         (fleet, desk, workers): (&Arc<Fleet>, &Desk, mpsc::Sender<Found>),
         token: AdminToken,
-        (metrics, restarts): (ConfigMetrics, Restarts),
+        metrics: &Metrics,
     ) -> Self {
+        let (metrics, restarts) = (metrics.config(), metrics.restarts("reload"));
         token.set(secret(config));
         metrics.in_effect(real(now_ms()) / 1e3, 0);
         let shown = Shown { loaded_at_ms: now_ms(), values: leaves(config, &Origins::default()), ..Shown::default() };
