@@ -67,20 +67,20 @@ declare -A specs=(
 # Made when `predicted` was done, of lengths drawn at random, and of as many tasks, questions, trees and sessions as make six to
 # nine thousand requests, so that a 99th percentile is that of sixty at least: who changes it after this draws others.
 declare -A fresh=(
-    [few-shot]='generate:few-shot?tasks=233&requests=26&system=2&shots=12&question=5&block=512&output=193&rate=4'
-    [self-consistency]='generate:self-consistency?questions=1258&samples=7&prompt=14&block=512&output=306&rate=1'
-    [tree-of-thought]='generate:tree-of-thought?trees=1252&depth=2&branching=2&prompt=12&thought=1&block=512&rate=0.1&think=6'
-    [multi-turn]='generate:multi-turn?sessions=888&turns=8&system=3&context=1&user=3&answer=2&block=512&rate=0.5&think=11'
-    [agent]='generate:agent?sessions=124&turns=53&system=4&context=33&user=1&answer=1&block=512&rate=0.12&think=3'
+    [few-shot]='generate:few-shot?tasks=158&requests=40&system=3&shots=16&question=4&block=512&output=282&rate=4'
+    [self-consistency]='generate:self-consistency?questions=962&samples=7&prompt=6&block=512&output=209&rate=1'
+    [tree-of-thought]='generate:tree-of-thought?trees=1097&depth=2&branching=2&prompt=13&thought=1&block=512&rate=0.1&think=10'
+    [multi-turn]='generate:multi-turn?sessions=1263&turns=7&system=2&context=5&user=2&answer=2&block=512&rate=0.5&think=8'
+    [agent]='generate:agent?sessions=166&turns=52&system=4&context=45&user=1&answer=1&block=512&rate=0.12&think=8'
 )
 declare -A rates=([conversation]=1 [few-shot]=3 [self-consistency]=1.5 [tree-of-thought]=6 [multi-turn]=4 [agent]=4)
-declare -A fresh_rates=([few-shot]=3.5 [self-consistency]=3 [tree-of-thought]=8 [multi-turn]=1.5 [agent]=1.5)
+declare -A fresh_rates=([few-shot]=5 [self-consistency]=5.5 [tree-of-thought]=7 [multi-turn]=2.5 [agent]=1.5)
 generated=(few-shot self-consistency tree-of-thought multi-turn agent)
 readonly -A specs fresh rates fresh_rates
 # The seeds of their draws: a search has 2, those that were made last have the ones from theirs on.
 mapfile -t seeds < <(seq 3 $((draws + 1)))
 seeds=(1 "${seeds[@]}")
-mapfile -t fresh_seeds < <(seq 4779 $((4778 + draws)))
+mapfile -t fresh_seeds < <(seq 7664 $((7663 + draws)))
 readonly seeds fresh_seeds tuning_seed=2
 
 # speeds RATE WORKERS LOAD...: the speeds that are the loads, with commas between.

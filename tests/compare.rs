@@ -77,12 +77,12 @@ fn what_is_lost_is_told() {
         row("plain", "conversation", 0, "predicted", "default", (100.0, 500.0)),
         row("plain", "conversation", 0, "logit", "default", (101.0, 510.0)),
         row("plain", "conversation", 0, "logit", "tuned", (90.0, 505.0)),
-        row("fresh", "agent", 4779, "predicted", "default", (100.0, 550.0)),
-        row("fresh", "agent", 4779, "logit", "default", (101.0, 500.0)),
+        row("fresh", "agent", 7664, "predicted", "default", (100.0, 550.0)),
+        row("fresh", "agent", 7664, "logit", "default", (101.0, 500.0)),
         row("one worker 2× slower", "conversation", 0, "predicted", "default", (100.0, 500.0)),
         row("one worker 2× slower", "conversation", 0, "logit", "default", (101.0, 500.0)),
-        row("fresh", "few-shot", 4779, "predicted", "default", (9_000.0, 50_000.0)),
-        row("fresh", "few-shot", 4779, "logit", "default", (8_000.0, 20_000.0)),
+        row("fresh", "few-shot", 7664, "predicted", "default", (9_000.0, 50_000.0)),
+        row("fresh", "few-shot", 7664, "logit", "default", (8_000.0, 20_000.0)),
     ]);
     says(&page, "`predicted` has the lowest mean in 1, and in 0 where others are tuned as well.**");
     says(&page, "3 of 4 figures");

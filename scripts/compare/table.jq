@@ -139,7 +139,9 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
   "kind of workload and timing, on eight workers with caches of 8 192 blocks, at all loads together, by mean time to first token. Of the",
   "trace that search sees the first two thirds, of a generated workload another draw; where what it finds is not better on what it",
   "held back, the defaults stand. `predicted` has nothing to set. `chwbl` takes a prompt\u0027s first block for its key, which all requests of",
-  "the conversation trace share. `product` and the baselines have no weights. Searches had \($weights | map(.trials) | unique | map(tostring) | join(" or ")) choices for each policy.",
+  "the conversation trace share. `product` and the baselines have no weights. Searches had \($weights | map(.trials) | unique | map(tostring) | join(" or ")) choices for each policy. While all",
+  "workers are at their 256 sequences, requests go to the least loaded one under every policy but `predicted`, which is asked about full",
+  "workers as about others: in overloaded cells part of the others\u0027 decisions are not their own.",
   "",
   ("**Over all \($judged | length) cells below overload\($all - $judged | length
         | if . > 0 then " but \(.) of few-shot tasks in turn" else "" end), nearest to the lowest mean and the lowest 99th percentile at defaults, as geometric means: "
@@ -177,7 +179,7 @@ def weight: to_entries | map("\(.key | split(".")[1]) \(.value)") | join(", ");
   "",
   "### On workloads that were made last",
   "",
-  "Of other shapes and from other seeds, drawn at random when `predicted` was done. No search has seen them: tuned weights are those of their kind above. What was changed since is about workers that leave, answers that come in one piece and several prompts in one request: none of these occurs here, and rows that were measured again came out the same.",
+  "Of other shapes and from other seeds, drawn at random when `predicted` was done. No search has seen them: tuned weights are those of their kind above.",
   "",
   head, ($fresh | groups),
   "",
