@@ -270,7 +270,8 @@ impl Fleet {
         let returned: Vec<_> = returned.collect();
         let _one_at_a_time = self.lock();
         let changes = self.settle_locked(&returned);
-        if let Some(worker) = ranks.first().filter(|_| passed) {
+        // Only such a one may be brought back before its time: the others are not looked at for every check.
+        if let Some(worker) = ranks.iter().find(|worker| passed && worker.health().is_out_by_requests()) {
             self.rescue(&worker.model);
         }
         changes

@@ -25,8 +25,8 @@ pub struct Account {
     active_blocks: AtomicU32,
     peak_blocks: AtomicU32,
     engine: EngineLoad,
-    /// Of `active_blocks`, those of requests whose size is a guess, or of which nobody knows yet that an engine has taken them.
-    /// Placements do not read it.
+    /// Of `active_blocks`, those of requests whose size is a guess, or of which nobody knows yet that an engine has taken them:
+    /// what several of them share as often, so that the rest is proven whoever leaves first. Placements do not read it.
     unproven_blocks: AtomicU32,
 }
 

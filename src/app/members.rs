@@ -23,6 +23,9 @@ use crate::link::{LinkLimits, Links};
 use crate::shutdown::{Lasting, Tasks};
 use crate::telemetry::metrics::Metrics;
 
+/// What sources of workers are called where they begin again after a panic.
+const DISCOVERY: &str = "discovery";
+
 /// What sources have found and nobody has looked at yet; each tells only what is new.
 const FOUND_MAX: usize = 8;
 
@@ -57,9 +60,6 @@ struct Member {
 ///
 /// # Errors
 /// When one of the configuration's workers cannot be taken in.
-/// What sources of workers are called where they begin again after a panic.
-const DISCOVERY: &str = "discovery";
-
 pub(super) fn begin(
     config: &Arc<Config>,
     of: (&Arc<Fleet>, &Arc<ConcurrentIndex>),

@@ -107,3 +107,21 @@ impl EventTask {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn others_have_their_turn_between_lots_and_before_each_further_walk() {
+        let mut lot = Lot::default();
+        let goes_on = |lot: &mut Lot, events| lot.make_room(events).now_or_never().is_some();
+        assert!(goes_on(&mut lot, LOT_MAX - 1) && goes_on(&mut lot, 1));
+        assert!(!goes_on(&mut lot, 1), "the lot is full");
+        let (mut lot, walk) = (Lot::default(), [CacheEvent::Cleared]);
+        assert!(lot.add(&walk).now_or_never().is_some(), "nothing was done before");
+        assert!(lot.add(&walk).now_or_never().is_none() && lot.add_walk().now_or_never().is_none());
+    }
+}
