@@ -152,7 +152,7 @@ fn season(workers: &WorkerTable, size: BlockSize) {
         let target = workers.get(Slot(slot)).expect("one of 64");
         let (sent, block_size) = (Instant::now(), size);
         let (prompt, promised, counted) = (Tokens(100), Tokens(0), Some(Tokens(101)));
-        let answered = Answered { sent, prompt, promised, counted, reported: None, block_size };
+        let answered = Answered { sent, sender: None, prompt, promised, counted, reported: None, block_size };
         (0..32).for_each(|_| target.trust.answered(sent, &answered));
         assert!(target.trust.falls_back());
         let said = Said { running: 9, waiting: 9, blocks: Some(Blocks(9)) };

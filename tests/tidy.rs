@@ -67,7 +67,7 @@ const ROUTER_CORE: &[(&str, &[&str])] = &[
     ("overlay", &["ids", "units", "slot_set", "overlap"]),
     ("engine_load", &["units"]),
     ("ledger", &["units", "overlay", "engine_load"]),
-    ("trust", &["units"]),
+    ("trust", &["units", "shape"]),
     ("workers", &["ids", "units", "ledger", "trust"]),
     ("observe", &["ids", "units", "slot_set", "shape", "overlap"]),
     ("history", &["ids", "units", "shape"]),

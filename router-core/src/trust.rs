@@ -3,7 +3,8 @@
 //! Four questions are asked, each of the last 32 answers to it: does the engine count the tokens of prompts as the router
 //! does; does it find in its cache what the view promises, not much less and not much more; do its events come while
 //! requests finish; are they of the configured block size? Up to 8 bad verdicts mean nothing. From there on a promised
-//! block is worth a 16th less for each, and from 24 on nothing. Good verdicts push bad ones out, a restart forgets them.
+//! block is worth a 16th less for each, and from 24 on nothing. Good verdicts push bad ones out, a restart forgets them. What
+//! only one of several senders finds takes nothing from what the others are promised.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,7 @@ use crate::units::BlockSize;
 
 mod evidence;
 mod reason;
+mod verdicts;
 mod window;
 
 use evidence::Evidence;
@@ -224,6 +226,7 @@ mod tests {
     fn answer(sent: Instant, promised: u32, reported: Option<u32>) -> Answered {
         Answered {
             sent,
+            sender: None,
             prompt: Tokens(600),
             promised: Tokens(promised),
             counted: Some(Tokens(600)),

@@ -295,7 +295,12 @@ fn promise(request: &Understood, placement: &Placement, worker: &Worker) -> Opti
     request.prompts.count().filter(|count| *count > 0)?;
     let comparable = worker.tells_events && request.prompts.is_comparable() && request.shape.sequences == 1;
     let trust = comparable.then(|| Arc::clone(&placement.target.trust));
-    Some(Promise { prompt: request.shape.prompt, cached: placement.overlap_tokens, trust })
+    Some(Promise {
+        sender: request.shape.tenant,
+        prompt: request.shape.prompt,
+        cached: placement.overlap_tokens,
+        trust,
+    })
 }
 
 /// How an answer is to be looked at: an error that is not all here against whoever's fault it is.

@@ -39,6 +39,7 @@ mod skeleton;
 mod source;
 mod tools;
 mod traits;
+mod values;
 
 use messages::Message;
 use record::Variables;
@@ -301,7 +302,7 @@ fn has(map: &Value, key: &str) -> bool {
 }
 
 fn parse(raw: Raw<'_>) -> Result<Value, Reason> {
-    let value: Value = serde_json::from_str(raw.get()).map_err(|_| Reason::TemplateError)?;
+    let value: Value = values::read(raw.get())?;
     if matches!(value.kind(), ValueKind::Map | ValueKind::Seq) { Ok(value) } else { Err(Reason::TemplateError) }
 }
 

@@ -9,7 +9,7 @@ use warmpath_core::ids::RequestKey;
 use warmpath_core::ledger::Reservation;
 use warmpath_core::observe::{Event, Observation, Side, Usage};
 use warmpath_core::retry::Failure;
-use warmpath_core::shape::Objectives;
+use warmpath_core::shape::{Objectives, TenantId};
 use warmpath_core::trust::Trust;
 use warmpath_core::units::Tokens;
 
@@ -72,6 +72,8 @@ pub struct Ticket {
 
 /// What the router promised of one request, and to whom it matters whether that holds.
 pub struct Promise {
+    /// Whom.
+    pub sender: Option<TenantId>,
     /// Tokens of its prompts.
     pub prompt: Tokens,
     /// Of these, tokens in the worker's cache.

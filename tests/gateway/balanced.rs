@@ -31,7 +31,7 @@ impl Haproxy {
             .map(|(number, (data, admin))| format!("  server r{number} 127.0.0.1:{data} check port {admin}\n"))
             .collect();
         let text = format!(
-            "defaults\n  mode http\n  timeout connect 1s\n  timeout client 60s\n  timeout server 60s\n  retries 3\n  \
+            "defaults\n  mode http\n  timeout connect 1s\n  timeout client 60s\n  timeout server 60s\n  timeout check 1s\n  retries 3\n  \
              option redispatch 1\n  retry-on conn-failure empty-response\n  default-server inter 20ms fall 1 rise 1\n\
              listen routers\n  bind 127.0.0.1:{port}\n  option httpchk GET /readyz\n{servers}"
         );

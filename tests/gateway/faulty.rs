@@ -43,6 +43,7 @@ pub(crate) struct Faulty {
 #[derive(Default)]
 struct Log {
     count: usize,
+    checks: usize,
     arrived: HashMap<String, Vec<Instant>>,
     left: HashMap<String, Instant>,
 }
@@ -93,6 +94,11 @@ impl Faulty {
         self.stage.log.lock().unwrap().count
     }
 
+    /// How often it was asked how it is.
+    pub(crate) fn checks(&self) -> usize {
+        self.stage.log.lock().unwrap().checks
+    }
+
     /// When requests with this prompt came.
     pub(crate) fn arrived(&self, prompt: &str) -> Vec<Instant> {
         self.stage.log.lock().unwrap().arrived.get(prompt).cloned().unwrap_or_default()
@@ -128,6 +134,7 @@ async fn serve(mut stream: TcpStream, stage: &Stage) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     while let Some(seen) = read_request(&mut stream).await? {
         if seen.head.starts_with("GET ") {
+            stage.log.lock().unwrap().checks += usize::from(seen.head.starts_with("GET /health "));
             let healthy = stage.healthy.load(std::sync::atomic::Ordering::SeqCst);
             let status = if healthy { "200 OK" } else { "503 Service Unavailable" };
             stream.write_all(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").as_bytes()).await?;

@@ -70,6 +70,7 @@ mod reload;
 mod remote;
 mod resting;
 mod retries;
+mod returning;
 mod routing;
 mod scripted;
 mod sdk;

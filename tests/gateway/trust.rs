@@ -85,6 +85,17 @@ impl Bench {
         answered
     }
 
+    /// The same as somebody; returns who answered.
+    async fn ask_as(&self, key: &str) -> String {
+        let body = json!({"model": "m", "prompt": (0..40).collect::<Vec<u32>>(), "max_tokens": 2});
+        let request = self.fleet.client.post(self.fleet.url("/v1/completions")).bearer_auth(key).json(&body);
+        let answered = request.send().await.unwrap();
+        let worker = answered.headers()["x-warmpath-worker"].to_str().unwrap().to_owned();
+        answered.bytes().await.unwrap();
+        self.fleet.eventually("it has ended", async |fleet| fleet.app.in_flight() == 0).await;
+        worker
+    }
+
     /// Asks until the first worker is chosen; returns how often the second one was.
     async fn until_given_up(&self) -> usize {
         for asked in 0..64 {
@@ -112,6 +123,31 @@ async fn row(fleet: &TestFleet, number: usize) -> Value {
     let (status, text) = fleet.admin("/api/v1/workers").await;
     assert_eq!(status, 200);
     serde_json::from_str::<Value>(&text).unwrap()["workers"][number - 1].clone()
+}
+
+/// Whom the router reads otherwise than the engine does, as by a field of which it knows nothing, spoils nobody else's.
+#[tokio::test]
+async fn what_one_tenant_finds_takes_nothing_from_others() {
+    let bench = Bench::start("policy: kv").await;
+    bench.second_holds_the_prompt().await;
+    bench.workers[1].plays(answer(40, 36));
+    for _ in 0..8 {
+        assert_eq!(bench.ask_as("even").await, "stranger-2");
+    }
+    bench.workers[1].plays(answer(47, 0));
+    for _ in 0..40 {
+        assert_eq!(bench.ask_as("odd").await, "stranger-2");
+    }
+    let row = bench.row(2).await;
+    let reasons = row["reasons"].as_array().unwrap();
+    assert!(row["trust_weight"] == json!(1.0) && reasons[0] == "token counts differ by 7: chat template?", "{row}");
+    assert!(reasons[1].as_str().unwrap().starts_with("promises 36 cached tokens, the engine reports 0"), "{row}");
+    // A second one finds the same: half of what the three of them say without the worst.
+    for _ in 0..23 {
+        assert_eq!(bench.ask_as("also odd").await, "stranger-2");
+    }
+    bench.ask_as("also odd").await;
+    assert_eq!(bench.row(2).await["trust_weight"], json!(0.5));
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::reason::Reason;
-use super::window::{FORGIVEN, HOPELESS, Window};
+use super::verdicts::Verdicts;
+use super::window::{FORGIVEN, HOPELESS};
+use crate::shape::TenantId;
 use crate::units::{BlockSize, Tokens};
 
 /// One answered request with one prompt and one sequence, whose token ids are known.
@@ -11,6 +13,8 @@ use crate::units::{BlockSize, Tokens};
 pub struct Answered {
     /// When it was sent.
     pub sent: Instant,
+    /// Who sent it.
+    pub sender: Option<TenantId>,
     /// Tokens of its prompt as the router counts them.
     pub prompt: Tokens,
     /// Cached tokens that were promised.
@@ -70,10 +74,10 @@ pub(super) struct Evidence {
     /// How long events may be silent; none where none are expected.
     silence: Option<Duration>,
     pub(super) totals: Totals,
-    counts: Window,
+    counts: Verdicts,
     difference: u32,
-    too_much: Window,
-    too_little: Window,
+    too_much: Verdicts,
+    too_little: Verdicts,
     last_too_much: (Tokens, Tokens),
     last_too_little: (Tokens, Tokens),
     heard: EventsHeard,
@@ -102,9 +106,9 @@ impl Evidence {
     }
 
     pub(super) fn answered(&mut self, now: Instant, answered: &Answered) {
-        let Answered { prompt, promised, counted, reported, block_size, sent } = *answered;
+        let Answered { prompt, promised, counted, reported, block_size, sent, sender } = *answered;
         if let Some(counted) = counted {
-            self.counts.push(now, counted != prompt);
+            self.counts.push(now, sender, counted != prompt);
             if counted != prompt {
                 self.difference = counted.0.abs_diff(prompt.0);
             }
@@ -114,7 +118,7 @@ impl Evidence {
                 self.totals.compared += 1;
                 self.totals.promised += u64::from(promised.0);
                 self.totals.reported += u64::from(reported.0);
-                self.judge(now, promised, reported, block_size);
+                self.judge(now, sender, (promised, reported), block_size);
             }
             None => self.tally.untold = self.tally.untold.saturating_add(1),
         }
@@ -129,7 +133,13 @@ impl Evidence {
     }
 
     /// Off by more than a block and more than a quarter: less is what an eviction or an event under way explains.
-    fn judge(&mut self, now: Instant, promised: Tokens, reported: Tokens, block_size: BlockSize) {
+    fn judge(
+        &mut self,
+        now: Instant,
+        sender: Option<TenantId>,
+        (promised, reported): (Tokens, Tokens),
+        block_size: BlockSize,
+    ) {
         // Without events nothing is promised but what is in flight.
         if self.silence.is_none() || promised.max(reported) == Tokens(0) {
             return;
@@ -137,8 +147,8 @@ impl Evidence {
         let slack = block_size.get().max(promised.max(reported).0 / 4);
         let too_much = promised.saturating_sub(reported).0 > slack;
         let too_little = reported.saturating_sub(promised).0 > slack;
-        self.too_much.push(now, too_much);
-        self.too_little.push(now, too_little);
+        self.too_much.push(now, sender, too_much);
+        self.too_little.push(now, sender, too_little);
         if too_much {
             self.last_too_much = (promised, reported);
         }
@@ -187,7 +197,7 @@ impl Evidence {
         *tally = Tally { mark: Some(counters), ..Tally::default() };
         if untold > 0 {
             let tokens = |sum: u64| Tokens(u32::try_from(sum).unwrap_or(u32::MAX));
-            self.judge(now, tokens(promised), tokens(hits), block_size);
+            self.judge(now, None, (tokens(promised), tokens(hits)), block_size);
         }
     }
 

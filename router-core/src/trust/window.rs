@@ -21,11 +21,16 @@ pub(super) struct Window {
 impl Window {
     /// Takes note of a verdict; the oldest one goes.
     pub(super) fn push(&mut self, now: Instant, bad: bool) {
-        if self.last.is_some_and(|last| now.saturating_duration_since(last) > LIFE) {
+        if !self.is_evidence(now) {
             self.bad = 0;
         }
         self.last = Some(now);
         self.bad = (self.bad << 1) | u32::from(bad);
+    }
+
+    /// Whether what was seen before still says something.
+    pub(super) fn is_evidence(&self, now: Instant) -> bool {
+        self.last.is_none_or(|last| now.saturating_duration_since(last) <= LIFE)
     }
 
     /// Bad ones among them.

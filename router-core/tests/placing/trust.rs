@@ -86,6 +86,7 @@ fn distrust(world: &World, slot: u16, prompt: Tokens) {
     let now = Instant::now();
     let answered = Answered {
         sent: now,
+        sender: None,
         prompt,
         promised: Tokens(0),
         counted: Some(Tokens(prompt.0 + 1)),

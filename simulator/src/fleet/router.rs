@@ -194,8 +194,15 @@ impl Router {
         if let Some(target) = replica.table.get(slot) {
             target.trust.heard(at, heard);
             let block_size = self.pool.block_size;
-            let answered =
-                Answered { sent, prompt, promised, counted: usage.prompt, reported: usage.cached, block_size };
+            let answered = Answered {
+                sent,
+                sender: None,
+                prompt,
+                promised,
+                counted: usage.prompt,
+                reported: usage.cached,
+                block_size,
+            };
             target.trust.answered(at, &answered);
         }
         replica.tell(at, number, slot, Event::Finished { usage });

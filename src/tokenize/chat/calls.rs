@@ -5,6 +5,7 @@ use minijinja::value::ValueKind;
 use serde::de::IgnoredAny;
 
 use super::messages::{entries, given};
+use super::values;
 use crate::tokenize::Reason;
 
 /// The calls of one message; `None` for an empty list.
@@ -51,7 +52,7 @@ fn tool_call(call: &Value) -> Result<Value, Reason> {
 
 /// The arguments in a text; none where it has no object.
 fn parsed(json: &str) -> Result<Value, Reason> {
-    match serde_json::from_str::<Value>(json) {
+    match values::read::<Value>(json) {
         Ok(arguments) if arguments.kind() == ValueKind::Map => Ok(arguments),
         Err(_) if python_reads_object(json) => Err(Reason::TemplateError),
         _ => Ok(empty()),

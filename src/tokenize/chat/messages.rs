@@ -24,6 +24,7 @@ use super::memory::heap_bytes;
 use super::record::Record;
 use super::remembered::{Parsed, Remembered};
 use super::traits::Traits;
+use super::values;
 use crate::openai::Raw;
 use crate::openai::scan::members;
 use crate::tokenize::Reason;
@@ -109,7 +110,7 @@ impl Message {
         if let Some(message) = Self::read_plain(json, format) {
             return Ok(message);
         }
-        let raw: Value = serde_json::from_str(json).map_err(|_| Reason::TemplateError)?;
+        let raw: Value = values::read(json)?;
         let role = text(&raw, "role").ok_or(Reason::TemplateError)?;
         let content = content(&raw, &role, format)?;
         let mut message = Self { role, content, reasoning: None, rest: Vec::new() };

@@ -5,6 +5,7 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::messages::given;
+use super::values;
 use crate::openai::Raw;
 use crate::tokenize::Reason;
 
@@ -13,7 +14,7 @@ use crate::tokenize::Reason;
 /// # Errors
 /// [`Reason::TemplateError`] if engines refuse the list.
 pub(super) fn normalise(raw: Raw<'_>) -> Result<Value, Reason> {
-    let tools: Vec<Value> = serde_json::from_str(raw.get()).map_err(|_| Reason::TemplateError)?;
+    let tools: Vec<Value> = values::read(raw.get())?;
     let tools: Result<Vec<Value>, Reason> = tools.iter().map(tool).collect();
     Ok(Value::from(tools?))
 }

@@ -12,7 +12,7 @@ impl Progress {
     pub(super) fn compare(&self, now: Instant, usage: Usage) {
         let Ticket { worker, promise, sent, .. } = &self.ticket;
         worker.reported(usage);
-        let Some(Promise { prompt, cached, trust }) = promise else {
+        let Some(Promise { sender, prompt, cached, trust }) = promise else {
             return worker.unpromised(now, usage);
         };
         if !worker.tells_events {
@@ -28,6 +28,7 @@ impl Progress {
         trust.heard(now, metrics.belief.heard());
         let answered = Answered {
             sent: *sent,
+            sender: *sender,
             prompt: *prompt,
             promised: *cached,
             counted: usage.prompt,
