@@ -262,6 +262,11 @@ impl Decisions {
         }
     }
 
+    /// When they began to be counted, in milliseconds since 1970.
+    pub fn since_ms(&self) -> u64 {
+        self.since_ms
+    }
+
     /// Whether any is kept.
     pub fn keeps_any(&self) -> bool {
         self.kept > 0

@@ -293,7 +293,10 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// The label of `queue_refusals_total`.
+/// The label of `queue_refusals_total` of a request whose own time is over.
+const LATE: &str = "deadline";
+
+/// That of one that is refused.
 fn label(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::Full => "full",
@@ -333,8 +336,11 @@ impl Waiter<'_> {
             Err(_) => Refusal::Displaced,
         };
         self.is_in = false;
-        let refused = self.gate.refuse(&self.gate.line(), refusal);
-        if now() >= self.asking.deadline { Err(GatewayError::Deadline) } else { Err(refused) }
+        if now() >= self.asking.deadline {
+            self.gate.metrics.queue.left(LATE);
+            return Err(GatewayError::Deadline);
+        }
+        Err(self.gate.refuse(&self.gate.line(), refusal))
     }
 
     /// There was no room: back to where it was.
@@ -395,6 +401,6 @@ impl Drop for Waiter<'_> {
         // Whoever enforces the deadline drops this as a client does that leaves, and counts the request itself.
         let (metrics, Asking { arrived, deadline, .. }) = (&self.gate.metrics, self.asking);
         let is_late = now() >= deadline;
-        metrics.queue.left(if is_late { "expired" } else { metrics.given_up(arrived.elapsed()) });
+        metrics.queue.left(if is_late { LATE } else { metrics.given_up(arrived.elapsed()) });
     }
 }

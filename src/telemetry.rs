@@ -35,6 +35,12 @@ fn chatty(level: Level) -> [(&'static str, LevelFilter); 2] {
     [("async_nats", attempts), ("hyper_util", most)]
 }
 
+/// Of lines that tell what operators have done.
+pub const AUDIT: &str = "warmpath::audit";
+
+/// Of lines that tell how everything stands, for operators who ask.
+pub const STATE: &str = "warmpath::state";
+
 /// Lines that may wait to be written. Whoever reads them slowly costs lines, and no request any time.
 const LINES_WAITING: usize = 16_384;
 
@@ -88,9 +94,11 @@ where
     }
 }
 
-/// What is written at `level`, with the lines of requests.
+/// What is written at `level`, with the lines of requests, and whatever the level with what operators did and asked for.
 fn filter(level: Level, requests: LevelFilter) -> Targets {
-    Targets::new().with_default(level).with_targets(chatty(level)).with_target(access::TARGET, requests)
+    let operators = [AUDIT, STATE].map(|target| (target, Level::INFO));
+    let targets = Targets::new().with_default(level).with_targets(chatty(level)).with_targets(operators);
+    targets.with_target(access::TARGET, requests)
 }
 
 /// Writes each line to `writer`. Colours are for text alone.
@@ -120,6 +128,7 @@ mod tests {
             assert_eq!(is_written("async_nats::connector", Level::ERROR), level >= Level::DEBUG, "{level}");
             assert!(!is_written("async_nats", Level::INFO) && !is_written("hyper_util::client", Level::INFO));
             assert!(is_written("hyper_util::client", Level::ERROR) && is_written("warmpath::events", Level::ERROR));
+            assert!(is_written(AUDIT, Level::INFO) && is_written(STATE, Level::INFO), "{level}: operators read them");
         }
     }
 }

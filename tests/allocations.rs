@@ -238,7 +238,6 @@ fn a_warm_ledger_allocates_nothing_whatever_is_in_flight() {
         room: Tokens(7),
         block_size: size,
         size: Size::Known,
-        whole: false,
     };
     let mut held = vec![TierBlocks::default(); 300];
     let mut stays: VecDeque<Reservation> = VecDeque::with_capacity(64);

@@ -81,6 +81,8 @@ pub struct Repair<T> {
     snapshot_failures: u32,
     retry: Option<Instant>,
     failures: u32,
+    /// Where the last replay broke off that brought nothing new.
+    stopped_at: Option<u64>,
     /// Live messages in a row that could not be read.
     unreadable: u32,
     quarantine: Option<Instant>,
@@ -113,6 +115,7 @@ impl<T> Repair<T> {
             snapshot_failures: 0,
             retry: None,
             failures: 0,
+            stopped_at: None,
             unreadable: 0,
             quarantine: None,
             unproven: false,

@@ -23,9 +23,11 @@ pub enum OnAllBusy {
     Error,
 }
 
-/// Blocks of the target's cache: the configured or reported number, else the most seen in use.
+/// Blocks of the target's cache: the configured or reported number, else the most seen in use, or what is in flight while that
+/// is more; 0 where nothing was seen yet.
 pub fn total_blocks(limits: &Limits, load: &InFlight) -> Blocks {
-    limits.blocks.unwrap_or(load.peak_blocks)
+    let InFlight { peak_blocks: peak, active_blocks: active, .. } = *load;
+    limits.blocks.unwrap_or(if peak == Blocks(0) { peak } else { peak.max(active) })
 }
 
 /// Sequences that `target` is given at once: its limit, less while it has not been back for long, none before that.

@@ -25,9 +25,13 @@ pub struct Account {
     active_blocks: AtomicU32,
     peak_blocks: AtomicU32,
     engine: EngineLoad,
-    /// Of `active_blocks`, those of requests whose size is a guess, or of which nobody knows yet that an engine has taken them:
-    /// what several of them share as often, so that the rest is proven whoever leaves first. Placements do not read it.
+    /// Of `active_blocks`, those of requests whose size is a guess, or that an engine may not even take: what several of them
+    /// share as often, so that the rest is proven whoever leaves first. Placements read nothing of what follows.
     unproven_blocks: AtomicU32,
+    /// Blocks that were given back so far; it wraps.
+    left_blocks: AtomicU32,
+    /// The most blocks of one request that was seen to be computed.
+    largest: AtomicU32,
 }
 
 /// One reading of an [`Account`].
@@ -64,11 +68,13 @@ impl Account {
     /// Books a request, whose prompts are `stay`.
     pub fn reserve(self: &Arc<Self>, share: Share, stay: Stay) -> Reservation {
         let blocks = stay.new_blocks().0.saturating_add(share.tail.0);
-        // Those that it shares, too: whoever has them may leave first. Of an answer in one piece nobody sees when it has begun.
-        let is_seen_to_begin = share.size == Size::Guessed || !share.whole;
-        let unproven = if is_seen_to_begin { share.full.0.saturating_add(share.tail.0) } else { 0 };
+        // Those that it shares, too: whoever has them may leave first. What is longer than all before may be refused.
+        let own = share.blocks();
+        let is_usual = share.size == Size::Known && own <= self.largest.load(Ordering::Relaxed);
+        let unproven = if is_usual { 0 } else { own };
         // Before they are active, and given back after they were: what is unproven never seems to be proven.
         self.unproven_blocks.fetch_add(unproven, Ordering::AcqRel);
+        let left = self.left_blocks.load(Ordering::Acquire);
         let ahead = self.active_blocks.fetch_add(blocks, Ordering::AcqRel).saturating_add(blocks);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.sequences.fetch_add(share.sequences, Ordering::Relaxed);
@@ -81,6 +87,7 @@ impl Account {
             private: share.tail.0,
             unproven,
             ahead,
+            left,
             room: share.room,
             prefilling: true,
             queued: share.new_tokens,
@@ -109,12 +116,14 @@ impl Account {
         self.engine.read(now, half_life)
     }
 
-    /// A request was seen to be computed, which had `ahead` blocks before it and of its own: an engine takes them in the order in
-    /// which they come, so those of them that are still active are in its cache.
-    fn prove(&self, ahead: u32) {
+    /// A request was seen to be computed, which had `ahead` blocks before it and of its own when so many had `left`: an engine
+    /// takes them in the order in which they come, so those of them that have not been given back since are in its cache; at
+    /// least, for those who came later may have left as well.
+    fn prove(&self, ahead: u32, left: u32) {
+        let gone = self.left_blocks.load(Ordering::Acquire).wrapping_sub(left);
         let unproven = self.unproven_blocks.load(Ordering::Acquire);
         let proven = self.active_blocks.load(Ordering::Acquire).saturating_sub(unproven);
-        self.peak_blocks.fetch_max(proven.min(ahead), Ordering::Relaxed);
+        self.peak_blocks.fetch_max(proven.min(ahead.saturating_sub(gone)), Ordering::Relaxed);
     }
 }
 
@@ -171,8 +180,13 @@ pub struct Share {
     pub block_size: BlockSize,
     /// Whether all of that is known. A guess is a load, and teaches nothing.
     pub size: Size,
-    /// Whether its answer comes in one piece: then nobody sees its first token before its end.
-    pub whole: bool,
+}
+
+impl Share {
+    /// Blocks of the prompts, shared ones too.
+    fn blocks(&self) -> u32 {
+        self.full.0.saturating_add(self.tail.0)
+    }
 }
 
 /// Is told of reservations. Called wherever one may be dropped: short.
@@ -195,6 +209,8 @@ pub struct Reservation {
     unproven: u32,
     /// Blocks that were active when it was booked, and its own.
     ahead: u32,
+    /// Blocks of the account that had been given back by then.
+    left: u32,
     room: Tokens,
     prefilling: bool,
     /// Of its new tokens, those that are still to be computed by all that is known.
@@ -218,8 +234,9 @@ impl Reservation {
             self.compute_all_but(Tokens(further));
             self.stay.first_token(now);
             if self.share.size == Size::Known {
+                self.account.largest.fetch_max(self.share.blocks(), Ordering::Relaxed);
                 self.account.unproven_blocks.fetch_sub(std::mem::take(&mut self.unproven), Ordering::AcqRel);
-                self.account.prove(self.ahead);
+                self.account.prove(self.ahead, self.left);
             }
         }
     }
@@ -254,7 +271,7 @@ impl Reservation {
         }
         self.account.active_blocks.fetch_add(blocks.0, Ordering::AcqRel);
         if self.share.size == Size::Known && !self.prefilling {
-            self.account.prove(self.ahead);
+            self.account.prove(self.ahead, self.left);
         }
     }
 }
@@ -264,6 +281,8 @@ impl Drop for Reservation {
         self.end_prefill();
         self.compute_all_but(Tokens(0));
         let freed = self.stay.leave().0.saturating_add(self.private);
+        // Before they are active no more: what has left is never taken to be there.
+        self.account.left_blocks.fetch_add(freed, Ordering::AcqRel);
         self.account.active_blocks.fetch_sub(freed, Ordering::AcqRel);
         self.account.unproven_blocks.fetch_sub(self.unproven, Ordering::AcqRel);
         self.account.sequences.fetch_sub(self.share.sequences, Ordering::Relaxed);
@@ -294,7 +313,6 @@ mod tests {
             room: Tokens(2),
             block_size: BlockSize::new(4).unwrap(),
             size: Size::Known,
-            whole: false,
         }
     }
 
@@ -426,21 +444,68 @@ mod tests {
         drop(second);
     }
 
-    /// Their first tokens come with their ends: of those before each, the ones that are still there were beside it.
+    /// Of one that begins, or ends in one piece, all that came before it and is still there was beside it.
     #[test]
-    fn answers_in_one_piece_prove_those_that_came_before() {
+    fn whoever_is_computed_proves_what_came_before_and_has_not_left() {
         let (account, overlay) = world();
-        let whole = |name: u64| {
-            let stay = overlay.enter(now(), Slot(0), std::iter::once(&[SequenceHash(name)][..]));
-            account.reserve(Share { full: Blocks(1), whole: true, ..share(4) }, stay)
-        };
-        let mut all: Vec<_> = (1..=8).map(whole).collect();
-        assert_eq!(account.read().peak_blocks, Blocks(0));
+        let peak = || account.read().peak_blocks.0;
+        reserve(&account, &overlay, 4, &[100]).first_token(now());
+        assert_eq!(peak(), 2);
+        let mut all: Vec<_> = (1..=8).map(|name| reserve(&account, &overlay, 4, &[name])).collect();
         // Of sixteen blocks eight were there before the fourth, and all of these still are.
         all[3].first_token(now());
-        assert_eq!(account.read().peak_blocks, Blocks(8));
-        all[7].first_token(now());
-        assert_eq!(account.read().peak_blocks, Blocks(16));
+        assert_eq!(peak(), 8);
+        drop(all.remove(0));
+        all[6].first_token(now());
+        assert_eq!(peak(), 14);
+    }
+
+    /// An engine that computes one after the other has room for one, however many wait.
+    #[test]
+    fn whoever_has_left_was_beside_nobody_who_begins_later() {
+        let (account, overlay) = world();
+        let waiting: Vec<_> = (1..=20).map(|name| reserve(&account, &overlay, 4, &[name])).collect();
+        for mut each in waiting {
+            each.first_token(now());
+        }
+        let waiting: Vec<_> = (1..=20).map(|name| reserve(&account, &overlay, 4, &[name])).collect();
+        for mut each in waiting {
+            each.first_token(now());
+        }
+        assert_eq!(account.read().peak_blocks, Blocks(2));
+    }
+
+    /// What all hold counts once, though some of them wait at any time.
+    #[test]
+    fn who_waits_takes_nothing_from_what_others_share_with_it() {
+        let (account, overlay) = world();
+        let shared = |name: u64| (1..=200).chain([name]).collect::<Vec<u64>>();
+        let mut running = std::collections::VecDeque::new();
+        for name in 1_000..1_100 {
+            running.push_back(reserve(&account, &overlay, 4, &shared(name)));
+            if running.len() > 12 {
+                drop(running.pop_front());
+                running[7].first_token(now());
+            }
+        }
+        let peak = account.read().peak_blocks.0;
+        assert!((210..=230).contains(&peak), "{peak}");
+    }
+
+    /// An engine may refuse what is longer than all that it has computed; shorter ones overtake it while it finds out.
+    #[test]
+    fn what_is_longer_than_all_before_proves_nothing_until_it_is_computed() {
+        let (account, overlay) = world();
+        let peak = || account.read().peak_blocks.0;
+        reserve(&account, &overlay, 4, &[1, 2]).first_token(now());
+        let long: Vec<u64> = (10..110).collect();
+        let refused = reserve(&account, &overlay, 400, &long);
+        reserve(&account, &overlay, 4, &[3, 4]).first_token(now());
+        assert_eq!(peak(), 3);
+        drop(refused);
+        let mut computed = reserve(&account, &overlay, 400, &long);
+        computed.first_token(now());
+        assert_eq!(peak(), 101);
     }
 
     #[test]

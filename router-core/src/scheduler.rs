@@ -183,10 +183,15 @@ impl Scheduler {
         scratch.shadows.clear();
         self.refuse_early(now, request, (workers, pool))?;
         let question = self.ask(now, request, index, (workers, pool), (self.needs, scratch));
-        let chance = (!self.shadows.is_empty()).then(|| scratch.rng.clone());
         let (chosen, decided_by) = self.decide(now, &question, scratch)?;
-        if let (DecidedBy::Policy, Some(chance)) = (decided_by, &chance) {
-            self.ask_shadows(now, (request, &question, chance), (chosen, workers.slots()), scratch);
+        if !self.shadows.is_empty() || scratch.terms.is_some() {
+            scratch.vary_chance();
+        }
+        if decided_by == DecidedBy::Policy
+            && !self.shadows.is_empty()
+            && let Some((_, chance)) = scratch.asked.clone()
+        {
+            self.ask_shadows(now, (request, &question, &chance), (chosen, workers.slots()), scratch);
         }
         let candidate = scratch.candidates[chosen];
         let target = workers.get(candidate.slot).ok_or(PlaceError::NoWorker)?.clone();
@@ -312,9 +317,7 @@ fn share(request: &Request<'_>, new_tokens: Tokens) -> Share {
     let size = if is_read { Size::Known } else { Size::Guessed };
     let full = request.prompts.iter().map(Prompt::full_blocks).sum::<usize>();
     let full = Blocks(u32::try_from(full).unwrap_or(u32::MAX));
-    let whole = request.shape.whole;
-    let mut share =
-        Share { sequences, new_tokens, prompts, full, tail: Blocks(0), room: Tokens(0), block_size, size, whole };
+    let mut share = Share { sequences, new_tokens, prompts, full, tail: Blocks(0), room: Tokens(0), block_size, size };
     let mut book = |tokens: Tokens, hashed: usize| {
         let Tail { blocks, room } = Tail::of(request, tokens, hashed);
         share.tail.0 = share.tail.0.saturating_add(blocks.0);

@@ -16,7 +16,9 @@ use super::probe::Probes;
 use super::scrape::Readers;
 use super::sources::Sources;
 use crate::config::{Config, EventSource, Worker as Described};
-use crate::fleet::discovery::{Found, Origin, Union, dns, file, kubernetes::EndpointSlices, nats::Registrations};
+use crate::fleet::discovery::{
+    Found, Origin, Troubles, Union, dns, file, kubernetes::EndpointSlices, nats::Registrations,
+};
 use crate::fleet::health::Health;
 use crate::fleet::{Fleet, Worker};
 use crate::link::{LinkLimits, Links};
@@ -89,9 +91,6 @@ impl Lasting for Following {
             self.reconcile().await;
         }
         while let Some(found) = self.found.recv().await {
-            if found.origin != Origin::List {
-                self.members.metrics.discovery(found.origin.key(), found.trouble.len());
-            }
             self.union.take(found);
             self.reconcile().await;
         }
@@ -103,6 +102,8 @@ impl Following {
         self.torn = true;
         let said = self.members.reconcile(&self.union).await;
         self.torn = false;
+        said.iter().for_each(|(origin, lines)| self.members.metrics.discovery(origin.key(), lines.len()));
+        let said: Vec<String> = said.into_values().flatten().collect();
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         for line in said.iter().filter(|line| !trouble.contains(line)) {
             tracing::warn!(trouble = line, "discovery");
@@ -183,11 +184,11 @@ impl Members {
         }
     }
 
-    /// Makes the members those that the sources name. Returns what is wrong.
-    async fn reconcile(&mut self, union: &Union) -> Vec<String> {
+    /// Makes the members those that the sources name. Returns what is wrong with each source.
+    async fn reconcile(&mut self, union: &Union) -> Troubles {
         let (wanted, mut trouble) = union.workers();
         let stays = |member: &Member| {
-            wanted.get(&member.described.id.value).is_some_and(|wanted| is_same_worker(&member.described, wanted))
+            wanted.get(&member.described.id.value).is_some_and(|(_, wanted)| is_same_worker(&member.described, wanted))
         };
         let serving = || self.present.values().filter(|member| member.may_serve());
         let served: BTreeSet<String> = serving().filter(|member| stays(member)).map(Member::model).collect();
@@ -200,11 +201,11 @@ impl Members {
         for (id, _) in first {
             self.leave(&id).await;
         }
-        let mut wanted: Vec<&Described> = wanted.into_values().collect();
-        wanted.sort_by(|a, b| a.id.value.cmp(&b.id.value));
-        for described in wanted {
+        let mut wanted: Vec<(Origin, &Described)> = wanted.into_values().collect();
+        wanted.sort_by(|(_, a), (_, b)| a.id.value.cmp(&b.id.value));
+        for (origin, described) in wanted {
             if let Err(error) = self.admit(described, &orphaned).await {
-                trouble.push(error);
+                trouble.entry(origin).or_default().push(error);
             }
         }
         for (id, _) in last {

@@ -19,6 +19,7 @@ use crate::fleet::{Duty, Fleet, PoolState};
 use crate::http::admin::{self, Admin, HealthReport};
 use crate::replay::record::Obstacle;
 use crate::shutdown::Tasks;
+use crate::telemetry::STATE;
 use crate::tokenize::TokenizerState;
 
 /// How it is.
@@ -137,7 +138,7 @@ pub(super) fn tell_on_signal(admin: Arc<Admin>, tasks: &Tasks) -> Result<(), Sta
     let mut asked = asked.map_err(|source| StartError::Setup { what: "SIGUSR1".to_owned(), source: source.into() })?;
     tasks.spawn(async move {
         while asked.recv().await.is_some() {
-            tracing::info!(target: "warmpath::state", state = %admin::state(&admin), "asked by SIGUSR1");
+            tracing::info!(target: STATE, state = %admin::state(&admin), "asked by SIGUSR1");
         }
     });
     Ok(())

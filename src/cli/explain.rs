@@ -143,7 +143,7 @@ pub(super) fn as_text(made: &Told, under: Option<&Instead>) -> String {
     }
     text.push_str(match row.outcome {
         Some(Course::UnderWay) => "; under way",
-        Some(Course::Failed) => "; the worker failed it",
+        Some(Course::Failed) => "; the worker failed it, or refused it",
         Some(Course::GivenUp) => "; its client left, or its time was over",
         Some(Course::Answered) | None => "",
     });

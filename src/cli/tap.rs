@@ -33,9 +33,9 @@ pub struct TapArgs {
     /// End after so many.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Begin with so many that were made before.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    last: usize,
+    /// Begin with so many that were made before, 1000 at most.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1000))]
+    last: u16,
     /// Milliseconds between two looks.
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     interval: u64,
@@ -56,6 +56,9 @@ line on standard error says how many, or with a filter that it may be so.";
 /// What is answered: rows as they are, so that fields of a newer router survive.
 #[derive(Deserialize)]
 struct List {
+    /// When the router began to count; none of an older one.
+    #[serde(default)]
+    since_ms: u64,
     last: u64,
     decisions: Vec<Value>,
 }
@@ -70,11 +73,12 @@ impl TapArgs {
 
     async fn follow(&self, port: &AdminPort) -> anyhow::Result<()> {
         let mut left = self.count.unwrap_or(u64::MAX);
-        let start: List = self.look(port, 0, self.last.clamp(1, AT_ONCE)).await?;
-        let mut after = start.last;
+        let last = usize::from(self.last);
+        let start: List = self.look(port, 0, last.max(1)).await?;
+        let (mut after, mut since_ms) = (start.last, start.since_ms);
         let mut rows = if self.last == 0 { Vec::new() } else { start.decisions };
         let known = u64::try_from(rows.len()).unwrap_or(u64::MAX);
-        if rows.len() < self.last.min(AT_ONCE) && known < left {
+        if rows.len() < last && known < left {
             remark(format_args!("warmpath: of decisions made before, {known} are kept; waiting for more\n"));
         }
         loop {
@@ -94,9 +98,9 @@ impl TapArgs {
             }
             tokio::time::sleep(Duration::from_millis(self.interval)).await;
             let mut list = self.look(port, after, AT_ONCE).await?;
-            if list.last < after {
+            if list.last < after || list.since_ms != since_ms {
                 remark(format_args!("the router has begun anew\n"));
-                after = 0;
+                (after, since_ms) = (0, list.since_ms);
                 list = self.look(port, after, AT_ONCE).await?;
             }
             if let Some(left_out) = self.left_out(after, &list.decisions) {

@@ -149,8 +149,8 @@ impl AdminPort {
                     "{id} has left the list; {last} were in flight when last seen: its engine tells when they have ended"
                 );
             }
-            if state == "active" {
-                bail!("{id} is active again, with {requests} in flight: somebody has ended the drain");
+            if !["draining", "ejected", "gone"].contains(&state) {
+                bail!("{id} is {state} and on duty again, with {requests} in flight: somebody has ended the drain");
             }
             last = requests;
             if requests == 0 {

@@ -95,6 +95,10 @@ impl Reading {
         config: &Config,
         environment: &Environment,
     ) -> io::Result<Result<Vec<Worker>, ConfigError>> {
+        // Whoever opened a pipe would wait for its writer.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
         let bytes = read_config(path)?;
         let name = path.display().to_string();
         let refused = |message| Err(ConfigError::Faulty(vec![Fault::new(Place::start(name.as_str()), message)]));

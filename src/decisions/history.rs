@@ -140,10 +140,11 @@ impl Decisions {
         });
         // Asked last: meanwhile others were let go.
         let whole_since = self.whole_since_ms();
-        let is_whole = |step: u64| step == last || step * step_ms >= whole_since;
+        let is_whole = |step: u64| self.keeps_any() && (step == last || step * step_ms >= whole_since);
         let points = sums.into_iter().filter(|(step, _)| is_whole(*step));
         let points = points.map(|(step, sums)| sums.point(step * step_ms)).collect();
-        let since_ms = whole_since.max(self.since_ms).max(first * step_ms);
+        let kept_since = if self.keeps_any() { whole_since.max(self.since_ms) } else { now_ms };
+        let since_ms = kept_since.max(first * step_ms);
         History { step_ms, points, since_ms, funnel, breakers: breakers(partings) }
     }
 

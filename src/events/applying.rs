@@ -10,7 +10,8 @@ use warmpath_indexer::view::Applied;
 use super::EventTask;
 use crate::wall_clock;
 
-/// Events that are taken in at once: a batch may have hundreds of thousands, and thousands of batches come together.
+/// Blocks and events that are taken in at once: a batch may have hundreds of thousands, one event of it as many blocks, and
+/// thousands of batches come together.
 const LOT_MAX: usize = 4096;
 
 /// What was taken in since others had their turn.
@@ -18,11 +19,11 @@ const LOT_MAX: usize = 4096;
 pub(super) struct Lot(usize);
 
 impl Lot {
-    /// These events are about to be taken in: others first, where the lot is full.
-    async fn add(&mut self, events: &[CacheEvent]) {
+    /// These events, which are so much work, are about to be taken in: others first, where the lot is full.
+    async fn add(&mut self, events: &[CacheEvent], work: usize) {
         // Whoever empties a tier walks through all names.
         let walks = events.iter().any(|event| matches!(event, CacheEvent::Cleared));
-        self.make_room(if walks { LOT_MAX } else { events.len() }).await;
+        self.make_room(if walks { LOT_MAX } else { work }).await;
     }
 
     /// A walk through all names is about to be made.
@@ -30,20 +31,46 @@ impl Lot {
         self.make_room(LOT_MAX).await;
     }
 
-    async fn make_room(&mut self, events: usize) {
-        if self.0 > 0 && self.0 + events > LOT_MAX {
+    async fn make_room(&mut self, work: usize) {
+        if self.0 > 0 && self.0 + work > LOT_MAX {
             yield_now().await;
             self.0 = 0;
         }
-        self.0 += events;
+        self.0 += work;
     }
+}
+
+/// How much it is to take an event in, in blocks. Of several that empty a tier in one part only the last does.
+fn work(event: &CacheEvent) -> usize {
+    match event {
+        CacheEvent::Stored(stored) => stored.hashes.len().max(1),
+        CacheEvent::Removed(removed) => removed.hashes.len().max(1),
+        CacheEvent::Cleared => 1,
+    }
+}
+
+/// The events in order, in parts of a lot each, or of one that is larger by itself; with how much each part is.
+fn lots(mut events: &[CacheEvent]) -> impl Iterator<Item = (&[CacheEvent], usize)> {
+    std::iter::from_fn(move || {
+        let (mut count, mut sum) = (0, 0);
+        for event in events {
+            let more = work(event);
+            if count > 0 && sum + more > LOT_MAX {
+                break;
+            }
+            (count, sum) = (count + 1, sum + more);
+        }
+        let (lot, rest) = events.split_at(count);
+        events = rest;
+        (count > 0).then_some((lot, sum))
+    })
 }
 
 impl EventTask {
     pub(super) async fn apply(&mut self, batch: &EventBatch, lot: &mut Lot) {
         let mut applied = Applied::default();
-        for events in batch.events.chunks(LOT_MAX) {
-            lot.add(events).await;
+        for (events, work) in lots(&batch.events) {
+            lot.add(events, work).await;
             applied += self.index.apply(events);
         }
         self.count(&applied);
@@ -111,6 +138,9 @@ impl EventTask {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use warmpath_core::ids::EngineHash;
+    use warmpath_core::units::Tier;
+    use warmpath_indexer::event::Removed;
 
     use super::*;
 
@@ -121,7 +151,21 @@ mod tests {
         assert!(goes_on(&mut lot, LOT_MAX - 1) && goes_on(&mut lot, 1));
         assert!(!goes_on(&mut lot, 1), "the lot is full");
         let (mut lot, walk) = (Lot::default(), [CacheEvent::Cleared]);
-        assert!(lot.add(&walk).now_or_never().is_some(), "nothing was done before");
-        assert!(lot.add(&walk).now_or_never().is_none() && lot.add_walk().now_or_never().is_none());
+        assert!(lot.add(&walk, 1).now_or_never().is_some(), "nothing was done before");
+        assert!(lot.add(&walk, 1).now_or_never().is_none() && lot.add_walk().now_or_never().is_none());
+    }
+
+    #[test]
+    fn a_part_has_as_many_events_as_are_work_enough() {
+        let removed = |blocks: u64| {
+            let hashes = (0..blocks).map(EngineHash).collect();
+            CacheEvent::Removed(Removed { hashes, tier: Tier::Device, group: None, remaining_copy_counts: None })
+        };
+        let sizes = |events: &[CacheEvent]| lots(events).map(|(lot, work)| (lot.len(), work)).collect::<Vec<_>>();
+        assert_eq!(sizes(&[]), []);
+        assert_eq!(sizes(&[removed(0), CacheEvent::Cleared, removed(4_094), removed(1)]), [(3, 4_096), (1, 1)]);
+        // One that is more than a part by itself is one part.
+        assert_eq!(sizes(&[removed(9_000), removed(1), removed(4_096)]), [(1, 9_000), (1, 1), (1, 4_096)]);
+        assert_eq!(sizes(&vec![CacheEvent::Cleared; 5_000]), [(4_096, 4_096), (904, 904)]);
     }
 }

@@ -10,15 +10,15 @@ use super::duty::Duty;
 use super::worker::Worker;
 
 impl Fleet {
-    /// A request failed. If it was through the worker's fault, too many in a row take it out. Unless nobody can even
+    /// A request that was sent then failed. If it was through the worker's fault, too many in a row take it out. Unless nobody can even
     /// connect, half of those that would otherwise serve stay in whatever their requests say: checks pass there, so the
     /// fault may be that of the requests, and too few could not serve them all. O(workers) where it is taken out.
-    pub fn request_failed(&self, worker: &Arc<Worker>, failure: Failure) {
+    pub fn request_failed(&self, worker: &Arc<Worker>, sent: Instant, failure: Failure) {
         if failure == Failure::Denied {
             worker.set_denies(true);
         }
         let strikes_max = self.conduct.load().strikes_max;
-        if !failure.is_fault() || !worker.lock_health().failed(Instant::now(), strikes_max) {
+        if !failure.is_fault() || !worker.lock_health().failed((sent, Instant::now()), strikes_max) {
             return;
         }
         let one_at_a_time = self.lock();

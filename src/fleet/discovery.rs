@@ -70,11 +70,14 @@ pub struct Found {
     pub trouble: Vec<String>,
 }
 
+/// What is wrong with each source that has told anything, in words.
+pub type Troubles = BTreeMap<Origin, Vec<String>>;
+
 /// What all sources together say.
 #[derive(Debug, Default)]
 pub struct Union {
     found: BTreeMap<Origin, Vec<Worker>>,
-    trouble: BTreeMap<Origin, Vec<String>>,
+    trouble: Troubles,
 }
 
 impl Union {
@@ -91,13 +94,13 @@ impl Union {
         self.trouble.insert(origin, trouble);
     }
 
-    /// Every worker once, and what is wrong.
-    pub fn workers(&self) -> (HashMap<WorkerId, &Worker>, Vec<String>) {
+    /// Every worker once with who names it, and what is wrong.
+    pub fn workers(&self) -> (HashMap<WorkerId, (Origin, &Worker)>, Troubles) {
         let mut first: HashMap<WorkerId, (Origin, &Worker)> = HashMap::new();
-        let mut trouble: Vec<String> = self.trouble.values().flatten().cloned().collect();
+        let mut trouble = self.trouble.clone();
         for (origin, worker) in self.found.iter().flat_map(|(origin, workers)| workers.iter().map(|w| (*origin, w))) {
             match first.get(&worker.id.value) {
-                Some((earlier, _)) => trouble.push(format!(
+                Some((earlier, _)) => trouble.entry(origin).or_default().push(format!(
                     "worker `{}` is named by {} and by {}: the first counts",
                     worker.id.value,
                     earlier.label(),
@@ -108,7 +111,7 @@ impl Union {
                 }
             }
         }
-        (first.into_iter().map(|(id, (_, worker))| (id, worker)).collect(), trouble)
+        (first, trouble)
     }
 }
 
@@ -129,7 +132,7 @@ mod tests {
 
     fn ports(union: &Union) -> Vec<String> {
         let mut ports: Vec<_> =
-            union.workers().0.values().map(|worker| format!("{} {}", worker.id.value, worker.url.value)).collect();
+            union.workers().0.values().map(|(_, worker)| format!("{} {}", worker.id.value, worker.url.value)).collect();
         ports.sort();
         ports
     }
@@ -141,7 +144,7 @@ mod tests {
         union.take(found(Origin::List, Some(workers(&["a"], 1)), &[]));
         assert_eq!(ports(&union), ["a http://a:1", "b http://a:2"]);
         let clash = "worker `a` is named by the configuration and by the registrations: the first counts";
-        assert_eq!(union.workers().1, [clash]);
+        assert_eq!(union.workers().1[&Origin::Nats], [clash]);
     }
 
     #[test]
@@ -149,11 +152,10 @@ mod tests {
         let mut union = Union::default();
         union.take(found(Origin::File, Some(workers(&["a"], 1)), &[]));
         union.take(found(Origin::File, None, &["it is gone"]));
-        assert_eq!(
-            (ports(&union), union.workers().1),
-            (vec!["a http://a:1".to_owned()], vec!["it is gone".to_owned()])
-        );
+        let wrong =
+            |lines: &[&str]| BTreeMap::from([(Origin::File, lines.iter().copied().map(str::to_owned).collect())]);
+        assert_eq!((ports(&union), union.workers().1), (vec!["a http://a:1".to_owned()], wrong(&["it is gone"])));
         union.take(found(Origin::File, Some(Vec::new()), &[]));
-        assert_eq!((ports(&union), union.workers().1), (Vec::new(), Vec::new()));
+        assert_eq!((ports(&union), union.workers().1), (Vec::new(), wrong(&[])));
     }
 }

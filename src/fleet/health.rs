@@ -96,9 +96,13 @@ impl Health {
         };
     }
 
-    /// A request failed through its fault. Returns whether it is one too many, for which it should be condemned: the last
-    /// of `strikes_max` in a row, or any while it is on trial.
-    pub fn failed(&mut self, now: Instant, strikes_max: u32) -> bool {
+    /// A request that was sent then failed through its fault. Returns whether it is one too many, for which it should be
+    /// condemned: the last of `strikes_max` in a row, or any while it is on trial. What was sent before its requests took it out
+    /// says no more of it than they did.
+    pub fn failed(&mut self, (sent, now): (Instant, Instant), strikes_max: u32) -> bool {
+        if self.on_trial && self.faulted.is_some_and(|faulted| sent < faulted) {
+            return false;
+        }
         self.faulted = Some(now);
         self.strikes = self.strikes.saturating_add(1);
         self.is_available() && (self.on_trial || self.strikes >= strikes_max)
@@ -180,6 +184,11 @@ mod tests {
 
     fn now() -> Instant {
         Instant::now()
+    }
+
+    /// A request that was sent just now.
+    fn fails(health: &mut Health) -> bool {
+        health.failed((now(), now()), 3)
     }
 
     fn after(mut health: Health, checks: &[bool]) -> Health {
@@ -274,7 +283,7 @@ mod tests {
         health.pardon();
         words.push(health.breaker());
         assert_eq!(words, ["closed", "open", "trial", "closed"]);
-        assert!(health.is_ready() && !health.failed(now(), 3), "one fault is forgiven again");
+        assert!(health.is_ready() && !fails(&mut health), "one fault is forgiven again");
         health.condemn();
         health.pardon();
         assert!(health.is_available() && !health.is_ready());
@@ -285,13 +294,13 @@ mod tests {
     #[test]
     fn strikes_are_counted_in_a_row() {
         let mut health = presumed(&[true]);
-        assert_eq!([health.failed(now(), 3), health.failed(now(), 3)], [false, false]);
+        assert_eq!([fails(&mut health), fails(&mut health)], [false, false]);
         health.answered(now());
-        assert_eq!([health.failed(now(), 3), health.failed(now(), 3), health.failed(now(), 3)], [false, false, true]);
+        assert_eq!([fails(&mut health), fails(&mut health), fails(&mut health)], [false, false, true]);
         // Nobody took it out: the next one counts as much.
-        assert!(health.failed(now(), 3) && health.is_available());
+        assert!(fails(&mut health) && health.is_available());
         health.condemn();
-        assert!(!health.failed(now(), 3), "it is out already");
+        assert!(!fails(&mut health), "it is out already");
     }
 
     #[test]
@@ -304,26 +313,27 @@ mod tests {
                 health.checked(true);
                 health.is_available()
             }));
-            assert!(health.failed(now(), 3));
+            assert!(fails(&mut health));
         }
         assert_eq!(passes, [2, 4, 8, 16, 16, 16].map(Some));
         health.answered(now());
-        assert!(!health.failed(now(), 3));
+        assert!(!fails(&mut health));
         health.condemn();
         assert!(after(health, &[true, true]).is_ready());
     }
 
     #[test]
-    fn what_was_sent_before_a_worker_was_taken_out_ends_no_trial() {
+    fn what_was_sent_before_a_worker_was_taken_out_decides_no_trial() {
         let (mut health, sent) = (presumed(&[true]), now());
-        assert!(!health.failed(now(), 3) && !health.failed(now(), 3));
+        assert!(!fails(&mut health) && !fails(&mut health));
         health.answered(sent);
-        assert!((0..3).map(|_| health.failed(now(), 3)).eq([false, false, true]), "three in a row");
+        assert!((0..3).map(|_| fails(&mut health)).eq([false, false, true]), "three in a row");
         health.condemn();
         health.answered(sent);
         assert!(!health.is_available() && health.breaker() == "open");
         [true, true].into_iter().for_each(|passed| health.checked(passed));
         assert_eq!(health.breaker(), "trial");
+        assert!(!health.failed((sent, now()), 3), "nor does it decide one");
         health.answered(now());
         assert_eq!(health.breaker(), "closed");
     }

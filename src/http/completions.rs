@@ -69,7 +69,7 @@ async fn handle(
         gateway.metrics.untokenized(reason.label());
     }
     let answer = forward(gateway, &understood).await;
-    if let Err(GatewayError::Queue { .. } | GatewayError::NoTurn { .. }) = &answer {
+    if let Err(GatewayError::Queue { .. } | GatewayError::NoTurn { .. } | GatewayError::Deadline) = &answer {
         let waited = understood.arrived.elapsed();
         understood.pool.metrics.no_first_token(waited, understood.shape.objectives.ttft);
     }

@@ -7,6 +7,7 @@ use super::arrival::Arrival;
 use super::completions::{Sought, understand};
 use super::gateway::Gateway;
 use super::place::{DryRun, dry_run};
+use crate::aside::in_place;
 use crate::decisions::told::{Told, told_dry};
 use crate::error::GatewayError;
 use crate::openai::Endpoint;
@@ -23,7 +24,8 @@ pub(super) async fn explain(gateway: &Gateway, request: Request) -> Result<Told,
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body, arrival.at).await?;
     // What is no JSON is told so by whoever reads it as a completion.
-    let is_chat = serde_json::from_slice(&body).is_ok_and(|kind: Kind| kind.messages.is_some());
+    let kind = in_place(body.len(), || serde_json::from_slice(&body));
+    let is_chat = kind.is_ok_and(|kind: Kind| kind.messages.is_some());
     let endpoint = if is_chat { Endpoint::Chat } else { Endpoint::Completions };
     let understood = understand(gateway, endpoint, &arrival, (parts, body), Sought::All).await?;
     let DryRun { explanation, asked: (question, chance), names } = dry_run(gateway, &understood)?;

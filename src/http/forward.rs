@@ -335,7 +335,7 @@ fn blame(gateway: &Gateway, attempt: &mut Attempt<'_>, status: StatusCode) -> (S
     let is_fault = status == StatusCode::INTERNAL_SERVER_ERROR;
     attempt.side = if is_fault { Side::Worker } else { Side::Router };
     if is_fault {
-        gateway.fleet.request_failed(&attempt.worker, Failure::ServerError);
+        gateway.fleet.request_failed(&attempt.worker, attempt.began, Failure::ServerError);
     } else if !status.is_server_error() {
         gateway.fleet.request_answered(&attempt.worker, attempt.began);
     }

@@ -18,6 +18,7 @@ use super::destination::Destination;
 use super::forward::{Relayed, Understood, forward};
 use super::gateway::Gateway;
 use super::sender::SessionNames;
+use crate::aside::in_place;
 use crate::door::Answered;
 use crate::error::GatewayError;
 use crate::link::Outgoing;
@@ -97,20 +98,24 @@ pub(super) async fn pass(State(gateway): State<Arc<Gateway>>, request: Request) 
 async fn handle(gateway: &Gateway, arrival: &Arrival, request: Request) -> Result<Response, GatewayError> {
     let (parts, body) = request.into_parts();
     let body = gateway.read_body(body, arrival.at).await?;
-    let Content { kind, model } = Content::read(&parts.headers, &body, gateway.behaviour.messages_max)?;
+    let senders = &gateway.behaviour.senders;
+    let read = || -> Result<_, GatewayError> {
+        let content = Content::read(&parts.headers, &body, gateway.behaviour.messages_max)?;
+        let is_read = content.kind == Kind::Json && senders.read_bodies();
+        let session = if is_read { Session::read(&body) } else { [None, None] };
+        let tokens = content.kind.tokens(&body);
+        Ok((content, session, tokens))
+    };
+    let (Content { kind, model }, [prompt_cache_key, user], tokens) = in_place(body.len(), read)?;
     let destination = Destination::of(gateway, model.as_deref())?;
     let names_model = kind == Kind::Json && model.is_some();
     let pool = Arc::clone(&destination.pool);
     arrival.concerns(&pool);
-    let senders = &gateway.behaviour.senders;
     let (class, tenant) = (senders.class(&parts.headers, 0)?, senders.tenant(&parts.headers));
-    let is_read = kind == Kind::Json && senders.read_bodies();
-    let [prompt_cache_key, user] = if is_read { Session::read(&body) } else { [None, None] };
     let names = SessionNames { prompt_cache_key: prompt_cache_key.as_deref(), user: user.as_deref() };
     let affinity = senders.session(&parts.headers, names);
     let mut headers = end_to_end(parts.headers);
     arrival.name(&mut headers);
-    let tokens = kind.tokens(&body);
     let root = destination.root(None, pool.block_size, gateway.behaviour.index_seed);
     let path = parts.uri.into_parts().path_and_query;
     arrival.access.iter().for_each(|access| access.asks(&pool.model, tokens));

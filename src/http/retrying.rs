@@ -87,6 +87,13 @@ impl<'a> Retrying<'a> {
     /// # Errors
     /// No worker is left. What the workers said tells the client more than that.
     pub(super) async fn place(&mut self) -> Result<Placed, GatewayError> {
+        let waits = Waits(Some(self.request));
+        let placed = self.find().await;
+        waits.over();
+        placed.map_err(|error| self.told(error))
+    }
+
+    async fn find(&mut self) -> Result<Placed, GatewayError> {
         let mut placed = self.admit().await;
         if is_nobody(&placed)
             && let Some(slot) = self.pause().await
@@ -99,7 +106,7 @@ impl<'a> Retrying<'a> {
             self.avoid.copy_from(&self.failed);
             placed = self.admit().await;
         }
-        placed.map_err(|error| self.told(error))
+        placed
     }
 
     async fn admit(&mut self) -> Result<Placed, GatewayError> {
@@ -196,7 +203,7 @@ impl<'a> Retrying<'a> {
             Failure::TooManyRequests => fleet.rest(worker, Instant::now(), *retry_after),
             // Adapters come and go while their worker serves its model, and an alias is the router's word.
             Failure::NotServed if self.request.adapter.is_some() || self.request.alias.is_some() => {}
-            _ => fleet.request_failed(worker, failure),
+            _ => fleet.request_failed(worker, attempt.began, failure),
         }
         self.soonest = [self.soonest, *retry_after].into_iter().flatten().min();
         self.suspect(worker.slot, failure, attempt.began);
@@ -263,6 +270,25 @@ impl<'a> Retrying<'a> {
             *retry_after = self.soonest;
         }
         error
+    }
+}
+
+/// A request that has no worker, and was not refused either. If it ends so, its client has left or its time was over.
+struct Waits<'a>(Option<&'a Understood>);
+
+impl Waits<'_> {
+    /// It has one, or was refused: of that others tell.
+    fn over(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        // A panic is told of by who catches it.
+        if let Some(Understood { pool, arrived, shape, .. }) = self.0.filter(|_| !std::thread::panicking()) {
+            pool.metrics.no_first_token(arrived.elapsed(), shape.objectives.ttft);
+        }
     }
 }
 

@@ -295,7 +295,7 @@ impl Progress {
                 let request = &*String::from_utf8_lossy(self.ticket.id.as_bytes());
                 tracing::warn!(worker = %self.ticket.worker.id, request, "answer broke off");
                 self.cut_short(now, Standing::Failed);
-                self.ticket.fleet.request_failed(&self.ticket.worker, failure);
+                self.ticket.fleet.request_failed(&self.ticket.worker, self.ticket.sent, failure);
                 self.observe(now, Event::Failed { side: Side::Worker });
             }
             Verdict::Late => {

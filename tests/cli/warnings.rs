@@ -130,6 +130,17 @@ fn nothing_is_said_of_what_is_whole() {
     assert_eq!(stderr(&warmpath(&["check", config.path()])), expected);
 }
 
+/// A folder, a pipe: whoever read it would wait, or fail.
+#[test]
+fn a_list_of_workers_that_is_no_file_is_said() {
+    let folder = std::env::temp_dir();
+    let text =
+        format!("models: [{{name: m, tokenizer: bytes}}]\ndiscovery: {{file: {{path: '{}'}}}}\n", folder.display());
+    let config = Configuration::new("listless", &text);
+    let output = warmpath(&["check", config.path()]);
+    assert!(stderr(&output).contains("it is no regular file"), "{}", stderr(&output));
+}
+
 #[test]
 fn files_and_leases_of_nats_are_looked_at() {
     let text = "models: [{name: m, tokenizer: bytes}]\n\

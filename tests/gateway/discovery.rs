@@ -114,6 +114,28 @@ async fn a_mounted_list_is_followed_and_one_with_faults_is_not() {
     assert_eq!(fleet.health().await["degraded"], json!([]));
 }
 
+/// What comes to light only beside other sources, or when a worker is to be taken in, is counted as well.
+#[tokio::test]
+async fn what_is_wrong_with_a_list_is_counted_and_a_pipe_is_none() {
+    let (folder, a) = (Folder::new("counted"), worker().await);
+    folder.list(&line("engine-1", a.address, "none"));
+    let fleet = fleet().engines(1).config(&folder.settings()).start().await;
+    let faults = async |fleet: &TestFleet| fleet.metric("warmpath_discovery_faults", "source=\"file\"").await;
+    fleet.until_degraded("`engine-1` is named by the configuration and by the workers' file").await;
+    fleet.eventually("it is counted", async |fleet| faults(fleet).await == 1.0).await;
+    folder.list(&line("a", a.address, "none"));
+    fleet.eventually("all is well", async |fleet| faults(fleet).await == 0.0).await;
+    // Whoever opened it would wait for its writer, and read no list that comes later.
+    let list = folder.0.join("workers.yaml");
+    std::fs::remove_file(&list).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&list).status().unwrap().success());
+    fleet.until_degraded("it is no regular file").await;
+    assert_eq!(faults(&fleet).await, 1.0);
+    folder.list(&line("b", a.address, "none"));
+    fleet.eventually("b is up", async |fleet| fleet.metric("warmpath_worker_up", "\"b\"").await == 1.0).await;
+    assert_eq!((fleet.health().await["degraded"].clone(), faults(&fleet).await), (json!([]), 0.0));
+}
+
 #[tokio::test]
 async fn a_worker_whose_address_changes_is_used_at_the_new_one() {
     let (folder, a, b) = (Folder::new("moved"), worker().await, worker().await);

@@ -350,10 +350,13 @@ async fn r16_a_read_that_hangs_does_not_hold_up_the_end() {
     let worker = Scripted::start(vec![whole("200 OK", "{}")]).await;
     let pipe = std::env::temp_dir().join(format!("warmpath-hangs-{}", std::process::id()));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let found = format!("discovery: {{file: {{path: '{}'}}}}", pipe.display());
+    let list = pipe.with_extension("yaml");
+    let line = format!("- {{id: v, url: 'http://a:1', model: m, api_key: '${{file:{}}}'}}\n", pipe.display());
+    std::fs::write(&list, line).unwrap();
+    let found = format!("discovery: {{file: {{path: '{}'}}}}", list.display());
     let mut serving = Serving::start("hangs", worker.address, &found);
     serving.signal("TERM");
     let ended = serving.ended(Duration::from_secs(10)).await.code();
-    std::fs::remove_file(&pipe).unwrap();
+    [&pipe, &list].into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
     assert_eq!(ended, Some(0));
 }

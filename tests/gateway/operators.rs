@@ -129,7 +129,7 @@ async fn a_drain_that_is_ended_or_whose_worker_leaves_is_not_done() {
     };
     let ((code, said, error), _) = tokio::join!(drain(), ending);
     assert_eq!((code, said.as_str()), (1, ""));
-    assert!(error.contains("stranger-1 is active again, with 1 in flight"), "{error}");
+    assert!(error.contains("stranger-1 is active and on duty again, with 1 in flight"), "{error}");
     let leaving = async {
         fleet.eventually("it drains", async |fleet| condition(fleet, 0).await == "draining").await;
         tokio::time::sleep(Duration::from_millis(300)).await;

@@ -188,7 +188,8 @@ async fn a_request_waits_as_long_as_the_queue_and_its_client_allow() {
     let patient = ask(&fleet, &[]).await;
     assert!(matches!(told(&patient), (503, "queue_timeout", Some("true"), Some(_))), "{patient:?}");
     assert!(start.elapsed() >= Duration::from_millis(550));
-    fleet.until_metric(REFUSALS, "expired", 2.0).await;
+    fleet.until_metric(REFUSALS, "expired", 1.0).await;
+    assert_eq!(fleet.metric(REFUSALS, "deadline").await, 1.0);
     worker.go();
     assert_eq!(first.await.unwrap(), 200);
     is_idle(&fleet).await;

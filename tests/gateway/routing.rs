@@ -1,5 +1,7 @@
 //! Requests through the gateway to simulated engines: who gets them, and what comes back.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use crate::fleet::fleet;
@@ -98,7 +100,8 @@ async fn a_shadow_is_asked_and_counted() {
     assert!((regret - 4.0).abs() < 1e-9);
 }
 
-/// Who waited in the queue for longer than was promised, and was refused there, is not left out.
+/// Who waited in the queue for longer than was promised is not left out: neither who was refused there, nor whose own time was
+/// over, nor who left.
 #[tokio::test]
 async fn a_promise_is_broken_in_the_queue_too() {
     let worker = Scripted::start(vec![Step::Hold]).await;
@@ -107,15 +110,23 @@ async fn a_promise_is_broken_in_the_queue_too() {
     let fleet = fleet.config(promised).start().await;
     let ask = || {
         let body = json!({"model": "m", "prompt": "x", "stream": true});
-        fleet.client.post(fleet.url("/v1/completions")).json(&body).send()
+        fleet.client.post(fleet.url("/v1/completions")).json(&body)
+    };
+    let missed = async |count| {
+        fleet.until_metric("warmpath_objectives_total", "objective=\"ttft\",result=\"missed\"", count).await;
     };
     let second = async {
         worker.asked(1).await;
-        assert_eq!(ask().await.unwrap().status().as_u16(), 503);
-        fleet.until_metric("warmpath_objectives_total", "objective=\"ttft\",result=\"missed\"", 1.0).await;
+        assert_eq!(ask().send().await.unwrap().status().as_u16(), 503);
+        missed(1.0).await;
+        let late = ask().header("x-request-timeout-ms", "100").send().await;
+        assert_eq!(late.unwrap().status().as_u16(), 504);
+        missed(2.0).await;
+        assert!(ask().timeout(Duration::from_millis(100)).send().await.unwrap_err().is_timeout());
+        missed(3.0).await;
     };
     tokio::select! {
-        first = ask() => panic!("{first:?}"),
+        first = ask().send() => panic!("{first:?}"),
         () = second => {}
     }
 }

@@ -192,10 +192,14 @@ impl<T> Repair<T> {
         let doubt = self.doubt.filter(|doubt| !asked.void && !doubt.gone);
         if let Some(doubt) = doubt {
             let next = self.feed.next_seq();
-            // Behind what was cut off there may be more: only what came live is known to be there. Who breaks off at the same
-            // place once more has no more to say, or no way to end.
-            let broke_off = end == ReplayEnd::CutShort && asked.highest.is_some();
-            let gives_up = broke_off && next == asked.next_before && self.failures > 0;
+            // Behind what was cut off there may be more: only what came live is known to be there, and where that is nothing
+            // yet, who says nothing may have all. Who breaks off at the same place once more, with nothing new,
+            // has no more to say, or no way to end.
+            let has_begun = asked.highest.is_some();
+            let broke_off = end == ReplayEnd::CutShort && (has_begun || next == 0);
+            let stopped = (broke_off && has_begun && next == asked.next_before).then_some(next);
+            let gives_up = stopped.is_some() && stopped == self.stopped_at;
+            self.stopped_at = stopped;
             let complete = self.feed.is_complete() && (!broke_off || gives_up);
             if end == ReplayEnd::Whole && !self.feed.has_epoch() && asked.is_of_a_younger() {
                 // Its clock was set back, or its batches would have told.

@@ -51,6 +51,10 @@ const FLYING_MAX: usize = 65_536;
 /// would be all that its worker is known for.
 const OUTPUT_MAX: u32 = 4_096;
 
+/// Sequences of a request that count at most: as many as OpenAI decodes of one prompt. Engines refuse what is far beyond, but it
+/// would count for three minutes.
+const SEQUENCES_MAX: u32 = 128;
+
 /// `cost(w) = Σ (uncached tokens·prefill_ms + output·gap(w))` over the requests that were sent to `w` in the last 180 s
 /// (in whole seconds), `gap(w)` the median of its last 200 requests' mean gaps. If the longest match is more than half of
 /// the prompt, the cheapest of those that have it; else, or where that is the dearest of all and `imbalance` times as
@@ -251,7 +255,7 @@ impl Learn for Preble {
                 }
                 let output =
                     shape.expected_output.map_or(self.weights.output_tokens, |output| output.0.min(OUTPUT_MAX));
-                let output = u64::from(output) * u64::from(shape.sequences);
+                let output = u64::from(output) * u64::from(shape.sequences.min(SEQUENCES_MAX));
                 state.windows[slot.index()].add(second, u64::from(new_tokens.0), output);
             }
             Event::FirstToken if state.flying.len() < FLYING_MAX => {
@@ -356,6 +360,11 @@ mod tests {
         assert_costs(&costs(&preble, now, &[worker(0, 0)]), &[300_000.0]);
         allowing(2, u32::MAX);
         assert_costs(&costs(&preble, now, &[worker(0, 0)]), &[300_000.0 + 4_096.0 * 150.0]);
+        // However many sequences are asked for.
+        let shape = Shape { sequences: u32::MAX, expected_output: Some(Tokens(1)), ..shape(256) };
+        let event = Event::Placed { shape, overlap: TierBlocks::default(), new_tokens: Tokens(0) };
+        preble.observe(&Observation { at: now, request: RequestKey(3), slot: Slot(1), event });
+        assert_costs(&costs(&preble, now, &[worker(1, 0)]), &[128.0 * 150.0]);
     }
 
     #[test]

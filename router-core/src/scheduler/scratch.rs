@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use rand::SeedableRng;
 use rand::rngs::Xoshiro256PlusPlus;
+use rand::{Rng, SeedableRng};
 
 use super::decide::Question;
 use super::shadow::ShadowChoice;
@@ -56,6 +56,8 @@ pub struct Scratch {
     pub(super) terms: Option<Terms>,
     /// Can be copied, so that a decision can be explained without being made.
     pub(super) rng: Xoshiro256PlusPlus,
+    /// Of whoever is asked beside the policy, or later, about what that has decided without drawing.
+    pub(super) other_rng: Xoshiro256PlusPlus,
     /// What was asked last, and the chance before it was answered.
     pub(super) asked: Option<(Question, Xoshiro256PlusPlus)>,
     pub(super) shadows: Vec<ShadowChoice>,
@@ -81,6 +83,7 @@ impl Scratch {
             costs: Vec::new(),
             terms: None,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            other_rng: Xoshiro256PlusPlus::seed_from_u64(!seed),
             asked: None,
             shadows: Vec::new(),
             shadow_costs: Vec::new(),
@@ -91,6 +94,13 @@ impl Scratch {
     #[must_use]
     pub fn aloud(self) -> Self {
         Self { terms: Some(Terms::of(Whose::Few)), ..self }
+    }
+
+    /// Where nothing was drawn, any chance is that of the decision, and the same one each time would have others draw the same.
+    pub(super) fn vary_chance(&mut self) {
+        if let Some((_, chance)) = self.asked.as_mut().filter(|(_, chance)| *chance == self.rng) {
+            *chance = Xoshiro256PlusPlus::seed_from_u64(self.other_rng.next_u64());
+        }
     }
 
     /// What the shadow policies would have done with the last placement; none where the pool's policy did not decide.

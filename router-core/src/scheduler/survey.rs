@@ -265,11 +265,17 @@ fn set_out(avoid: &SlotSet, candidates: &mut [Candidate]) {
 }
 
 /// Lets caches of which nobody tells the size be as large as the largest of the pool: each was seen to be as large as the
-/// most that was in use there, which says little of one that has just come, and engines of one model are mostly alike.
+/// most that was in use there, which says little of one that has just come, and engines of one model are mostly alike. None
+/// holds less than what is in flight.
 fn share_learned_sizes(candidates: &mut [Candidate]) {
     let largest = candidates.iter().map(|candidate| candidate.total_blocks).max().unwrap_or_default();
+    if largest == Blocks(0) {
+        return;
+    }
+    let learned = || candidates.iter().filter(|candidate| candidate.total_is_learned);
+    let most = learned().map(|candidate| candidate.active_blocks).max().unwrap_or_default();
     let learned = candidates.iter_mut().filter(|candidate| candidate.total_is_learned);
-    learned.for_each(|candidate| candidate.total_blocks = largest);
+    learned.for_each(|candidate| candidate.total_blocks = largest.max(most));
 }
 
 /// Tokens of all prompts; what is said of them where they are not known.

@@ -91,6 +91,21 @@ fn chance_is_the_same_with_and_without_shadows() {
     assert_eq!(chosen(&[]), chosen(&[PolicyName::Random, PolicyName::PowerOfTwo, PolicyName::Chwbl]));
 }
 
+/// Who draws beside a policy that does not draws anew each time.
+#[test]
+fn who_draws_where_the_policy_does_not_draws_anew() {
+    let shadows = [PolicyName::Random, PolicyName::PowerOfTwo].map(|name| Policy::new(name, &Weights::default()));
+    let mut world = World::of(World::scheduler(PolicyName::RoundRobin).with_shadows(shadows.into()));
+    let mut seen = [[0; 4]; 2];
+    for number in 0..200 {
+        world.place(&prompt(number, 2), None);
+        for (seen, choice) in seen.iter_mut().zip(world.scratch.shadows()) {
+            seen[choice.slot.unwrap().index()] += 1;
+        }
+    }
+    assert!(seen.iter().flatten().all(|count| (25..=75).contains(count)), "{seen:?}");
+}
+
 /// It sees what the policy sees, ties and dice included.
 #[test]
 fn who_is_the_policy_itself_agrees_with_it() {

@@ -35,9 +35,7 @@ pub(super) fn warnings(config: &Config, reading: &Reading, name: &str) -> Vec<Fa
 /// Files that are read, and those that are written.
 fn files(config: &Config, warn: &mut impl FnMut(&str, String)) {
     let key = "discovery.file.path";
-    // Whoever opened a pipe would wait for its writer.
-    let path = config.discovery.file.path.as_deref().filter(|path| !path.exists() || path.is_file());
-    match path.map(|path| config.load_workers(path)) {
+    match config.discovery.file.path.as_deref().map(|path| config.load_workers(path)) {
         Some(Err(ConfigError::Faulty(faults))) => faults.iter().for_each(|fault| warn(key, fault.to_string())),
         Some(Err(ConfigError::Unreadable { path, why })) => {
             warn(key, format!("cannot read `{}`: {why}", path.display()));

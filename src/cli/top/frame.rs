@@ -65,9 +65,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
     }
 }
 
-/// The same as text, as long as it takes to show every worker.
+/// The same as text, as long as it takes to show every worker, and as much wider than so many columns as names are longer than
+/// usual.
 pub(super) fn printed(state: &mut State, columns: u16) -> String {
     state.picture.decisions.truncate(PRINTED);
+    let columns = columns.saturating_add(tables::name_width(&state.picture, false) - tables::NAME);
     let Picture { workers, decisions, bus, .. } = &state.picture;
     let told = if sources::is_told(bus) { sources::height(bus) + 1 } else { 0 };
     let troubles = wrapped(&troubles(state), columns).len();

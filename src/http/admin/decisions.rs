@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -28,6 +29,8 @@ const POINTS: usize = 120;
 
 #[derive(Serialize)]
 struct List {
+    /// When this process began to count them: another one counts anew.
+    since_ms: u64,
     /// The number of the last decision: ask for those after it next time.
     last: u64,
     decisions: Vec<Row>,
@@ -45,7 +48,7 @@ pub(super) async fn list(Reader(admin): Reader, uri: Uri) -> Response {
     let found = admin.decisions.find(&filter);
     let rows = found.iter().filter(|decision| decision.number <= last);
     let rows = rows.filter_map(|decision| Some(decision.row(&admin.fleet.pool(&decision.model)?.scheduler)));
-    Json(List { last, decisions: rows.collect() }).into_response()
+    Json(List { since_ms: admin.decisions.since_ms(), last, decisions: rows.collect() }).into_response()
 }
 
 fn filter(uri: &Uri) -> Result<Filter, String> {
@@ -79,7 +82,9 @@ pub(super) async fn history(Reader(admin): Reader, uri: Uri) -> Response {
 
 /// One decision with every term of every candidate, by its request's name or else by its number; with `?by=number` by this
 /// alone.
-pub(super) async fn one(Reader(admin): Reader, Path(id): Path<String>, uri: Uri) -> Response {
+pub(super) async fn one(Reader(admin): Reader, id: Result<Path<String>, PathRejection>, uri: Uri) -> Response {
+    // What cannot be decoded is nobody's name.
+    let id = id.map(|Path(id)| id).unwrap_or_default();
     let told = |decision: Arc<Decision>| Some(decision.told(&admin.fleet.pool(&decision.model)?.scheduler));
     let found = match Query::of(&uri).next() {
         None => admin.decisions.get(&id),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,6 +14,7 @@ use warmpath_core::ids::WorkerId;
 use super::{Admin, guard, refused};
 use crate::fleet::{Duty, DutyError, Worker};
 use crate::link::Outgoing;
+use crate::telemetry::AUDIT;
 
 /// How long an engine may take to empty its cache.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,9 +48,11 @@ impl Action {
 /// Carries out an action, and leaves a line of it in the log.
 pub(super) async fn act(
     State(admin): State<Arc<Admin>>,
-    Path(what): Path<(String, String)>,
+    what: Result<Path<(String, String)>, PathRejection>,
     headers: HeaderMap,
 ) -> Response {
+    // What cannot be decoded is nobody's name.
+    let what = what.map(|Path(what)| what).unwrap_or_default();
     let acting = act_on(Arc::clone(&admin), what, headers);
     admin.changes.see_through(acting).await
 }
@@ -65,7 +69,7 @@ async fn act_on(admin: Arc<Admin>, (id, name): (String, String), headers: Header
     };
     let (status, message) = answer;
     let action: String = name.chars().take(32).collect();
-    tracing::info!(target: "warmpath::audit", worker = shown, action, status = status.as_u16(), "operator");
+    tracing::info!(target: AUDIT, worker = shown, action, status = status.as_u16(), "operator");
     let mut response = if status.is_success() {
         (status, Json(json!({"worker": shown, "state": message}))).into_response()
     } else {

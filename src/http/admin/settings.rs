@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::Admin;
 use super::guard::{self, Reader};
 use crate::config::{Change, Leaf};
+use crate::telemetry::AUDIT;
 
 /// The configuration of a gateway, which can be read again.
 pub trait Settings: Send + Sync {
@@ -77,6 +78,6 @@ async fn reload_as(admin: Arc<Admin>, headers: HeaderMap) -> Response {
         }
     };
     let status = response.status().as_u16();
-    tracing::info!(target: "warmpath::audit", action = "reload", status, "operator");
+    tracing::info!(target: AUDIT, action = "reload", status, "operator");
     response
 }

@@ -239,6 +239,25 @@ fn an_answer_that_breaks_off_half_way_is_asked_on_behind_what_came() {
     assert_eq!(bench.ended(), vec![View(Current)]);
 }
 
+/// An engine that is idle may hold much, though it cannot be asked at first.
+#[test]
+fn a_view_of_which_nothing_was_heard_is_asked_for_until_there_is_an_answer() {
+    let mut bench = Bench::new(REPLAYS);
+    assert_eq!(bench.connected(), vec![again(0), View(Suspect)]);
+    assert_eq!((bench.cut_short(), bench.after(1)), (vec![], vec![again(0)]));
+    // Silence, and then an answer that breaks off: that is the first time.
+    assert_eq!((bench.cut_short(), bench.after(2)), (vec![], vec![again(0)]));
+    assert_eq!((bench.replayed(0), bench.cut_short()), (vec![Apply(0)], vec![again(0)]));
+    assert_eq!((bench.replayed(0), bench.replayed(1), bench.ended()), (vec![], vec![Apply(1)], vec![View(Current)]));
+    // Who never answers has nothing that is known.
+    let mut bench = Bench::new(REPLAYS);
+    bench.connected();
+    for wait in [1, 2, 4, 8] {
+        assert_eq!((bench.cut_short(), bench.after(wait)), (vec![], vec![again(0)]));
+    }
+    assert_eq!(bench.cut_short().last(), Some(&View(ViewState::Cold)));
+}
+
 /// One that never says where its answers end would otherwise lose a view that has all of it.
 #[test]
 fn an_answer_that_breaks_off_at_one_place_again_and_again_is_all_there_is() {

@@ -6,7 +6,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Row, Table};
 
-use super::tables::{cell, place, render};
+use super::tables::{NAME, cell, name_width, place, render};
 use super::{BAD, FINE, SOFT, STRONG, WARN, is_active, titled};
 use crate::cli::top::figures::span;
 use crate::cli::top::looker::{Bus, Router, Source};
@@ -91,7 +91,7 @@ fn draw_sources(frame: &mut Frame<'_>, area: Rect, state: &mut State, live: bool
         let cells = cells.map(|((text, style), (_, _, is_number))| cell(text, is_number, style));
         Row::new(std::iter::once(cell(source.name(), false, Style::new())).chain(cells))
     });
-    let table = table(rows, "worker", &COLUMNS);
+    let table = table(rows, ("worker", name_width(&state.picture, live)), &COLUMNS);
     let active = is_active(state, Pane::Events, live);
     render(frame, area, table.block(titled(title, active)), (&mut state.sources, active, live));
 }
@@ -115,15 +115,19 @@ fn draw_routers(frame: &mut Frame<'_>, area: Rect, heard: &[Router]) {
         ])
     });
     let title = titled(format!("Other routers: {} ", heard.len()), false);
-    frame.render_widget(table(rows, "router", &ROUTERS).block(title), area);
+    frame.render_widget(table(rows, ("router", NAME), &ROUTERS).block(title), area);
 }
 
-fn table<'a>(rows: impl Iterator<Item = Row<'a>>, name: &str, columns: &[(&str, u16, bool)]) -> Table<'a> {
+fn table<'a>(
+    rows: impl Iterator<Item = Row<'a>>,
+    (name, widest): (&str, u16),
+    columns: &[(&str, u16, bool)],
+) -> Table<'a> {
     let heading = columns.iter().map(|(name, _, is_number)| cell((*name).to_owned(), *is_number, SOFT));
     let heading = Row::new(std::iter::once(cell(name.to_owned(), false, SOFT)).chain(heading));
     let width = |width: &u16| if *width == 0 { Constraint::Fill(1) } else { Constraint::Length(*width) };
     let widths = columns.iter().map(|(_, length, _)| width(length));
-    Table::new(rows, std::iter::once(Constraint::Max(24)).chain(widths)).header(heading)
+    Table::new(rows, std::iter::once(Constraint::Max(widest)).chain(widths)).header(heading)
 }
 
 /// What stands behind a source's name, in the order of [`COLUMNS`].

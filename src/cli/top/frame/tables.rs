@@ -8,11 +8,26 @@ use ratatui::widgets::{Cell, HighlightSpacing, Row, Table, TableState};
 
 use super::{BAD, FINE, SOFT, STRONG, WARN, is_active, sources, titled};
 use crate::cli::top::figures::{clock, count, percent, short, span};
-use crate::cli::top::looker::{Decision, Worker};
+use crate::cli::top::looker::{Decision, Picture, Source, Worker};
 use crate::cli::top::state::{Pane, State};
 
 /// From so many columns on there is room for the model's name.
 const WIDE: u16 = 100;
+
+/// Columns of a name.
+pub(super) const NAME: u16 = 24;
+
+/// The same, or as many as the longest name has where it is to be read whole.
+pub(super) fn name_width(picture: &Picture, live: bool) -> u16 {
+    if live {
+        return NAME;
+    }
+    let workers = picture.workers.iter().map(Worker::name);
+    let sources = picture.bus.sources.iter().map(Source::name);
+    let chosen = picture.decisions.iter().map(Decision::chosen);
+    let longest = workers.chain(sources).chain(chosen).map(|name| name.chars().count()).max();
+    u16::try_from(longest.unwrap_or_default()).unwrap_or(u16::MAX).max(NAME)
+}
 
 /// Columns of workers behind the name: heading, width, whether numbers stand in it.
 const COLUMNS: [(&str, u16, bool); 10] = [
@@ -49,8 +64,11 @@ pub(super) fn draw_workers(frame: &mut Frame<'_>, area: Rect, state: &mut State,
 
 pub(super) fn draw_decisions(frame: &mut Frame<'_>, area: Rect, state: &mut State, live: bool) {
     let place = place(&state.decisions, state.picture.decisions.len(), live);
-    let title =
-        format!("Decisions: {} so far{place} (UTC; cached of prompt tokens; first token) ", state.picture.decided);
+    let title = if state.picture.history.points.is_empty() {
+        "Decisions are not kept (decisions.kept is 0) ".to_owned()
+    } else {
+        format!("Decisions: {} so far{place} (UTC; cached of prompt tokens; first token) ", state.picture.decided)
+    };
     let rows = state.picture.decisions.iter().map(|decision| {
         let (came, style) = came(decision);
         Row::new([
@@ -61,7 +79,7 @@ pub(super) fn draw_decisions(frame: &mut Frame<'_>, area: Rect, state: &mut Stat
             cell(decision.why.clone(), false, SOFT),
         ])
     });
-    let name = if area.width >= WIDE { 24 } else { 14 };
+    let name = if area.width >= WIDE { name_width(&state.picture, live) } else { 14 };
     let widths = [8, name, 15, 11].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
     let table = Table::new(rows, widths);
     let active = is_active(state, Pane::Decisions, live);

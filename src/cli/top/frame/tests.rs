@@ -91,6 +91,18 @@ fn live(state: &mut State, size: (u16, u16)) -> (Vec<String>, Buffer) {
     (text(&buffer).lines().map(str::to_owned).collect(), buffer)
 }
 
+/// Whoever is to be drained has to be named.
+#[test]
+fn names_are_printed_whole_however_long_they_are() {
+    let long = "vllm-qwen3-32b-instruct-decode-deployment-7c9d8b6f5d-00017";
+    let mut picture = picture();
+    picture.workers.push(worker(long, &json!({})));
+    picture.decisions.push(decision(10, &json!({"worker": long, "rank": 3})));
+    let all = printed(&mut State::new(picture), 120);
+    assert_eq!(all.lines().filter(|line| line.contains(long)).count(), 2, "{all}");
+    assert!(all.contains(&format!("{long}/3")), "{all}");
+}
+
 #[test]
 fn a_terminal_of_24_lines_shows_it_all() {
     let expected = "\
