@@ -109,7 +109,7 @@ pub struct Decision {
     /// Their names.
     pub names: Arc<[Name]>,
     /// What came of it.
-    pub course: Course,
+    pub course: Arc<Course>,
 }
 
 /// How much of a prompt earlier ones had, and which beginning that is.
@@ -221,7 +221,7 @@ impl Decision {
         self.terms.clear();
         self.terms.extend_from_slice(made.scratch.terms());
         self.names = names;
-        self.course = Course::default();
+        self.course = Arc::default();
     }
 
     fn new(made: &Made<'_>) -> Option<Self> {
@@ -244,7 +244,7 @@ impl Decision {
             costs: Vec::with_capacity(made.scratch.costs().len()),
             terms: Vec::new(),
             names: Arc::new([]),
-            course: Course::default(),
+            course: Arc::default(),
         })
     }
 }

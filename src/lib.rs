@@ -22,6 +22,7 @@ pub mod fleet;
 pub mod http;
 mod http1;
 pub mod link;
+mod lookup;
 mod loss;
 pub mod mock_engine;
 pub mod openai;

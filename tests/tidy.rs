@@ -41,6 +41,7 @@ const SRC_ORDER: &[&[&str]] = &[
         "alarm",
         "aside",
         "http1",
+        "lookup",
         "loss",
         "processor",
         "shutdown",

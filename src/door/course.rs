@@ -190,8 +190,9 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         let course = &self.0;
+        // Before it is seen that none is open, or the time before this request would count as well.
+        course.idle_since.set(course.opened, Instant::now());
         if course.open.fetch_sub(1, Ordering::AcqRel) == 1 {
-            course.rest();
             course.waker.wake();
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::connection::End;
 use super::course::{Course, Expiry};
@@ -54,12 +54,7 @@ pub(super) async fn serve(wire: Wire, course: &Arc<Course>, house: &Arc<House>) 
     let attendant = Attendant { house: Arc::clone(house), course: Arc::clone(course) };
     let connection = builder.serve_connection(TokioIo::new(wire), attendant);
     tokio::pin!(connection);
-    let end = watch_over(connection.as_mut(), course, limits).await;
-    if matches!(end, End::Expired(Expiry::Idle | Expiry::Head)) {
-        connection.as_mut().graceful_shutdown();
-        drop(timeout(PARTING, connection).await);
-    }
-    end
+    watch_over(connection, course, limits).await
 }
 
 /// How large a head a client is told that it may send: more than is served, and as much as it may send of a body anyway. Up to
@@ -69,36 +64,45 @@ fn head_most(limits: &DoorLimits) -> u32 {
     STREAM_WINDOW.max(served.saturating_mul(2))
 }
 
-/// Drives a connection to its end, and ends it where the course says that it took too long.
+/// Drives a connection to its end, and ends it where the course says that it took too long. Whoever asks for nothing is told to
+/// go first: what crosses that on its way is answered as ever.
 async fn watch_over(mut connection: Pin<&mut Connection>, course: &Course, limits: &DoorLimits) -> End {
     let mut alarm = Alarm::default();
-    let mut told = None;
+    let (mut told, mut rested) = (None, None);
     poll_fn(|cx| {
-        course.watch(cx.waker());
-        if told.is_none() && course.is_stopping() {
-            told = Some(Instant::now());
-            connection.as_mut().graceful_shutdown();
-        }
-        if let Poll::Ready(result) = connection.as_mut().poll(cx) {
-            if let Err(error) = &result {
-                tracing::debug!(error = %error, "HTTP ended");
+        loop {
+            course.watch(cx.waker());
+            if told.is_none() && course.is_stopping() {
+                told = Some(Instant::now());
+                connection.as_mut().graceful_shutdown();
             }
-            return Poll::Ready(if result.is_ok() { End::Done } else { End::Broken });
-        }
-        match expiry(course, limits, told) {
-            Some((at, why)) => alarm.poll(at, cx).map(|()| End::Expired(why)),
-            None => Poll::Pending,
+            if let Poll::Ready(result) = connection.as_mut().poll(cx) {
+                if let Err(error) = &result {
+                    tracing::debug!(error = %error, "HTTP ended");
+                }
+                let ended = if result.is_ok() { End::Done } else { End::Broken };
+                return Poll::Ready(rested.map_or(ended, End::Expired));
+            }
+            let Some((at, why)) = expiry(course, limits, told) else { return Poll::Pending };
+            if alarm.poll(at, cx).is_pending() {
+                return Poll::Pending;
+            }
+            if told.is_some() || !matches!(why, Expiry::Idle | Expiry::Head) {
+                return Poll::Ready(End::Expired(why));
+            }
+            (told, rested) = (Some(Instant::now()), Some(why));
+            connection.as_mut().graceful_shutdown();
         }
     })
     .await
 }
 
-/// What it will have taken too long for, and when. Whoever was told to go and asks for nothing has little time: that it answers
-/// no ping shows late.
+/// What it will have taken too long for, and when. Whoever was told to go and asks for nothing has little time, however long it
+/// had: that it answers no ping shows late.
 fn expiry(course: &Course, limits: &DoorLimits, told: Option<Instant>) -> Option<(Instant, Expiry)> {
     let (at, why) = course.expiry(limits)?;
     match (told, why) {
-        (Some(told), Expiry::Idle | Expiry::Head) => Some((at.min(told + PARTING), why)),
+        (Some(told), Expiry::Idle | Expiry::Head) => Some((told + PARTING, why)),
         _ => Some((at, why)),
     }
 }

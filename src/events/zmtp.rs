@@ -12,6 +12,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::ZmqEndpoint;
+use crate::lookup;
 use crate::printable;
 
 pub use frame::{Breach, Traffic};
@@ -121,7 +122,7 @@ impl Link {
         let link = async {
             match endpoint {
                 ZmqEndpoint::Tcp { host, port } => {
-                    let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                    let stream = TcpStream::connect(&*lookup::addresses(host, *port).await?).await?;
                     stream.set_nodelay(true)?;
                     Self::shake_hands(stream.into_split(), kind, patience, Allowance::default()).await
                 }

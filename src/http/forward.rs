@@ -20,7 +20,7 @@ use super::gateway::Gateway;
 use super::place::Placed;
 use super::retrying::Retrying;
 use super::timing::{SERVER_TIMING, Timing};
-use crate::decisions::{Decision, Standing};
+use crate::decisions::{Course, Standing};
 use crate::error::{GatewayError, Retry, SHOULD_RETRY};
 use crate::fleet::{Duty, PoolState, Worker};
 use crate::link::{Outgoing, Way};
@@ -175,8 +175,8 @@ fn refused(gateway: &Gateway, request: &Understood, worker: &Worker, answer: &An
 pub(super) struct Attempt<'a> {
     request: &'a Understood,
     placement: Option<Placement>,
-    /// What is written down of the decision.
-    decision: Option<Arc<Decision>>,
+    /// Where what comes of the decision is written down.
+    course: Option<Arc<Course>>,
     /// Whoever holds it holds its slot, too: it goes last.
     pub(super) worker: Arc<Worker>,
     pub(super) side: Side,
@@ -186,9 +186,9 @@ pub(super) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(request: &'a Understood, Placed { placement, worker, decision, .. }: Placed, waited: Duration) -> Self {
+    fn new(request: &'a Understood, Placed { placement, worker, course, .. }: Placed, waited: Duration) -> Self {
         let (placement, side, began) = (Some(placement), Side::Client, Instant::now());
-        Self { request, placement, decision, worker, side, began, waited }
+        Self { request, placement, course, worker, side, began, waited }
     }
 
     /// Tells the client, with an answer that has come just now, where the time went, and what it may know of the decision.
@@ -226,9 +226,9 @@ impl Drop for Attempt<'_> {
                 pool.metrics.given_up(lasted);
             }
         }
-        if let Some(decision) = &self.decision {
+        if let Some(course) = &self.course {
             let standing = if self.side == Side::Client { Standing::GivenUp } else { Standing::Failed };
-            decision.course.ended(standing, None);
+            course.ended(standing, None);
         }
         if let Some(request) = self.request.observed() {
             let (slot, event) = (self.worker.slot, Event::Failed { side });
@@ -247,7 +247,7 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, mut answer: Answer) -> Res
         return Ok(refusal(request, (answer.parts, body), outcome));
     }
     let worker = Arc::clone(&attempt.worker);
-    let (attempt_began, decided) = (attempt.began, attempt.decision.take());
+    let (attempt_began, course) = (attempt.began, attempt.course.take());
     let placement = attempt.answered().ok_or(GatewayError::NoSuchSlot)?;
     // What is whole breaks no more. Of others it is reckoned now, since the request's body is let go.
     let is_watched = !answer.is_whole() || gateway.guard.suspects_any();
@@ -264,7 +264,7 @@ fn relay(gateway: &Gateway, mut attempt: Attempt<'_>, mut answer: Answer) -> Res
         arrived: request.arrived,
         sent: attempt_began,
         recording: recording(gateway, request),
-        decision: decided,
+        course,
         objectives: request.shape.objectives,
         sequences: request.shape.sequences,
         access: request.access.clone(),

@@ -13,7 +13,7 @@ use warmpath_core::slot_set::SlotSet;
 use super::forward::Understood;
 use super::gateway::Gateway;
 use crate::decisions::told::{Told, ToldCandidate};
-use crate::decisions::{Decision, Made, Name, names};
+use crate::decisions::{Course, Decision, Made, Name, names};
 use crate::error::GatewayError;
 use crate::fleet::Worker;
 use crate::fleet::roster::Roster;
@@ -25,8 +25,8 @@ pub(super) struct Placed {
     pub(super) at: Instant,
     pub(super) placement: Placement,
     pub(super) worker: Arc<Worker>,
-    /// What is written down of it.
-    pub(super) decision: Option<Arc<Decision>>,
+    /// Where what comes of it is written down.
+    pub(super) course: Option<Arc<Course>>,
 }
 
 /// What would be decided, and what that is made of.
@@ -87,7 +87,9 @@ pub(super) fn place(gateway: &Gateway, request: &Understood, avoid: &SlotSet) ->
         let weighed = weighed(&decision.told(&request.pool.scheduler));
         tracing::trace!(decision = decision.number, weighed = %weighed, "weighed");
     }
-    Ok(Placed { at: start, placement, worker, decision })
+    // Nobody who is being served keeps all that was considered for it.
+    let course = decision.map(|decision| Arc::clone(&decision.course));
+    Ok(Placed { at: start, placement, worker, course })
 }
 
 /// Every candidate with its cost and what that is made of, in one line.

@@ -1,17 +1,18 @@
 //! Making a connection: name, TCP, TLS.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::uri::Authority;
 use rustls::pki_types::ServerName;
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
 use super::bare;
 use super::tls::ClientTls;
 use super::wire::Wire;
 use crate::error::BoxError;
+use crate::lookup;
 use crate::loss::end_when_lost;
 
 /// Connects to the first address of `authority` that takes the connection. How long that may take is for the caller to
@@ -23,10 +24,7 @@ pub(super) async fn dial(
 ) -> Result<Wire, BoxError> {
     let port = authority.port_u16().unwrap_or(if secure.is_some() { 443 } else { 80 });
     let host = bare(authority.host());
-    let tcp = match host.parse::<IpAddr>() {
-        Ok(address) => connect(SocketAddr::new(address, port)).await?,
-        Err(_) => connect_any(lookup_host((host, port)).await?).await?,
-    };
+    let tcp = connect_any(lookup::addresses(host, port).await?).await?;
     // Small requests and pieces of streams must not wait for an acknowledgement.
     tcp.set_nodelay(true)?;
     end_when_lost(&tcp, LOST_AFTER)?;
@@ -54,7 +52,7 @@ async fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 /// One after the other: an address that refuses is answered at once on the networks where workers are.
-async fn connect_any(addresses: impl Iterator<Item = SocketAddr>) -> Result<TcpStream, BoxError> {
+async fn connect_any(addresses: Vec<SocketAddr>) -> Result<TcpStream, BoxError> {
     let mut last: BoxError = "the name has no address".into();
     for address in addresses {
         match connect(address).await {

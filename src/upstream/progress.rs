@@ -17,7 +17,7 @@ use super::guard::{Fingerprint, Guard};
 use super::record::Recording;
 use super::sse::{ErrorEvent, SseScanner};
 use super::usage;
-use crate::decisions::{Decision, Standing};
+use crate::decisions::{Course, Standing};
 use crate::fleet::packing::Counter;
 use crate::fleet::{Fleet, PoolState, Worker};
 use crate::telemetry::access::Access;
@@ -60,8 +60,8 @@ pub struct Ticket {
     pub promise: Option<Promise>,
     /// How it is recorded if it finishes, where requests are.
     pub recording: Option<Box<Recording>>,
-    /// What is written down of its decision.
-    pub decision: Option<Arc<Decision>>,
+    /// Where what came of its decision is written down.
+    pub course: Option<Arc<Course>>,
     /// What its class was promised.
     pub objectives: Objectives,
     /// Sequences that are decoded for it.
@@ -171,7 +171,7 @@ impl Progress {
         if matches!(self.form, Form::Events(_)) {
             let after = now.saturating_duration_since(self.ticket.arrived);
             self.ticket.pool.metrics.first_token(after, self.ticket.objectives.ttft);
-            self.ticket.decision.iter().for_each(|decision| decision.course.first_token(after));
+            self.ticket.course.iter().for_each(|course| course.first_token(after));
             self.ticket.access.iter().for_each(|access| access.first_token(after));
         }
         if let Some(reservation) = &mut self.reservation {
@@ -347,7 +347,7 @@ impl Progress {
     }
 
     fn note(&self, standing: Standing, cached: Option<Tokens>) {
-        self.ticket.decision.iter().for_each(|decision| decision.course.ended(standing, cached));
+        self.ticket.course.iter().for_each(|course| course.ended(standing, cached));
     }
 
     fn observe(&self, at: Instant, event: Event) {

@@ -151,6 +151,60 @@ async fn operators_change_things_over_http2_and_other_sites_do_not() {
     }
 }
 
+/// A frame of HTTP/2: its type, flags and stream, and what it holds.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).unwrap();
+    [&[0, 0, length, kind, flags, 0, 0, 0, stream][..], payload].concat()
+}
+
+/// The next frame's type, flags and payload.
+async fn next_frame(stream: &mut tokio::net::TcpStream) -> (u8, u8, Vec<u8>) {
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.unwrap();
+    let mut payload = vec![0; usize::from(head[1]) * 256 + usize::from(head[2])];
+    stream.read_exact(&mut payload).await.unwrap();
+    (head[3], head[4], payload)
+}
+
+/// Its client cannot know that it was told to go, nor may it send again what may have been done.
+#[tokio::test]
+async fn a_request_that_crosses_the_farewell_to_an_idle_connection_is_answered() {
+    const GOAWAY: u8 = 7;
+    let rest = vec![Step::Await, piece("data: [DONE]\n\n"), crate::scripted::end()];
+    let worker = Scripted::start([vec![head(), piece(crate::scripted::event("a"))], rest].concat()).await;
+    let fleet = fleet().engines(0).stranger(worker.address).config("timeouts: {client_idle: 200ms}").start().await;
+    let mut client = connect(fleet.app.data_address()).await;
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    client.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+    // The first answer begins the time of rest.
+    let ask = |stream, method: u8, path: &str, ends: u8| {
+        let length = u8::try_from(path.len()).unwrap();
+        let head = [&[method, 0x86, 0x04, length][..], path.as_bytes(), &[0x01, 1, b'r']].concat();
+        frame(1, 4 | ends, stream, &head)
+    };
+    client.write_all(&ask(1, 0x82, "/v1/models", 1)).await.unwrap();
+    while next_frame(&mut client).await.0 != GOAWAY {}
+    client.write_all(&ask(3, 0x83, "/v1/completions", 0)).await.unwrap();
+    let body = br#"{"model":"m","prompt":"x","stream":true}"#;
+    client.write_all(&frame(0, 1, 3, body)).await.unwrap();
+    worker.asked(1).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    worker.go();
+    let mut text = Vec::new();
+    loop {
+        let (kind, flags, payload) = next_frame(&mut client).await;
+        if kind == 0 {
+            text.extend(payload);
+            if flags & 1 == 1 {
+                break;
+            }
+        }
+    }
+    assert!(text.ends_with(b"data: [DONE]\n\n"), "{}", String::from_utf8_lossy(&text));
+    let closed = "warmpath_client_connections_closed_total";
+    fleet.eventually("it is let go", async |fleet| counted(fleet, closed, "reason=\"idle\"").await == 1.0).await;
+}
+
 /// It has begun to speak and answers nothing: no ping, no farewell.
 #[tokio::test]
 async fn a_silent_connection_holds_no_router_up_that_stops() {

@@ -1,7 +1,6 @@
 //! The addresses behind a name as workers.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
 use tokio::sync::mpsc::Sender;
 use tokio::time::{MissedTickBehavior, timeout};
@@ -11,6 +10,7 @@ use super::srv;
 use super::{Found, Origin, WORKERS_MAX};
 use crate::config::{DnsSource, Records, Worker};
 use crate::error::BoxError;
+use crate::lookup;
 
 /// How long a look-up may take.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -49,8 +49,8 @@ pub async fn follow(dns: DnsSource, model: String, tell: Sender<Found>) {
 async fn look_up(dns: &DnsSource, name: &str) -> Result<BTreeSet<(String, u16)>, BoxError> {
     let hosts: BTreeSet<(String, u16)> = match dns.records {
         Records::Address => {
-            let addresses = tokio::net::lookup_host((name, dns.port.get())).await?;
-            addresses.map(|address: SocketAddr| (address.ip().to_string(), address.port())).collect()
+            let addresses = lookup::addresses(name, dns.port.get()).await?;
+            addresses.into_iter().map(|address| (address.ip().to_string(), address.port())).collect()
         }
         Records::Srv => {
             let server = match dns.server {
