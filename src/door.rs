@@ -23,7 +23,6 @@ use course::Course;
 pub use front::{Answered, Answering, Front};
 pub use intake::{Intake, IntakeFault, read_whole};
 pub use listener::Listener;
-pub use room::Room;
 pub use tls::{Tls, TlsFiles};
 
 mod answer;
@@ -46,7 +45,6 @@ mod listener;
 mod moment;
 mod outbox;
 mod refusal;
-mod room;
 mod section;
 mod service;
 mod socket;

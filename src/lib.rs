@@ -34,6 +34,7 @@ pub mod queue;
 pub mod replay;
 pub mod report;
 mod request_id;
+pub mod room;
 pub mod shutdown;
 mod stride;
 pub mod telemetry;

@@ -16,7 +16,7 @@ use warmpath_core::units::Tokens;
 use crate::error::GatewayError;
 use crate::shutdown::Tasks;
 use crate::telemetry::metrics::ModelMetrics;
-use line::{Call, Line};
+use line::{Call, LATE, Line, label};
 pub use seats::Seats;
 
 mod line;
@@ -291,19 +291,6 @@ impl fmt::Debug for Gate {
 /// As the runtime's timers have it, which tests may stop.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
-}
-
-/// The label of `queue_refusals_total` of a request whose own time is over.
-const LATE: &str = "deadline";
-
-/// That of one that is refused.
-fn label(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::Full => "full",
-        Refusal::TenantFull => "tenant_full",
-        Refusal::Displaced => "displaced",
-        Refusal::Expired => "expired",
-    }
 }
 
 /// A place in the line. Dropping it gives the place up, and the turn on.

@@ -16,6 +16,7 @@ use crate::alarm::in_time;
 use crate::error::{GatewayError, error_json, retry_after};
 use crate::fleet::Worker;
 use crate::link::{Fault, Inflow, Outgoing, SendError, Stage, Way};
+use crate::room::Room;
 use headers::{RANK, is_media, to_client};
 use sse::{ErrorEvent, SseScanner};
 
@@ -104,11 +105,17 @@ impl Upstream {
 
     /// Sends a request and waits for the first event of a streamed answer, or for the whole of a plain one or an error.
     /// Engines send a stream's head at once, before prefill: only data says that work was done. Dropping the future closes
-    /// the connection, and so cancels the work.
+    /// the connection, and so cancels the work. What is held back takes `room`; where there is none left, it goes on as it comes.
     ///
     /// # Errors
     /// [`GatewayError::Upstream`] and [`GatewayError::AnswerHead`], always before the client has seen anything.
-    pub async fn send(&self, worker: &Worker, outgoing: &Outgoing, way: Way) -> Result<Answer, GatewayError> {
+    pub async fn send(
+        &self,
+        worker: &Worker,
+        outgoing: &Outgoing,
+        way: Way,
+        room: &Room,
+    ) -> Result<Answer, GatewayError> {
         let until = Instant::now() + self.timeouts.first_byte;
         let own = own(worker);
         let sending = pin!(worker.link.send(outgoing, &own, way));
@@ -151,7 +158,7 @@ impl Upstream {
             let (content, first) = first_event(&mut rest, patience).await.map_err(cut)?;
             (content, Some(first))
         } else {
-            let first = match whole(&mut rest, patience, held_back(&parts)).await {
+            let first = match whole(&mut rest, patience, (held_back(&parts), room)).await {
                 Err(_) if parts.status.is_client_error() => Some(without_reason(&mut parts, &mut rest)),
                 first => first.map_err(cut)?,
             };
@@ -241,17 +248,17 @@ fn held_back(response::Parts { status, headers, .. }: &response::Parts) -> usize
     if is_document || !status.is_success() { WHOLE_MAX } else { 0 }
 }
 
-/// A plain answer, or its beginning where it has more than `max` bytes. None for an empty body.
-async fn whole(body: &mut Inflow, patience: Patience, max: usize) -> Result<Option<Bytes>, Cut> {
+/// A plain answer, or its beginning where it has more than `max` bytes or there is no room for more. None for an empty body.
+async fn whole(body: &mut Inflow, patience: Patience, (max, room): (usize, &Room)) -> Result<Option<Bytes>, Cut> {
     let Some(first) = patience.first(body).await? else { return Ok(None) };
-    let mut pieces = vec![first];
+    let (mut pieces, mut held) = (vec![first], room.hold());
     let mut len = pieces[0].len();
-    while len <= max && !body.is_end_stream() {
+    while held.grow_to(len) && len <= max && !body.is_end_stream() {
         let Some(data) = patience.next(body).await? else { break };
         len += data.len();
         pieces.push(data);
     }
-    Ok(Some(if let [only] = pieces.as_slice() { only.clone() } else { pieces.concat().into() }))
+    Ok(Some(held.keep(if let [only] = pieces.as_slice() { only.clone() } else { pieces.concat().into() })))
 }
 
 /// What a stream begins with, up to its first whole event; comments promise nothing, and are no first data. One that begins

@@ -46,6 +46,7 @@ const SRC_ORDER: &[&[&str]] = &[
         "processor",
         "shutdown",
         "request_id",
+        "room",
         "printable",
         "stride",
         "turn",

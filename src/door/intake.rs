@@ -8,8 +8,8 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use super::gathered::Gathered;
-use super::room::Room;
 use crate::alarm::in_time;
+use crate::room::Room;
 
 /// Before a body must be as fast as it should: connections start slowly.
 const START: Duration = Duration::from_secs(5);

@@ -147,7 +147,7 @@ async fn send(gateway: &Gateway, request: &Understood, worker: &Worker, way: Way
         return Err(GatewayError::upstream(&worker.id, Failure::Ejected, None));
     }
     request.access.iter().for_each(|access| access.sent());
-    let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way));
+    let mut sending = pin!(gateway.upstream.send(worker, &request.outgoing, way, gateway.answers()));
     tokio::select! {
         biased;
         sent = &mut sending => sent,

@@ -16,9 +16,10 @@ use warmpath_core::scheduler::Scratch;
 use super::sender::Senders;
 use crate::config::{ClassObjectives, PassedPath};
 use crate::decisions::Decisions;
-use crate::door::{Intake, IntakeFault, Room, read_whole};
+use crate::door::{Intake, IntakeFault, read_whole};
 use crate::error::GatewayError;
 use crate::fleet::Fleet;
+use crate::room::Room;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::otlp::Exporter;
 use crate::upstream::Upstream;
@@ -50,6 +51,7 @@ pub struct Gateway {
     /// Paths that are passed through, beside those with a handler of their own.
     pub passthrough: Vec<PassedPath>,
     room: Room,
+    answers: Room,
     /// Who is told of finished requests, where they are recorded.
     pub recorder: Option<Recorder>,
     /// Who is told of every request that has ended, where spans are sent.
@@ -107,7 +109,7 @@ impl Gateway {
         let decisions = Arc::new(Decisions::new(0, 0));
         let guard = Arc::new(Guard::new(behaviour.suspicion));
         let (keys, scratches) = (Arc::default(), Arc::default());
-        let room = Room::new(behaviour.all_body_bytes);
+        let [room, answers] = [(), ()].map(|()| Room::new(behaviour.all_body_bytes));
         let (passthrough, recorder, exporter) = (Vec::new(), None, None);
         Self {
             fleet,
@@ -121,6 +123,7 @@ impl Gateway {
             recorder,
             exporter,
             room,
+            answers,
             keys,
             scratches,
         }
@@ -150,6 +153,7 @@ impl Gateway {
     /// otherwise.
     pub fn succeeding(&self, upstream: Upstream, behaviour: Behaviour, passthrough: Vec<PassedPath>) -> Self {
         let same_room = behaviour.all_body_bytes == self.behaviour.all_body_bytes;
+        let room = |old: &Room| if same_room { old.clone() } else { Room::new(behaviour.all_body_bytes) };
         Self {
             fleet: Arc::clone(&self.fleet),
             index: Arc::clone(&self.index),
@@ -158,7 +162,8 @@ impl Gateway {
             guard: Arc::clone(&self.guard),
             decisions: Arc::clone(&self.decisions),
             passthrough,
-            room: if same_room { self.room.clone() } else { Room::new(behaviour.all_body_bytes) },
+            room: room(&self.room),
+            answers: room(&self.answers),
             recorder: self.recorder.clone(),
             exporter: self.exporter.clone(),
             keys: Arc::clone(&self.keys),
@@ -209,6 +214,11 @@ impl Gateway {
     /// Room for bodies of all requests together.
     pub fn room(&self) -> &Room {
         &self.room
+    }
+
+    /// Room for answers that are held back until they are whole, of all requests together.
+    pub fn answers(&self) -> &Room {
+        &self.answers
     }
 
     /// The answer to a request that never had a pool.

@@ -16,6 +16,19 @@ pub(super) enum Call {
     Out(Refusal),
 }
 
+/// The label of `queue_refusals_total` of a request whose own time is over.
+pub(super) const LATE: &str = "deadline";
+
+/// That of one that is refused.
+pub(super) fn label(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Full => "full",
+        Refusal::TenantFull => "tenant_full",
+        Refusal::Displaced => "displaced",
+        Refusal::Expired => "expired",
+    }
+}
+
 /// The queue, and the way to those who wait in it.
 ///
 /// One has the turn at a time: it tries to be placed, and while that succeeds the next one gets the turn. So a worker that

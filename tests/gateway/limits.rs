@@ -207,3 +207,27 @@ async fn r13_bodies_of_all_requests_together_are_bounded() {
     client.write_all(announced.as_bytes()).await.unwrap();
     until("the worker has it", || worker.seen().len() == 5).await;
 }
+
+/// What is held back for clients that may not read it has its bounds: beyond them it goes on as it comes, and nobody takes over.
+#[tokio::test]
+async fn an_answer_is_held_back_as_far_as_there_is_room() {
+    let document = format!("{{\"text\":\"{}\"}}", "x".repeat(800_000));
+    let told =
+        format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", document.len());
+    let torn = [told.as_bytes(), &document.as_bytes()[..400_000]].concat();
+    for (limits, held) in [("", true), ("limits: {body_bytes: 64KiB, all_body_bytes: 64KiB}", false)] {
+        let breaks = Scripted::start(vec![Step::Send(torn.clone()), Step::Close]).await;
+        let good = Scripted::start(vec![whole("200 OK", &document)]).await;
+        let fleet = fleet().engines(0).policy("round_robin").stranger(breaks.address).stranger(good.address);
+        let fleet = fleet.config(limits).start().await;
+        let ask = async || {
+            let body = r#"{"model":"m","prompt":"x"}"#;
+            let answer = fleet.client.post(fleet.url("/v1/completions")).body(body).send().await.unwrap();
+            assert_eq!(answer.status().as_u16(), 200);
+            answer.text().await.ok()
+        };
+        let answers = [ask().await, ask().await];
+        let count = answers.iter().filter(|answer| answer.as_deref() == Some(&*document)).count();
+        assert_eq!((count, breaks.seen().is_empty()), (if held { 2 } else { 1 }, false), "{limits}");
+    }
+}

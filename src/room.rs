@@ -1,4 +1,4 @@
-//! Room for the bodies of all requests together.
+//! Room for what many hold together: bodies of requests, and answers that are held back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ pub struct Room(Arc<AtomicU64>);
 
 /// What one body takes of it; given back when this is dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     room: Room,
     bytes: u64,
 }
@@ -29,7 +29,7 @@ impl Room {
     }
 
     /// Whether so many bytes would find room at this moment.
-    pub(super) fn has(&self, bytes: u64) -> bool {
+    pub(crate) fn has(&self, bytes: u64) -> bool {
         self.0.load(Ordering::Relaxed) >= bytes
     }
 
@@ -40,14 +40,14 @@ impl Room {
     }
 
     /// For a body of which nothing has come.
-    pub(super) fn hold(&self) -> Held {
+    pub(crate) fn hold(&self) -> Held {
         Held { room: self.clone(), bytes: 0 }
     }
 }
 
 impl Held {
     /// Takes as much as makes it hold `bytes` in all. False if there is no room for that.
-    pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let more = bytes.saturating_sub(self.bytes);
         if more == 0 {
@@ -61,7 +61,7 @@ impl Held {
     }
 
     /// Gives the room back with the last copy of `body`.
-    pub(super) fn keep(self, body: Bytes) -> Bytes {
+    pub(crate) fn keep(self, body: Bytes) -> Bytes {
         if self.bytes == 0 { body } else { Bytes::from_owner(Kept { body, _held: self }) }
     }
 }
