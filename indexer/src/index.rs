@@ -231,6 +231,12 @@ impl<S: BlockStore> Writer<S> {
         applied
     }
 
+    /// Whether others have to let go of something for these events: then [`Self::apply`] walks through all names of the largest
+    /// views, and waits for whoever does so already.
+    pub fn lacks_room(&self, events: &[CacheEvent]) -> bool {
+        self.index.lacks_room(events)
+    }
+
     /// Whether an event hangs below a block that the worker is not known to hold, so that it could not be applied.
     pub fn is_orphan(&self, event: &CacheEvent) -> bool {
         self.lane.view().is_orphan(event)

@@ -8,6 +8,7 @@ use warmpath_indexer::feed::WALL_CLOCK;
 use warmpath_indexer::view::Applied;
 
 use super::EventTask;
+use crate::aside::in_place;
 use crate::wall_clock;
 
 /// Blocks and events that are taken in at once: a batch may have hundreds of thousands, one event of it as many blocks, and
@@ -71,7 +72,8 @@ impl EventTask {
         let mut applied = Applied::default();
         for (events, work) in lots(&batch.events) {
             lot.add(events, work).await;
-            applied += self.index.apply(events);
+            let apply = || self.index.apply(events);
+            applied += if self.index.lacks_room(events) { in_place(usize::MAX, apply) } else { apply() };
         }
         self.count(&applied);
         if batch.removal_rejected {

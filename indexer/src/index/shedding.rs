@@ -26,6 +26,12 @@ impl<S: BlockStore> Index<S> {
         self.room.left().min(self.store.room())
     }
 
+    /// Whether there is no room for what events may add.
+    pub(super) fn lacks_room(&self, events: &[CacheEvent]) -> bool {
+        let wanted = stored(events);
+        wanted > 0 && self.left() < wanted
+    }
+
     /// Makes room for what events may add, as far as something can be let go.
     pub(super) fn make_room(&self, events: &[CacheEvent]) {
         if !self.make_room_for(stored(events)) {
