@@ -1,7 +1,8 @@
 //! The search for a policy's weights: over a trace, at several loads and sizes of the fleet, for a stated aim.
 //!
 //! The last part of the trace is held back: nothing that is chosen hangs on it, and what was found is shown on it beside
-//! the weights that the search began with. A gain on the one part alone is a gain on that trace, not of the policy.
+//! the weights that the search began with. A gain on the one part alone is a gain on that trace, not of the policy; and one
+//! that other chances take back is none.
 
 pub mod bench;
 pub mod figures;
@@ -11,6 +12,7 @@ pub mod page;
 pub mod robust;
 pub mod search;
 pub mod space;
+pub mod verdict;
 
 use std::time::Instant;
 
@@ -22,9 +24,10 @@ use crate::config::Routing;
 use crate::replay::trace::TraceRequest;
 use bench::{Bench, Stretch};
 use figures::{Aim, Figures, Limits};
-use outcome::{Cell, Contender, FrontPoint, Outcome, Share, Verdict};
+use outcome::{Cell, Contender, FrontPoint, Outcome, Share};
 use search::{best, search};
 use space::{NothingToTune, Point, Space};
+use verdict::{Drawn, Gain, Verdict};
 
 /// What is tuned, for what, and how.
 #[derive(Clone, Debug)]
@@ -93,7 +96,8 @@ pub fn run(
         return Err(TuneError::Parts { tuned, requests: trace.len(), warm_up });
     };
     let space = Space::new(plan.policy, &plan.routing, first.engine.tiers.is_some())?;
-    let mut bench = Bench::new(trace, plan, &space, ended);
+    let rested = bench::rested(trace, plan);
+    let mut bench = Bench::new(&rested, plan, &space, ended);
     planned(bench.planned());
     let mut measure = |rung: usize, points: &[Point]| {
         let measured = bench.measure(Stretch::Rung(rung), points)?;
@@ -102,18 +106,17 @@ pub fn run(
     };
     let measured = search(&space, (plan.trials, bench::RUNGS), plan.seed, &mut measure)?;
     let (start, found) = (space.start(), best(&measured).0);
-    let judged = bench.measure(Stretch::HeldBack, &[start.clone(), found.clone()])?;
-    let [at_start, at_found] = judged.as_slice() else { unreachable!("as many as points") };
-    let verdict = Verdict::of(plan.aim, (&start, at_start), (&found, at_found));
+    let (drawn_start, drawn_found) = draw(&mut bench, &start, &found)?;
+    let gain = Gain::of(plan.aim, &drawn_start, &drawn_found);
+    let verdict = if start == found { Verdict::NothingFound } else { gain.verdict() };
     let worlds = robust::judge(&mut bench, plan, &[start.clone(), found.clone()])?;
     let points: Vec<Point> = measured.iter().map(|(point, _)| point.clone()).collect();
     let tuned_on = bench.measure(Stretch::Rung(bench::RUNGS - 1), &points)?;
-    let contender = |point: &Point, held_back: &[Figures]| {
+    let contender = |point: &Point, held_back: &Drawn| {
         let place = points.iter().position(|other| other == point).unwrap_or_default();
-        let (tuned, held_back) = (Share::of(&tuned_on[place]), Share::of(held_back));
-        Contender { weights: space.named(point), tuned, held_back }
+        Contender { weights: space.named(point), tuned: Share::of(&tuned_on[place]), held_back: held_back.share() }
     };
-    let (start_at, found_at) = (contender(&start, at_start), contender(&found, at_found));
+    let (start_at, found_at) = (contender(&start, &drawn_start), contender(&found, &drawn_found));
     let tried: Vec<Figures> = tuned_on.iter().map(|cells| Figures::over(cells)).collect();
     Ok(Outcome {
         policy: plan.policy.to_string(),
@@ -128,6 +131,8 @@ pub fn run(
         verdict,
         change_tuned: plan.aim.change(&start_at.tuned.all, &found_at.tuned.all),
         change_held_back: plan.aim.change(&start_at.held_back.all, &found_at.held_back.all),
+        changes_held_back: gain.changes,
+        error_held_back: gain.error,
         start: start_at,
         found: found_at,
         front: front_of(&space, &points, &tried),
@@ -136,6 +141,15 @@ pub fn run(
         yaml: space.yaml(if verdict == Verdict::Better { &found } else { &start }),
         wall_s: begun.elapsed().as_secs_f64(),
     })
+}
+
+/// Start and best on what was held back; where both are the same, once.
+fn draw(bench: &mut Bench<'_>, start: &Point, found: &Point) -> Result<(Drawn, Drawn), ScenarioError> {
+    let points = [start.clone(), found.clone()];
+    let different = if start == found { &points[..1] } else { &points[..] };
+    let mut drawn = bench.draw(different)?;
+    let at_found = drawn.pop().unwrap_or_default();
+    Ok((drawn.pop().unwrap_or_else(|| at_found.clone()), at_found))
 }
 
 /// What nothing else beats in mean and 99th percentile of the time to first token and in the mean gap between tokens.

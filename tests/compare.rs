@@ -1,4 +1,5 @@
-//! The page about policies, as `scripts/compare/table.jq` makes it of rows: what it says of them is what they say.
+//! The page about policies, as `scripts/compare/table.jq` makes it of rows: what it says of them is what they say. And what
+//! else speaks of it says what the page says.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::Write as _;
@@ -148,4 +149,43 @@ fn what_the_first_sentence_leaves_out_is_told_beside_it() {
     says(&page, "It finds less than 0.88 of what can be found in 1 of 1 cells, of which 1 are of the 1 of the trace,");
     says(&page, "of the trace, the least of them 0.86; at half of the rate");
     says(&page, "its busiest worker computes more than 1.2 times the mean in 1 of 1, at most 1.25 times.");
+}
+
+/// The word of `text` behind these words.
+#[track_caller]
+fn word<'a>(text: &'a str, before: &str) -> &'a str {
+    let behind = text.split_once(before).unwrap_or_else(|| panic!("`{before}` is not on the page")).1;
+    behind.split([' ', ',', ';']).next().unwrap()
+}
+
+/// By how many per cent a ratio is above 1.
+fn percent(ratio: &str) -> f64 {
+    (ratio.parse::<f64>().unwrap() - 1.0) * 100.0
+}
+
+#[test]
+fn the_advice_on_tuning_says_what_the_page_says() {
+    let page = include_str!("../docs/policies.md").replace('\n', " ");
+    let cells = word(&page, "**Over all ");
+    let nearest = page.split_once("as geometric means: ").unwrap().1;
+    let (own, rest) = nearest.split_once(", `").unwrap();
+    let (next, rest) = rest.split_once("` ").unwrap();
+    let (own, next_ratio) = (percent(word(own, "`predicted` ")), percent(rest.split(' ').next().unwrap()));
+    let (all, rest) = rest.split_once("; over all ").unwrap().1.split_once(" `predicted` ").unwrap();
+    let with_turn = percent(rest.split(' ').next().unwrap());
+    let lowest = word(&page, "`predicted` has the lowest mean in ");
+    let behind = |text: &str| page.split_once(text).unwrap().0.rsplit(' ').next().unwrap();
+    let trace = behind(" of the conversation trace and of its last third `predicted` has");
+    let both = behind(" is any one other policy at or below `predicted` in both");
+    let turn = page.split_once("### Few-shot tasks in turn").unwrap().1;
+    let (turns, rest) = turn.split_once("| all below overload | | ").unwrap().1.split_once(" | ").unwrap();
+    let lowest_in_turn = rest.split(',').next().unwrap();
+    let advice = format!(
+        "Below overload it has the lowest mean in {lowest} of the {trace} cells of a real trace, and over all {all} cells it \
+         is {with_turn:.2} % above the lowest of each (the others at their defaults): {own:.2} % over the {cells} without \
+         few-shot tasks in turn, where the next, `{next}`, is {next_ratio:.0} % above, and in {both} of which any one \
+         other policy is at or below it in both mean and 99th percentile. Of the {turns} with few-shot tasks in turn it has \
+         the lowest mean in {lowest_in_turn};"
+    );
+    says(include_str!("../docs/tuning.md"), &advice);
 }

@@ -1,6 +1,9 @@
 //! The commands that try things in virtual time, as a user has them: the real binary on a real trace.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "simulate/endings.rs"]
+mod endings;
+
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -114,9 +117,23 @@ fn every_engine_and_tier_keeps_what_must_hold() {
 fn what_must_hold_holds_where_a_worker_never_speaks_again_and_where_prefixes_go_first() {
     for options in [
         &["--requests", "300", "--restart", "600"][..],
+        &[
+            "--requests",
+            "80",
+            "--skip",
+            "2048",
+            "--policy",
+            "affinity",
+            "--speed",
+            "0.3",
+            "--restart",
+            "1",
+            "--event-delay",
+            "5000",
+        ],
         &["--requests", "400", "--cache-blocks", "300", "--host-blocks", "300", "--write-policy", "write_back"],
     ] {
-        let without = if options.len() > 4 { &["--without", "reverse-append"][..] } else { &[] };
+        let without = if options.contains(&"--host-blocks") { &["--without", "reverse-append"][..] } else { &[] };
         let output = warmpath(&[&["replay", "--check", "--trace", TRACE][..], options, without].concat());
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{options:?}");
     }
@@ -129,6 +146,9 @@ fn what_must_hold_holds_where_promises_are_in_doubt() {
         let output = warmpath(&[&base[..], &options].concat());
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{options:?}");
     }
+    // So late that what was sent counts instead.
+    let made = ["--trace", "generate:multi-turn?sessions=12&turns=4&block=16&rate=3", "--event-delay", "60000"];
+    printed(&[&["replay", "--check", "--workers", "3", "--policy", "kv,round_robin"][..], &made].concat());
 }
 
 /// Two requests half a century apart, and one whose answer is far longer than the trace.
@@ -148,30 +168,20 @@ fn neither_a_pause_nor_an_answer_without_end_costs_what_it_lasts() {
 }
 
 #[test]
-fn requests_that_engines_cannot_take_are_counted_and_are_a_failure() {
-    let config = Scratch::new("plain.yaml");
-    std::fs::write(
-        &config.0,
-        "routing: {policy: kv}\nmodels: [{name: m}]\nworkers: [{id: w, url: 'http://h:1', model: m}]\n",
-    )
-    .unwrap();
-    let trace = ["--trace", TRACE, "--requests", "300", "--cache-blocks", "2"];
-    let said = "of 300 requests completed: engines take no prompt that is empty or longer than their cache";
-    for command in [&["plan", config.path(), config.path(), "--workers", "4"][..], &["replay"]] {
-        let output = warmpath(&[command, &trace].concat());
-        assert_eq!(output.status.code(), Some(1), "{command:?}");
-        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
-        assert_eq!(text(&output.stdout).contains("completed           29 of 300    29 of 300"), command[0] == "plan");
+fn what_is_passed_over_goes_by_arrival_and_not_by_lines() {
+    let file = Scratch::new("late.jsonl");
+    let line = |(at, input): (u64, u32)| {
+        format!("{{\"timestamp\":{at},\"input_length\":{input},\"output_length\":1,\"hash_ids\":[{input}]}}\n")
+    };
+    std::fs::write(&file.0, [(9, 300), (5, 200), (0, 100)].map(line).concat()).unwrap();
+    let told = printed(&["trace", "convert", "--trace", file.path(), "--skip", "1", "--requests", "1"]);
+    assert!(told.contains("\"input_length\":200") && told.lines().count() == 1, "{told}");
+    for command in ["replay", "tune", "trace convert"] {
+        let help = printed(&[&command.split(' ').collect::<Vec<_>>()[..], &["--help"]].concat());
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("Pass over so many requests, those that arrived first"), "{command}: {help}");
+        assert!(!help.contains("first so many lines"), "{command}: {help}");
     }
-    let output = warmpath(&[&["replay", "--json"][..], &trace].concat());
-    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let whole = document(&["replay", "--json", "--trace", TRACE, "--requests", "300", "--cache-blocks", "2000"]);
-    let reachable = |rows: &Value| number(&rows["rows"][0], "reachable_hit_rate");
-    assert!(reachable(&rows) > 2.0 * reachable(&whole), "of the prompts that were taken: {rows}");
-    let output = warmpath(&[&["tune", "--trials", "2"][..], &trace].concat());
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains(" % of the requests completed: "), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("\ncompleted  "), "{}", text(&output.stdout));
 }
 
 #[test]
@@ -215,7 +225,13 @@ fn tuning_shows_what_was_held_back_and_writes_a_configuration_that_can_be_follow
     }
     let of = |contender: &str, part: &str| number(&found[contender][part]["all"], "ttft_mean_ms");
     assert!(of("found", "tuned") <= of("start", "tuned"), "the start is among what is tried");
-    let better = of("found", "held_back") < of("start", "held_back");
+    let change = of("found", "held_back") / of("start", "held_back") - 1.0;
+    assert!((number(&found, "change_held_back") - change).abs() < 1e-9, "{}", found["change_held_back"]);
+    let changes: Vec<f64> =
+        found["changes_held_back"].as_array().unwrap().iter().map(|of| of.as_f64().unwrap()).collect();
+    let mean = changes.iter().map(|change| change.ln_1p()).sum::<f64>() / 8.0;
+    assert!(changes.len() == 8 && (mean.exp_m1() - change).abs() < 1e-9, "{changes:?}");
+    let better = -mean > 2.5 * number(&found, "error_held_back");
     assert_eq!(found["verdict"] == "better", better, "{}", found["verdict"]);
     let shown = if better { "found" } else { "start" };
     let yaml = std::fs::read_to_string(&file.0).unwrap();
@@ -235,6 +251,47 @@ fn tuning_shows_what_was_held_back_and_writes_a_configuration_that_can_be_follow
     assert!(table.ends_with(found["yaml"].as_str().unwrap()), "{table}");
 }
 
+/// Seven tenths of the requests share long beginnings and come faster than they are served; the others are short and share
+/// nothing. Whoever keeps equal beginnings together gains by the former and loses by the latter.
+#[test]
+fn a_queue_of_the_tuned_part_is_no_gain_on_what_is_held_back() {
+    let gaps = [3, 7, 1, 160, 4, 2, 11, 30, 97, 45, 80, 100];
+    let (mut at, mut chance) = (0, 1);
+    let line = |number: u64| {
+        at += gaps[usize::try_from(number % 12).unwrap()];
+        chance = chance * 48_271 % 2_147_483_647;
+        let is_held_back = number >= 350;
+        let shared = (0..if is_held_back { 0 } else { 24 }).map(|block| 1000 * (chance % 24) + block);
+        let own = (0..if is_held_back { 3 } else { 1 }).map(|block| 1_000_000 + 10 * number + block);
+        let ids: Vec<u64> = shared.chain(own).collect();
+        let input = 512 * ids.len() - 256;
+        format!("{{\"timestamp\":{at},\"input_length\":{input},\"output_length\":40,\"hash_ids\":{ids:?}}}\n")
+    };
+    let trace = Scratch::new("queue.jsonl");
+    std::fs::write(&trace.0, (0..500).map(line).collect::<String>()).unwrap();
+    let base = ["tune", "--json", "--trace", trace.path(), "--policy", "chwbl", "--trials", "12"];
+    let found = document(&[&base[..], &["--cache-blocks", "256"]].concat());
+    assert!(number(&found, "change_tuned") < -0.9, "there is a queue: {}", found["change_tuned"]);
+    let change = number(&found, "change_held_back");
+    assert!((0.1..0.3).contains(&change), "without one there is more to wait for: {change}");
+    assert_eq!(found["verdict"], "not_confirmed");
+}
+
+#[test]
+fn what_other_chances_take_back_is_no_gain() {
+    let base = ["tune", "--json", "--trace", TRACE, "--requests", "300", "--policy", "logit", "--aim", "p99-ttft"];
+    let found = document(&[&base[..], &["--trials", "8"]].concat());
+    let changes: Vec<f64> =
+        found["changes_held_back"].as_array().unwrap().iter().map(|of| of.as_f64().unwrap()).collect();
+    assert!(changes.iter().any(|change| *change < 0.0) && changes.iter().any(|change| *change > 0.0), "{changes:?}");
+    assert!(number(&found, "change_tuned") < -0.3, "{}", found["change_tuned"]);
+    assert!(
+        found["verdict"] != "better" && found["yaml"].as_str().unwrap().contains("usage: 1"),
+        "{}",
+        found["verdict"]
+    );
+}
+
 #[test]
 fn what_cannot_be_tuned_is_said() {
     let output = warmpath(&["tune", "--trace", TRACE, "--requests", "20", "--policy", "round_robin"]);
@@ -242,6 +299,16 @@ fn what_cannot_be_tuned_is_said() {
     assert!(text(&output.stderr).contains(": the policy `round_robin` has no weights to tune"));
     let output = warmpath(&["tune", "--trace", TRACE, "--requests", "20", "--hold-back", "1"]);
     assert!(text(&output.stderr).contains("'1' for '--hold-back <SHARE>': must be above 0 and below 1\n"));
+}
+
+#[test]
+fn as_much_is_held_back_as_was_asked_for() {
+    let base = ["tune", "--json", "--trace", TRACE, "--requests", "10", "--trials", "1", "--hold-back"];
+    for (share, tuned, held_back) in [("0.8", 2, 8), ("0.9", 1, 9), ("0.01", 9, 1)] {
+        let found = document(&[&base[..], &[share]].concat());
+        let parts = (&found["tuned_requests"], &found["held_back_requests"]);
+        assert_eq!(parts, (&tuned.into(), &held_back.into()), "{share}");
+    }
 }
 
 /// The mean of some figures, and two hit rates, of an independent simulator with the same parameters, on the whole trace.

@@ -36,7 +36,7 @@ use super::engine_config::MAX_BLOCKS;
 use super::engine_config::{ConfigError, EngineConfig};
 pub use conditions::Conditions;
 pub use effects::{Effect, UnknownEffect};
-pub use outcome::{Decided, Outcome, RequestOutcome, Sample};
+pub use outcome::{Decided, Failure, Outcome, RequestOutcome, Sample};
 pub use prepared::{Arrival, MODEL, Prepared, unnamed_block};
 
 /// What is tried on a trace.

@@ -10,7 +10,7 @@ use warmpath_core::count::real_len;
 use warmpath_core::policy::PolicyName;
 use warmpath_core::units::BlockSize;
 use warmpath_simulator::cache::Profile;
-use warmpath_simulator::fleet::{Conditions, EventWay, Reports, Scenario, ScenarioError};
+use warmpath_simulator::fleet::{Conditions, EventWay, Failure, Reports, Scenario, ScenarioError};
 use warmpath_simulator::{EngineConfig, Ms, Realism, Timing};
 
 use super::cache::CacheArgs;
@@ -182,7 +182,8 @@ pub(super) fn simulated<T>(tried: Result<T, ScenarioError>) -> anyhow::Result<T>
 }
 
 /// Why simulated engines do not complete a request.
-pub(super) const REFUSED: &str = "engines take no prompt that is empty or longer than their cache (--cache-blocks)";
+pub(super) const REFUSED: &str = "engines take no prompt that is empty or longer than their cache, and end an \
+    answer where prompt and answer fill it (--cache-blocks)";
 
 /// What a command exits with that shows these rows. Of those in which not all requests were answered whole it says how many
 /// were, and why not the others.
@@ -195,8 +196,10 @@ pub(super) fn completeness<'a>(rows: impl IntoIterator<Item = &'a Row>) -> ExitC
 
 fn incompleteness(row: &Row) -> String {
     let failures: Vec<String> = row.failures.iter().map(|(why, count)| format!("{count} {why}")).collect();
-    let why = if failures.is_empty() { REFUSED.to_owned() } else { failures.join(", ") };
-    format!("{} of {} requests completed: {why}", row.completed, row.requests)
+    let is_of_cache = |failure: Failure| row.failures.contains_key(&failure.to_string());
+    let of_cache = [Failure::Refused, Failure::CutShort].into_iter().any(is_of_cache);
+    let remedy = if of_cache { format!(": {REFUSED}") } else { String::new() };
+    format!("{} of {} requests completed: {}{remedy}", row.completed, row.requests, failures.join(", "))
 }
 
 /// So many of `len`, rounded down.

@@ -2,27 +2,29 @@
 
 use std::fmt::Write;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
-use warmpath_core::units::{BlockSize, Blocks};
+use warmpath_core::units::BlockSize;
 use warmpath_simulator::fleet::{Conditions, EventWay, Reports, Scenario};
 use warmpath_simulator::timing::Timing;
 use warmpath_simulator::{EngineConfig, Ms};
 
 use super::fleet::{completeness, simulated};
-use super::misuse::misuse;
 use super::trace::TraceForm;
-use super::{number, remark, say};
-use crate::config::{Change, Config, Model, Worker, changes};
+use super::{number, say};
+use crate::config::{Change, Config, changes};
 use crate::replay::report::Row;
 use crate::replay::simulated::{Trial, Trials};
 use crate::replay::trace::TraceRequest;
 use crate::telemetry::panics;
+use engines::{Engines, Given, Named, compare_models};
+use unreplayed::Basis;
 
+mod engines;
 mod unreplayed;
 
 /// Compares two configurations: what differs, what of it takes effect at once and what needs a restart. With a trace, what
@@ -43,7 +45,8 @@ pub struct PlanArgs {
     /// How much faster than recorded they arrive.
     #[arg(long, value_name = "FACTOR", requires = "trace", default_value_t = 1.0, value_parser = number::above_zero)]
     speed: f64,
-    /// Engines of the simulated fleets; as many as each configuration lists for the trace's model, if it is not given.
+    /// Engines of the simulated fleets; as many as each configuration lists for the trace's model, if it is not given. It
+    /// must be given where that is none, since workers that are discovered are not known here.
     #[arg(long, value_name = "N", requires = "trace", value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Option<u16>,
     /// Blocks in the cache of each engine; `capacity_blocks` of the workers, or 2048 where it is not configured, if it is
@@ -61,29 +64,17 @@ pub struct PlanArgs {
     json: bool,
 }
 
-/// The engines of one configuration's fleet.
-struct Engines {
-    workers: u16,
-    /// Requests that one runs at once.
-    max_num_seqs: u32,
-    /// Blocks in the cache of one.
-    blocks: u32,
-}
-
-/// Blocks in the cache of an engine whose size nobody tells, as for `replay`.
-const CACHE_BLOCKS: u32 = 2048;
-/// Requests that an engine runs at once where no worker is listed: the default of those that are.
-const MAX_NUM_SEQS: u32 = 256;
-
 const AFTER: &str = "\
 + comes, - goes, ~ changes. `live`: takes effect when the file is reloaded, for requests that come from then on.
 `restart`: stays as it is until the router starts anew; the reload says so, too.
 
-What simulated fleets do not go by is named below the figures: they tell events, every prompt's tokens are known, and while
-all are full the least loaded engine is taken, whatever the configurations say.
+What simulated fleets do not go by is named below the figures: they tell events, every prompt's tokens are known, no engine
+fails or has anything below its cache, all requests are of the default class, and while all engines are full the least loaded
+one is taken, whatever the configurations say.
 
 Simulated engines are all alike: where workers differ in max_num_seqs or capacity_blocks, all have the smallest. A trace
-that does not name one of several models needs --workers.
+that does not name one of several models needs --workers; so does a configuration that lists no worker for its model. A model
+that it names must be in both files or in neither.
 
 --json: {\"changes\": [{\"key\", \"old\", \"new\", \"live\"}], \"needs_restart\": true or false, \"replayed\": null or
 {\"old\": ROW, \"new\": ROW}, \"not_replayed\": [KEY, …]}, with rows as `warmpath replay` has them.
@@ -94,70 +85,52 @@ impl PlanArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let (old, new) = (Config::load(&self.old)?, Config::load(&self.new)?);
         let found = changes(&old, &new);
-        let replayed = match &self.trace {
-            Some(trace) => Some(self.replay(trace, [&old, &new])?),
+        let trace = self.trace.as_ref().map(|trace| self.form.requests(trace)).transpose()?;
+        let replayed = match &trace {
+            Some((trace, block_size)) => Some(self.replay(trace, *block_size, [&old, &new])?),
             None => None,
         };
+        let basis = trace.as_ref().map(|(trace, _)| Basis::of(trace, [&old, &new], self.given()));
         if self.json {
             let replayed = replayed.as_ref().map_or(Value::Null, |[old, new]| json!({"old": old, "new": new}));
             let needs_restart = found.iter().any(|change| !change.live);
-            let left_out = unreplayed::keys(&found);
             let mut plan = json!({"changes": found, "needs_restart": needs_restart, "replayed": replayed});
-            if self.trace.is_some() {
-                plan["not_replayed"] = json!(left_out);
+            if let Some(basis) = &basis {
+                plan["not_replayed"] = json!(basis.unreplayed(&found));
             }
             say(format_args!("{plan:#}\n"))?;
         } else {
-            let shown = replayed.as_ref().map(|[old, new]| compared(old, new) + &unreplayed::told(&found));
-            let shown = shown.unwrap_or_default();
-            say(format_args!("{}{shown}", lines(&found)))?;
+            let shown = replayed.as_ref().map(|[old, new]| compared(old, new)).unwrap_or_default();
+            let left_out = basis.map(|basis| basis.told(&found)).unwrap_or_default();
+            say(format_args!("{}{shown}{left_out}", lines(&found)))?;
         }
         Ok(completeness(replayed.iter().flatten()))
     }
 
-    fn replay(&self, trace: &str, [old, new]: [&Config; 2]) -> anyhow::Result<[Row; 2]> {
-        let (trace, block_size) = self.form.requests(trace)?;
+    /// What is said of the engines.
+    fn given(&self) -> Given {
+        Given { workers: self.workers, cache_blocks: self.cache_blocks }
+    }
+
+    fn replay(
+        &self,
+        trace: &[TraceRequest],
+        block_size: BlockSize,
+        [old, new]: [&Config; 2],
+    ) -> anyhow::Result<[Row; 2]> {
         panics::say_wholly();
-        let trials = Trials::new(&trace, block_size, 0);
-        let trial = |file: &Path, config: &Config| -> anyhow::Result<Trial> {
-            let engines = self.engines(file, config, &trace, block_size)?;
-            Ok(Trial { scenario: self.scenario(config, &engines, block_size), without: None })
+        let named = [Named { file: &self.old, config: old }, Named { file: &self.new, config: new }];
+        compare_models(trace, named)?;
+        let trials = Trials::new(trace, block_size, 0);
+        let trial = |of: Named<'_>| -> anyhow::Result<Trial> {
+            let engines = Engines::of(of, trace, block_size, self.given())?;
+            Ok(Trial { scenario: self.scenario(of.config, &engines, block_size), without: None })
         };
-        let wanted = [trial(&self.old, old)?, trial(&self.new, new)?];
+        let wanted = [trial(named[0])?, trial(named[1])?];
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let tried = simulated(trials.run(&wanted, cores, &|| ()))?;
         let rows: Vec<Row> = tried.into_iter().map(|tried| tried.row).collect();
         rows.try_into().ok().context("a row for each configuration")
-    }
-
-    /// The engines that serve the trace under this configuration. Simulated ones are all alike: where limits differ, they
-    /// have the smallest.
-    fn engines(
-        &self,
-        file: &Path,
-        config: &Config,
-        trace: &[TraceRequest],
-        block_size: BlockSize,
-    ) -> anyhow::Result<Engines> {
-        let model = asked(trace, config);
-        if model.is_none() && config.models.len() > 1 && self.workers.is_none() {
-            let several = "has several models, and not all requests of the trace name the same one of them";
-            return Err(misuse(format!("{}: {several}: say with --workers how many engines serve it", file.display())));
-        }
-        let serves = |worker: &&Worker| model.is_none_or(|model| *worker.model == *model.name);
-        let workers: Vec<&Worker> = config.workers.iter().filter(serves).collect();
-        let ranks = workers.iter().map(|worker| worker.dp_ranks.value.get()).fold(0, u16::saturating_add);
-        let sequences = workers.iter().map(|worker| worker.max_num_seqs.get());
-        let blocks = workers.iter().map(|worker| capacity(worker, config, block_size).unwrap_or(CACHE_BLOCKS));
-        let unit = format!(" blocks of {} tokens", block_size.get());
-        Ok(Engines {
-            workers: self.workers.unwrap_or(ranks).max(1),
-            max_num_seqs: smallest(file, "max_num_seqs", "", sequences).unwrap_or(MAX_NUM_SEQS),
-            blocks: match self.cache_blocks {
-                Some(blocks) => blocks,
-                None => smallest(file, "capacity_blocks", &unit, blocks).unwrap_or(CACHE_BLOCKS),
-            },
-        })
     }
 
     fn scenario(&self, config: &Config, engines: &Engines, block_size: BlockSize) -> Scenario {
@@ -183,36 +156,6 @@ impl PlanArgs {
             explained: Vec::new(),
         }
     }
-}
-
-/// The model that all requests ask for, if they name one and the configuration has it.
-fn asked<'c>(trace: &[TraceRequest], config: &'c Config) -> Option<&'c Model> {
-    let named = |name: &str| {
-        let is_named = |model: &&Model| *model.name == name || model.aliases.iter().any(|alias| **alias == name);
-        config.models.iter().find(is_named)
-    };
-    let mut models = trace.iter().map(|request| request.model().and_then(named));
-    let first = models.next()??;
-    models.all(|model| model.is_some_and(|model| *model.name == *first.name)).then_some(first)
-}
-
-/// Blocks of the trace's size that the worker's cache holds, where that is configured.
-fn capacity(worker: &Worker, config: &Config, block_size: BlockSize) -> Option<u32> {
-    let configured = Blocks(worker.capacity_blocks?.get());
-    let model = config.models.iter().find(|model| *model.name == *worker.model)?;
-    Some(configured.tokens(model.block_size).whole_blocks(block_size).0.max(1))
-}
-
-/// The smallest of what workers say; that they differ is told.
-fn smallest(file: &Path, key: &str, unit: &str, said: impl Iterator<Item = u32> + Clone) -> Option<u32> {
-    let (least, most) = (said.clone().min()?, said.max()?);
-    if least < most {
-        let file = file.display();
-        remark(format_args!(
-            "warmpath: {file}: workers differ in {key}: all are replayed with the smallest, {least}{unit}\n"
-        ));
-    }
-    Some(least)
 }
 
 fn lines(found: &[Change]) -> String {

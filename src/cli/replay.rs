@@ -96,8 +96,9 @@ const AFTER: &str = "\
                                    the busiest worker's over the mean; deviation of loads over their mean
   requests_by_worker               a list
   predicted_cached_tokens, predicted_exact_requests
+  failures                         {reason: count} of those that were not answered whole; left out where all were
 with --explain decisions, as `warmpath explain --json` has them; and with --ablate ablation {\"without\", and what that changes: \"hit_rate\", \"ttft_mean_ms\", \"ttft_p99_ms\", \"itl_mean_ms\",
-\"e2e_mean_ms\", \"requests_per_s\"}; with --live failures {reason: count} and lag_ms, how far behind their times requests were sent.
+\"e2e_mean_ms\", \"requests_per_s\"}; with --live lag_ms, how far behind their times requests were sent.
 What is not known is left out: of a live gateway the seed, who did not answer, and what was cached where no engine tells.
 
 Exit codes: 0 all completed (or a worker was to die), 1 not all were, or failed, 2 wrong use or an unreadable file.";

@@ -48,10 +48,10 @@ pub struct TraceForm {
     /// says it.
     #[arg(long, value_name = "TOKENS", requires = "trace", value_parser = clap::value_parser!(u32).range(BLOCK_SIZES))]
     block_size: Option<u32>,
-    /// Pass over the first so many lines.
+    /// Pass over so many requests, those that arrived first; the order of the lines does not matter.
     #[arg(long, requires = "trace", default_value_t = 0, value_name = "N")]
     skip: usize,
-    /// Only the first so many lines, after those that are passed over.
+    /// Only so many requests, the first to arrive after those that are passed over.
     #[arg(long, requires = "trace", value_name = "N")]
     requests: Option<usize>,
     /// The seed of a generated trace; 1 if not given.

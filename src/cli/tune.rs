@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use warmpath_core::count::real_len;
 use warmpath_core::policy::PolicyName;
 
 use super::fleet::{FleetArgs, REFUSED, policy, share};
@@ -16,8 +17,9 @@ use crate::tune::figures::{Aim, Limits};
 use crate::tune::{self, Plan, page, space};
 
 /// Searches the weights of a policy over a trace, at all speeds and fleet sizes together, for a stated aim. The end of the
-/// trace is held back: what was found is shown on it beside the weights that the search began with, and where it is not
-/// better there, those are printed. Equal options give equal results, but for `wall_s`.
+/// trace is held back: what was found is shown on it beside the weights that the search began with, over several draws of
+/// chance, and where it is not better there by more than these differ, those are printed. Equal options give equal results,
+/// but for `wall_s`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER, after_long_help = AFTER)]
 pub struct TuneArgs {
@@ -57,11 +59,17 @@ pub struct TuneArgs {
 const AFTER: &str = "\
 --json: {\"policy\", \"aim\", \"limits\": {\"ttft_ms\", \"itl_ms\"}, \"seed\", \"tuned_requests\", \"held_back_requests\",
 \"cells\": [{\"workers\", \"speed\"}], \"points\", \"simulations\", \"verdict\", \"change_tuned\", \"change_held_back\",
+\"changes_held_back\": [of each draw], \"error_held_back\",
 \"start\" and \"found\": {\"weights\": {key: value}, \"tuned\" and \"held_back\": {\"all\": FIGURES, \"cells\": [FIGURES]}},
 \"front\": [{\"weights\", \"tuned\": FIGURES}], \"tried\": [FIGURES],
 \"worlds\": [{\"constant\", \"factor\", \"start\": FIGURES, \"found\": FIGURES, \"change\"}], \"yaml\", \"wall_s\"}.
 FIGURES are {\"ttft_mean_ms\", \"ttft_p99_ms\", \"itl_mean_ms\", \"e2e_mean_ms\", \"hit_rate\", \"good\", \"completed\"}; the last two
 are shares of requests, `good` of those within both limits. Changes are of what is aimed at, over that of the start.
+
+What is held back comes once the fleet has run empty, and is drawn eight times: with other seeds, and with steps that last 1 %
+longer or shorter by chance, or --jitter where that is more. Its figures are those of all draws; \"error_held_back\" is the
+standard error of their mean change. The verdict is \"better\" where the gain is more than 2.5 of these, \"chance\" where it is
+less, \"not_confirmed\" where there is none, and \"nothing_found\" where the search found nothing better.
 
 Exit codes: 0 searched, 1 not all requests were completed, or failed, 2 wrong use or an unreadable file.";
 
@@ -72,7 +80,7 @@ impl TuneArgs {
         let inputs = [self.input.file(), ("--config", self.fleet.config.as_deref())];
         let outputs = (Output::asked(self.out.as_deref(), &inputs)?, Output::asked(self.html.as_deref(), &inputs)?);
         let (trace, block_size) = self.input.requests()?;
-        let tuned = share(trace.len(), 1.0 - self.hold_back);
+        let tuned = trace.len() - held_back(trace.len(), self.hold_back);
         let fleets =
             self.fleet.workers.iter().flat_map(|workers| self.fleet.speed.iter().map(|speed| (*workers, *speed)));
         let scenario = |(workers, speed)| self.fleet.scenario((self.policy, workers, speed), &config, block_size);
@@ -112,7 +120,27 @@ impl TuneArgs {
     }
 }
 
+/// The requests that are nearest to this share of `len`: at least one, and not all where there are several.
+fn held_back(len: usize, share: f64) -> usize {
+    let nearest = (1..len).take_while(|count| real_len(*count) - 0.5 <= real_len(len) * share).count();
+    nearest.max(1).min(len)
+}
+
 /// A policy that has weights.
 fn tunable(name: &str) -> Result<PolicyName, String> {
     space::tunable(policy(name)?).map_err(|nothing| nothing.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_are_held_back_as_the_share_says() {
+        let of = |len: usize| [0.01, 0.1, 0.3, 0.7, 0.8, 0.9, 0.99].map(|share| held_back(len, share));
+        assert_eq!(of(10), [1, 1, 3, 7, 8, 9, 9]);
+        assert_eq!(of(100), [1, 10, 30, 70, 80, 90, 99]);
+        assert_eq!((held_back(100, 0.29), held_back(1_000, 0.001), held_back(8_020, 0.3)), (29, 1, 2_406));
+        assert_eq!((held_back(0, 0.3), held_back(1, 0.3), held_back(2, 0.9)), (0, 1, 1));
+    }
 }

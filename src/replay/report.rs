@@ -60,7 +60,7 @@ pub struct Row {
     /// Requests whose prediction was exact; none where it told of none, or no engine told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_exact_requests: Option<usize>,
-    /// Over HTTP: why requests were not answered whole, and how many.
+    /// Why requests were not answered whole, and how many.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub failures: BTreeMap<String, usize>,
     /// The effect of the model that was left out, and what that changed.

@@ -224,12 +224,21 @@ impl<'a> Trials<'a> {
             predicted_exact_requests: Some(
                 done().filter(|request| request.predicted_tokens == request.cached_tokens).count(),
             ),
-            failures: BTreeMap::new(),
+            failures: failures(counted),
             ablation: None,
             lag_ms: None,
             decisions: decisions::told(scenario, outcome),
         }
     }
+}
+
+/// Why requests were not answered whole, and how many.
+fn failures(counted: &[RequestOutcome]) -> BTreeMap<String, usize> {
+    let mut failures = BTreeMap::new();
+    for failure in counted.iter().filter_map(|request| request.failure) {
+        *failures.entry(failure.to_string()).or_default() += 1;
+    }
+    failures
 }
 
 /// Sets every row that leaves something out beside the last one before it that does not.

@@ -215,7 +215,8 @@ fn read_some(mut reader: impl BufRead, options: &Options, bytes_max: usize) -> R
             }
             Err(message) => return Err(TraceError::Line { line, message }),
         }
-        total += requests[before..].iter().map(TraceRequest::bytes).sum::<usize>();
+        let format = form.as_ref().map_or(Format::Warmpath, |(format, _)| *format);
+        total += size::bytes(&requests[before..], options, format);
         if total > bytes_max {
             return Err(TraceError::TooLarge);
         }
@@ -250,8 +251,8 @@ fn judged(
             return Err(format!("{} block ids, {IDS_MAX} are allowed", request.hash_ids.len()));
         }
         // Blocks without a name take as much room as those that have one.
-        let block = options.block_size.or(request.block_size()).unwrap_or(format.block_size());
-        let blocks = request.input_length.div_ceil(block.max(1));
+        let block = size::block_size(request, options, *format);
+        let blocks = request.input_length.div_ceil(block);
         if usize::try_from(blocks).unwrap_or(usize::MAX) > IDS_MAX {
             return Err(format!("a prompt of {blocks} blocks of {block} tokens, {IDS_MAX} are allowed"));
         }

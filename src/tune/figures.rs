@@ -118,6 +118,15 @@ impl Aim {
         }
     }
 
+    /// By how much `found` reaches more, so that gains can be added up: of times a difference of logarithms.
+    pub fn gain(self, start: &Figures, found: &Figures) -> f64 {
+        let logarithm = |figures: &Figures| self.score(figures).max(f64::MIN_POSITIVE).ln();
+        match self {
+            Self::MeanTtft | Self::P99Ttft => logarithm(start) - logarithm(found),
+            Self::Goodput => found.good - start.good,
+        }
+    }
+
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -187,6 +196,8 @@ mod tests {
         }
         assert!((Aim::MeanTtft.change(&start, &found) + 0.25).abs() < 1e-12);
         assert!((Aim::Goodput.change(&start, &found) - 0.1).abs() < 1e-12);
+        let (time, good) = (Aim::MeanTtft.gain(&start, &found), Aim::Goodput.gain(&start, &found));
+        assert!(((-time).exp() - 0.75).abs() < 1e-12 && (good - 0.1).abs() < 1e-12, "{time} {good}");
         assert_eq!("ttft".parse::<Aim>(), Err(UnknownAim));
     }
 }

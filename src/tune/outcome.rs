@@ -8,10 +8,7 @@ use serde_json::Value;
 use warmpath_simulator::fleet::Scenario;
 
 use super::figures::{Aim, Figures, Limits};
-use super::space::Point;
-
-/// What chance alone, such as another order of ties, changes in a mean or a percentile.
-pub const NOISE: f64 = 0.01;
+use super::verdict::Verdict;
 
 /// All that there is to show. Equal plans on equal traces give equal outcomes but for `wall_s`.
 #[derive(Clone, Debug, Serialize)]
@@ -38,8 +35,12 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// What is different on the tuned part: of times a part of what they were, of good answers in shares of all.
     pub change_tuned: f64,
-    /// The same on what was held back.
+    /// The same on what was held back, over all draws of it.
     pub change_held_back: f64,
+    /// The same in each draw.
+    pub changes_held_back: Vec<f64>,
+    /// The standard error of the change over all draws, by how they differ; of times by their logarithms.
+    pub error_held_back: f64,
     /// The weights of the configuration that the search began with.
     pub start: Contender,
     /// The best on the tuned part.
@@ -50,35 +51,11 @@ pub struct Outcome {
     pub tried: Vec<Figures>,
     /// Start and best on what was held back, with other timing constants; none where both are the same.
     pub worlds: Vec<World>,
-    /// The weights to use, as they stand in a configuration: those found where they are better on what was held back, else
-    /// those that the search began with.
+    /// The weights to use, as they stand in a configuration: those found where they are better on what was held back by more
+    /// than chance, else those that the search began with.
     pub yaml: String,
     /// Seconds on the clock.
     pub wall_s: f64,
-}
-
-/// What the held-back part says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// What was found is better there, too.
-    Better,
-    /// It is not: the gain was one on the tuned part alone.
-    NotConfirmed,
-    /// Nothing was better than the start even on the tuned part.
-    NothingFound,
-}
-
-impl Verdict {
-    /// Of these two on what was held back.
-    pub(super) fn of(aim: Aim, start: (&Point, &[Figures]), found: (&Point, &[Figures])) -> Self {
-        let score = |cells: &[Figures]| aim.score(&Figures::over(cells));
-        match () {
-            () if found.0 == start.0 => Self::NothingFound,
-            () if score(found.1) < score(start.1) => Self::Better,
-            () => Self::NotConfirmed,
-        }
-    }
 }
 
 /// One fleet at one load.
@@ -198,21 +175,29 @@ impl Outcome {
         format!("{} With other timing constants they are better in {survived} of {all} cases only.", self.judged())
     }
 
+    /// Between what the draws of what was held back lie, in words.
+    pub(super) fn draws(&self) -> String {
+        let changes = || self.changes_held_back.iter().copied();
+        let (least, most) = (changes().fold(f64::INFINITY, f64::min), changes().fold(f64::NEG_INFINITY, f64::max));
+        let count = self.changes_held_back.len();
+        format!("in {count} draws from {} to {}", self.change(least), self.change(most))
+    }
+
     fn judged(&self) -> String {
         let (tuned, held_back) = (self.change(self.change_tuned), self.change(self.change_held_back));
-        let aim = self.aim;
+        let (aim, draws) = (self.aim, self.draws());
         match self.verdict {
-            Verdict::Better if self.change_held_back.abs() < NOISE => format!(
-                "By {aim} the weights found are {held_back} from the start on what was held back ({tuned} where they were \
-                 tuned): no more than chance alone changes."
-            ),
             Verdict::Better => format!(
-                "By {aim} the weights found are {held_back} from the start on what was held back, {tuned} where they were \
-                 tuned."
+                "By {aim} the weights found are {held_back} from the start on what was held back ({draws}), {tuned} where \
+                 they were tuned."
+            ),
+            Verdict::Chance => format!(
+                "By {aim} the weights found are {held_back} from the start on what was held back ({draws}), {tuned} where \
+                 they were tuned: no more than chance alone changes. Keep the weights that you have; they are the ones below."
             ),
             Verdict::NotConfirmed => format!(
-                "The weights found do NOT beat the start on what was held back: {held_back} there, {tuned} where they were \
-                 tuned. Keep the weights that you have; they are the ones below."
+                "The weights found do NOT beat the start on what was held back: {held_back} there ({draws}), {tuned} where \
+                 they were tuned. Keep the weights that you have; they are the ones below."
             ),
             Verdict::NothingFound => {
                 "Nothing that was tried beats the weights that the search began with. Keep them; they are the ones below."
@@ -366,6 +351,8 @@ mod tests {
             verdict,
             change_tuned: -0.2,
             change_held_back,
+            changes_held_back: vec![change_held_back - 0.02, change_held_back + 0.03],
+            error_held_back: 0.02,
             start: contender.clone(),
             found: contender,
             front: vec![FrontPoint { weights, tuned: figures }],
@@ -379,13 +366,20 @@ mod tests {
     #[test]
     fn a_gain_that_is_not_confirmed_is_called_none() {
         let said = |verdict, change| outcome(verdict, change).said();
-        assert!(said(Verdict::Better, -0.1).contains("-10.0 % from the start on what was held back, -20.0 % where"));
+        let better = said(Verdict::Better, -0.1);
         assert!(
-            said(Verdict::Better, -0.1).ends_with("With other timing constants they are better in 1 of 2 cases only.")
+            better
+                .contains("-10.0 % from the start on what was held back (in 2 draws from -12.0 % to -7.0 %), -20.0 %")
         );
-        assert!(said(Verdict::Better, -0.004).contains("no more than chance alone changes"));
+        assert!(better.ends_with("With other timing constants they are better in 1 of 2 cases only."));
+        let chance = said(Verdict::Chance, -0.01);
         assert!(
-            said(Verdict::NotConfirmed, 0.05).contains("do NOT beat the start on what was held back: +5.0 % there")
+            chance.contains("(in 2 draws from -3.0 % to +2.0 %), -20.0 % where they were tuned: no more than chance")
+        );
+        assert!(chance.ends_with("Keep the weights that you have; they are the ones below."), "{chance}");
+        assert!(
+            said(Verdict::NotConfirmed, 0.05)
+                .contains("do NOT beat the start on what was held back: +5.0 % there (in 2")
         );
         assert!(said(Verdict::NothingFound, 0.0).starts_with("Nothing that was tried beats"));
     }

@@ -50,8 +50,11 @@ fn parts(outcome: &Outcome) -> Section {
     Section::new("What was found, beside what it began with")
         .text(format!(
             "The search saw the first {} requests that count. The {} behind them were held back: nothing was chosen by \
-             them. Times are geometric means over all fleets and loads, so that none counts for more than another.",
-            outcome.tuned_requests, outcome.held_back_requests
+             them. They come once the fleet has run empty, and are drawn {} times with other chances. Times are geometric \
+             means over all fleets and loads, there over all draws as well, so that none counts for more than another.",
+            outcome.tuned_requests,
+            outcome.held_back_requests,
+            outcome.changes_held_back.len()
         ))
         .table(Table { head, rows: SHOWN.iter().map(row).collect() })
         .plot(by_aim(

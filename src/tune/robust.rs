@@ -8,6 +8,7 @@ use super::bench::{Bench, Stretch};
 use super::figures::Figures;
 use super::outcome::World;
 use super::space::Point;
+use super::verdict::drawn;
 
 /// By how much every constant is changed.
 const FACTORS: [f64; 2] = [0.7, 1.3];
@@ -15,14 +16,15 @@ const FACTORS: [f64; 2] = [0.7, 1.3];
 /// The constants of a timing model by name, each with a way to multiply it.
 type Constant = (&'static str, fn(&mut EngineConfig, f64));
 
-/// Engines of which one constant each is 30 % smaller or larger, with the constant's name and the factor.
+/// Engines of which one constant each is 30 % smaller or larger, with the constant's name and the factor. What is 0 stays so.
 pub fn worlds(engine: &EngineConfig) -> Vec<(&'static str, f64, EngineConfig)> {
     let changed = |(name, change): &Constant, factor: f64| {
         let mut engine = engine.clone();
         change(&mut engine, factor);
         (*name, factor, engine)
     };
-    constants(&engine.timing).iter().flat_map(|constant| FACTORS.map(|factor| changed(constant, factor))).collect()
+    let all = constants(&engine.timing).iter().flat_map(|constant| FACTORS.map(|factor| changed(constant, factor)));
+    all.filter(|(_, _, other)| other != engine).collect()
 }
 
 fn constants(timing: &Timing) -> &'static [Constant] {
@@ -31,17 +33,19 @@ fn constants(timing: &Timing) -> &'static [Constant] {
             ("mfu", |engine, factor| with_roofline(engine, |roofline| roofline.mfu *= factor)),
             ("mbu", |engine, factor| with_roofline(engine, |roofline| roofline.mbu *= factor)),
             ("overhead", |engine, factor| with_roofline(engine, |roofline| roofline.overhead.0 *= factor)),
+            ("all_reduce", |engine, factor| with_roofline(engine, |roofline| roofline.all_reduce.0 *= factor)),
         ],
         Timing::PerToken(_) => &[
             ("prefill", |engine, factor| with_per_token(engine, |constants| constants.prefill.0 *= factor)),
             ("decode", |engine, factor| with_per_token(engine, |constants| constants.decode.0 *= factor)),
             ("overhead", |engine, factor| with_per_token(engine, |constants| constants.overhead.0 *= factor)),
+            ("time_factor", |engine, factor| with_per_token(engine, |constants| constants.time_factor *= factor)),
         ],
-        Timing::Linear { .. } => &[("computed", |engine, factor| {
-            if let Timing::Linear { computed, .. } = &mut engine.timing {
-                *computed = Ms(computed.0 * factor);
-            }
-        })],
+        Timing::Linear { .. } => &[
+            ("computed", |engine, factor| with_linear(engine, |computed, _| computed.0 *= factor)),
+            ("cached", |engine, factor| with_linear(engine, |_, cached| cached.0 *= factor)),
+        ],
+        // Its constants were fitted together: one of them alone means nothing.
         Timing::Polynomial => &[("step", |engine, factor| engine.slowness *= factor)],
     }
 }
@@ -58,7 +62,13 @@ fn with_per_token(engine: &mut EngineConfig, change: impl FnOnce(&mut warmpath_s
     }
 }
 
-/// The start and what was found, on the requests that were held back, in each of these worlds.
+fn with_linear(engine: &mut EngineConfig, change: impl FnOnce(&mut Ms, &mut Ms)) {
+    if let Timing::Linear { computed, cached } = &mut engine.timing {
+        change(computed, cached);
+    }
+}
+
+/// The start and what was found, on the requests that were held back, in each of these worlds, each of which is another draw.
 ///
 /// # Errors
 /// A fleet that makes no sense.
@@ -69,8 +79,8 @@ pub(super) fn judge(bench: &mut Bench<'_>, plan: &Plan, points: &[Point; 2]) -> 
         return Ok(Vec::new());
     }
     let mut judged = Vec::new();
-    for (constant, factor, engine) in engines {
-        let cell = |cell: &Scenario| Scenario { engine: engine.clone(), ..cell.clone() };
+    for ((constant, factor, engine), draw) in engines.into_iter().zip(0..) {
+        let cell = |cell: &Scenario| drawn(&Scenario { engine: engine.clone(), ..cell.clone() }, draw);
         let cells: Vec<Scenario> = plan.cells.iter().map(cell).collect();
         let figures = bench.simulate(Stretch::HeldBack, points, &cells)?;
         let [start, found] = [0, 1].map(|place| Figures::over(&figures[place]));
@@ -96,7 +106,15 @@ mod tests {
         let expected = [("mfu", 0.7), ("mfu", 1.3), ("mbu", 0.7), ("mbu", 1.3), ("overhead", 0.7), ("overhead", 1.3)];
         assert_eq!(names("roofline:8b-h100"), expected);
         assert_eq!(names("polynomial"), [("step", 0.7), ("step", 1.3)]);
-        assert_eq!(names("linear:0.1,0.01"), [("computed", 0.7), ("computed", 1.3)]);
-        assert_eq!(names("per_token").len(), 6);
+        let each = [("computed", 0.7), ("computed", 1.3), ("cached", 0.7), ("cached", 1.3)];
+        assert_eq!(names("linear:0.1,0.01"), each);
+        assert_eq!(names("per_token")[6..], [("time_factor", 0.7), ("time_factor", 1.3)]);
+        assert_eq!(names("roofline:70b-h100x4")[6..], [("all_reduce", 0.7), ("all_reduce", 1.3)]);
+    }
+
+    #[test]
+    fn a_constant_of_zero_makes_no_other_world() {
+        assert_eq!(names("linear:qwen3-coder"), [("computed", 0.7), ("computed", 1.3)]);
+        assert_eq!(names("linear:0,0"), []);
     }
 }

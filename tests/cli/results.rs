@@ -109,6 +109,68 @@ fn plan_counts_the_workers_of_the_model_that_the_trace_names() {
     }
 }
 
+/// A trace for `m`, and workers that come by DNS.
+#[test]
+fn plan_asks_how_many_engines_there_are_where_nobody_lists_them() {
+    let (trace, named) = (recorded(), "discovery: {dns: {name: engines.example, port: 8000, model: m}}\n");
+    let models = "models: [{name: m}, {name: other}]\n";
+    let listed = format!("{models}workers:\n- {{id: a, url: 'http://127.0.0.1:9', model: m}}\n");
+    let (found, listed, both) = (
+        Configuration::new("found", &format!("{models}{named}")),
+        Configuration::new("listed", &listed),
+        Configuration::new("both", &format!("{listed}{named}")),
+    );
+    let plan = |new: &Configuration, more: &[&str]| {
+        warmpath(&[&["plan", listed.path(), new.path(), "--json", "--trace", trace.path()][..], more].concat())
+    };
+    let asked = plan(&found, &[]);
+    let expected = format!(
+        "warmpath: {}: lists no worker for the trace's model, and those that are discovered are not known here: say with \
+         --workers how many engines serve it\n",
+        found.path()
+    );
+    assert_eq!((asked.status.code(), stdout(&asked), stderr(&asked)), (Some(2), "", &*expected));
+    let workers = |output: &Output| {
+        let document: Value = serde_json::from_str(stdout(output)).unwrap();
+        document["replayed"]["new"]["workers"].as_u64()
+    };
+    let told = plan(&found, &["--workers", "3"]);
+    assert_eq!((told.status.code(), workers(&told), stderr(&told)), (Some(0), Some(3), ""));
+    let some = plan(&both, &[]);
+    let expected = format!(
+        "warmpath: {}: workers that are discovered are left out: --workers says how many there are\n",
+        both.path()
+    );
+    assert_eq!((some.status.code(), workers(&some), stderr(&some)), (Some(0), Some(1), &*expected));
+}
+
+#[test]
+fn plan_replays_nothing_for_a_model_that_one_file_lacks() {
+    let trace = recorded();
+    let config =
+        |model: &str| format!("models: [{model}]\nworkers: [{{id: a, url: 'http://127.0.0.1:9', model: n}}]\n");
+    let (named, renamed) = (
+        Configuration::new("named", &config("{name: n, aliases: [m]}")),
+        Configuration::new("renamed", &config("{name: n}")),
+    );
+    for (old, new) in [(&named, &renamed), (&renamed, &named)] {
+        for more in [&[][..], &["--workers", "3"]] {
+            let args = ["plan", old.path(), new.path(), "--trace", trace.path()];
+            let output = warmpath(&[&args[..], more].concat());
+            let expected = format!(
+                "warmpath: {}: has no model `m`, which the trace asks for and {} has: name it among the aliases of a \
+                 model, or leave its requests out of the trace\n",
+                renamed.path(),
+                named.path()
+            );
+            assert_eq!((output.status.code(), stdout(&output), stderr(&output)), (Some(2), "", &*expected));
+        }
+    }
+    // To neither it tells anything.
+    let output = warmpath(&["plan", renamed.path(), renamed.path(), "--trace", trace.path()]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+}
+
 #[test]
 fn nothing_is_reused_across_models_or_instances() {
     let plain = |model: &str| {

@@ -35,6 +35,8 @@ pub(super) enum Happening {
 /// A batch of events on its way.
 #[derive(Debug)]
 pub(super) struct Message {
+    /// Whose it is: of the processes that have had the cache, from 0.
+    pub(super) process: u32,
     /// Which one of its process it is, from 0.
     pub(super) seq: u64,
     pub(super) form: Form,

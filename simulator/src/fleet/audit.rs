@@ -9,7 +9,7 @@ use warmpath_core::units::{Blocks, Tokens};
 use super::member::{Member, Storage};
 use super::outcome::Outcome;
 use super::prepared::Prepared;
-use super::router::{Placed, Router};
+use super::router::{Belief, Placed, Router};
 use super::{Conditions, Scenario, seen};
 use crate::blocks::BlockEvent;
 use crate::check::Replica;
@@ -78,11 +78,17 @@ impl Audit {
             let own = router.in_flight(of, Slot(u16::try_from(slot).expect("fewer than 65 536 workers")));
             let requests = (here().count(), prefilling().count());
             assert_eq!((size(own.requests), size(own.before_first_token)), requests, "requests at worker {slot}");
-            let new = |number: usize, promised: Tokens| prepared.lengths(number).0 - promised.0;
-            let least = prefilling().map(|(number, placed)| new(*number, placed.promised)).sum::<u32>();
-            let is_sure = |placed: &Placed| placed.is_sure && !self.tiers;
-            let believed = |placed: &Placed| if is_sure(placed) { placed.promised } else { Tokens(0) };
-            let most = prefilling().map(|(number, placed)| new(*number, believed(placed))).sum::<u32>();
+            let new = |number: usize, cached: Tokens| prepared.lengths(number).0 - cached.0;
+            let most_cached = |number: usize, placed: &Placed| match placed.belief {
+                Belief::Whole | Belief::Part => placed.promised,
+                Belief::Sent => placed.promised.max(Tokens(prepared.lengths(number).0 / 2)),
+            };
+            let least_cached = |placed: &Placed| match placed.belief {
+                Belief::Whole if !self.tiers => placed.promised,
+                Belief::Whole | Belief::Part | Belief::Sent => Tokens(0),
+            };
+            let least = prefilling().map(|(number, placed)| new(*number, most_cached(*number, placed))).sum::<u32>();
+            let most = prefilling().map(|(number, placed)| new(*number, least_cached(placed))).sum::<u32>();
             let prefill = own.prefill_tokens.0;
             assert!((least..=most).contains(&prefill), "prefill at worker {slot}: {prefill}, not {least} to {most}");
             let (conditions, seed) = &self.conditions;

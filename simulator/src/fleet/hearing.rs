@@ -33,10 +33,12 @@ pub(super) struct Hearing {
     block_size: BlockSize,
     /// Whether batches travel as bytes.
     wire: bool,
-    /// Batches sent by its process, which is the number of the next.
+    /// Its process, of all that have had the cache, from 0.
+    process: u32,
+    /// Batches that this has sent, which is the number of the next.
     sent: u64,
-    /// Whether its process is another than the one that was heard of last.
-    reborn: bool,
+    /// The process that the router knows of. What an earlier one has sent comes too late.
+    known: u32,
 }
 
 impl Hearing {
@@ -52,8 +54,9 @@ impl Hearing {
             orphans: 0,
             block_size,
             wire,
+            process: 0,
             sent: 0,
-            reborn: false,
+            known: 0,
         }
     }
 
@@ -76,23 +79,28 @@ impl Hearing {
         };
         let seq = self.sent;
         self.sent += 1;
-        Ok(Some(Message { seq, form }))
+        Ok(Some(Message { process: self.process, seq, form }))
     }
 
     /// Its process has died, and another has begun: it numbers its batches from 0 again.
     pub(super) fn restart(&mut self) {
-        (self.sent, self.reborn) = (0, true);
+        (self.process, self.sent) = (self.process + 1, 0);
     }
 
     /// The metrics of its process were read: they tell when it began, even where no event has told that it is another.
     pub(super) fn process_seen(&mut self) {
-        if std::mem::take(&mut self.reborn) {
+        if std::mem::replace(&mut self.known, self.process) < self.process {
             self.writer.forget();
         }
     }
 
-    /// The router receives a message.
+    /// The router receives a message. Once it knows of a process, what one before it has sent says nothing any more: epochs
+    /// tell in life, or a connection that ended with its process.
     pub(super) fn receive(&mut self, message: Message, now: Instant) -> Result<(), ScenarioError> {
+        if message.process < self.known {
+            return Ok(());
+        }
+        self.known = message.process;
         let (batch, bytes) = match message.form {
             Form::Decoded(batch) => (*batch, 0),
             Form::Bytes(bytes) => {
@@ -101,7 +109,7 @@ impl Hearing {
             }
         };
         let stamp = Stamp { seq: message.seq, epoch: None, ts: batch.ts };
-        let Self { feed, writer, actions, heard, orphans, reborn, .. } = self;
+        let Self { feed, writer, actions, heard, orphans, .. } = self;
         let orphan = |batch: &EventBatch| batch.events.iter().any(|event| writer.is_orphan(event));
         feed.push(stamp, (batch, bytes), orphan, now, actions);
         for action in actions.drain(..) {
@@ -112,11 +120,7 @@ impl Hearing {
                     heard.wrong_size += u64::try_from(applied.wrong_size).unwrap_or(u64::MAX);
                     *orphans += applied.orphans;
                 }
-                Action::Lost(_) => writer.forget(),
-                Action::Restarted => {
-                    *reborn = false;
-                    writer.forget();
-                }
+                Action::Lost(_) | Action::Restarted => writer.forget(),
             }
         }
         Ok(())

@@ -31,6 +31,8 @@ pub struct Decided {
     pub request: usize,
     /// When.
     pub at: Ms,
+    /// Workers that had failed it already.
+    pub avoided: u32,
     /// All candidates, and what each costs.
     pub explanation: Explanation,
     /// What was asked, and with which chance.
@@ -46,6 +48,8 @@ pub struct RequestOutcome {
     pub worker: Option<u16>,
     /// Whether it was answered whole.
     pub completed: bool,
+    /// Why not, where it has ended and was not.
+    pub failure: Option<Failure>,
     /// Prompt tokens.
     pub input_tokens: u32,
     /// Of these, found in the engine's cache.
@@ -60,6 +64,23 @@ pub struct RequestOutcome {
     pub ttft: Ms,
     /// From its arrival to its last token.
     pub e2e: Ms,
+}
+
+/// Why a request was not answered whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Failure {
+    /// Its prompt is empty, or longer than an engine's cache.
+    #[error("refused")]
+    Refused,
+    /// Prompt and answer filled its engine's cache before the answer was as long as it was asked for.
+    #[error("cut short by the size of the cache")]
+    CutShort,
+    /// Its worker died when its first token had come.
+    #[error("lost with a worker")]
+    WorkerDied,
+    /// There was no worker that had not failed it.
+    #[error("without a worker")]
+    NoWorker,
 }
 
 /// The fleet at one moment.

@@ -91,8 +91,29 @@ struct Flight {
 pub(super) struct Placed {
     pub(super) slot: Slot,
     pub(super) promised: Tokens,
-    /// Whether all of that was believed.
-    pub(super) is_sure: bool,
+    pub(super) belief: Belief,
+}
+
+/// How much of a promise counts as cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Belief {
+    /// All of it.
+    Whole,
+    /// As much as its worker's view is worth.
+    Part,
+    /// The same, or half of what was sent there where that is more: the view does not tell what is there.
+    Sent,
+}
+
+impl Belief {
+    /// In what a worker of which this is believed promises.
+    pub(super) fn of(trust: &Trust) -> Self {
+        match trust.falls_back() {
+            true => Self::Sent,
+            false if trust.weight() >= 1.0 => Self::Whole,
+            false => Self::Part,
+        }
+    }
 }
 
 impl Router {
@@ -152,10 +173,11 @@ impl Router {
         let told = is_told.then(|| scheduler.explain(now, &request, &*self.index, fleet, scratch)).transpose()?;
         let placement = scheduler.place(now, &request, &*self.index, fleet, scratch)?;
         if let (Some(explanation), Some(asked)) = (told, scratch.asked()) {
-            self.decided.push(Decided { request: number, at, explanation, asked: asked.clone() });
+            let avoided = u32::try_from(avoid.len()).unwrap_or(u32::MAX);
+            self.decided.push(Decided { request: number, at, avoided, explanation, asked: asked.clone() });
         }
-        let is_sure = placement.target.trust.weight() >= 1.0;
-        let placed = Placed { slot: placement.target.slot, promised: placement.overlap_tokens, is_sure };
+        let belief = Belief::of(&placement.target.trust);
+        let placed = Placed { slot: placement.target.slot, promised: placement.overlap_tokens, belief };
         self.flights[number] = Some(Flight {
             reservation: placement.reservation,
             slot: placed.slot,

@@ -10,7 +10,7 @@ use warmpath_core::units::Tokens;
 use super::agenda::{Agenda, Happening, Message};
 use super::audit::Audit;
 use super::member::{Ending, Member, Storage};
-use super::outcome::{Outcome, RequestOutcome, Sample};
+use super::outcome::{Failure, Outcome, RequestOutcome, Sample};
 use super::prepared::{Prepared, seed_of};
 use super::router::Router;
 use super::seen::Seen;
@@ -22,14 +22,11 @@ use crate::scheduler::Step;
 use restart::Restart;
 pub(super) use restart::Stage;
 
+mod reading;
 mod restart;
 
 /// Samples between the first arrival and the last.
 const SAMPLES: f64 = 400.0;
-/// Samples at most; an even number. The last request may end long after the last arrival.
-const SAMPLES_MAX: usize = 4096;
-/// Readings of the engines' metrics in a row that find nothing in flight, after which another one tells nothing new.
-const IDLE_REPORTS: f64 = 1000.0;
 
 pub(super) struct World<'a> {
     prepared: &'a Prepared,
@@ -49,6 +46,8 @@ pub(super) struct World<'a> {
     in_flight: usize,
     /// Requests that wait at their clients, in order of arrival.
     held: VecDeque<usize>,
+    /// When each request was given to the worker that it is on.
+    given: Vec<Ms>,
     /// When each request's last token came.
     last_token: Vec<Ms>,
     sample_every: Ms,
@@ -84,6 +83,7 @@ impl<'a> World<'a> {
             left: prepared.len(),
             in_flight: 0,
             held: VecDeque::new(),
+            given: vec![Ms::ZERO; prepared.len()],
             last_token: vec![Ms::ZERO; prepared.len()],
             sample_every: Ms((prepared.span().0 / scenario.speed / SAMPLES).max(1.0)),
             sample: Sample::default(),
@@ -165,13 +165,14 @@ impl<'a> World<'a> {
         let asked = (seen.prompt(), expected, self.prepared.session(number));
         let placed = self.router.place(self.now, number, asked, avoid);
         drop(seen);
-        let Ok(placed) = placed else { return self.close(number) };
+        let Ok(placed) = placed else { return self.close(number, Some(Failure::NoWorker)) };
         if let Some(audit) = &mut self.audit {
             audit.placed(number, placed);
         }
         let record = &mut self.outcome.requests[number];
         record.worker = Some(placed.slot.0);
         record.predicted_tokens = placed.promised.0;
+        self.given[number] = self.now;
         if self.is_down(placed.slot) {
             return self.go_elsewhere(number, placed.slot);
         }
@@ -186,14 +187,16 @@ impl<'a> World<'a> {
         };
         if submitted.is_err() {
             self.router.failed(self.now, number, Side::Client);
-            self.close(number);
+            self.close(number, Some(Failure::Refused));
         } else if self.members[worker].step.is_none() {
             self.agenda.enter(self.now, Happening::Start(worker));
         }
     }
 
-    /// A request has ended, one way or another.
-    fn close(&mut self, number: usize) {
+    /// A request has ended, one way or another: answered whole, unless something is why not.
+    fn close(&mut self, number: usize, failure: Option<Failure>) {
+        let record = &mut self.outcome.requests[number];
+        (record.completed, record.failure) = (failure.is_none(), failure);
         self.left -= 1;
         self.in_flight -= 1;
         if let Some(next) = self.held.pop_front() {
@@ -316,7 +319,7 @@ impl<'a> World<'a> {
         record.output_tokens += 1;
         if let Some(first) = token.first {
             record.ttft = self.now - record.arrived;
-            record.queued = first.queued;
+            record.queued = self.given[number] - record.arrived + first.queued;
             record.cached_tokens = u32::try_from(first.cached_tokens).unwrap_or(u32::MAX);
             self.sample.input_tokens += u64::from(record.input_tokens);
             self.sample.cached_tokens += u64::from(record.cached_tokens);
@@ -326,7 +329,8 @@ impl<'a> World<'a> {
         }
         self.last_token[number] = self.now;
         if token.finished.is_some() {
-            record.completed = true;
+            // Nothing else ends an answer before its length: no token stops it.
+            let is_whole = record.output_tokens == self.prepared.lengths(number).1;
             record.e2e = self.now - record.arrived;
             let usage = Usage {
                 prompt: Some(Tokens(record.input_tokens)),
@@ -335,60 +339,7 @@ impl<'a> World<'a> {
             };
             let heard = self.members[worker].hearing.heard();
             self.router.finished(self.now, number, usage, heard);
-            self.close(number);
-        }
-    }
-
-    fn report(&mut self) {
-        self.report_all();
-        if let Reports::Every(period) = self.scenario.reports
-            && self.left > 0
-        {
-            self.agenda.enter(self.now + self.until_report(period), Happening::Report);
-        }
-    }
-
-    /// How long from this reading of the engines' metrics to the next. Where nothing is in flight for longer than that makes a
-    /// difference, all but the last of them before the next arrival are left out: a trace may have years of that.
-    fn until_report(&self, period: Ms) -> Ms {
-        if self.in_flight > 0 || !self.held.is_empty() {
-            return period;
-        }
-        // All that have arrived have ended.
-        let next = self.arrival(self.prepared.len() - self.left);
-        let idle = ((next - self.now).0 / period.0).floor() - IDLE_REPORTS;
-        Ms(period.0 * idle.max(1.0))
-    }
-
-    fn report_all(&mut self) {
-        let restart = self.restart.as_ref();
-        for (member, slot) in self.members.iter_mut().zip((0..).map(Slot)) {
-            if !restart.is_some_and(|restart| restart.is_down(slot)) {
-                member.hearing.process_seen();
-                self.router.report(self.now, slot, &member.engine.stats(), member.hearing.heard());
-            }
-        }
-    }
-
-    fn look(&mut self) {
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let stats: Vec<_> = self.members.iter().map(|member| member.engine.stats()).collect();
-        self.sample.at = self.now;
-        self.sample.balance = self.router.balance();
-        self.sample.waiting = stats.iter().map(|stats| count(stats.levels.waiting)).collect();
-        self.sample.running = stats.iter().map(|stats| count(stats.levels.running)).collect();
-        self.outcome.samples.push(self.sample.clone());
-        if self.outcome.samples.len() > SAMPLES_MAX {
-            // From here on half as often, and as if it had always been so.
-            let mut is_kept = false;
-            self.outcome.samples.retain(|_| {
-                is_kept = !is_kept;
-                is_kept
-            });
-            self.sample_every = Ms(self.sample_every.0 * 2.0);
-        }
-        if self.left > 0 {
-            self.agenda.enter(self.now + self.sample_every, Happening::Sample);
+            self.close(number, (!is_whole).then_some(Failure::CutShort));
         }
     }
 }

@@ -257,6 +257,33 @@ fn a_fleet_of_one_worker_refuses_what_comes_while_it_is_gone() {
     assert_eq!(predicted[7..], [0, 2, 2, 2], "the metrics of the new process tell before its events do");
 }
 
+/// The first request's events arrive when the metrics of the next process were read; the view stays empty.
+#[test]
+fn what_a_process_that_is_gone_has_told_is_not_heard_after_the_next_one() {
+    let trace = [request(0, 3, 1), request(11_000, 3, 1), request(30_000, 3, 1)];
+    let late = EventWay::AfterStep(Ms(16_500.0));
+    let mut alone = Scenario { check: true, events: late, ..scenario(PolicyName::Kv, 1, 100) };
+    alone.conditions.restart = Some(Ms(200.0));
+    let blocks = |outcome: &Outcome, of: fn(&RequestOutcome) -> u32| -> Vec<u32> {
+        outcome.requests.iter().map(|request| of(request) / BLOCK).collect()
+    };
+    for (reports, predicted) in [(Reports::Every(Ms(500.0)), [0, 0, 0]), (Reports::Never, [0, 0, 2])] {
+        let outcome = outcome(&trace, &Scenario { reports, ..alone.clone() });
+        assert_eq!(blocks(&outcome, |request| request.predicted_tokens), predicted, "{reports:?}");
+        assert_eq!(blocks(&outcome, |request| request.cached_tokens), [0, 2, 0], "{reports:?}");
+    }
+}
+
+/// Its first prompt fills no block, so there was nothing to tell before it died.
+#[test]
+fn a_process_that_follows_one_that_said_nothing_is_heard_from_its_first_event_on() {
+    let trace = [TraceRequest { input_length: BLOCK / 2, ..request(0, 0, 1) }, request(50_000, 3, 1)];
+    let mut alone = Scenario { check: true, reports: Reports::Never, ..scenario(PolicyName::Kv, 1, 100) };
+    alone.conditions.restart = Some(Ms(1_000.0));
+    let outcome = outcome(&trace, &alone);
+    assert!(outcome.requests.iter().all(|request| request.completed));
+}
+
 #[test]
 fn who_is_not_told_how_much_is_generated_goes_by_a_guess() {
     let trace = conversation(200);

@@ -61,13 +61,17 @@ impl Format {
         if fields.timestamp_us.is_some() || fields.timestamp_ns.is_some() {
             return Ok(Self::TairOptimizer);
         }
-        let in_seconds = fields.timestamp.is_some_and(|time| time.get().contains('.'));
-        if fields.chat_id.is_some() || (fields.hash_ids.is_some() && in_seconds) {
+        if fields.chat_id.is_some() {
             return Ok(Self::Bailian);
         }
+        // Ours, even where times have fractions: read as Bailian's they would be seconds, and blocks of another size.
         let extras = [fields.block_size, fields.model, fields.session, fields.tenant, fields.class];
         if extras.iter().any(Option::is_some) {
             return Ok(Self::Warmpath);
+        }
+        let in_seconds = fields.timestamp.is_some_and(|time| time.get().contains('.'));
+        if fields.hash_ids.is_some() && in_seconds {
+            return Ok(Self::Bailian);
         }
         // Whatever is missing is said by the reader of the simplest form.
         if fields.hash_ids.is_some() || fields.timestamp.is_some() {
@@ -117,7 +121,10 @@ mod tests {
             (r#"{"timestamp":0,"input_length":1,"output_length":1,"hash_ids":[],"block_size":16}"#, Format::Warmpath),
             (r#"{"timestamp":0,"hash_ids":[],"model":"m"}"#, Format::Warmpath),
             (r#"{"chat_id":1,"parent_chat_id":-1,"timestamp":61,"hash_ids":[]}"#, Format::Bailian),
+            (r#"{"chat_id":1,"timestamp":61.114,"hash_ids":[],"model":"m"}"#, Format::Bailian),
             (r#"{"timestamp":61.114,"hash_ids":[]}"#, Format::Bailian),
+            (r#"{"timestamp":61.114,"hash_ids":[],"block_size":16}"#, Format::Warmpath),
+            (r#"{"timestamp":61.114,"hash_ids":[],"tenant":"t"}"#, Format::Warmpath),
             (r#"{"type":"StartWriteCache","trigger_time_us":1}"#, Format::TairEvents),
             (r#"{"timestamp_us":1,"keys":[]}"#, Format::TairOptimizer),
             (r#"{"timestamp_ns":1,"keys":[],"type":"get"}"#, Format::TairOptimizer),

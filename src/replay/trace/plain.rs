@@ -1,8 +1,10 @@
 //! Mooncake's form, and ours, which adds to it.
 
+use std::fmt;
 use std::io::Write;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{About, Access, Heard, Lines, TraceRequest, at, name};
 
@@ -11,6 +13,7 @@ pub(super) struct Plain;
 
 #[derive(Deserialize, Serialize)]
 struct Line {
+    #[serde(deserialize_with = "whole_ms")]
     timestamp: u64,
     input_length: u32,
     output_length: u32,
@@ -28,6 +31,31 @@ struct Line {
     /// `read` or `write`, where the line is no whole request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     access: Option<String>,
+}
+
+/// A time that is no fraction: one may be meant as seconds.
+fn whole_ms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    struct WholeMs;
+
+    impl Visitor<'_> for WholeMs {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a time in whole milliseconds")
+        }
+
+        fn visit_u64<E: Error>(self, ms: u64) -> Result<u64, E> {
+            Ok(ms)
+        }
+
+        fn visit_f64<E: Error>(self, time: f64) -> Result<u64, E> {
+            Err(E::custom(format_args!(
+                "must be whole milliseconds, got {time:?}: round it, or multiply it by 1000 where it is in seconds"
+            )))
+        }
+    }
+
+    deserializer.deserialize_u64(WholeMs)
 }
 
 impl Lines for Plain {
@@ -115,6 +143,24 @@ mod tests {
         again.write(&mut twice).unwrap();
         assert_eq!((again.format, again.block_size, &once), (Format::Warmpath, 512, &twice));
         assert_eq!(again.requests[0].hash_ids, trace.requests[0].hash_ids);
+    }
+
+    #[test]
+    fn a_fraction_of_a_time_is_refused_by_its_name_and_never_taken_for_seconds() {
+        let line = r#"{"timestamp":3000.0,"input_length":1000,"output_length":1,"hash_ids":[1,2],"block_size":512}"#;
+        let own = Trace::read(line.as_bytes(), &Options::default());
+        let named = Options { format: Some(Format::Mooncake), ..Options::default() };
+        let bare = line.replace(r#","block_size":512"#, "");
+        for read in [own, Trace::read(bare.as_bytes(), &named)] {
+            let expected = "line 1: `timestamp`: must be whole milliseconds, got 3000.0: round it, or multiply it by 1000 \
+                            where it is in seconds";
+            assert_eq!(read.unwrap_err().to_string(), expected);
+        }
+        let error = Trace::read(line.replace("3000.0", "-3").as_bytes(), &Options::default()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "line 1: `timestamp`: invalid type: integer `-3`, expected a time in whole milliseconds"
+        );
     }
 
     #[test]

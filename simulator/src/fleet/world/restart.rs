@@ -10,6 +10,7 @@ use super::World;
 use crate::clock::Ms;
 use crate::fleet::ScenarioError;
 use crate::fleet::agenda::Happening;
+use crate::fleet::outcome::Failure;
 
 /// Who dies.
 const WORKER: Slot = Slot(0);
@@ -93,7 +94,7 @@ impl World<'_> {
         for (number, started) in self.router.requests_on(WORKER) {
             if started {
                 self.fail(number);
-                self.close(number);
+                self.close(number, Some(Failure::WorkerDied));
             } else {
                 self.go_elsewhere(number, WORKER);
             }
