@@ -231,8 +231,8 @@ impl<S: BlockStore> Writer<S> {
         applied
     }
 
-    /// Whether others have to let go of something for these events: then [`Self::apply`] walks through all names of the largest
-    /// views, and waits for whoever does so already.
+    /// Whether others have to let go of something for these events, or do so for others: then [`Self::apply`] walks through all
+    /// names of the largest views, or waits for whoever does.
     pub fn lacks_room(&self, events: &[CacheEvent]) -> bool {
         self.index.lacks_room(events)
     }

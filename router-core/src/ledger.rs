@@ -281,7 +281,8 @@ impl Drop for Reservation {
         self.end_prefill();
         self.compute_all_but(Tokens(0));
         let freed = self.stay.leave().0.saturating_add(self.private);
-        // Before they are active no more: what has left is never taken to be there.
+        // Before they are active no more: of what was booked before, nothing that has left is taken to be there. Who is booked
+        // between the two takes one request too many to be.
         self.account.left_blocks.fetch_add(freed, Ordering::AcqRel);
         self.account.active_blocks.fetch_sub(freed, Ordering::AcqRel);
         self.account.unproven_blocks.fetch_sub(self.unproven, Ordering::AcqRel);

@@ -102,7 +102,9 @@ async fn watch_over(mut connection: Pin<&mut Connection>, course: &Course, limit
 fn expiry(course: &Course, limits: &DoorLimits, told: Option<Instant>) -> Option<(Instant, Expiry)> {
     let (at, why) = course.expiry(limits)?;
     match (told, why) {
-        (Some(told), Expiry::Idle | Expiry::Head) => Some((told + PARTING, why)),
+        // The end of its last answer may still have to leave.
+        (Some(told), Expiry::Idle) => Some((told.max(at - limits.idle_timeout) + PARTING, why)),
+        (Some(told), Expiry::Head) => Some((told + PARTING, why)),
         _ => Some((at, why)),
     }
 }

@@ -8,6 +8,8 @@ use warmpath_indexer::feed::{Began, Position};
 use warmpath_indexer::index::{Restore, Writer};
 use warmpath_indexer::snapshot::{SnapshotError, owner_of};
 
+use crate::aside::in_place;
+
 /// The most of a snapshot that is kept until it is whole: 15 million blocks.
 const BYTES_MAX: usize = 256 << 20;
 
@@ -65,7 +67,8 @@ impl Restoring {
 
 async fn filled(mut restore: Restore<'_, Chains>, parts: Vec<Bytes>) -> Result<(Position, Began), SnapshotError> {
     for part in parts {
-        restore.chunk(&part)?;
+        // The first one makes room, for which others may have to let go of much.
+        in_place(usize::MAX, || restore.chunk(&part))?;
         yield_now().await;
     }
     let restored = restore.finish()?;

@@ -170,12 +170,17 @@ async fn next_frame(stream: &mut tokio::net::TcpStream) -> (u8, u8, Vec<u8>) {
 #[tokio::test]
 async fn a_request_that_crosses_the_farewell_to_an_idle_connection_is_answered() {
     const GOAWAY: u8 = 7;
-    let rest = vec![Step::Await, piece("data: [DONE]\n\n"), crate::scripted::end()];
+    // A little more than a client takes that has said nothing of windows.
+    let long = format!("data: {}\n\n", "x".repeat(65_600));
+    let rest = vec![Step::Await, piece(long), piece("data: [DONE]\n\n"), crate::scripted::end()];
     let worker = Scripted::start([vec![head(), piece(crate::scripted::event("a"))], rest].concat()).await;
     let fleet = fleet().engines(0).stranger(worker.address).config("timeouts: {client_idle: 200ms}").start().await;
     let mut client = connect(fleet.app.data_address()).await;
     client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     client.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+    // All answers together may have more; each of them has what is usual.
+    let more = 1_000_000_u32.to_be_bytes();
+    client.write_all(&frame(8, 0, 0, &more)).await.unwrap();
     // The first answer begins the time of rest.
     let ask = |stream, method: u8, path: &str, ends: u8| {
         let length = u8::try_from(path.len()).unwrap();
@@ -197,6 +202,11 @@ async fn a_request_that_crosses_the_farewell_to_an_idle_connection_is_answered()
             text.extend(payload);
             if flags & 1 == 1 {
                 break;
+            }
+            if text.len() == 65_535 {
+                // What is left waits for its client to take it, though nobody asks for anything any more.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                client.write_all(&frame(8, 0, 3, &more)).await.unwrap();
             }
         }
     }

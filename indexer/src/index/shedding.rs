@@ -26,10 +26,10 @@ impl<S: BlockStore> Index<S> {
         self.room.left().min(self.store.room())
     }
 
-    /// Whether there is no room for what events may add.
+    /// Whether there is no room for what events may add, or some is being made.
     pub(super) fn lacks_room(&self, events: &[CacheEvent]) -> bool {
         let wanted = stored(events);
-        wanted > 0 && self.left() < wanted
+        wanted > 0 && self.left() < wanted || self.shedding.try_lock().is_err()
     }
 
     /// Makes room for what events may add, as far as something can be let go.

@@ -90,6 +90,7 @@ impl Scheduler {
         // What a policy that learns goes by is another thing a moment later: its terms are those of this decision.
         let kept_before = scratch.terms.replace(Terms::of(Whose::All));
         let decided = self.decide(now, question, scratch);
+        scratch.vary_chance();
         scratch.rng = chance;
         let told = std::mem::replace(&mut scratch.terms, kept_before).map(|terms| terms.heard).unwrap_or_default();
         let (chosen, decided_by) = decided?;

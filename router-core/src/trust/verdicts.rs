@@ -5,43 +5,41 @@ use std::time::Instant;
 use super::window::Window;
 use crate::shape::TenantId;
 
-/// Senders that are told apart; who was heard of least lately makes room for the next.
-const SENDERS_MAX: usize = 8;
+/// Groups that tenants fall into by their numbers, which are drawn.
+const OF_TENANTS: u32 = 15;
 
-/// Verdicts of a sender before they speak for a target.
-const SPEAKS: u32 = 8;
+/// Those, and before them the one of all who do not say who they are.
+const GROUPS: usize = 16;
 
-/// The last verdicts on one question, of all senders together and of each of the last eight. Requests that the router reads
-/// otherwise than an engine does can be anybody's, by mistake or on purpose: who sends them may spoil what others are
-/// promised no more than these find it spoiled.
+/// Verdicts of a group before they speak for a target.
+const SPEAKS: u8 = 8;
+
+/// The last verdicts on one question, of all senders together and of each group. Requests that the router reads otherwise than
+/// an engine does can be anybody's, by mistake or on purpose: who sends them may spoil what others are promised no more than
+/// these find it spoiled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdicts {
     all: Window,
-    senders: Vec<Sender>,
+    groups: [Group; GROUPS],
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Sender {
-    id: Option<TenantId>,
-    verdicts: u32,
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    /// As many as speak at most.
+    verdicts: u8,
     window: Window,
 }
 
 impl Verdicts {
-    /// Takes note of a verdict on a request of this sender; those who do not say who they are are one sender together.
+    /// Takes note of a verdict on a request of this sender.
     pub(super) fn push(&mut self, now: Instant, sender: Option<TenantId>, bad: bool) {
         self.all.push(now, bad);
-        self.senders.retain(|it| it.window.is_evidence(now));
-        let mut known = match self.senders.iter().position(|it| it.id == sender) {
-            Some(at) => self.senders.remove(at),
-            None => Sender { id: sender, verdicts: 0, window: Window::default() },
-        };
-        known.verdicts = known.verdicts.saturating_add(1);
-        known.window.push(now, bad);
-        if self.senders.len() == SENDERS_MAX {
-            self.senders.remove(0);
+        for group in self.groups.iter_mut().filter(|group| !group.window.is_evidence(now)) {
+            *group = Group::default();
         }
-        self.senders.push(known);
+        let group = &mut self.groups[place(sender)];
+        group.verdicts = (group.verdicts + 1).min(SPEAKS);
+        group.window.push(now, bad);
     }
 
     /// Bad ones of the last 32, whosever.
@@ -49,18 +47,23 @@ impl Verdicts {
         self.all.bad()
     }
 
-    /// What all together leave of a promise; or what each of those leaves on average who have eight verdicts or more, the worst
-    /// one aside, if that is more.
+    /// What all together leave of a promise; or what each of those groups leaves on average that have eight verdicts or more, the
+    /// worst one aside, if that is more.
     pub(super) fn weight(&self) -> f64 {
         let all = self.all.weight();
         if all >= 1.0 {
             return all;
         }
-        let speak = || self.senders.iter().filter(|it| it.verdicts >= SPEAKS).map(|it| it.window.weight());
+        let speak = || self.groups.iter().filter(|it| it.verdicts == SPEAKS).map(|it| it.window.weight());
         let (sum, worst) = speak().fold((0.0, 1.0_f64), |(sum, worst), weight| (sum + weight, worst.min(weight)));
         let others = speak().skip(1).fold(0.0, |count, _| count + 1.0);
         if others > 0.0 { all.max((sum - worst) / others) } else { all }
     }
+}
+
+/// The group that a sender belongs to.
+fn place(sender: Option<TenantId>) -> usize {
+    sender.map_or(0, |TenantId(id)| 1 + usize::try_from(id % OF_TENANTS).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -90,6 +93,13 @@ mod tests {
             verdicts.push(origin(), Some(TenantId(2)), true);
         }
         assert_eq!((verdicts.bad(), verdicts.weight()), (32, 1.0));
+        // However many these are, and three of four verdicts its own.
+        let (mut verdicts, now) = (Verdicts::default(), origin());
+        for number in 0..8 * 14 {
+            verdicts.push(now, Some(TenantId(number % 14)), false);
+            (0..3).for_each(|_| verdicts.push(now, Some(TenantId(14)), true));
+        }
+        assert_eq!((verdicts.bad(), verdicts.weight()), (24, 1.0));
     }
 
     #[test]
@@ -105,16 +115,10 @@ mod tests {
     }
 
     #[test]
-    fn eight_senders_are_told_apart_and_none_for_longer_than_it_is_evidence() {
+    fn a_group_is_told_apart_for_no_longer_than_it_is_evidence() {
         let mut verdicts = rounds(8, &[(1, false)]);
-        let now = origin();
-        (2..=8).for_each(|id| verdicts.push(now, Some(TenantId(id)), true));
-        (0..32).for_each(|_| verdicts.push(now, Some(TenantId(8)), true));
-        assert_eq!(verdicts.weight(), 1.0, "the eighth");
-        verdicts.push(now, Some(TenantId(9)), true);
-        assert_eq!((verdicts.senders.len(), verdicts.weight()), (8, 0.0), "the ninth took the place of the first");
-        let mut verdicts = rounds(8, &[(1, false)]);
-        (0..32).for_each(|_| verdicts.push(now + Duration::from_secs(601), None, true));
-        assert_eq!((verdicts.senders.len(), verdicts.weight()), (1, 0.0));
+        (0..32).for_each(|_| verdicts.push(origin() + Duration::from_secs(601), None, true));
+        assert_eq!(verdicts.weight(), 0.0);
+        assert_eq!([None, Some(0), Some(14), Some(15)].map(|id| place(id.map(TenantId))), [0, 1, 15, 1]);
     }
 }
