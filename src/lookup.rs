@@ -97,7 +97,6 @@ mod tests {
         assert!(asked.iter().zip(1..).all(|(found, port)| found.as_ref().unwrap()[0].port() == port), "{asked:?}");
         drop(most);
         assert!(running(&under_way(), "localhost").is_none(), "nothing is kept");
-        assert!(addresses("no.such.host.invalid", 1).await.is_err());
     }
 
     #[test]
